@@ -1,0 +1,53 @@
+"""qconvert carries quantized neural networks between frameworks without losing what training and calibration put into them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qconvert.check.api import CheckReport, check
+    from qconvert.conversion import ConversionReport, convert, load, save
+    from qconvert.diff import diff
+    from qconvert.errors import QConvertError
+    from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
+    from qconvert.plugins import Format, Pass, Target, hookimpl
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "qconvert.check.api": ("CheckReport", "check"),
+    "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
+    "qconvert.diff": ("diff",),
+    "qconvert.errors": ("QConvertError",),
+    "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
+    "qconvert.plugins": ("Format", "Pass", "Target", "hookimpl"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CheckReport",
+    "ConversionReport",
+    "Format",
+    "Graph",
+    "Op",
+    "Pass",
+    "QConvertError",
+    "Quantization",
+    "Signature",
+    "Target",
+    "Tensor",
+    "check",
+    "convert",
+    "diff",
+    "hookimpl",
+    "load",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that the command line starts without numpy."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'qconvert' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
