@@ -8,7 +8,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - AveragePool never counts padding; padding of a quantized tensor is real zero, that is, the zero point;
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
-- Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace and
+- Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace and
   DetectionPostProcess are not in ONNX.
 
 `rule` says how quantization goes through an operator:
@@ -16,6 +16,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
     move      stored integers are moved, never changed: data inputs and outputs have equal quantization
     convert   Quantize, Dequantize, Requantize
     index     inputs may be quantized, outputs are plain numbers (ArgMax, comparisons)
+    relabel   Reinterpret: the same stored integers under another quantization, where a source's kernel does just that
     plain     nothing is quantized
 """
 
@@ -107,6 +108,7 @@ _TABLE = [
     _spec("Identity", "same", "move"),
     _spec("Cast", "same", "plain", to=REQUIRED),
     *_family("Quantize Dequantize Requantize", "same", "convert"),
+    _spec("Reinterpret", "same", "relabel"),
     *_family("ReduceMean ReduceSum ReduceProd", "reduce", inputs=2, data=1, **_KEEP),
     *_family("ReduceMax ReduceMin", "reduce", "move", inputs=2, data=1, **_KEEP),
     *_family("ReduceAny ReduceAll", "reduce", "plain", inputs=2, data=1, **_KEEP),

@@ -1,0 +1,139 @@
+"""CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV. Weights become O,I,H,W as views; their per-axis scales follow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.tflite.ops.window import same_pads, window
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.graph import Array, Quantization, Tensor
+
+__all__ = ["READERS", "accumulator_bias", "float_weights"]
+
+
+def read_conv_2d(op: Reading) -> None:
+    """CONV_2D: weights O,H,W,I; I smaller than the input's channels means groups."""
+    weights = _constant_weights(op, 1)
+    outputs, height, width, depth = weights.shape
+    channels = _channels(op, 0)
+    if depth == 0 or channels % depth or outputs % (channels // depth):
+        raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
+    dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
+    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), _moved_axis(op, op.tensor(1), {0: 0}))
+    op.emit(
+        "Conv", _operands(op, kernel), dilations=dilations, group=channels // depth, activation=op.activation(),
+        **window(op, (height, width), dilations),
+    )  # fmt: skip
+
+
+def read_depthwise_conv_2d(op: Reading) -> None:
+    """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
+    weights = _constant_weights(op, 1)
+    one, height, width, outputs = weights.shape
+    channels = _channels(op, 0)
+    if one != 1 or channels == 0 or outputs % channels:
+        raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
+    dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
+    kernel = op.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), _moved_axis(op, op.tensor(1), {3: 0}))
+    op.emit(
+        "Conv", _operands(op, kernel), dilations=dilations, group=channels, activation=op.activation(),
+        **window(op, (height, width), dilations),
+    )  # fmt: skip
+
+
+def read_transpose_conv(op: Reading) -> None:
+    """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias])."""
+    weights = _constant_weights(op, 1)
+    outputs, height, width, depth = weights.shape
+    size = op.ints(0)
+    data = op.tensor(2).static_shape
+    if len(size) != 4 or data is None or len(data) != 4 or data[3] != depth or size[3] != outputs:
+        raise op.invalid(f"output shape {size}, weights {weights.shape} and data {op.tensor(2).shape} do not fit")
+    strides = (op.option("StrideH", 1), op.option("StrideW", 1))
+    if min(strides) < 1:
+        raise op.invalid(f"stride {strides} is not positive")
+    # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
+    pads = (0, 0, 0, 0) if op.option("Padding") == 1 else same_pads(size[1:3], (height, width), strides, (1, 1))
+    extra = [size[1 + i] - (data[1 + i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
+    ends = [max(-value, 0) for value in extra]
+    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), _moved_axis(op, op.tensor(1), {0: 0}))
+    operands = [op.input(2), kernel]
+    if op.has(3):
+        operands.append(accumulator_bias(op, 3, op.tensor(2), op.lookup(kernel)))
+    op.emit(
+        "ConvTranspose", operands, strides=strides, pads=(*pads[:2], *ends), dilations=(1, 1), data_format="channels_last",
+        output_padding=tuple(max(value, 0) for value in extra), activation=op.activation(),
+    )  # fmt: skip
+
+
+def _constant_weights(op: Reading, index: int) -> Array:
+    weights = op.constant(index)
+    if weights is None:
+        raise op.unsupported("weights that are computed at run time")
+    if weights.ndim != 4 or 0 in weights.shape:
+        raise op.invalid(f"weights of shape {weights.shape}")
+    return weights
+
+
+def _channels(op: Reading, index: int) -> int:
+    shape = op.tensor(index).shape
+    if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
+        raise op.unsupported(f"input {op.inputs[index]!r} of shape {shape}")
+    return shape[3]
+
+
+def _moved_axis(op: Reading, weights: Tensor, moves: dict[int, int]) -> Quantization | None:
+    """The weights' quantization after the transposition to O,I,H,W."""
+    quantization = weights.quantization
+    if quantization is None or quantization.axis is None:
+        return quantization
+    if quantization.axis not in moves:
+        raise op.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}")
+    return quantization.with_axis(moves[quantization.axis])
+
+
+def _operands(op: Reading, kernel: str) -> list[str]:
+    operands = [op.input(0), float_weights(op, kernel)]
+    if op.has(2):
+        operands.append(accumulator_bias(op, 2, op.tensor(0), op.lookup(kernel)))
+    return operands
+
+
+def float_weights(op: Reading, kernel: str) -> str:
+    """Weights as the operator takes them: integer weights of a float operator (dynamic range) go through a Dequantize."""
+    weights = op.lookup(kernel)
+    if op.tensor(0).is_quantized or weights.dtype == "float32":
+        return kernel
+    real = op.intermediate("dequantized", "float32", weights.shape, base=kernel)
+    if weights.quantization is None:
+        return op.emit("Cast", [kernel], [real], to="float32")[0]
+    return op.emit("Dequantize", [kernel], [real])[0]
+
+
+def accumulator_bias(op: Reading, index: int, data: Tensor, weights: Tensor) -> str:
+    """The bias at input_scale * weight_scale, where the kernels add it, whatever scale the file wrote beside it.
+
+    TFLite's kernels accept a difference of 2% of the output scale (kernel_util.cc) and use the integers alone.
+    """
+    bias = op.tensor(index)
+    if data.quantization is None or weights.quantization is None or bias.data is None:
+        return bias.name
+    if bias.dtype not in ("int32", "int64"):
+        raise op.invalid(f"bias {bias.name!r} of type {bias.dtype}")
+    scale = data.quantization.scale * weights.quantization.scale
+    exact = Quantization(scale, np.zeros(scale.size, np.int64), 0 if scale.size > 1 else None)
+    stated = bias.quantization
+    if stated is not None and stated.scale.size == scale.size and np.allclose(stated.scale, scale, rtol=1e-6, atol=0):
+        exact = Quantization(stated.scale, np.zeros(scale.size, np.int64), exact.axis)
+    elif stated is not None and stated.scale.size == scale.size and not np.allclose(stated.scale, scale, rtol=0.02, atol=0):
+        raise op.invalid(f"bias {bias.name!r} has scale {stated.scale[0]:g}, not input scale times weight scale {scale[0]:g}")
+    if stated == exact:
+        return bias.name
+    return op.variant(index, "accumulator scale", bias.data, exact)
+
+
+READERS: dict[str, ReadFunction] = {
+    "CONV_2D": read_conv_2d,
+    "DEPTHWISE_CONV_2D": read_depthwise_conv_2d,
+    "TRANSPOSE_CONV": read_transpose_conv,
+}

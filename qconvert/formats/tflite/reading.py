@@ -1,0 +1,212 @@
+"""What an operator's read function sees: its inputs, outputs and options, and ways to add canonical operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor
+from qconvert.ops import OPS
+
+__all__ = ["Draft", "ReadFunction", "Reading"]
+
+#: ActivationFunctionType of the TFLite schema.
+_ACTIVATIONS = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
+
+
+class Draft:
+    """The canonical graph while it grows: tensors by name and operators in order."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self._variants: dict[tuple[str, str], str] = {}
+
+    def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:  # fmt: skip
+        """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""
+        name, number = wanted, 1
+        while name in self.tensors or not name:
+            name, number = f"{wanted or 'tensor'}_{number}", number + 1
+        self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
+        return name
+
+    def variant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
+        """A constant that is another form of the constant `name`, made once for each `key`."""
+        if (name, key) not in self._variants:
+            self._variants[name, key] = self.add(f"{name}/{key}", data.dtype.name, data.shape, data, quantization)
+        return self._variants[name, key]
+
+    def settle_names(self) -> None:
+        """Gives the name of a constant that no operator uses any more to its first variant."""
+        used = {name for op in self.ops for name in op.inputs}
+        renamed: dict[str, str] = {}
+        for (original, _), variant in self._variants.items():
+            if original not in used and original not in renamed.values() and variant in used:
+                renamed[variant] = original
+                self.tensors[original] = replace(self.tensors.pop(variant), name=original)
+        if renamed:
+            self.ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in self.ops]
+
+
+class Reading:
+    """One TFLite operator that is being read.
+
+    Attributes:
+        name: the builtin operator's name, or that of the custom operator.
+        source: name and position, such as "CONV_2D #12".
+        inputs: names of its input tensors; "" for an absent one.
+        outputs: names of its output tensors.
+        version: of the operator, from the file.
+        custom_options: the bytes that a custom operator carries.
+    """
+
+    def __init__(self, draft: Draft, name: str, index: int, inputs: tuple[str, ...], outputs: tuple[str, ...],
+                 options: Any, version: int = 1, custom_options: bytes = b"") -> None:  # fmt: skip
+        self._draft = draft
+        self._options = options
+        self.name = name
+        self.source = f"{name} #{index}"
+        self.inputs = inputs
+        self.outputs = outputs
+        self.version = version
+        self.custom_options = custom_options
+
+    def option(self, name: str, default: Any = 0) -> Any:
+        """A field of the operator's option table, such as "StrideH"; `default` if the file has no table."""
+        return default if self._options is None else getattr(self._options, name)()
+
+    def activation(self) -> str:
+        """The fused activation as the canonical `activation` attribute."""
+        code = self.option("FusedActivationFunction")
+        if code not in _ACTIVATIONS:
+            raise self.unsupported(f"fused activation number {code}")
+        return _ACTIVATIONS[code]
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is there."""
+        return index < len(self.inputs) and bool(self.inputs[index])
+
+    def input(self, index: int) -> str:
+        """The name of input `index`; raises InvalidModelError if it is absent."""
+        if not self.has(index):
+            raise self.invalid(f"input {index} is absent")
+        return self.inputs[index]
+
+    def tensor(self, index: int = 0) -> Tensor:
+        """The canonical tensor of input `index`."""
+        return self._draft.tensors[self.input(index)]
+
+    def result(self, index: int = 0) -> Tensor:
+        """The canonical tensor of output `index`."""
+        if index >= len(self.outputs):
+            raise self.invalid(f"output {index} is absent")
+        return self._draft.tensors[self.outputs[index]]
+
+    def lookup(self, name: str) -> Tensor:
+        """The canonical tensor called `name`."""
+        return self._draft.tensors[name]
+
+    def rank(self, index: int = 0) -> int:
+        """The rank of input `index`; raises UnsupportedError if the file does not say it."""
+        rank = self.tensor(index).rank
+        if rank is None:
+            raise self.unsupported(f"input {self.inputs[index]!r} of unknown rank")
+        return rank
+
+    def static_shape(self, index: int = 0) -> tuple[int, ...]:
+        """The shape of input `index` in numbers; raises UnsupportedError if a size is known only at run time."""
+        shape = self.tensor(index).static_shape
+        if shape is None:
+            raise self.unsupported(f"input {self.inputs[index]!r} of a size known only at run time")
+        return shape
+
+    def axis(self, value: int, rank: int) -> int:
+        """A possibly negative axis as one from 0 to rank - 1."""
+        if not -rank <= value < rank:
+            raise self.invalid(f"axis {value} is outside a tensor of rank {rank}")
+        return value % rank
+
+    def constant(self, index: int) -> Array | None:
+        """The data of input `index` if it is a constant, else None."""
+        return self.tensor(index).data if self.has(index) else None
+
+    def ints(self, index: int) -> list[int]:
+        """The integers of constant input `index`, flat; raises UnsupportedError if it is computed at run time."""
+        data = self.constant(index)
+        if data is None:
+            raise self.unsupported(f"input {self.inputs[index]!r} that is computed at run time")
+        return [int(value) for value in np.asarray(data).reshape(-1)]
+
+    def int64(self, index: int) -> str:
+        """Input `index` as a tensor of int64, as ONNX wants shapes, axes and indices: a constant, or a Cast."""
+        tensor = self.tensor(index)
+        if tensor.dtype == "int64":
+            return tensor.name
+        if tensor.data is not None:
+            return self._draft.variant(tensor.name, "int64", np.asarray(tensor.data).astype(np.int64), None)
+        name = self.intermediate("int64", "int64", tensor.shape, base=tensor.name)
+        return self.emit("Cast", [tensor.name], [name], to="int64")[0]
+
+    def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
+        """Adds a constant named after the first output and `hint`; returns its name."""
+        array = np.asarray(data)
+        return self._draft.add(f"{self.outputs[0]}/{hint}", array.dtype.name, array.shape, array, quantization)
+
+    def shape_const(self, values: Sequence[int], hint: str) -> str:
+        """Adds a one-dimensional int64 constant: a shape, axes, pads …"""
+        return self.const(np.array(values, np.int64), hint)
+
+    def intermediate(self, hint: str, dtype: str, shape: Shape | None, quantization: Quantization | None = None, base: str = "") -> str:  # fmt: skip
+        """Adds a tensor between two canonical operators that one TFLite operator becomes; returns its name."""
+        return self._draft.add(f"{base or self.outputs[0]}/{hint}", dtype, shape, None, quantization)
+
+    def like(self, hint: str, tensor: Tensor, shape: Shape | None) -> str:
+        """Adds an intermediate tensor of the dtype and quantization of `tensor`, of another shape."""
+        return self.intermediate(hint, tensor.dtype, shape, tensor.quantization)
+
+    def emit(self, kind: str, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None, **attributes: Attribute) -> list[str]:  # fmt: skip
+        """Appends a canonical operator; inputs and outputs are this operator's unless given. Returns the outputs' names.
+
+        Where a kernel only moves integers although its two sides have different quantizations, the move is kept and a
+        Reinterpret puts the other label on the same integers, which is what TFLite's kernels compute.
+        """
+        ins = tuple(self.inputs if inputs is None else inputs)
+        outs = list(self.outputs if outputs is None else outputs)
+        relabelled: list[tuple[str, str]] = []
+        if OPS[kind].rule == "move" and ins:
+            source = self._draft.tensors[ins[0]]
+            for position, name in enumerate(outs):
+                tensor = self._draft.tensors[name]
+                same_type = tensor.dtype == source.dtype and source.quantization is not None
+                if same_type and source.quantization.is_per_tensor and tensor.quantization != source.quantization:  # type: ignore[union-attr]
+                    outs[position] = self._draft.add(f"{name}/moved", tensor.dtype, tensor.shape, None, source.quantization)
+                    relabelled.append((outs[position], name))
+        self._draft.ops.append(Op(kind, ins, tuple(outs), attributes, self.source))
+        for moved, name in relabelled:
+            self._draft.ops.append(Op("Reinterpret", (moved,), (name,), {}, self.source))
+        return outs
+
+    def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
+        """Constant input `index` in canonical form: `data` in another order of axes or another type.
+
+        The variant takes over the constant's name if nothing else uses the original; `key` says what was changed.
+        """
+        return self._draft.variant(self.input(index), key, data, quantization)
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        """The error for something that TFLite allows and qconvert does not cover."""
+        return UnsupportedError(f"{self.name} with {what} is not covered", where=self._where())
+
+    def invalid(self, what: str) -> InvalidModelError:
+        """The error for something that TFLite does not allow."""
+        return InvalidModelError(what, where=self._where())
+
+    def _where(self) -> str:
+        return f"{self.source} ({self.outputs[0]!r})" if self.outputs else self.source
+
+
+ReadFunction = Callable[[Reading], None]

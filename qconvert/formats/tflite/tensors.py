@@ -1,0 +1,159 @@
+"""TFLite tensors: types, shapes, constant data and quantization."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.tflite.reading import Draft
+from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
+
+__all__ = ["read_tensors"]
+
+#: TensorType of the TFLite schema -> canonical dtype.
+_DTYPES = {
+    0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 5: "string", 6: "bool", 7: "int16", 8: "complex64",
+    9: "int8", 10: "float64", 12: "uint64", 15: "uint32", 16: "uint16", 17: "int4", 18: "bfloat16", 19: "int2",
+    20: "uint4",
+}  # fmt: skip
+_PACKED_BITS = {"int4": 4, "uint4": 4, "int2": 2}
+_QUANTIZED = {"int2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "int64"}
+_MAX_RANK = 64
+
+
+def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]:
+    """Adds every tensor of subgraph 0 to the draft; returns their unique names in order.
+
+    Raises InvalidModelError for a tensor that contradicts itself (shape against data, scale of zero, axis out of range …).
+    """
+    subgraph = model.Subgraphs(0)
+    produced = _written_tensors(subgraph)
+    names: list[str] = []
+    for index in range(subgraph.TensorsLength()):
+        tensor = subgraph.Tensors(index)
+        name = (tensor.Name() or b"").decode("utf-8", "replace") or f"tensor_{index}"
+        try:
+            dtype = _dtype(tensor)
+            shape = _shape(tensor, name)
+            constant = None if index in produced else _constant(model, tensor, dtype, shape, data)
+            quantization = _quantization(tensor, dtype, shape)
+            if constant is not None and tensor.Sparsity() is not None:
+                raise UnsupportedError("sparse weights are not covered", remedy="Densify the model before converting.")
+        except (InvalidModelError, UnsupportedError) as error:
+            error.where = error.where or f"tensor {name!r}"
+            raise
+        names.append(draft.add(name, dtype, shape if constant is None else constant.shape, constant, quantization))
+    return names
+
+
+def _written_tensors(subgraph: Any) -> set[int]:
+    """Indices of graph inputs and operator outputs: these are never constants, whatever their buffers hold."""
+    vectors = [subgraph.InputsAsNumpy()]
+    vectors += [subgraph.Operators(i).OutputsAsNumpy() for i in range(subgraph.OperatorsLength())]
+    return {int(index) for vector in vectors if not isinstance(vector, int) for index in vector}
+
+
+def _dtype(tensor: Any) -> str:
+    if tensor.Type() not in _DTYPES:
+        raise UnsupportedError(f"tensor type number {tensor.Type()} is not covered")
+    return _DTYPES[tensor.Type()]
+
+
+def _sizes(vector: Any) -> list[int]:
+    return [] if isinstance(vector, int) else [int(size) for size in vector]
+
+
+def _shape(tensor: Any, name: str) -> Shape:
+    """The shape; -1 in shape_signature is a size known only at run time, named "batch" at axis 0 and after the tensor elsewhere."""
+    sizes = _sizes(tensor.ShapeAsNumpy())
+    signature = _sizes(tensor.ShapeSignatureAsNumpy()) or sizes
+    if len(signature) != len(sizes) or len(sizes) > _MAX_RANK:
+        raise InvalidModelError(f"shape {sizes[:8]} does not fit its signature {signature[:8]}")
+    if any(size < 0 for size in sizes) or any(size < -1 for size in signature):
+        raise InvalidModelError(f"negative size in shape {sizes}")
+    if math.prod(sizes) > 2**40:
+        raise InvalidModelError(f"shape {sizes} has more than 2^40 elements")
+    symbol = {-1: "batch"}
+    return tuple(
+        (symbol[-1] if axis == 0 else f"{name}_{axis}") if size == -1 else size for axis, size in enumerate(signature)
+    )
+
+
+def _constant(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap | bytes) -> Array | None:
+    """The data of a constant as a view on the file, or None for a tensor without data."""
+    if tensor.Buffer() >= max(model.BuffersLength(), 1):
+        raise InvalidModelError(f"names buffer {tensor.Buffer()} of {model.BuffersLength()}")
+    if tensor.IsVariable():
+        return None
+    raw = _buffer_bytes(model, tensor.Buffer(), data) if model.BuffersLength() else None
+    sizes = tuple(_sizes(tensor.ShapeAsNumpy()))
+    count = math.prod(sizes)
+    if raw is None or (raw.size == 0 and count):
+        return np.zeros(sizes, numpy_dtype(dtype)) if not count and tensor.Buffer() else None
+    if dtype == "string":
+        raise UnsupportedError("constant strings are not covered")
+    bits = _PACKED_BITS.get(dtype)
+    item = numpy_dtype(dtype)
+    needed = -(-count * bits // 8) if bits else count * item.itemsize
+    if raw.size != needed and not (bits and raw.size == count):
+        raise InvalidModelError(f"shape {list(sizes)} of {dtype} needs {needed} bytes, its buffer holds {raw.size}")
+    if bits:
+        return _unpack(raw, bits, count, dtype).reshape(sizes)
+    if dtype == "bool":
+        return (raw != 0).reshape(sizes)
+    return raw.view(item).reshape(sizes)
+
+
+def _buffer_bytes(model: Any, index: int, data: mmap.mmap | bytes) -> Array | None:
+    """The bytes of a buffer: inside the FlatBuffer, or behind it for files above 2 GB (Buffer.offset and size)."""
+    buffer = model.Buffers(index)
+    raw = buffer.DataAsNumpy()
+    if not isinstance(raw, int):
+        return np.asarray(raw)
+    if buffer.Offset() > 1 and buffer.Size():
+        return np.frombuffer(data, np.uint8, buffer.Size(), buffer.Offset())
+    return None
+
+
+def _unpack(raw: Array, bits: int, count: int, dtype: str) -> Array:
+    """4- and 2-bit values, several to a byte, the first in the lowest bits; sign extended."""
+    per_byte = 8 // bits
+    shifts = np.arange(per_byte, dtype=np.uint8) * bits
+    values = ((raw[:, None] >> shifts) & (2**bits - 1)).reshape(-1)[:count].astype(np.int8)
+    if not dtype.startswith("u"):
+        values = np.where(values >= 2 ** (bits - 1), values - 2**bits, values).astype(np.int8)
+    return values.astype(numpy_dtype(dtype))
+
+
+def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
+    """Scales and zero points, or None. On types that cannot be quantized the file's values are statistics and are ignored."""
+    params = tensor.Quantization()
+    if params is None or dtype not in _QUANTIZED:
+        return None
+    if params.DetailsType() not in (0, 1):
+        raise UnsupportedError("block-wise or multi-axis quantization is not covered")
+    if params.ScaleLength() == 0:
+        return None
+    scale = np.array(params.ScaleAsNumpy(), np.float32)
+    points = params.ZeroPointAsNumpy()
+    zero_point = np.zeros(scale.size, np.int64) if isinstance(points, int) else np.array(points, np.int64)
+    if dtype in ("int32", "int64") and not scale.any():
+        return None  # plain integers that carry an empty entry
+    if not np.isfinite(scale).all() or (scale <= 0).any():
+        raise InvalidModelError(f"a scale is zero, negative or not finite: {scale[~(scale > 0)][:4].tolist() or scale[:4].tolist()}")
+    if zero_point.size not in (1, scale.size):
+        raise InvalidModelError(f"{scale.size} scales and {zero_point.size} zero points")
+    low, high = integer_range(dtype)
+    if (zero_point < low).any() or (zero_point > high).any():
+        raise InvalidModelError(f"a zero point is outside {dtype}: {int(zero_point[(zero_point < low) | (zero_point > high)][0])}")
+    if scale.size == 1:
+        return Quantization(scale, zero_point[:1])
+    # A one-dimensional tensor has one axis to run along; some converters write another number for biases.
+    axis = 0 if len(shape) == 1 else params.QuantizedDimension()
+    if not 0 <= axis < len(shape) or shape[axis] != scale.size:
+        raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}")
+    return Quantization.per_axis(scale, axis, zero_point)
