@@ -1,0 +1,233 @@
+"""What an operator's write function sees: real and stored values of tensors, and ways to add ONNX nodes.
+
+A quantized tensor exists in two forms in a QDQ model: its stored integers, under the tensor's own name, and its real values,
+behind a DequantizeLinear that is made when first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import OptionError, UnsupportedError
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.ops import ACTIVATIONS
+
+__all__ = ["Builder", "WriteFunction"]
+
+#: Canonical dtype -> number in onnx.TensorProto.DataType.
+ELEMENT_TYPES = {
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
+    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "bfloat16": 16, "uint4": 21, "int4": 22,
+    "int2": 26,
+}  # fmt: skip
+
+#: The opset from which QuantizeLinear and DequantizeLinear take a type (ONNX operator changelog).
+QDQ_OPSETS = {"int16": 21, "uint16": 21, "int4": 21, "uint4": 21, "int2": 25}
+
+
+class Builder:
+    """Collects the nodes and initializers of an ONNX graph.
+
+    Attributes:
+        graph: the canonical graph that is written.
+        opset: the version of the default operator set.
+        nodes: NodeProtos in order.
+        initializers: TensorProtos by name.
+    """
+
+    def __init__(self, graph: Graph, opset: int) -> None:
+        from onnx import helper
+
+        self._helper = helper
+        self.graph = graph
+        self.opset = opset
+        self.nodes: list[Any] = []
+        self.initializers: dict[str, Any] = {}
+        self.source = ""
+        self._real: dict[str, str] = {}
+        self._taken = set(graph.tensors)
+
+    def tensor(self, name: str) -> Tensor:
+        """The canonical tensor called `name`."""
+        return self.graph.tensors[name]
+
+    def name(self, wanted: str) -> str:
+        """An unused value name."""
+        name, number = wanted, 1
+        while name in self._taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def node(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str] | int = 1, *, hint: str = "", domain: str = "", **attributes: Any) -> list[str]:  # fmt: skip
+        """Adds a node; outputs are names, or how many new names to make (from `hint`). Returns the outputs' names."""
+        if isinstance(outputs, int):
+            outputs = [self.name(hint or f"{inputs[0] or 'value'}/{op_type}") for _ in range(outputs)]
+        given = {key: value for key, value in attributes.items() if value is not None}
+        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=self.name(f"{op_type}:{outputs[0]}"), domain=domain, **given)  # fmt: skip
+        if self.source:
+            node.doc_string = self.source
+        self.nodes.append(node)
+        return list(outputs)
+
+    def const(self, data: Any, hint: str) -> str:
+        """Adds an initializer; returns its name."""
+        name = self.name(hint)
+        self._initializer(name, np.asarray(data))
+        return name
+
+    def _initializer(self, name: str, data: Array) -> None:
+        dtype = str(data.dtype)
+        if dtype in ("int4", "uint4", "int2"):
+            self.initializers[name] = self._helper.make_tensor(name, ELEMENT_TYPES[dtype], data.shape, data.reshape(-1).astype(np.int8))  # fmt: skip
+            return
+        raw = np.ascontiguousarray(data).tobytes()
+        self.initializers[name] = self._helper.make_tensor(name, ELEMENT_TYPES[dtype], data.shape, raw, raw=True)
+
+    def stored(self, name: str) -> str:
+        """The tensor's value as it is stored; a constant becomes an initializer. "" stays ""."""
+        tensor = self.graph.tensors[name] if name else None
+        if tensor is not None and tensor.data is not None and name not in self.initializers:
+            self._initializer(name, tensor.data)
+        return name
+
+    def real(self, name: str, scale_axis: int | None = None) -> str:
+        """The tensor's real values: behind a DequantizeLinear if it is quantized, else the tensor itself. "" stays "".
+
+        Args:
+            name: the tensor.
+            scale_axis: the axis of per-axis scales, if the writer has transposed the stored constant.
+        """
+        tensor = self.graph.tensors[name] if name else None
+        if tensor is None or tensor.quantization is None:
+            return self.stored(name)
+        if name not in self._real:
+            self._real[name] = self.dequantize(self.stored(name), tensor.dtype, tensor.quantization, scale_axis)
+        return self._real[name]
+
+    def dequantize(self, value: str, dtype: str, quantization: Quantization, axis: int | None = None) -> str:
+        """Adds a DequantizeLinear of an integer value; returns the name of the float value."""
+        self._require_type(dtype, value)
+        scale, zero_point, attributes = self._parameters(value, dtype, quantization, axis)
+        if dtype == "int32":
+            zero_point = ""  # ONNX: there is none for int32 (DequantizeLinear-13)
+        inputs = [value, scale] + ([zero_point] if zero_point else [])
+        return self.node("DequantizeLinear", inputs, hint=f"{value}/real", **attributes)[0]
+
+    def quantize(self, value: str, tensor: Tensor, output: str) -> None:
+        """Adds a QuantizeLinear of a float value onto the grid of `tensor`, named `output`."""
+        assert tensor.quantization is not None
+        self._require_type(tensor.dtype, tensor.name)
+        scale, zero_point, attributes = self._parameters(output, tensor.dtype, tensor.quantization, None)
+        self.node("QuantizeLinear", [value, scale, zero_point], [output], **attributes)
+
+    def _parameters(self, value: str, dtype: str, quantization: Quantization, axis: int | None) -> tuple[str, str, dict[str, int]]:  # fmt: skip
+        """Initializers for scale and zero point, of rank 0 per tensor: onnxruntime's fused operators refuse shape [1]."""
+        scales: Array = quantization.scale
+        points = quantization.zero_point.astype(np.dtype(dtype) if dtype not in QDQ_OPSETS else np.int32)
+        if dtype in ("int4", "uint4", "int2", "int16", "uint16"):
+            from qconvert.graph import numpy_dtype
+
+            points = points.astype(numpy_dtype(dtype))
+        attributes: dict[str, int] = {}
+        if quantization.axis is None:
+            scales, points = scales.reshape(()), points.reshape(())
+        else:
+            attributes["axis"] = quantization.axis if axis is None else axis
+        key = f"{value}/scale"
+        if key in self.initializers:  # QuantizeLinear and DequantizeLinear of one tensor share them
+            return key, f"{value}/zero_point", attributes
+        self._taken.update((key, f"{value}/zero_point"))
+        self._initializer(key, np.asarray(scales))
+        self._initializer(f"{value}/zero_point", np.asarray(points))
+        return key, f"{value}/zero_point", attributes
+
+    def _require_type(self, dtype: str, where: str) -> None:
+        needed = QDQ_OPSETS.get(dtype, 0)
+        if self.opset < needed:
+            raise OptionError(
+                f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}."
+            )
+
+    def finish(self, op: Op, value: str, index: int = 0) -> None:
+        """Ends an operator: its real value becomes output `index`, with the fused activation, quantized if the tensor is.
+
+        On a quantized output the activation is a Clip of the integers after QuantizeLinear, which is exact and keeps
+        onnxruntime's fusion, and only where the range does not imply it already.
+        """
+        tensor = self.tensor(op.outputs[index])
+        bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        if tensor.quantization is None:
+            self._finish_float(value, tensor, bounds)
+            return
+        lowest, highest = clip_range(tensor, bounds)
+        low, high = integer_range(tensor.dtype)
+        if (lowest, highest) == (low, high):
+            self.quantize(value, tensor, tensor.name)
+            return
+        unclipped = self.name(f"{tensor.name}/unclipped")
+        self.quantize(value, tensor, unclipped)
+        self.clip_stored(unclipped, tensor, lowest, highest)
+
+    def clip_stored(self, value: str, tensor: Tensor, lowest: int, highest: int) -> None:
+        """Adds a Clip of stored integers, which becomes `tensor`."""
+        limits = [self.const(np.array(limit, tensor.dtype), f"{tensor.name}/{word}") for word, limit in (("lowest", lowest), ("highest", highest))]  # fmt: skip
+        self.node("Clip", [value, *limits], [tensor.name])
+
+    def _finish_float(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None]) -> None:
+        if bounds == (None, None):
+            self.rename(value, tensor.name)
+        elif bounds == (0.0, None):
+            self.node("Relu", [value], [tensor.name])
+        else:
+            limits = ["" if limit is None else self.const(np.float32(limit), f"{tensor.name}/{word}") for word, limit in zip(("lowest", "highest"), bounds, strict=True)]  # fmt: skip
+            self.node("Clip", [value, *limits], [tensor.name])
+
+    def rename(self, value: str, name: str) -> None:
+        """Makes `value` be called `name`: renames the output that makes it, or adds an Identity."""
+        if self.nodes and value in self.nodes[-1].output:
+            position = list(self.nodes[-1].output).index(value)
+            self.nodes[-1].output[position] = name
+            self._real = {key: name if real == value else real for key, real in self._real.items()}
+        else:
+            self.node("Identity", [value], [name])
+
+    def reals(self, op: Op) -> list[str]:
+        """The real values of all inputs."""
+        return [self.real(name) for name in op.inputs]
+
+    def ints(self, op: Op, index: int) -> list[int]:
+        """The integers of constant input `index`."""
+        data = self.graph.constant(op.inputs[index])
+        if data is None:
+            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time")
+        return [int(value) for value in data.reshape(-1)]
+
+    def unsupported(self, op: Op, what: str) -> UnsupportedError:
+        """The error for something that has no form in ONNX."""
+        return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip())
+
+
+def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
+    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)] within the type.
+
+    TFLite computes the same limits (CalculateActivationRangeQuantized, kernel_util.cc): zero_point + round(bound / scale).
+    """
+    assert tensor.quantization is not None
+    low, high = integer_range(tensor.dtype)
+    scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+
+    def stored(bound: float) -> int:
+        quotient = np.float32(bound) / np.float32(scale)
+        return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
+
+    lower, upper = bounds
+    lowest = low if lower is None else min(max(low, stored(lower)), high)
+    highest = high if upper is None else max(min(high, stored(upper)), low)
+    return lowest, highest
+
+
+WriteFunction = Callable[[Op, Builder], None]

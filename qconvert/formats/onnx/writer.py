@@ -1,0 +1,102 @@
+"""Writes the canonical graph as an ONNX QDQ model: the container; operators come from ops/."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import OptionError, QConvertError, UnsupportedError
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.graph import Graph, Tensor
+from qconvert.plugins import operators
+
+__all__ = ["DEFAULT_OPSET", "write"]
+
+DEFAULT_OPSET = 17
+LOWEST_OPSET, HIGHEST_OPSET = 13, 25
+_LARGEST_FILE = 2**31 - 1
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
+    """Writes `graph` to `path`.
+
+    Args:
+        graph: activations and weights in the layout and storage types that the target wants; shapes known.
+        path: the file; it is overwritten.
+        options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props).
+
+    Raises:
+        OptionError: the opset does not exist or is too low for a type in the graph.
+        UnsupportedError: operators that no plugin writes; all are listed.
+    """
+    model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}))
+    if model.ByteSize() > _LARGEST_FILE:
+        raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
+    path.write_bytes(model.SerializeToString())
+
+
+def build(graph: Graph, opset: int, provenance: Mapping[str, str]) -> Any:
+    """The onnx.ModelProto of `graph`; see write()."""
+    from onnx import helper
+
+    opset = _chosen_opset(graph, opset)
+    writers = operators("onnx", "write")
+    missing = Counter(op.kind for op in graph.ops if op.kind not in writers)
+    if missing:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
+        raise UnsupportedError(f"operators without an ONNX form: {listed}")
+    builder = Builder(graph, opset)
+    for op in graph.ops:
+        builder.source = op.source
+        writers[op.kind](op, builder)
+    for name in graph.outputs:
+        builder.stored(name)
+    nodes = used_nodes(builder.nodes, graph.outputs)
+    named = {name for node in nodes for name in node.input} | set(graph.outputs)
+    proto = helper.make_graph(
+        nodes,
+        graph.name,
+        [_value_info(graph.tensors[name]) for name in graph.inputs],
+        [_value_info(graph.tensors[name]) for name in graph.outputs],
+        [value for name, value in builder.initializers.items() if name in named],
+    )
+    domains = {node.domain for node in nodes} - {""}
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
+    model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
+    model.ir_version = helper.find_min_ir_version_for(imports[:1])
+    properties = {**graph.metadata, **provenance}
+    if graph.signatures:
+        found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
+        properties["source.signatures"] = json.dumps(found)
+    helper.set_model_props(model, properties)
+    return model
+
+
+def used_nodes(nodes: list[Any], outputs: tuple[str, ...]) -> list[Any]:
+    """The nodes that the outputs depend on, in order: a move of integers leaves a DequantizeLinear that nobody reads."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            wanted.update(node.input)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _chosen_opset(graph: Graph, opset: int) -> int:
+    """The opset asked for, or the default, raised where a type in the graph needs more."""
+    if not opset:
+        needed = [QDQ_OPSETS.get(t.dtype, 0) for t in graph.tensors.values() if t.is_quantized]
+        return max(DEFAULT_OPSET, *needed) if needed else DEFAULT_OPSET
+    if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
+        raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}")
+    return opset
+
+
+def _value_info(tensor: Tensor) -> Any:
+    from onnx import helper
+
+    shape = None if tensor.shape is None else list(tensor.shape)
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], shape)
