@@ -65,6 +65,7 @@ class Target:
         name: as in `--target`.
         format: the name of the format that it writes.
         summary: one line for `qconvert formats`.
+        passes: names of the passes that fit a graph to the target, in the order in which they run.
         layout: the data_format that spatial operators must have; "" keeps the source's.
         activations: storage of 8-bit activations inside the graph: "uint8", "int8" or "" (as the source has it).
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
@@ -77,6 +78,7 @@ class Target:
     name: str
     format: str
     summary: str
+    passes: tuple[str, ...] = ()
     layout: str = ""
     activations: str = ""
     max_pair_sum: int = 0
@@ -213,3 +215,10 @@ def target_named(name: str) -> Target:
     if name not in targets():
         raise OptionError(f"there is no target {name!r}", remedy=f"Known targets: {', '.join(sorted(targets()))}.")
     return targets()[name]
+
+
+def pass_named(name: str) -> Pass:
+    """The pass called `name`; raises OptionError, listing the known ones, if there is none."""
+    if name not in passes():
+        raise OptionError(f"there is no pass {name!r}", remedy=f"Known passes: {', '.join(sorted(passes()))}.")
+    return passes()[name]

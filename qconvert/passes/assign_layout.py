@@ -1,0 +1,243 @@
+"""assign_layout: spatial operators get the layout that the target wants, with the fewest Transposes.
+
+Every tensor of rank 4 gets a label: stored as in the source, or transposed. A Transpose is needed wherever an operator wants the
+other label than the one its input has; one serves all such readers. The labelling with the fewest (then smallest) Transposes is a
+minimum cut: operators are nodes, tensors are edges, fixed operators are tied to a side. The reduction of "paid once, whichever
+readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov, 2004, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.passes.layout.cut import INFINITE, FlowGraph
+from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
+from qconvert.passes.layout.roles import RANK, Role, role
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+_PERMS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
+_TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
+
+
+def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tuple[str, ...]]:
+    """Rewrites the whole graph for target.layout.
+
+    Args:
+        graph: in the source's layout.
+        target: whose layout is wanted; "" changes nothing.
+        io_layout: "nchw" or "nhwc" if graph inputs and outputs of rank 4 shall have that layout; "" keeps the source's.
+    """
+    wanted = target.layout
+    others = {op["data_format"] for op in graph.ops if "data_format" in op.attributes} - {wanted}
+    if not wanted or not others:
+        return graph, ()
+    io_label = int({"nchw": "channels_first", "nhwc": "channels_last"}.get(io_layout) == wanted)
+    labels = _Labels(graph, wanted, io_label)
+    rewritten = _Rewriter(graph, wanted, labels, io_label).run()
+    added = sum(op.kind == "Transpose" for op in rewritten.ops)
+    moved = sum("data_format" in op.attributes for op in graph.ops)
+    return rewritten, (f"{moved} spatial operators are {wanted}; {added} Transposes in the graph",)
+
+
+def _is_trivial(tensor: Tensor) -> bool:
+    """Whether changing the layout moves no data: one channel, or one position in space."""
+    if tensor.shape is None:
+        return False
+    return sum(size != 1 for size in tensor.shape[1:]) <= 1
+
+
+def _cost(tensor: Tensor) -> int:
+    if _is_trivial(tensor):
+        return 1
+    return _TRANSPOSE_COST + math.prod(size for size in tensor.shape or () if isinstance(size, int))
+
+
+class _Labels:
+    """The label of every operator: 0 as in the source, 1 transposed. A source's Transpose has one for each side."""
+
+    def __init__(self, graph: Graph, wanted: str, io_label: int) -> None:
+        self.roles = {id(op): role(graph, op, wanted) for op in graph.ops}
+        self._flow = FlowGraph()
+        self._perm = _PERMS[wanted]
+        self._reads: dict[int, int] = {}
+        self._writes: dict[int, int] = {}
+        for op in graph.ops:
+            self._add_operator(graph, op)
+        self._add_tensors(graph, io_label)
+        found = self._flow.labels()
+        self.reads = {key: found[node] for key, node in self._reads.items()}
+        self.writes = {key: found[node] for key, node in self._writes.items()}
+
+    def _add_operator(self, graph: Graph, op: Op) -> None:
+        kind = self.roles[id(op)]
+        if kind is Role.TRANSPOSE:
+            self._add_transpose(graph, op)
+            return
+        node = self._flow.node() if kind is Role.FREE else kind.value
+        self._reads[id(op)] = self._writes[id(op)] = node
+
+    def _add_transpose(self, graph: Graph, op: Op) -> None:
+        """A Transpose that makes, or undoes, the wanted layout costs nothing if its other side carries the wanted label."""
+        back = tuple(int(axis) for axis in np.argsort(self._perm))
+        self._reads[id(op)] = self._writes[id(op)] = 0
+        cost = _cost(graph[op.inputs[0]])
+        if op["perm"] == back:
+            self._writes[id(op)] = node = self._flow.node()
+            self._flow.edge(node, 1, cost)
+        elif op["perm"] == self._perm:
+            self._reads[id(op)] = node = self._flow.node()
+            self._flow.edge(node, 1, cost)
+
+    def _add_tensors(self, graph: Graph, io_label: int) -> None:
+        producers, consumers = graph.producers(), graph.consumers()
+        for tensor in graph.tensors.values():
+            if tensor.rank != RANK or tensor.is_constant:
+                continue
+            producer = producers.get(tensor.name)
+            writer = io_label if producer is None else self._writes[id(producer)]
+            readers = {self._reads[id(op)] for op in consumers.get(tensor.name, [])}
+            if tensor.name in graph.outputs:
+                readers.add(io_label)
+            self._pay_once(writer, readers - {writer}, _cost(tensor))
+
+    def _pay_once(self, writer: int, readers: set[int], cost: int) -> None:
+        """`cost` if any reader's label differs from the writer's, however many do."""
+        if len(readers) == 1:
+            (reader,) = readers
+            self._flow.edge(writer, reader, cost)
+            self._flow.edge(reader, writer, cost)
+        elif readers:
+            any_one, any_zero = self._flow.node(), self._flow.node()
+            self._flow.edge(writer, any_one, cost)
+            self._flow.edge(any_zero, writer, cost)
+            for reader in readers:
+                self._flow.edge(any_one, reader, INFINITE)
+                self._flow.edge(reader, any_zero, INFINITE)
+
+
+class _Rewriter:
+    """Builds the new graph from the labels."""
+
+    def __init__(self, graph: Graph, wanted: str, labels: _Labels, io_label: int) -> None:
+        self._graph = graph
+        self._wanted = wanted
+        self._perm = _PERMS[wanted]
+        self._back = tuple(int(axis) for axis in np.argsort(self._perm))
+        self._labels = labels
+        self._io_label = io_label
+        self._tensors: dict[str, Tensor] = dict(graph.tensors)
+        self._ops: list[Op] = []
+        self._stored: dict[tuple[str, int], str] = {}  # (tensor, label) -> the name under which it exists
+        self._variants: dict[tuple[str, str, bytes], str] = {}
+
+    def run(self) -> Graph:
+        for name in self._graph.inputs:
+            self._define(name, self._io_label if self._graph[name].rank == RANK else 0)
+        for op in self._graph.ops:
+            if self._labels.roles[id(op)] is Role.TRANSPOSE:
+                self._transpose(op)
+            else:
+                self._operator(op)
+        for name in self._graph.outputs:
+            self._deliver(name)
+        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
+
+    def _define(self, name: str, label: int) -> str:
+        """The name of a tensor that is about to be written with `label`; outputs keep theirs for the layout they must have."""
+        tensor = self._graph[name]
+        if tensor.rank != RANK:
+            self._stored[name, 0] = self._stored[name, 1] = name
+            return name
+        new = name
+        if name in self._graph.outputs and label != self._io_label:
+            new = self._fresh(f"{name}/{self._wanted}" if label else f"{name}/source_layout")
+        self._tensors[new] = replace(permuted_tensor(tensor, self._perm) if label else tensor, name=new)
+        self._stored[name, label] = new
+        return new
+
+    def _get(self, name: str, label: int) -> str:
+        """The name of tensor `name` with `label`, through a Transpose if it does not exist yet."""
+        tensor = self._graph.tensors[name] if name else None
+        if tensor is None or tensor.is_constant or tensor.rank != RANK:
+            return name
+        if (name, label) not in self._stored:
+            have = self._stored[name, 1 - label]
+            suffix = f"{name}/{self._wanted}" if label else f"{name}/source_layout"
+            self._stored[name, label] = self._convert(name, have, label, self._fresh(suffix))
+        return self._stored[name, label]
+
+    def _convert(self, name: str, have: str, label: int, new: str) -> str:
+        """Adds a Transpose, or a Reshape where no data move, from `have` to `new`."""
+        tensor = self._graph[name]
+        target = replace(permuted_tensor(tensor, self._perm) if label else tensor, name=new)
+        self._tensors[new] = target
+        symbols = [size for size in target.shape or () if isinstance(size, str)]
+        if _is_trivial(tensor) and len(symbols) <= 1:
+            sizes = np.array([-1 if isinstance(size, str) else size for size in target.shape or ()], np.int64)
+            self._ops.append(Op("Reshape", (have, self._constant(name, "layout_shape", sizes, None)), (new,)))
+        else:
+            self._ops.append(Op("Transpose", (have,), (new,), {"perm": self._perm if label else self._back}))
+        return new
+
+    def _operator(self, op: Op) -> None:
+        label = self._labels.reads[id(op)]
+        if op.kind == "Reshape" and self._reads_any_layout(op):
+            label = 0 if (op.inputs[0], 0) in self._stored else 1
+            names = [self._stored[op.inputs[0], label], *op.inputs[1:]]
+            self._ops.append(replace(op, inputs=tuple(names), outputs=(self._define(op.outputs[0], 0),)))
+            return
+        changed = permuted_op(self._graph, op, self._perm, self._wanted, self._constant) if label else op
+        inputs = tuple(self._get(name, label) if name in self._graph.tensors else name for name in changed.inputs)
+        outputs = tuple(self._define(name, self._labels.writes[id(op)]) for name in op.outputs)
+        self._ops.append(replace(changed, inputs=inputs, outputs=outputs))
+
+    def _reads_any_layout(self, op: Op) -> bool:
+        """A Reshape of data that the layouts order alike, to sizes that do not refer to the input's."""
+        tensor, sizes = self._graph[op.inputs[0]], self._graph.constant(op.inputs[1])
+        known = not tensor.is_constant and tensor.rank == RANK and sizes is not None and not (sizes == 0).any()
+        return known and _is_trivial(tensor)
+
+    def _transpose(self, op: Op) -> None:
+        """The source's Transpose composed with the labels of both sides; it vanishes if nothing is left to do."""
+        have = self._get(op.inputs[0], self._labels.reads[id(op)])
+        label = self._labels.writes[id(op)]
+        steps = [self._back] if self._labels.reads[id(op)] else []
+        steps += [tuple(op["perm"])] + ([self._perm] if label else [])
+        total = tuple(range(RANK))
+        for step in steps:
+            total = tuple(total[axis] for axis in step)
+        new = self._define(op.outputs[0], label)
+        if total != tuple(range(RANK)):
+            self._ops.append(replace(op, inputs=(have,), outputs=(new,), attributes={"perm": total}))
+        elif new in self._graph.outputs:
+            self._ops.append(Op("Identity", (have,), (new,), {}, op.source))
+        else:
+            self._stored[op.outputs[0], label] = have
+
+    def _deliver(self, name: str) -> None:
+        """Gives a graph output the layout that it must have, under its own name."""
+        if self._graph[name].rank != RANK or self._graph[name].is_constant:
+            return
+        have = self._stored.get((name, self._io_label))
+        if have is None:
+            self._stored[name, self._io_label] = self._convert(name, self._stored[name, 1 - self._io_label], self._io_label, name)
+        elif have != name:
+            self._ops.append(Op("Identity", (have,), (name,)))
+
+    def _constant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
+        """Another form of the constant `name`, made once for each content."""
+        known = (name, key, data.tobytes() if data.size < 64 else b"")
+        if known not in self._variants:
+            new = self._fresh(f"{name}/{key}")
+            self._tensors[new] = Tensor(new, self._tensors[name].dtype if key == "transposed" else "int64", data.shape, data, quantization)  # fmt: skip
+            self._variants[known] = new
+        return self._variants[known]
+
+    def _fresh(self, wanted: str) -> str:
+        return self._graph.fresh_name(wanted, self._tensors)

@@ -1,0 +1,86 @@
+"""guard_saturation: weights whose products would saturate in the target's kernels are stored as uint8.
+
+On x86 without VNNI, onnxruntime multiplies unsigned activations with signed weights by an instruction (vpmaddubsw) that adds two
+neighbouring products in 16 bits: 255 * (w[2i] + w[2i+1]) beyond 32767 is cut off, silently. Only neighbours along K add, K being
+(kernel row, kernel column, input channel) as onnxruntime lays convolutions out. Storing such weights as uint8 with zero point 128
+selects kernels that add in 32 bits; integers and scales stay the same. Measured in docs/fidelity.md.
+
+Weights that came as uint8 and cannot saturate go the other way, to int8, because those kernels are faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.plugins import Target
+
+__all__ = ["largest_pair_sum", "run"]
+
+
+def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
+    """Chooses int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by target.max_pair_sum."""
+    if target.activations != "uint8":
+        return graph, ()
+    changed: dict[str, Tensor] = {}
+    guarded = signed = 0
+    for op in graph.ops:
+        weights = _weights(graph, op)
+        if weights is None or weights.name in changed:
+            continue
+        assert weights.data is not None and weights.quantization is not None
+        stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
+        safe = not target.max_pair_sum or largest_pair_sum(op, stored) <= target.max_pair_sum
+        if weights.dtype == "int8" and not safe:
+            changed[weights.name] = _stored_as(weights, "uint8", 128)
+            guarded += 1
+        elif weights.dtype == "uint8" and safe:
+            changed[weights.name] = _stored_as(weights, "int8", -128)
+            signed += 1
+    notes = []
+    if guarded:
+        notes.append(f"{guarded} weights are stored as uint8 with zero point + 128, since pairs of them could saturate")
+    if signed:
+        notes.append(f"{signed} uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster")
+    return (graph.evolve(tensors=changed.values()) if changed else graph), tuple(notes)
+
+
+def _weights(graph: Graph, op: Op) -> Tensor | None:
+    """The 8-bit constant weights of a quantized operator whose kernel multiplies unsigned with signed."""
+    if op.kind not in ("Conv", "Gemm", "MatMul") or graph[op.inputs[0]].dtype != "uint8":
+        return None
+    weights = graph[op.inputs[1]]
+    if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:
+        return None
+    return weights
+
+
+def largest_pair_sum(op: Op, weights: Array) -> int:
+    """The largest magnitude of w[2i] + w[2i+1] along K, both of one sign; 0 for depthwise kernels, which add in 32 bits.
+
+    Args:
+        op: the Conv, Gemm or MatMul.
+        weights: int16, as stored by the operator (O,I,H,W, or O,I, or ...,I,O).
+    """
+    if op.kind == "Conv":
+        if weights.shape[1] == 1:
+            return 0
+        rows = weights.transpose(0, 2, 3, 1)
+        return max(_row_pairs(rows.reshape(len(rows), -1)), _row_pairs(rows.reshape(-1, rows.shape[3])))
+    rows = weights if op.kind == "Gemm" or op["trans_b"] else weights.swapaxes(-1, -2)
+    return _row_pairs(rows.reshape(-1, rows.shape[-1]))
+
+
+def _row_pairs(rows: Array) -> int:
+    """Unequal signs cannot exceed the range of one weight, so the magnitude of the sum alone decides."""
+    even = rows.shape[1] // 2 * 2
+    sums = np.abs(rows[:, 0:even:2] + rows[:, 1:even:2])
+    return int(sums.max(initial=0))
+
+
+def _stored_as(weights: Tensor, dtype: str, offset: int) -> Tensor:
+    assert weights.data is not None and weights.quantization is not None
+    data = (weights.data.astype(np.int16) + offset).astype(dtype)
+    return replace(weights, dtype=dtype, data=data, quantization=weights.quantization.shifted(offset))

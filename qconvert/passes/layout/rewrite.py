@@ -1,0 +1,79 @@
+"""How a free or spatial operator is written for the other layout.
+
+`perm` is the transposition from the source's layout to the other: new axis i is old axis perm[i].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+
+__all__ = ["Constants", "permuted_op", "permuted_quantization", "permuted_tensor"]
+
+#: Registers a constant in another form: (name of the original, key, data) -> name.
+Constants = Callable[[str, str, Array, Quantization | None], str]
+
+
+def permuted_tensor(tensor: Tensor, perm: Sequence[int]) -> Tensor:
+    """The tensor with its shape, data and quantization axis transposed."""
+    shape = None if tensor.shape is None else tuple(tensor.shape[axis] for axis in perm)
+    data = None if tensor.data is None else tensor.data.transpose(perm)
+    return replace(tensor, shape=shape, data=data, quantization=permuted_quantization(tensor.quantization, perm))
+
+
+def permuted_quantization(quantization: Quantization | None, perm: Sequence[int]) -> Quantization | None:
+    if quantization is None or quantization.axis is None:
+        return quantization
+    return quantization.with_axis(list(perm).index(quantization.axis))
+
+
+def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant: Constants) -> Op:
+    """`op` for data in the other layout; its data inputs and outputs keep their names."""
+    rank = len(perm)
+    moved = op
+    if "data_format" in op.attributes:
+        return op.with_attributes(data_format=wanted)
+    if "axis" in op.attributes and op.kind not in ("Quantize", "Dequantize"):
+        moved = moved.with_attributes(axis=list(perm).index(int(op["axis"]) % rank))
+    elif op.kind in ("Softmax", "LogSoftmax", "LpNormalization", "TopK"):
+        moved = moved.with_attributes(axis=list(perm).index(rank - 1))
+    names = list(op.inputs)
+    if op.kind.startswith("Reduce"):
+        names[1] = constant(names[1], "axes", _renumbered(graph, names[1], perm), None)
+    elif op.kind == "Slice":
+        names[3] = constant(names[3], "axes", _renumbered(graph, names[3], perm), None)
+    elif op.kind == "Pad":
+        pads = _values(graph, names[1]).reshape(2, rank)[:, list(perm)].reshape(-1)
+        names[1] = constant(names[1], "pads", pads, None)
+    elif op.kind == "Tile":
+        names[1] = constant(names[1], "repeats", _values(graph, names[1])[list(perm)], None)
+    elif op.kind not in ("Split", "Gather", "TopK", "Clip"):
+        names = [_operand(graph, name, perm, constant) for name in names]
+    return replace(moved, inputs=tuple(names))
+
+
+def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants) -> str:
+    """A constant operand of an elementwise operator, of rank 4 and transposed; others keep their name."""
+    tensor = graph.tensors[name] if name else None
+    if tensor is None or tensor.data is None or tensor.data.size == 1:
+        return name
+    data, quantization = tensor.data, tensor.quantization
+    missing = len(perm) - data.ndim
+    if quantization is not None and quantization.axis is not None:
+        quantization = quantization.with_axis(list(perm).index(quantization.axis + missing))
+    full = data.reshape((1,) * missing + data.shape)
+    return constant(name, "transposed", full.transpose(perm), quantization)
+
+
+def _values(graph: Graph, name: str) -> Array:
+    data = graph.constant(name)
+    assert data is not None  # roles.py calls such an operator fixed otherwise
+    return np.asarray(data, np.int64).reshape(-1)
+
+
+def _renumbered(graph: Graph, name: str, perm: Sequence[int]) -> Array:
+    return np.array([list(perm).index(int(axis) % len(perm)) for axis in _values(graph, name)], np.int64)

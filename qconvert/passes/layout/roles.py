@@ -1,0 +1,82 @@
+"""Which layouts an operator suits.
+
+FIXED operators run in one layout: spatial ones in the target's, those whose meaning depends on the order of axes (Reshape, MatMul …)
+in the source's. FREE ones suit either, with their axis attributes and constants renumbered (rewrite.py). TRANSPOSE operators of the
+source join two layouts.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Tensor
+
+__all__ = ["RANK", "Role", "role"]
+
+RANK = 4
+
+_ELEMENTWISE = frozenset(
+    "Add Sub Mul Div Max Min Pow FloorDiv FloorMod SquaredDifference PRelu Equal NotEqual Greater GreaterOrEqual Less LessOrEqual "
+    "And Or Where Abs Neg Exp Log Sqrt Rsqrt Square Sin Cos Round Floor Ceil Sign Relu HardSwish Sigmoid Tanh Clip LeakyRelu Elu "
+    "Gelu Not Identity Reinterpret Cast Quantize Dequantize Requantize".split()
+)
+_AXIS = frozenset("Concat Split Softmax LogSoftmax LpNormalization CumSum ArgMax ArgMin TopK".split())
+_REDUCE = frozenset("ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin ReduceAny ReduceAll".split())
+
+
+class Role(Enum):
+    """How an operator takes part in the choice of layouts."""
+
+    SOURCE = 0
+    TARGET = 1
+    FREE = 2
+    TRANSPOSE = 3
+
+
+def role(graph: Graph, op: Op, wanted: str) -> Role:
+    """The role of `op` when spatial operators want the data_format `wanted`."""
+    if "data_format" in op.attributes:
+        return Role.SOURCE if op["data_format"] == wanted or graph[op.inputs[0]].rank != RANK else Role.TARGET
+    if op.kind == "Transpose" and graph[op.inputs[0]].rank == RANK:
+        return Role.TRANSPOSE
+    if op.kind in _ELEMENTWISE:
+        return Role.FREE if _broadcasts_freely(graph, op) else Role.SOURCE
+    if op.kind in _AXIS:
+        return Role.FREE if _keeps_rank(graph, op) else Role.SOURCE
+    if op.kind in _REDUCE:
+        return Role.FREE if _reduces_freely(graph, op) else Role.SOURCE
+    if op.kind in ("Slice", "Pad", "Tile"):
+        constant = [graph.constant(name) is not None for name in op.inputs[1:] if name]
+        return Role.FREE if all(constant) and _keeps_rank(graph, op) else Role.SOURCE
+    if op.kind == "Gather":
+        plain = graph[op.inputs[1]].rank == 1 and op["batch_dims"] == 0
+        return Role.FREE if plain and _keeps_rank(graph, op) else Role.SOURCE
+    return Role.SOURCE
+
+
+def _keeps_rank(graph: Graph, op: Op) -> bool:
+    data = op.inputs if op.kind == "Concat" else op.inputs[:1]
+    return all(graph[name].rank == RANK for name in (*data, *op.outputs))
+
+
+def _broadcasts_freely(graph: Graph, op: Op) -> bool:
+    """Every operand has rank 4, or is a constant that can be given it, or is a single element."""
+    return graph[op.outputs[0]].rank == RANK and all(_fits(graph[name]) for name in op.inputs if name)
+
+
+def _fits(tensor: Tensor) -> bool:
+    return tensor.rank == RANK or tensor.is_constant or tensor.rank == 0 or tensor.static_shape == (1,)
+
+
+def _reduces_freely(graph: Graph, op: Op) -> bool:
+    """With keepdims any axes; without, only if the axes that remain keep their order in the other layout."""
+    axes = graph.constant(op.inputs[1])
+    if graph[op.inputs[0]].rank != RANK or axes is None:
+        return False
+    if op["keepdims"]:
+        return True
+    left = [axis for axis in range(RANK) if axis not in {int(a) % RANK for a in np.asarray(axes).reshape(-1)}]
+    # Channels are the only axis that moves: it may not pass another one that remains.
+    return len(left) <= 1 or left == [0, RANK - 1] or left == [0, 1] or set(left) <= {0, 1, 2}

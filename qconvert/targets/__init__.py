@@ -1,0 +1,13 @@
+"""What each destination can do, as data, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qconvert.plugins import Target, hookimpl
+from qconvert.targets import ort
+
+
+@hookimpl
+def qconvert_targets() -> Iterable[Target]:
+    return list(ort.TARGETS)

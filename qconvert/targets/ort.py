@@ -1,0 +1,43 @@
+"""onnxruntime's CPU execution provider, and ONNX in general.
+
+The patterns are those of onnxruntime 1.31 (qdq_selector_action_transformer.cc), each verified by tests/targets/test_ort_audit.py
+against the graph that onnxruntime saves after optimizing.
+"""
+
+from __future__ import annotations
+
+from qconvert.plugins import Target
+
+__all__ = ["TARGETS"]
+
+_PASSES = ("fuse_pad", "assign_layout", "store_activations", "guard_saturation", "float_io")
+_BOTH = ("uint8", "int8")
+_KERNELS = {
+    "Conv": _BOTH,
+    "Gemm": _BOTH,
+    "MatMul": _BOTH,
+    "Add": _BOTH,
+    "Mul": _BOTH,
+    "AveragePool": _BOTH,
+    "LeakyRelu": _BOTH,
+    "Sigmoid": _BOTH,
+    "Softmax": _BOTH,
+    "Concat": _BOTH,
+    "Where": _BOTH,
+    "MaxPool": _BOTH,
+}
+_X86_NOTES = {
+    "int8": "on x86, int8 activations leave Conv and MatMul unfused or slow",
+    "saturation": "CPUs without VNNI add products of adjacent weights in 16 bits",
+}
+
+TARGETS = (
+    Target("ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, layout="channels_first",
+           activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, notes=_X86_NOTES),
+    Target("ort-x86-vnni", "onnx", "onnxruntime on x86-64 CPUs with VNNI, where signed weights are always exact",
+           passes=_PASSES, layout="channels_first", activations="uint8", integer_kernels=_KERNELS, notes=_X86_NOTES),
+    Target("ort-arm", "onnx", "onnxruntime on Arm CPUs: int8 activations and weights", passes=_PASSES, layout="channels_first",
+           activations="int8", integer_kernels=_KERNELS),
+    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_PASSES, layout="channels_first",
+           integer_kernels=_KERNELS),
+)  # fmt: skip
