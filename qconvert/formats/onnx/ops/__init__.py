@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qconvert.formats.onnx.builder import WriteFunction
-from qconvert.formats.onnx.ops import activation, conv, elementwise, matrix, pool, quantize, reduce, shape
+from qconvert.formats.onnx.ops import (
+    activation,
+    conv,
+    detection,
+    elementwise,
+    gather,
+    matrix,
+    pool,
+    quantize,
+    reduce,
+    shape,
+    space,
+)
 
 __all__ = ["WRITERS"]
 
-WRITERS: Mapping[str, WriteFunction] = {
-    kind: function
-    for module in (conv, matrix, pool, elementwise, activation, reduce, shape, quantize)
-    for kind, function in module.WRITERS.items()
-}
+_FAMILIES = (conv, matrix, pool, elementwise, activation, reduce, shape, gather, space, quantize, detection)
+
+WRITERS: Mapping[str, WriteFunction] = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}

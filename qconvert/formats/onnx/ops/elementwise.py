@@ -1,11 +1,13 @@
-"""Arithmetic on pairs of tensors, with broadcasting."""
+"""Arithmetic on one tensor and on pairs of tensors, with broadcasting; comparisons, logic and choice."""
 
 from __future__ import annotations
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+import numpy as np
+
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
+__all__ = ["WRITERS", "write_same_named"]
 
 
 def write_same_named(op: Op, b: Builder) -> None:
@@ -13,4 +15,97 @@ def write_same_named(op: Op, b: Builder) -> None:
     b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result")[0])
 
 
-WRITERS: dict[str, WriteFunction] = {kind: write_same_named for kind in ("Add", "Sub", "Mul", "Div")}
+def write_floor_div(op: Op, b: Builder) -> None:
+    """Division rounded down. ONNX's Div of integers rounds towards zero, so it is corrected where signs differ."""
+    x, y = b.reals(op)
+    tensor = b.tensor(op.outputs[0])
+    quotient = b.node("Div", [x, y], hint=f"{tensor.name}/quotient")[0]
+    if tensor.quantization is not None or tensor.dtype.startswith("float"):
+        b.finish(op, b.node("Floor", [quotient], hint=f"{tensor.name}/real_result")[0])
+        return
+    remainder = b.node("Sub", [x, b.node("Mul", [quotient, y])[0]], hint=f"{tensor.name}/remainder")[0]
+    zero = b.const(np.array(0, tensor.dtype), f"{tensor.name}/zero")
+    inexact = b.node("Not", b.node("Equal", [remainder, zero]))[0]
+    signs = b.node("Xor", [b.node("Less", [remainder, zero])[0], b.node("Less", [y, zero])[0]])[0]
+    borrow = b.node("Cast", b.node("And", [inexact, signs]), to=ELEMENT_TYPES[tensor.dtype])[0]
+    b.node("Sub", [quotient, borrow], [tensor.name])
+
+
+def write_floor_mod(op: Op, b: Builder) -> None:
+    """The remainder with the sign of the divisor: ONNX's Mod for integers; x - floor(x / y) * y for floats."""
+    x, y = b.reals(op)
+    tensor = b.tensor(op.outputs[0])
+    if tensor.quantization is None and not tensor.dtype.startswith("float"):
+        b.node("Mod", [x, y], [tensor.name])
+        return
+    # C's fmod is exact; one more divisor brings the remainder to the divisor's side of zero.
+    remainder = b.node("Mod", [x, y], hint=f"{tensor.name}/fmod", fmod=1)[0]
+    zero = b.const(np.float32(0), f"{tensor.name}/zero")
+    wrong = b.node("Less", [b.node("Mul", [remainder, y])[0], zero])[0]
+    moved = b.node("Add", [remainder, y])[0]
+    b.finish(op, b.node("Where", [wrong, moved, remainder], hint=f"{tensor.name}/real_result")[0])
+
+
+def write_squared_difference(op: Op, b: Builder) -> None:
+    """(x - y) squared."""
+    difference = b.node("Sub", b.reals(op), hint=f"{op.outputs[0]}/difference")[0]
+    b.finish(op, b.node("Mul", [difference, difference], hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def write_square(op: Op, b: Builder) -> None:
+    """x squared."""
+    x = b.real(op.inputs[0])
+    b.finish(op, b.node("Mul", [x, x], hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def write_rsqrt(op: Op, b: Builder) -> None:
+    """1 / sqrt(x)."""
+    root = b.node("Sqrt", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/root")
+    b.finish(op, b.node("Reciprocal", root, hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def write_comparison(op: Op, b: Builder) -> None:
+    """A comparison of real values. ONNX has no NotEqual, and onnxruntime compares booleans for equality alone."""
+    if op.kind == "NotEqual":
+        b.node("Not", b.node("Equal", b.reals(op), hint=f"{op.outputs[0]}/equal"), op.outputs)
+    else:
+        b.node(op.kind, b.reals(op), op.outputs)
+
+
+def write_logic(op: Op, b: Builder) -> None:
+    """And, Or, Not."""
+    b.node(op.kind, [b.stored(name) for name in op.inputs], op.outputs)
+
+
+def write_where(op: Op, b: Builder) -> None:
+    """Where: on stored integers if all three share one quantization and onnxruntime has the type, else on real values."""
+    result = b.tensor(op.outputs[0])
+    condition = b.stored(op.inputs[0])
+    moved = all(b.tensor(name).quantization == result.quantization for name in op.inputs[1:])
+    if moved and result.dtype not in ("int8", "int16", "uint16"):
+        b.node("Where", [condition, *(b.stored(name) for name in op.inputs[1:])], op.outputs)
+        return
+    values = [b.real(name) for name in op.inputs[1:]]
+    b.finish(op, b.node("Where", [condition, *values], hint=f"{result.name}/real_result")[0])
+
+
+def write_cast(op: Op, b: Builder) -> None:
+    """Cast of stored numbers."""
+    b.node("Cast", [b.stored(op.inputs[0])], op.outputs, to=ELEMENT_TYPES[op["to"]])
+
+
+_SAME = "Add Sub Mul Div Max Min Pow Abs Neg Exp Log Sqrt Sin Cos Round Floor Ceil Sign"
+_COMPARISONS = "Equal NotEqual Greater GreaterOrEqual Less LessOrEqual"
+
+WRITERS: dict[str, WriteFunction] = {
+    **dict.fromkeys(_SAME.split(), write_same_named),
+    **dict.fromkeys(_COMPARISONS.split(), write_comparison),
+    **dict.fromkeys(("And", "Or", "Not"), write_logic),
+    "FloorDiv": write_floor_div,
+    "FloorMod": write_floor_mod,
+    "SquaredDifference": write_squared_difference,
+    "Square": write_square,
+    "Rsqrt": write_rsqrt,
+    "Where": write_where,
+    "Cast": write_cast,
+}

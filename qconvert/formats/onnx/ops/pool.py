@@ -2,20 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction, clip_range
+import numpy as np
+
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction, clip_range
 from qconvert.formats.onnx.ops.conv import require_channels_first
-from qconvert.graph import Op
+from qconvert.graph import Op, Quantization
 from qconvert.ops import ACTIVATIONS
 
 __all__ = ["WRITERS"]
 
 
 def write_average_pool(op: Op, b: Builder) -> None:
-    """AveragePool, padding not counted."""
+    """AveragePool, padding not counted. Where averages can be ties, the source's way of rounding them is kept (_tied_average)."""
     require_channels_first(op, b)
+    if _may_tie(op, b):
+        _tied_average(op, b)
+        return
     b.finish(op, b.node("AveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))[0])
+
+
+def _may_tie(op: Op, b: Builder) -> bool:
+    """An average of n integers is a tie only if n is even. Padding makes n vary; such a pool stays an AveragePool."""
+    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    same = data.quantization is not None and data.quantization == result.quantization and not op["activation"]
+    unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"])
+    known = data.shape is not None and isinstance(data.shape[1], int)
+    return op["ties"] != "even" and same and unpadded and known and math.prod(op["kernel_shape"]) % 2 == 0
+
+
+def _tied_average(op: Op, b: Builder) -> None:
+    """The average as a depthwise Conv with weights 2 of scale 1/(2n) and a bias of 1 or -1, which decides ties alone.
+
+    The sum doubles and moves by one, so a tie lands half a step of 1/n beside it and everything else keeps its side: exact.
+    Ties away from the stored zero of a signed type are ties up above it and ties down below it.
+    """
+    tensor = b.tensor(op.outputs[0])
+    if op["ties"] == "up":
+        _averaging_conv(op, b, 1, tensor.name)
+        return
+    up = _averaging_conv(op, b, 1, b.name(f"{tensor.name}/ties_up"))
+    down = _averaging_conv(op, b, -1, b.name(f"{tensor.name}/ties_down"))
+    zero = b.const(np.array(128 if tensor.dtype == "uint8" else 0, np.int32), f"{tensor.name}/stored_zero")
+    wide = b.node("Cast", [up], hint=f"{tensor.name}/ties_up_int32", to=ELEMENT_TYPES["int32"])
+    above = b.node("Greater", [wide[0], zero], hint=f"{tensor.name}/above_stored_zero")
+    if tensor.dtype == "uint8":  # onnxruntime has Where for uint8, not for int8
+        b.node("Where", [above[0], up, down], [tensor.name])
+        return
+    lower = b.node("Cast", [down], hint=f"{tensor.name}/ties_down_int32", to=ELEMENT_TYPES["int32"])
+    chosen = b.node("Where", [above[0], wide[0], lower[0]], hint=f"{tensor.name}/int32")
+    b.node("Cast", chosen, [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
+
+
+def _averaging_conv(op: Op, b: Builder, bias: int, output: str) -> str:
+    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    assert data.quantization is not None and data.shape is not None
+    channels, kernel = int(data.shape[1]), list(op["kernel_shape"])
+    scale = np.float32(1 / (2 * math.prod(kernel)))
+    weights = b.const(np.full((channels, 1, *kernel), 2, np.int8), f"{output}/weights")
+    real_weights = b.dequantize(weights, "int8", Quantization.per_tensor(float(scale)))
+    offset = b.const(np.full(channels, bias, np.int32), f"{output}/tie_bias")
+    real_offset = b.dequantize(offset, "int32", Quantization.per_tensor(float(data.quantization.scale[0] * scale)))
+    operands = [b.real(op.inputs[0]), real_weights, real_offset]
+    value = b.node("Conv", operands, hint=f"{output}/real_result", kernel_shape=kernel, strides=list(op["strides"]), group=channels)
+    b.quantize(value[0], result, output)
+    return output
 
 
 def write_max_pool(op: Op, b: Builder) -> None:

@@ -1,8 +1,10 @@
-"""Reductions over axes."""
+"""Reductions, running sums and searches along axes."""
 
 from __future__ import annotations
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+import numpy as np
+
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.graph import Op
 
 __all__ = ["WRITERS"]
@@ -12,14 +14,50 @@ _AXES_AS_INPUT = {"ReduceSum": 13}
 _AXES_AS_INPUT_OTHERS = 18
 
 
-def write_reduce(op: Op, b: Builder) -> None:
-    """A reduction on real values: axes are an input in newer opsets, an attribute in older ones."""
-    inputs, axes = [b.real(op.inputs[0])], None
-    if b.opset >= _AXES_AS_INPUT.get(op.kind, _AXES_AS_INPUT_OTHERS):
+def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) -> str:
+    """A reduction node: axes are an input in newer opsets, an attribute in older ones."""
+    inputs, axes = [value], None
+    if b.opset >= _AXES_AS_INPUT.get(kind, _AXES_AS_INPUT_OTHERS):
         inputs.append(b.stored(op.inputs[1]))
     else:
         axes = b.ints(op, 1)
-    b.finish(op, b.node(op.kind, inputs, hint=f"{op.outputs[0]}/real_result", axes=axes, keepdims=int(op["keepdims"]))[0])
+    outputs: list[str] | int = [output] if isinstance(output, str) else output
+    return b.node(kind, inputs, outputs, hint=f"{op.outputs[0]}/reduced", axes=axes, keepdims=int(op["keepdims"]))[0]
 
 
-WRITERS: dict[str, WriteFunction] = {"ReduceMean": write_reduce}
+def write_reduce(op: Op, b: Builder) -> None:
+    """A reduction of real values."""
+    b.finish(op, _reduce(op, b, op.kind, b.real(op.inputs[0])))
+
+
+def write_reduce_logic(op: Op, b: Builder) -> None:
+    """ReduceAny and ReduceAll of booleans: the largest or smallest of 0 and 1."""
+    numbers = b.node("Cast", [b.stored(op.inputs[0])], hint=f"{op.outputs[0]}/int32", to=ELEMENT_TYPES["int32"])[0]
+    kind = "ReduceMax" if op.kind == "ReduceAny" else "ReduceMin"
+    b.node("Cast", [_reduce(op, b, kind, numbers)], op.outputs, to=ELEMENT_TYPES["bool"])
+
+
+def write_cumsum(op: Op, b: Builder) -> None:
+    """CumSum; ONNX takes the axis as an input."""
+    axis = b.const(np.int64(op["axis"]), f"{op.outputs[0]}/axis")
+    attributes = {"exclusive": int(op["exclusive"]), "reverse": int(op["reverse"])}
+    b.finish(op, b.node("CumSum", [b.real(op.inputs[0]), axis], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+
+
+def write_arg(op: Op, b: Builder) -> None:
+    """ArgMax and ArgMin of stored integers: a positive scale keeps their order."""
+    tensor = b.tensor(op.inputs[0])
+    value = b.stored(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.real(tensor.name)
+    if tensor.dtype in ("int16", "int64", "bool") and tensor.quantization is None:
+        value = b.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+    b.node(op.kind, [value], op.outputs, axis=int(op["axis"]), keepdims=int(op["keepdims"]))
+
+
+WRITERS: dict[str, WriteFunction] = {
+    **dict.fromkeys("ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin".split(), write_reduce),
+    "ReduceAny": write_reduce_logic,
+    "ReduceAll": write_reduce_logic,
+    "CumSum": write_cumsum,
+    "ArgMax": write_arg,
+    "ArgMin": write_arg,
+}

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.formats.tflite.ops import activation, conv, elementwise, matrix, pool, quantize, reduce, shape
+from qconvert.formats.tflite.ops import (
+    activation,
+    conv,
+    detection,
+    elementwise,
+    gather,
+    matrix,
+    pool,
+    quantize,
+    reduce,
+    shape,
+    space,
+)
 from qconvert.formats.tflite.reading import ReadFunction
 
 __all__ = ["READERS"]
 
-READERS: Mapping[str, ReadFunction] = {
-    name: function
-    for module in (conv, matrix, pool, elementwise, activation, reduce, shape, quantize)
-    for name, function in module.READERS.items()
-}
+_FAMILIES = (conv, matrix, pool, elementwise, activation, reduce, shape, gather, space, quantize, detection)
+
+READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

@@ -9,8 +9,9 @@ __all__ = ["READERS"]
 
 
 def read_average_pool_2d(op: Reading) -> None:
-    """AVERAGE_POOL_2D: padding is not counted."""
-    _read_pool(op, "AveragePool")
+    """AVERAGE_POOL_2D: padding is not counted. The uint8 kernel rounds x.5 up, the int8 one away from the stored zero."""
+    ties = {"uint8": "up", "int8": "away", "int16": "away"}.get(op.tensor().dtype, "even")
+    _read_pool(op, "AveragePool", ties=ties)
 
 
 def read_max_pool_2d(op: Reading) -> None:
@@ -18,9 +19,9 @@ def read_max_pool_2d(op: Reading) -> None:
     _read_pool(op, "MaxPool")
 
 
-def _read_pool(op: Reading, kind: str) -> None:
+def _read_pool(op: Reading, kind: str, **more: str) -> None:
     kernel = (op.option("FilterHeight"), op.option("FilterWidth"))
-    op.emit(kind, kernel_shape=kernel, activation=op.activation(), **window(op, kernel))
+    op.emit(kind, kernel_shape=kernel, activation=op.activation(), **more, **window(op, kernel))
 
 
 READERS: dict[str, ReadFunction] = {

@@ -1,0 +1,98 @@
+"""Indexed reads and writes, and searches that give indices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.graph import Op
+
+__all__ = ["WRITERS"]
+
+
+def write_gather(op: Op, b: Builder) -> None:
+    """Gather; with batch_dims, one Gather on the batches laid end to end, with indices moved to each batch's place."""
+    data, indices = b.stored(op.inputs[0]), b.stored(op.inputs[1])
+    batch, axis = int(op["batch_dims"]), int(op["axis"])
+    if batch == 0:
+        b.node("Gather", [data, indices], op.outputs, axis=axis)
+        return
+    shape, index_shape = b.tensor(op.inputs[0]).static_shape, b.tensor(op.inputs[1]).static_shape
+    if shape is None or index_shape is None or axis != batch:
+        raise b.unsupported(op, f"batch_dims {batch} on axis {axis} of shape {b.tensor(op.inputs[0]).shape}")
+    name, batches, size = op.outputs[0], math.prod(shape[:batch]), shape[axis]
+    starts = (np.arange(batches) * size).reshape(*shape[:batch], *[1] * (len(index_shape) - batch))
+    rows = b.node("Add", [indices, b.const(starts.astype(np.int64), f"{name}/batch_starts")], hint=f"{name}/rows")[0]
+    flat = b.const(np.array([batches * size, *shape[axis + 1 :]], np.int64), f"{name}/flat_shape")
+    b.node("Gather", [b.node("Reshape", [data, flat], hint=f"{name}/flat")[0], rows], op.outputs, axis=0)
+
+
+def write_gather_nd(op: Op, b: Builder) -> None:
+    """GatherND."""
+    b.node("GatherND", [b.stored(op.inputs[0]), b.stored(op.inputs[1])], op.outputs, batch_dims=int(op["batch_dims"]))
+
+
+def write_scatter_nd(op: Op, b: Builder) -> None:
+    """ScatterND. With reduction "add", onnxruntime has float and 32-bit integers from opset 16; quantized values add as reals."""
+    result = b.tensor(op.outputs[0])
+    if op["reduction"] == "none":
+        b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs)
+        return
+    if b.opset < 16:
+        raise b.unsupported(op, f"reduction {op['reduction']} below opset 16")
+    if result.quantization is not None:
+        values = [b.real(op.inputs[0]), b.stored(op.inputs[1]), b.real(op.inputs[2])]
+        b.finish(op, b.node("ScatterND", values, hint=f"{result.name}/real_result", reduction=op["reduction"])[0])
+        return
+    b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs, reduction=op["reduction"])
+
+
+def write_topk(op: Op, b: Builder) -> None:
+    """TopK of stored values, through int32 for the types that onnxruntime's kernel lacks; order survives a positive scale."""
+    tensor = b.tensor(op.inputs[0])
+    attributes = {"axis": int(op["axis"]), "largest": int(op["largest"]), "sorted": int(op["sorted"])}
+    k = b.stored(op.inputs[1])
+    if tensor.dtype in ("float32", "int32", "int64"):
+        b.node("TopK", [b.stored(tensor.name), k], op.outputs, **attributes)
+        return
+    wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+    values = b.node("TopK", [wide, k], [b.name(f"{op.outputs[0]}/int32"), op.outputs[1]], **attributes)
+    b.node("Cast", values[:1], op.outputs[:1], to=ELEMENT_TYPES[tensor.dtype])
+
+
+def write_one_hot(op: Op, b: Builder) -> None:
+    """OneHot; indices outside the range give the off value, in TFLite for negative ones too, which ONNX counts from the end."""
+    indices, depth, values = (b.stored(name) for name in op.inputs)
+    name, result = op.outputs[0], b.tensor(op.outputs[0])
+    negative = b.node("Less", [indices, b.const(np.int64(0), f"{name}/zero")])[0]
+    far = b.const(np.int64(2**62), f"{name}/far")
+    shifted = b.node("Where", [negative, far, indices], hint=f"{name}/indices")[0]
+    scalar = b.const(np.array([], np.int64), f"{name}/scalar")
+    depth = depth if b.tensor(op.inputs[1]).rank == 0 else b.node("Reshape", [depth, scalar])[0]
+    if result.dtype in ("float32", "int32", "int64"):
+        b.node("OneHot", [shifted, depth, values], op.outputs, axis=int(op["axis"]))
+        return
+    wide = b.node("Cast", [values], hint=f"{name}/values_int32", to=ELEMENT_TYPES["int32"])[0]
+    found = b.node("OneHot", [shifted, depth, wide], hint=f"{name}/int32", axis=int(op["axis"]))
+    b.node("Cast", found, op.outputs, to=ELEMENT_TYPES[result.dtype])
+
+
+def write_non_zero(op: Op, b: Builder) -> None:
+    """NonZero."""
+    tensor = b.tensor(op.inputs[0])
+    value = b.real(tensor.name)
+    if tensor.quantization is None and tensor.dtype not in ("bool", "float32", "int32", "int64", "uint8"):
+        value = b.node("Cast", [value], to=ELEMENT_TYPES["int32"])[0]
+    b.node("NonZero", [value], op.outputs)
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Gather": write_gather,
+    "GatherND": write_gather_nd,
+    "ScatterND": write_scatter_nd,
+    "TopK": write_topk,
+    "OneHot": write_one_hot,
+    "NonZero": write_non_zero,
+}

@@ -1,0 +1,140 @@
+"""Resizing, and data movement between space, depth and batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.graph import Op
+
+__all__ = ["WRITERS"]
+
+
+def write_resize(op: Op, b: Builder) -> None:
+    """Resize of channels-first data: real values if it interpolates, stored integers if it takes the nearest."""
+    require_channels_first(op, b)
+    name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    shape = data.shape or ()
+    if all(isinstance(size, int) for size in shape[:2]):
+        front = b.const(np.array(shape[:2], np.int64), f"{name}/batch_and_channels")
+    else:
+        whole = b.node("Shape", [b.stored(data.name)], hint=f"{name}/input_shape")[0]
+        ends = [b.const(np.array([v], np.int64), f"{name}/bound") for v in (0, 2)]
+        front = b.node("Slice", [whole, *ends], hint=f"{name}/batch_and_channels")[0]
+    sizes = b.node("Concat", [front, b.stored(op.inputs[1])], hint=f"{name}/sizes", axis=0)[0]
+    attributes = {
+        "mode": op["mode"],
+        "coordinate_transformation_mode": op["coordinate_transformation_mode"],
+        "nearest_mode": op["nearest_mode"] if op["mode"] == "nearest" else None,
+    }
+    moves = op["mode"] == "nearest" and data.quantization == result.quantization and data.dtype in ("uint8", "int8", "float32")
+    value = b.stored(data.name) if moves else b.real(data.name)
+    resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
+    if moves:
+        b.rename(resized, name)
+    else:
+        b.finish(op, resized)
+
+
+def write_space_to_depth(op: Op, b: Builder) -> None:
+    """SpaceToDepth as Reshape, Transpose, Reshape of stored values: onnxruntime's own takes floats alone."""
+    require_channels_first(op, b)
+    size = int(op["blocksize"])
+    channels, height, width = _static(op, b)
+    split = [-1, channels, height // size, size, width // size, size]
+    joined = [-1, channels * size * size, height // size, width // size]
+    _rearrange(op, b, split, [0, 3, 5, 1, 2, 4], joined)
+
+
+def write_depth_to_space(op: Op, b: Builder) -> None:
+    """DepthToSpace, depth-column-row order, likewise."""
+    require_channels_first(op, b)
+    size = int(op["blocksize"])
+    channels, height, width = _static(op, b)
+    split = [-1, size, size, channels // size**2, height, width]
+    joined = [-1, channels // size**2, height * size, width * size]
+    _rearrange(op, b, split, [0, 3, 4, 1, 5, 2], joined)
+
+
+def _static(op: Op, b: Builder) -> tuple[int, int, int]:
+    """Channels, height and width of channels-first data."""
+    shape = b.tensor(op.inputs[0]).shape or ()
+    if len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
+        raise b.unsupported(op, f"data of shape {shape}")
+    return int(shape[1]), int(shape[2]), int(shape[3])
+
+
+def _rearrange(op: Op, b: Builder, split: list[int], perm: list[int], joined: list[int], value: str = "", output: str = "") -> str:  # fmt: skip
+    """Reshape, Transpose, Reshape."""
+    name = op.outputs[0]
+    shapes = [b.const(np.array(sizes, np.int64), f"{name}/{word}") for word, sizes in (("split", split), ("joined", joined))]
+    parts = b.node("Reshape", [value or b.stored(op.inputs[0]), shapes[0]], hint=f"{name}/parts")
+    turned = b.node("Transpose", parts, hint=f"{name}/turned", perm=perm)
+    return b.node("Reshape", [turned[0], shapes[1]], [output or name])[0]
+
+
+def _spatial_axes(op: Op, b: Builder) -> tuple[list[int], list[int], list[int]]:
+    """Shape of the data, the block sizes, and the axes that they divide."""
+    shape, blocks = b.tensor(op.inputs[0]).static_shape, b.ints(op, 1)
+    if shape is None:
+        raise b.unsupported(op, f"data of shape {b.tensor(op.inputs[0]).shape}")
+    first = 1 if op["data_format"] == "channels_last" or len(shape) != 4 else 2
+    return list(shape), blocks, list(range(first, first + len(blocks)))
+
+
+def write_space_to_batch(op: Op, b: Builder) -> None:
+    """SpaceToBatch: padded with real zero, then blocks go in front of the batch."""
+    shape, blocks, axes = _spatial_axes(op, b)
+    pads, tensor = b.ints(op, 2), b.tensor(op.inputs[0])
+    value, count = b.stored(tensor.name), len(blocks)
+    if any(pads):
+        rows = np.zeros((2, len(shape)), np.int64)
+        rows[0, axes], rows[1, axes] = pads[:count], pads[count:]
+        zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
+        filler = b.const(np.array(zero, tensor.dtype), f"{op.outputs[0]}/padding")
+        value = b.node("Pad", [value, b.const(rows.reshape(-1), f"{op.outputs[0]}/pads"), filler])[0]
+        shape = [size + int(rows[:, axis].sum()) for axis, size in enumerate(shape)]
+    split, inner, outer = [], [], []
+    for axis, size in enumerate(shape):
+        if axis in axes:
+            block = blocks[axes.index(axis)]
+            split += [size // block, block]
+            outer.append(len(split) - 2)
+            inner.append(len(split) - 1)
+        else:
+            split.append(size)
+            outer.append(len(split) - 1)
+    joined = [shape[0] * int(np.prod(blocks))]
+    joined += [size // blocks[axes.index(axis)] if axis in axes else size for axis, size in enumerate(shape) if axis]
+    _rearrange(op, b, split, [*inner, *outer], joined, value)
+
+
+def write_batch_to_space(op: Op, b: Builder) -> None:
+    """BatchToSpace: blocks leave the batch for their axes, which are then cropped."""
+    shape, blocks, axes = _spatial_axes(op, b)
+    crops, count = b.ints(op, 2), len(blocks)
+    split = [*blocks, shape[0] // int(np.prod(blocks)), *shape[1:]]
+    perm, joined = [count], [shape[0] // int(np.prod(blocks))]
+    for axis, size in enumerate(shape[1:], start=1):
+        perm.append(count + axis)
+        joined.append(size)
+        if axis in axes:
+            perm.append(axes.index(axis))
+            joined[-1] = size * blocks[axes.index(axis)]
+    if not any(crops):
+        _rearrange(op, b, split, perm, joined)
+        return
+    whole = _rearrange(op, b, split, perm, joined, output=b.name(f"{op.outputs[0]}/uncropped"))
+    ends = [joined[axis] - crops[count + i] for i, axis in enumerate(axes)]
+    bounds = [b.const(np.array(v, np.int64), f"{op.outputs[0]}/crop") for v in (crops[:count], ends, axes)]
+    b.node("Slice", [whole, *bounds], op.outputs)
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Resize": write_resize,
+    "SpaceToDepth": write_space_to_depth,
+    "DepthToSpace": write_depth_to_space,
+    "SpaceToBatch": write_space_to_batch,
+    "BatchToSpace": write_batch_to_space,
+}

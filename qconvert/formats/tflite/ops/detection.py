@@ -1,0 +1,49 @@
+"""TFLite_Detection_PostProcess: box decoding and non-maximum suppression, with its options in a FlexBuffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+
+__all__ = ["READERS"]
+
+
+def read_detection_postprocess(op: Reading) -> None:
+    """TFLite_Detection_PostProcess: (box encodings, class scores, anchors) -> boxes, classes, scores, count."""
+    options = _options(op)
+
+    def number(key: str, default: Any = None) -> Any:
+        if key not in options and default is None:
+            raise op.invalid(f"the option {key!r} is missing")
+        return options.get(key, default)
+
+    if len(op.outputs) != 4:
+        raise op.invalid(f"{len(op.outputs)} outputs, not 4")
+    op.emit(
+        "DetectionPostProcess",
+        max_detections=int(number("max_detections")),
+        max_classes_per_detection=int(number("max_classes_per_detection")),
+        detections_per_class=int(number("detections_per_class", 100)),
+        use_regular_nms=int(bool(number("use_regular_nms", False))),
+        nms_score_threshold=float(number("nms_score_threshold")),
+        nms_iou_threshold=float(number("nms_iou_threshold")),
+        num_classes=int(number("num_classes")),
+        **{f"{axis}_scale": float(number(f"{axis}_scale")) for axis in ("y", "x", "h", "w")},
+    )
+
+
+def _options(op: Reading) -> dict[str, Any]:
+    """The FlexBuffer's map. The library checks little, so whatever goes wrong in it means damaged options."""
+    from flatbuffers import flexbuffers
+
+    try:
+        value = flexbuffers.Loads(op.custom_options)
+    except Exception as error:  # flexbuffers raises IndexError, struct.error, UnicodeError and others on damaged data
+        raise op.invalid("its options are damaged") from error
+    if not isinstance(value, dict):
+        raise op.invalid("its options are no map")
+    return value
+
+
+READERS: dict[str, ReadFunction] = {"TFLite_Detection_PostProcess": read_detection_postprocess}

@@ -1,0 +1,61 @@
+"""Runs an .onnx model in onnxruntime's CPU execution provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.errors import RuntimeRefusedError
+from qconvert.graph import Array
+
+__all__ = ["OnnxRuntime"]
+
+_NUMPY = {
+    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(bool)": "bool",
+    **{f"tensor({name})": name for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
+}  # fmt: skip
+
+
+class OnnxRuntime:
+    """An .onnx model loaded in onnxruntime.
+
+    Args:
+        model: the file's content.
+        threads: number of threads; 0 for onnxruntime's default.
+        optimize: whether the graph is optimized (all levels) or left as it is.
+        save_optimized: where to write the graph after optimizing.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None.
+        outputs: likewise.
+
+    Raises:
+        RuntimeRefusedError: onnxruntime does not take the model.
+    """
+
+    def __init__(self, model: bytes, threads: int = 1, optimize: bool = True, save_optimized: Path | None = None) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        level = onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+        if save_optimized is not None:
+            options.optimized_model_filepath = str(save_optimized)
+        try:
+            self._session = onnxruntime.InferenceSession(bytes(model), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors share no base class but Exception
+            raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
+        self.inputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self._session.get_inputs()}
+        self.outputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self._session.get_outputs()}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are stored values by name."""
+        feeds = {name: np.ascontiguousarray(value) for name, value in inputs.items()}
+        try:
+            return dict(zip(self.outputs, self._session.run(None, feeds), strict=True))
+        except Exception as error:  # as above
+            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
