@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor
 from qconvert.ops import OPS
+from qconvert.shapes import output_shapes
 
 __all__ = ["Draft", "ReadFunction", "Reading"]
 
@@ -33,6 +34,16 @@ class Draft:
             name, number = f"{wanted or 'tensor'}_{number}", number + 1
         self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
         return name
+
+    def append(self, op: Op) -> None:
+        """Appends an operator. Outputs whose rank the file does not say get the shape that the operator gives them."""
+        self.ops.append(op)
+        if all(self.tensors[name].shape is not None for name in op.outputs):
+            return
+        for name, shape in zip(op.outputs, output_shapes(self.tensors, op), strict=True):
+            if self.tensors[name].shape is None and shape is not None:
+                named = tuple(f"{name}_{axis}" if size == "?" else size for axis, size in enumerate(shape))
+                self.tensors[name] = replace(self.tensors[name], shape=named)
 
     def variant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """A constant that is another form of the constant `name`, made once for each `key`."""
@@ -185,9 +196,9 @@ class Reading:
                 if same_type and source.quantization.is_per_tensor and tensor.quantization != source.quantization:  # type: ignore[union-attr]
                     outs[position] = self._draft.add(f"{name}/moved", tensor.dtype, tensor.shape, None, source.quantization)
                     relabelled.append((outs[position], name))
-        self._draft.ops.append(Op(kind, ins, tuple(outs), attributes, self.source))
+        self._draft.append(Op(kind, ins, tuple(outs), attributes, self.source))
         for moved, name in relabelled:
-            self._draft.ops.append(Op("Reinterpret", (moved,), (name,), {}, self.source))
+            self._draft.append(Op("Reinterpret", (moved,), (name,), {}, self.source))
         return outs
 
     def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:

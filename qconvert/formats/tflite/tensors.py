@@ -32,6 +32,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
     """
     subgraph = model.Subgraphs(0)
     produced = _written_tensors(subgraph)
+    inputs = set(_sizes(subgraph.InputsAsNumpy()))
     names: list[str] = []
     for index in range(subgraph.TensorsLength()):
         tensor = subgraph.Tensors(index)
@@ -39,6 +40,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
         try:
             dtype = _dtype(tensor)
             shape = _shape(tensor, name)
+            unknown = index in produced and index not in inputs and not shape  # an empty shape here often means "not known"
             constant = None if index in produced else _constant(model, tensor, dtype, shape, data)
             quantization = _quantization(tensor, dtype, shape)
             if constant is not None and tensor.Sparsity() is not None:
@@ -46,7 +48,8 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
         except (InvalidModelError, UnsupportedError) as error:
             error.where = error.where or f"tensor {name!r}"
             raise
-        names.append(draft.add(name, dtype, shape if constant is None else constant.shape, constant, quantization))
+        stated = constant.shape if constant is not None else None if unknown else shape
+        names.append(draft.add(name, dtype, stated, constant, quantization))
     return names
 
 

@@ -1,0 +1,29 @@
+"""The canonical graph on disk: a safetensors file whose metadata hold the graph as JSON (docs/qgraph.schema.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qconvert.plugins import Format, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph
+
+
+def _read(path: Path) -> Graph:
+    from qconvert.formats.qgraph.reader import read
+
+    return read(path)
+
+
+def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
+    from qconvert.formats.qgraph.writer import write
+
+    write(graph, path, options)
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    return [Format("qgraph", (".qgraph",), "qconvert's own graph (safetensors and JSON)", read=_read, write=_write)]
