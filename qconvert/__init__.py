@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qconvert.check.api import CheckReport, check
+    from qconvert.checking.api import CheckReport, check
     from qconvert.conversion import ConversionReport, convert, load, save
-    from qconvert.diff import diff
+    from qconvert.differences import diff
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.plugins import Format, Pass, Target, hookimpl
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "qconvert.check.api": ("CheckReport", "check"),
+    "qconvert.checking.api": ("CheckReport", "check"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
-    "qconvert.diff": ("diff",),
+    "qconvert.differences": ("diff",),
     "qconvert.errors": ("QConvertError",),
     "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
     "qconvert.plugins": ("Format", "Pass", "Target", "hookimpl"),

@@ -1,0 +1,77 @@
+"""The integer arithmetic of the runtimes, in numpy: quantization, rounding, fixed point, requantization.
+
+Each function gives the same bits as the kernel that it is named after, so that a difference between two
+runtimes can be explained and predicted. An accumulator is int64 here; the kernels use int32, and valid models
+stay inside it.
+
+Sources: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference" (2017), which defines the scheme; the TFLite 8-bit quantization specification; gemmlowp's
+fixedpoint.h for the two integer roundings; TFLite's quantization_util.cc and common.h; XNNPACK's
+microparams-init.c; OneFlow's min_max_observer and quantization kernels.
+"""
+
+from __future__ import annotations
+
+from qconvert.arithmetic.kernels import (
+    average_away,
+    average_up,
+    tflite_add,
+    tflite_leaky_relu,
+    xnnpack_add,
+    xnnpack_leaky_relu,
+    xnnpack_requantize,
+)
+from qconvert.arithmetic.requantize import (
+    REQUANTIZERS,
+    effective_scale,
+    multiply_by_quantized_multiplier,
+    predicted_rate_double_rounding,
+    quantize_multiplier,
+    requantize,
+    rounding_divide_by_pot,
+    saturating_rounding_doubling_high_mul,
+    shift_half_up,
+)
+from qconvert.arithmetic.rounding import (
+    ROUNDINGS,
+    affine_range,
+    dequantize,
+    quantize,
+    round_half_away,
+    round_half_even,
+    round_half_up,
+    saturate,
+    scale_and_zero_point,
+)
+from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
+
+__all__ = [
+    "REQUANTIZERS",
+    "ROUNDINGS",
+    "affine_range",
+    "average_away",
+    "average_up",
+    "choose_cambricon",
+    "choose_google_affine",
+    "choose_google_symmetric",
+    "dequantize",
+    "effective_scale",
+    "multiply_by_quantized_multiplier",
+    "predicted_rate_double_rounding",
+    "quantize",
+    "quantize_multiplier",
+    "requantize",
+    "round_half_away",
+    "round_half_even",
+    "round_half_up",
+    "rounding_divide_by_pot",
+    "saturate",
+    "saturating_rounding_doubling_high_mul",
+    "scale_and_zero_point",
+    "shift_half_up",
+    "tflite_add",
+    "tflite_leaky_relu",
+    "xnnpack_add",
+    "xnnpack_leaky_relu",
+    "xnnpack_requantize",
+]

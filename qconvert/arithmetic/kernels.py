@@ -1,0 +1,109 @@
+"""Operators whose kernels have arithmetic of their own: additions, leaky ReLU, averages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.requantize import (
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+    shift_half_up,
+)
+from qconvert.arithmetic.rounding import saturate
+from qconvert.graph import Array, Quantization
+
+__all__ = [
+    "average_away",
+    "average_up",
+    "tflite_add",
+    "tflite_leaky_relu",
+    "xnnpack_add",
+    "xnnpack_leaky_relu",
+    "xnnpack_requantize",
+]
+
+
+def _rescale(steps: Any, scale: float) -> Array:
+    """steps * scale with TFLite's double rounding."""
+    return multiply_by_quantized_multiplier(steps, *quantize_multiplier(scale))
+
+
+def tflite_add(
+    a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str
+) -> Array:
+    """ADD of TFLite's reference and optimised kernels, 8 bits: inputs on a grid of 2**-20, then requantized.
+
+    Source: add.cc (PopulateAddOptions, left_shift = 20). Args: stored integers and per-tensor quantizations.
+    """
+    scales = [float(item.scale[0]) for item in inputs]
+    common = 2 * max(scales)
+    total: Array = np.zeros((), np.int64)
+    for stored, item, scale in zip((a, b), inputs, scales, strict=True):
+        steps = (np.asarray(stored, np.int64) - item.zero_point[0]) << 20
+        total = total + _rescale(steps, scale / common)
+    factor = common / (2.0**20 * float(output.scale[0]))
+    return saturate(_rescale(total, factor) + output.zero_point[0], dtype)
+
+
+def xnnpack_add(
+    a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str
+) -> Array:
+    """ADD of XNNPACK, 8 bits: multipliers of 20 bits and one shift with ties up.
+
+    Source: xnn_init_qs8_add_minmax_scalar_params. Args: stored integers and per-tensor quantizations.
+    """
+    ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
+    shift = 20 - int(np.floor(np.log2(max(ratios))))
+    total: Array = np.zeros((), np.int64)
+    for stored, item, ratio in zip((a, b), inputs, ratios, strict=True):
+        multiplier = np.int64(np.rint(float(ratio) * 2.0**shift))
+        total = total + (np.asarray(stored, np.int64) - item.zero_point[0]) * multiplier
+    return saturate(shift_half_up(total, shift) + output.zero_point[0], dtype)
+
+
+def xnnpack_requantize(stored: Any, source: Quantization, output: Quantization, dtype: str) -> Array:
+    """QUANTIZE from 8 to 8 bits in XNNPACK (vcvt): 8 fractional bits and a shift with ties up."""
+    return xnnpack_leaky_relu(stored, source, output, dtype, 1.0)
+
+
+def xnnpack_leaky_relu(
+    stored: Any, source: Quantization, output: Quantization, dtype: str, alpha: float
+) -> Array:
+    """LEAKY_RELU in XNNPACK (vlrelu), 8 bits: 8 fractional bits for either sign, a shift with ties up.
+
+    Args: stored integers, per-tensor quantizations, and the slope for negative values.
+    """
+    steps = np.asarray(stored, np.int64) - source.zero_point[0]
+    positive = np.float32(source.scale[0]) / np.float32(output.scale[0])
+    negative = positive * np.float32(alpha)
+    multiplier = np.where(steps < 0, np.rint(256 * negative), np.rint(256 * positive)).astype(np.int64)
+    return saturate(shift_half_up(steps * multiplier, 8) + output.zero_point[0], dtype)
+
+
+def tflite_leaky_relu(
+    stored: Any, source: Quantization, output: Quantization, dtype: str, alpha: float
+) -> Array:
+    """LEAKY_RELU of TFLite's reference kernels: double rounding, a multiplier for either sign."""
+    steps = np.asarray(stored, np.int64) - source.zero_point[0]
+    positive = float(source.scale[0]) / float(output.scale[0])
+    negative = float(source.scale[0]) * float(np.float32(alpha)) / float(output.scale[0])
+    rescaled = np.where(
+        steps >= 0,
+        _rescale(steps, positive),
+        _rescale(steps, negative),
+    )
+    return saturate(rescaled + output.zero_point[0], dtype)
+
+
+def average_away(total: Any, count: Any) -> Array:
+    """total / count, ties away from the stored zero: TFLite's AVERAGE_POOL_2D for int8 and int16."""
+    total, count = np.asarray(total, np.int64), np.asarray(count, np.int64)
+    return np.asarray(np.sign(total) * ((np.abs(total) + count // 2) // count))
+
+
+def average_up(total: Any, count: Any) -> Array:
+    """total / count, ties up: TFLite's AVERAGE_POOL_2D for uint8, whose sums are never negative."""
+    total, count = np.asarray(total, np.int64), np.asarray(count, np.int64)
+    return np.asarray((total + count // 2) // count)

@@ -1,0 +1,141 @@
+"""Rounding, quantization and dequantization: from real values to stored integers and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import OptionError
+from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
+
+__all__ = [
+    "ROUNDINGS",
+    "affine_range",
+    "dequantize",
+    "quantize",
+    "round_half_away",
+    "round_half_even",
+    "round_half_up",
+    "saturate",
+    "scale_and_zero_point",
+]
+
+
+def round_half_even(values: Any) -> Array:
+    """Nearest integer, ties to even: IEEE 754's default, nearbyint, ONNX, XNNPACK. Keeps the dtype."""
+    return np.asarray(np.rint(values))
+
+
+def round_half_away(values: Any) -> Array:
+    """Nearest integer, ties away from zero: C's round() and TFLite's TfLiteRound. Keeps the dtype."""
+    values = np.asarray(values)
+    whole = np.trunc(values)
+    # The difference is exact, whereas adding 0.5 first turns 0.49999999999999994 into 1.
+    with np.errstate(invalid="ignore"):
+        return np.asarray(whole + np.copysign(np.abs(values - whole) >= 0.5, values))
+
+
+def round_half_up(values: Any) -> Array:
+    """Nearest integer, ties towards plus infinity: a rounding right shift. Keeps the dtype."""
+    values = np.asarray(values)
+    whole = np.floor(values)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(whole + (values - whole >= 0.5).astype(values.dtype))
+
+
+#: Rounding modes by name.
+ROUNDINGS: Mapping[str, Callable[[Any], Array]] = {
+    "half_even": round_half_even,
+    "half_away": round_half_away,
+    "half_up": round_half_up,
+}
+
+
+def saturate(values: Any, dtype: str) -> Array:
+    """Whole numbers, limited to the range of an integer dtype and stored in it. NaN becomes the smallest.
+
+    Args:
+        values: any numeric array whose elements are whole numbers or infinite.
+        dtype: canonical name of the integer dtype.
+    """
+    low, high = integer_range(dtype)
+    values = np.asarray(values)
+    if values.dtype.kind == "f":
+        # 2**63 - 1 has no float64: everything from 2**63 on is the largest integer.
+        safe = np.where(values >= low, np.minimum(values, float(high)), float(low))
+        top = safe >= float(high)
+        wide = np.uint64 if dtype == "uint64" else np.int64
+        whole = np.where(top, wide(high), np.where(top, 0, safe).astype(wide))
+        return np.asarray(whole.astype(numpy_dtype(dtype)))
+    limits = np.iinfo(values.dtype)
+    limited = np.clip(values, max(low, limits.min), min(high, limits.max))
+    return np.asarray(limited.astype(numpy_dtype(dtype)))
+
+
+def scale_and_zero_point(quantization: Quantization, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Scale (float32) and zero point (int64) broadcast-ready for a tensor of `shape`, blocks repeated."""
+    found = []
+    for values in (quantization.scale, quantization.zero_point):
+        if quantization.axis is None:
+            found.append(values.reshape(()))
+            continue
+        if values.ndim == 1:
+            values = values.reshape([-1 if i == quantization.axis else 1 for i in range(len(shape))])
+        if quantization.block_size:
+            values = np.repeat(values, quantization.block_size, axis=quantization.axis)
+            values = values.take(range(shape[quantization.axis]), axis=quantization.axis)
+        found.append(values)
+    return found[0], found[1]
+
+
+def quantize(
+    x: Any, quantization: Quantization, dtype: str, rounding: str = "half_even", *, offset_first: bool = False
+) -> Array:
+    """Real values onto the grid: saturate(round(x / scale) + zero_point).
+
+    The division happens in the dtype of `x`, so float32 data is divided in float32 as the runtimes do. NaN
+    becomes the zero point.
+
+    Args:
+        x: floating-point array.
+        quantization: of the result.
+        dtype: canonical name of the storage dtype.
+        rounding: half_even (ONNX, XNNPACK, OneFlow), half_away (TFLite's QUANTIZE, MNN, OpenVINO) or half_up.
+        offset_first: adds the zero point before rounding, as OneFlow does; it matters at ties if it is odd.
+
+    Returns:
+        The stored integers, of the shape of `x`.
+
+    Raises:
+        OptionError: there is no such rounding.
+    """
+    if rounding not in ROUNDINGS:
+        raise OptionError(f"there is no rounding {rounding!r}", remedy=f"Use one of {', '.join(ROUNDINGS)}.")
+    x = np.asarray(x)
+    scale, zero_point = scale_and_zero_point(quantization, x.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = x / scale.astype(x.dtype)
+    steps = np.where(np.isnan(steps), x.dtype.type(0), steps)
+    if offset_first:
+        return saturate(ROUNDINGS[rounding](steps + zero_point.astype(x.dtype)), dtype)
+    return saturate(ROUNDINGS[rounding](steps).astype(np.float64) + zero_point, dtype)
+
+
+def dequantize(stored: Any, quantization: Quantization) -> Array:
+    """The real values, in float64: scale * (stored - zero_point), as TFLite and ONNX specify.
+
+    Exact for values up to 16 bits; an int32 bias has at most 32 + 24 significant bits, which may round in
+    float64's 53.
+    """
+    stored = np.asarray(stored)
+    scale, zero_point = scale_and_zero_point(quantization, stored.shape)
+    return np.asarray((stored.astype(np.int64) - zero_point) * scale.astype(np.float64))
+
+
+def affine_range(quantization: Quantization, dtype: str) -> tuple[Array, Array]:
+    """The smallest and largest real value that the grid holds, one each for every scale (float64)."""
+    low, high = integer_range(dtype)
+    scale = quantization.scale.astype(np.float64)
+    return scale * (low - quantization.zero_point), scale * (high - quantization.zero_point)

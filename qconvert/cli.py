@@ -1,0 +1,211 @@
+"""The command line: arguments in, one call of the public API, a printed result. Heavy imports happen inside commands."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qconvert.errors import QConvertError
+
+app = typer.Typer(
+    name="qconvert",
+    help="Carries quantized neural networks between frameworks, with every integer and scale kept.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Source = Annotated[Path, typer.Argument(help="The model to read.")]
+Result = Annotated[Path, typer.Argument(help="The file to write.")]
+TargetOption = Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")]
+OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25; by default 17, or what the types need.")]
+LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw: 4-D inputs and outputs channels first.")]
+FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
+ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class Kernels(str, Enum):
+    """Which of LiteRT's kernels a check compares with."""
+
+    default = "default"
+    reference = "reference"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from qconvert import __version__
+
+        typer.echo(f"qconvert {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:  # fmt: skip
+    """Options of the program itself."""
+
+
+def _convert(source: Path, result: Path, formats: tuple[str, str], options: dict[str, Any], quiet: bool, verbose: bool, as_json: bool) -> None:  # fmt: skip
+    from qconvert import convert
+
+    report = convert(source, result, source_format=formats[0], result_format=formats[1], **options)
+    if as_json:
+        from qconvert.reports import conversion_document
+
+        typer.echo(json_module.dumps(conversion_document(report), indent=2))
+    elif not quiet:
+        from qconvert.reports import print_conversion
+
+        print_conversion(report, verbose)
+
+
+@app.command("convert")
+def convert_command(
+    source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
+    io_float: FloatOption = False, force: ForceOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
+    json: JsonOption = False, debug: DebugOption = False,
+    source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
+    result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
+) -> None:  # fmt: skip
+    """Convert a model to another format; suffixes say which."""
+    options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "force": force}
+    _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
+
+
+def _add_pair(source_format: str, result_format: str) -> None:
+    """Adds the command `{source}2{result}`: convert with both formats given."""
+
+    def pair_command(
+        source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
+        io_float: FloatOption = False, force: ForceOption = False, quiet: QuietOption = False,
+        verbose: VerboseOption = False, json: JsonOption = False, debug: DebugOption = False,
+    ) -> None:  # fmt: skip
+        options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "force": force}
+        _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
+
+    app.command(f"{source_format}2{result_format}", help=f"Convert {source_format} to {result_format}.")(pair_command)
+
+
+@app.command("check")
+def check_command(
+    source: Source,
+    result: Annotated[Path, typer.Argument(help="The converted model.")],
+    inputs: Annotated[list[str] | None, typer.Option("--inputs", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
+    kernels: Annotated[Kernels, typer.Option("--kernels", help="LiteRT kernels to compare with.")] = Kernels.default,
+    per_op: Annotated[bool, typer.Option("--per-op", help="Feed each operator with the source's own tensors.")] = False,
+    max_lsb: Annotated[float, typer.Option("--max-lsb", help="Largest difference allowed at the outputs; no limit by default.")] = -1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:  # fmt: skip
+    """Run source and result in their own runtimes and say how equal they are. Exit code 1 if something is unexplained."""
+    from qconvert import check
+    from qconvert.reports import check_document, print_check, progress
+
+    with progress(quiet or json) as step:
+        report = check(
+            source, result, inputs=inputs or [], samples=samples, kernels=kernels.value, per_op=per_op,
+            max_lsb=None if max_lsb < 0 else max_lsb, seed=seed, progress=step,
+        )  # fmt: skip
+    if json:
+        typer.echo(json_module.dumps(check_document(report), indent=2))
+    elif not quiet:
+        print_check(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command("inspect")
+def inspect_command(file: Source, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show the tensors with scale and zero point, the operators with counts, and the size of a model."""
+    from qconvert.reports import inspect_document, print_inspection
+
+    if json:
+        typer.echo(json_module.dumps(inspect_document(file), indent=2))
+    else:
+        print_inspection(file)
+
+
+@app.command("diff")
+def diff_command(
+    a: Annotated[Path, typer.Argument(help="The model before.")],
+    b: Annotated[Path, typer.Argument(help="The model after.")],
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say how two models' graphs differ. Exit code 1 if they do."""
+    from qconvert import diff, load
+
+    lines = diff(load(a), load(b))
+    typer.echo(json_module.dumps(lines, indent=2) if json else "\n".join(lines) or "The graphs are equal.")
+    if lines:
+        raise typer.Exit(1)
+
+
+@app.command("formats")
+def formats_command(json: JsonOption = False) -> None:
+    """List the formats and the targets."""
+    from qconvert.reports import formats_document, print_formats
+
+    if json:
+        typer.echo(json_module.dumps(formats_document(), indent=2))
+    else:
+        print_formats()
+
+
+@app.command("plugins")
+def plugins_command(json: JsonOption = False) -> None:
+    """List the plugins that are loaded, from where, and those that were skipped and why."""
+    from qconvert.reports import plugins_document, print_plugins
+
+    if json:
+        typer.echo(json_module.dumps(plugins_document(), indent=2))
+    else:
+        print_plugins()
+
+
+def _add_pairs() -> None:
+    from qconvert.plugins import formats
+
+    found = formats().values()
+    for source in found:
+        for result in found:
+            if source is not result and source.read is not None and result.write is not None:
+                _add_pair(source.name, result.name)
+
+
+def main() -> None:
+    """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2."""
+    try:
+        _add_pairs()
+        app()
+    except QConvertError as error:
+        if "--debug" in sys.argv:
+            raise
+        if "--json" in sys.argv:
+            typer.echo(json_module.dumps(error.to_dict(), indent=2))
+        else:
+            typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except RecursionError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo("error: the model is nested too deeply", err=True)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

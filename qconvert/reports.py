@@ -1,0 +1,191 @@
+"""How results are shown: rich tables for people, documents for `--json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qconvert.plugins import format_of, formats, loaded, passes, targets
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from qconvert.checking.api import CheckReport
+    from qconvert.conversion import ConversionReport
+
+__all__ = [
+    "check_document", "conversion_document", "formats_document", "inspect_document", "plugins_document", "print_check",
+    "print_conversion", "print_formats", "print_inspection", "print_plugins", "progress",
+]  # fmt: skip
+
+
+def _print(*items: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for item in items:
+        console.print(item, markup=False, soft_wrap=isinstance(item, str))
+
+
+def _table(*columns: str, title: str = "") -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(title=title or None, box=SIMPLE, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    return table
+
+
+def conversion_document(report: ConversionReport) -> dict[str, Any]:
+    """A ConversionReport as plain data."""
+    return asdict(report)
+
+
+def print_conversion(report: ConversionReport, verbose: bool) -> None:
+    """What was carried over, what was changed and at what cost, which operators run as integers, and the time."""
+    total = sum(report.operators.values())
+    lines = [f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else "")]
+    lines.append("kept: " + ", ".join(f"{count} {what}" for what, count in report.kept.items()) + "; none was changed")
+    lines += [f"{name}: {change} (exact)" for name, change in report.changes]
+    integer = sum(line.count for line in report.audit if line.integer)
+    others = sum(line.count for line in report.audit if not line.integer)
+    if report.audit:
+        lines.append(f"{integer} of {integer + others} quantized operators run as integer kernels or integer moves")
+    for line in report.audit:
+        if verbose or not line.integer:
+            lines.append(f"  {line.count} {line.kind}: {line.reason}")
+    lines.append(f"{total} operators, {report.seconds:.2f} s")
+    _print("\n".join(lines))
+
+
+def check_document(report: CheckReport) -> dict[str, Any]:
+    """A CheckReport as plain data."""
+    return {**asdict(report), "passed": report.passed}
+
+
+def _share(value: float) -> str:
+    """A share in per cent; only all of them print as 100%."""
+    return "100%" if value == 1 else f"{min(100 * value, 99.9999):.4f}%"
+
+
+def print_check(report: CheckReport) -> None:
+    """A table of the outputs, a table of the operators if they were checked, and the verdict."""
+    table = _table("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=f"{report.runs} inputs, LiteRT {report.kernels} kernels")
+    for item in report.outputs:
+        sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
+        top = "" if item.same_top1 is None else _share(item.same_top1)
+        table.add_row(item.name, _share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}", sqnr, top)
+    _print(table)
+    if report.operators:
+        listed = _table("operator", "output", ">equal", ">largest", ">predicted", "class", "reason")
+        for op in report.operators:
+            listed.add_row(op.operator, op.output, _share(op.equal), f"{op.largest:.6g}", f"{100 * op.predicted_rate:.3g}%", op.verdict, op.reason)
+        _print(listed)
+        classes = Counter(op.verdict for op in report.operators)
+        _print("; ".join(f"{count} {name}" for name, count in classes.most_common()))
+    for text in report.problems:
+        _print(f"problem: {text}")
+    _print("passed" if report.passed else "failed")
+
+
+@contextmanager
+def progress(hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on the error stream; gives a function (what, done, total)."""
+    if hidden:
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def step(what: str, done: int, total: int) -> None:
+            task = tasks.setdefault(what, None) or bar.add_task(what, total=total)
+            tasks[what] = task
+            bar.update(task, completed=done, total=total)
+
+        yield step
+
+
+def inspect_document(path: Path) -> dict[str, Any]:
+    """The graph document of a model that qconvert reads; what onnx says of an .onnx file."""
+    if format_of(path).read is None:
+        from qconvert.formats.onnx.inspection import inspect
+
+        return inspect(path)
+    from qconvert import load
+    from qconvert.formats.qgraph.document import to_document
+
+    return to_document(load(path))
+
+
+def print_inspection(path: Path) -> None:
+    """Operators with counts, tensors with scale and zero point, sizes."""
+    document = inspect_document(path)
+    operators = Counter(op["kind"] for op in document["ops"])
+    counts = _table("operator", ">count")
+    for kind, count in operators.most_common():
+        counts.add_row(kind, str(count))
+    tensors = _table("tensor", "type", "shape", ">scale", ">zero point", "axis")
+    for tensor in document["tensors"]:
+        tensors.add_row(tensor["name"], tensor["dtype"], _shape(tensor["shape"]), *_quantization(tensor.get("quantization")))
+    size = path.stat().st_size
+    _print(counts, tensors, f"{path}: {sum(operators.values())} operators, {len(document['tensors'])} tensors, {size:,} bytes")
+    _print(f"inputs: {', '.join(document['inputs'])}\noutputs: {', '.join(document['outputs'])}")
+
+
+def _shape(shape: list[int | str] | None) -> str:
+    return "unknown" if shape is None else " x ".join(map(str, shape)) or "scalar"
+
+
+def _quantization(found: dict[str, Any] | None) -> tuple[str, str, str]:
+    """Scale, zero point and axis; a range where there are many."""
+    if found is None:
+        return "", "", ""
+    scale, zero = found["scale"], sorted(set(found["zero_point"]))
+    text = f"{scale[0]:.6g}" if len(scale) == 1 else f"{min(scale):.3g} to {max(scale):.3g} ({len(scale)})"
+    return text, str(zero[0]) if len(zero) == 1 else f"{zero[0]} to {zero[-1]}", "" if found["axis"] is None else str(found["axis"])
+
+
+def formats_document() -> dict[str, Any]:
+    """Formats, targets and passes."""
+    return {
+        "formats": [
+            {"name": f.name, "suffixes": list(f.suffixes), "reads": f.read is not None, "writes": f.write is not None, "summary": f.summary}
+            for f in formats().values()
+        ],
+        "targets": [{"name": t.name, "format": t.format, "summary": t.summary} for t in targets().values()],
+        "passes": [{"name": p.name, "summary": p.summary} for p in passes().values()],
+    }
+
+
+def print_formats() -> None:
+    """Tables of formats and targets."""
+    listed = _table("format", "suffixes", "reads", "writes", "what it is")
+    for item in formats_document()["formats"]:
+        words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
+        listed.add_row(item["name"], " ".join(item["suffixes"]), *words, item["summary"])
+    goals = _table("target", "format", "what it is")
+    for item in formats_document()["targets"]:
+        default = " (default)" if formats()[item["format"]].default_target == item["name"] else ""
+        goals.add_row(item["name"], item["format"], item["summary"] + default)
+    _print(listed, goals)
+
+
+def plugins_document() -> list[dict[str, str]]:
+    """Every plugin with its origin and, if it was skipped, the problem."""
+    return [asdict(item) for item in loaded()]
+
+
+def print_plugins() -> None:
+    """A table of plugins."""
+    table = _table("plugin", "from", "state")
+    for item in loaded():
+        table.add_row(item.name, item.origin, f"skipped: {item.problem}" if item.problem else "loaded")
+    _print(table)

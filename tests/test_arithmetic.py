@@ -1,0 +1,330 @@
+"""The arithmetic against golden values, exact rational arithmetic, and the runtimes that it models."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qconvert import arithmetic as ar
+from qconvert.errors import OptionError
+from qconvert.graph import Quantization
+from tests.tflite_models import TensorSpec, run_litert, single_op
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+finite = st.floats(-1e6, 1e6)
+CONV = {"padding": 1, "strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1}
+
+
+# Rounding
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("half_even", [-2, -2, 0, 0, 2, 2, 0]),
+        ("half_away", [-3, -2, -1, 1, 2, 3, 0]),
+        ("half_up", [-2, -1, 0, 1, 2, 3, 0]),
+    ],
+)
+def test_ties(mode: str, expected: list[int]) -> None:
+    values = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.49999999999999994])
+    assert ar.ROUNDINGS[mode](values).tolist() == expected
+
+
+@given(finite)
+def test_roundings_agree_off_ties_and_are_nearest(x: float) -> None:
+    for mode, function in ar.ROUNDINGS.items():
+        distance = abs(Fraction(float(function(x))) - Fraction(x))
+        assert distance <= Fraction(1, 2), mode
+
+
+@pytest.mark.parametrize("dtype", ["int4", "int8", "uint8", "int16", "int32", "int64", "uint64"])
+def test_saturate_keeps_ends(dtype: str) -> None:
+    low, high = ar.rounding.integer_range(dtype)
+    got = ar.saturate(np.array([-np.inf, -1e30, 3.0, 1e30, np.inf]), dtype)
+    assert got.astype(object).tolist() == [low, low, 3, high, high]
+    assert ar.saturate(np.array([-5, 2**40]), dtype).astype(object).tolist() == [max(low, -5), min(high, 2**40)]
+
+
+# Quantize and dequantize
+
+
+@pytest.mark.parametrize(
+    ("rounding", "offset_first", "expected"),
+    [("half_even", False, [3, 3, 5, 5]), ("half_away", False, [2, 4, 5, 6]), ("half_even", True, [2, 4, 4, 6])],
+)
+def test_quantize_ties(rounding: str, offset_first: bool, expected: list[int]) -> None:
+    # OneFlow rounds x/s + zp, ONNX rounds x/s: they differ at ties when the zero point is odd.
+    x = np.array([-0.25, 0.25, 0.75, 1.25], np.float32)
+    got = ar.quantize(x, Quantization.per_tensor(0.5, 3), "int8", rounding, offset_first=offset_first)
+    assert got.dtype == np.int8
+    assert got.tolist() == expected
+
+
+def test_quantize_saturates_and_maps_nan_to_zero_point() -> None:
+    x = np.array([1e9, -1e9, np.inf, -np.inf, np.nan])
+    got = ar.quantize(x, Quantization.per_tensor(0.1, 7), "uint8")
+    assert got.tolist() == [255, 0, 255, 0, 7]
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(OptionError, match="half_odd"):
+        ar.quantize(np.zeros(1), Quantization.per_tensor(1.0), "int8", "half_odd")
+    with pytest.raises(OptionError, match="no requantizer"):
+        ar.requantize(np.zeros(1, np.int64), 1.0, 0, "int8", "other")
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0, 1, 2]))
+def test_per_axis_round_trip(seed: int, axis: int) -> None:
+    rng = np.random.default_rng(seed)
+    stored = rng.integers(-128, 128, (2, 3, 4)).astype(np.int8)
+    scales = rng.uniform(1e-3, 1, stored.shape[axis])
+    q = Quantization.per_axis(scales, axis, rng.integers(-128, 128, stored.shape[axis]))
+    real = ar.dequantize(stored, q)
+    at = (1,) * 3
+    assert real[at] == float(q.scale[1]) * (int(stored[at]) - int(q.zero_point[1]))
+    assert np.array_equal(ar.quantize(real, q, "int8"), stored)
+
+
+def test_blocks() -> None:
+    # Six rows in blocks of 4: the last block is short. Scales have the tensor's rank, shorter along the axis.
+    q = Quantization(np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4)
+    real = ar.dequantize(np.ones((6, 2), np.int8), q)
+    assert real[:, 1].tolist() == [2, 2, 2, 2, 20, 20]
+
+
+# Fixed point
+
+
+@given(st.floats(2.0**-40, 2.0**20))
+def test_quantize_multiplier_is_nearest(real: float) -> None:
+    multiplier, shift = ar.quantize_multiplier(real)
+    if real < 2.0**-33:
+        assert multiplier == 0
+    elif real >= 2.0**-31:
+        assert 2**30 <= multiplier < 2**31
+        assert abs(Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1) <= Fraction(1, 2**31)
+
+
+@pytest.mark.parametrize(
+    ("real", "multiplier", "shift"), [(0.5, 2**30, 0), (1.0, 2**30, 1), (0.3, 1288490189, -1), (1 - 2.0**-40, 2**30, 1)]
+)
+def test_quantize_multiplier_values(real: float, multiplier: int, shift: int) -> None:
+    assert ar.quantize_multiplier(real) == (multiplier, shift)
+
+
+@given(int32s, int32s)
+def test_high_mul_is_gemmlowps(a: int, b: int) -> None:
+    got = int(ar.saturating_rounding_doubling_high_mul(a, b))
+    nudge = 2**30 if a * b >= 0 else 1 - 2**30
+    total = a * b + nudge
+    truncated = abs(total) // 2**31 * (1 if total >= 0 else -1)
+    assert got == (2**31 - 1 if a == b == -(2**31) else truncated)
+
+
+@given(int32s, st.integers(0, 31))
+def test_rounding_divide_by_pot_is_half_away(x: int, exponent: int) -> None:
+    exact = Fraction(abs(x), 2**exponent)
+    nearest = int(exact + Fraction(1, 2))
+    assert int(ar.rounding_divide_by_pot(x, exponent)) == (nearest if x >= 0 else -nearest)
+
+
+@given(st.integers(-(2**24), 2**24), st.floats(2.0**-14, 0.99))
+def test_requantizers_round_to_a_neighbour(acc: int, scale: float) -> None:
+    exact = Fraction(acc) * Fraction(scale)
+    for name, function in ar.REQUANTIZERS.items():
+        got = int(function(np.array([acc]), np.array([scale]))[0])
+        # Half a step; double rounding adds at most another quarter, the 31-bit and float32 multipliers what they lose.
+        slack = Fraction(1, 4) + abs(exact) / 2**22 if name != "exact" else Fraction(1, 10**6)
+        assert abs(got - exact) <= Fraction(1, 2) + slack, name
+
+
+def test_predicted_rate_of_double_rounding() -> None:
+    """The closed form against a count over random accumulators; see Jacob et al. for the two roundings."""
+    rng = np.random.default_rng(0)
+    scales = rng.uniform(2.0**-9, 2.0**-6, 200)
+    acc = rng.integers(-(2**14), 2**14, (4000, 200))
+    double = ar.REQUANTIZERS["tflite_double_rounding"](acc, scales)
+    single = ar.REQUANTIZERS["tflite_float"](acc, scales)
+    predicted = ar.predicted_rate_double_rounding(scales)
+    assert np.abs(double - single).max() == 1
+    assert (double != single).mean() == pytest.approx(predicted, rel=0.1)
+    assert ar.predicted_rate_double_rounding([2.0**-8 * 0.75]) == 2.0**-9
+    assert ar.predicted_rate_double_rounding([0.75]) == 0.5
+
+
+# Choosing scales
+
+
+@pytest.mark.parametrize(
+    ("absmax", "scale", "stored"),
+    [(1.0, 2.0**-6, 64), (1.984375, 2.0**-6, 127), (3.0, 2.0**-5, 96), (0.1, 2.0**-10, 102), (2.0, 2.0**-5, 64),
+     (1.999, 2.0**-6, 127)],
+)  # fmt: skip
+def test_cambricon_golden_values(absmax: float, scale: float, stored: int) -> None:
+    q = ar.choose_cambricon(-absmax / 2, absmax)
+    assert (float(q.scale[0]), int(q.zero_point[0])) == (scale, 0)
+    assert int(ar.quantize(np.float32(absmax), q, "int8")) == stored
+
+
+def test_google_formulas() -> None:
+    q = ar.choose_google_symmetric([-1.0, -4.0], [0.5, 2.0], axis=0)
+    assert np.array_equal(q.scale, np.array([1, 4], np.float32) / np.float32(127))
+    assert q.axis == 0
+    affine = ar.choose_google_affine(-1.0, 3.0)
+    assert float(affine.scale[0]) == pytest.approx(4 / 255)
+    assert int(affine.zero_point[0]) == 64
+    assert ar.quantize(np.array([-1.0, 3.0], np.float32), affine, "uint8", offset_first=True).tolist() == [0, 255]
+
+
+def test_google_affine_contains_zero() -> None:
+    above, below = ar.choose_google_affine(2.0, 3.0), ar.choose_google_affine(-3.0, -2.0)
+    assert (float(above.scale[0]), int(above.zero_point[0])) == (pytest.approx(3 / 255), 0)
+    assert int(below.zero_point[0]) == 255
+
+
+@pytest.mark.parametrize("choose", [ar.choose_google_symmetric, ar.choose_google_affine, ar.choose_cambricon])
+def test_range_of_zero_and_bad_ranges(choose: Any) -> None:
+    q = choose(0.0, 0.0)
+    assert (float(q.scale[0]), int(q.zero_point[0])) == (1.0, 0)
+    for low, high in ((np.nan, 1.0), (1.0, np.inf), (2.0, 1.0)):
+        with pytest.raises(OptionError, match="no scale"):
+            choose(low, high)
+
+
+# The runtimes themselves
+
+
+def _spec(name: str, shape: tuple[int, ...], scale: Any, zero_point: int = 0, dtype: str = "int8", data: Any = None) -> TensorSpec:  # fmt: skip
+    return TensorSpec(name, shape, dtype, scale, zero_point, 0, data)
+
+
+def _conv_case(rng: np.random.Generator) -> tuple[Any, ...]:
+    channels = int(rng.integers(4, 40))
+    scales = (np.float32(rng.uniform(0.01, 0.1)), rng.uniform(0.001, 0.02, 24).astype(np.float32))
+    output = np.float32(scales[0] * scales[1].mean() * np.sqrt(channels) * rng.uniform(20, 120))
+    weights = rng.integers(-127, 128, (24, 1, 1, channels)).astype(np.int8)
+    bias = rng.integers(-2000, 2000, 24).astype(np.int32)
+    x = rng.integers(-128, 128, (1, 16, 16, channels)).astype(np.int8)
+    return channels, scales, output, weights, bias, x
+
+
+@pytest.mark.parametrize(
+    ("kernels", "requantizer", "precision"),
+    [("reference", "tflite_double_rounding", "float64"), ("default", "single_float32", "float32")],
+)
+def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(6):
+        channels, (sx, sw), sy, weights, bias, x = _conv_case(rng)
+        data = single_op("CONV_2D", CONV, [
+            _spec("x", x.shape, sx, -5), _spec("w", weights.shape, sw, 0, data=weights),
+            _spec("b", bias.shape, sx * sw, 0, "int32", bias),
+        ], [_spec("y", (1, 16, 16, 24), sy, 3)])  # fmt: skip
+        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(np.int64) + bias
+        expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
+        assert np.array_equal(run_litert(data, [x], kernels)[0].reshape(-1, 24), expected)
+        other = "single_float32" if kernels == "reference" else "tflite_double_rounding"
+        difference = (ar.requantize(acc, ar.effective_scale(sx, sw, sy), 3, "int8", other) != expected).mean()
+        assert difference <= 4 * ar.predicted_rate_double_rounding(ar.effective_scale(sx, sw, sy)) + 0.001
+
+
+@pytest.mark.parametrize(
+    ("kernels", "requantizer", "precision"),
+    [("reference", "tflite_float", "float64"), ("default", "single_float32", "float32")],
+)
+@pytest.mark.parametrize("per_axis", [False, True])
+def test_fully_connected_equals_litert(kernels: str, requantizer: str, precision: str, per_axis: bool) -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(6):
+        channels, (sx, sw), sy, weights, bias, x = _conv_case(rng)
+        sw, weights, x = sw if per_axis else sw[:1], weights.reshape(24, -1), x.reshape(-1, channels)
+        data = single_op("FULLY_CONNECTED", {}, [
+            _spec("x", x.shape, sx, -5), _spec("w", weights.shape, sw, 0, data=weights),
+            _spec("b", bias.shape, sx * sw, 0, "int32", bias),
+        ], [_spec("y", (256, 24), sy, 3)])  # fmt: skip
+        acc = (x.astype(np.int64) + 5) @ weights.T.astype(np.int64) + bias
+        expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
+        assert np.array_equal(run_litert(data, [x], kernels)[0], expected)
+
+
+def _pairs() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    codes = np.arange(-128, 128, dtype=np.int8)
+    a, b = np.meshgrid(codes, codes)
+    return a.reshape(1, 256, 256, 1), b.reshape(1, 256, 256, 1)
+
+
+def _binary(builtin: str, scales: Any, zero_points: Any, kernels: str) -> np.ndarray[Any, Any]:
+    a, b = _pairs()
+    specs = [_spec(name, a.shape, s, z) for name, s, z in zip("aby", scales, zero_points, strict=True)]
+    return run_litert(single_op(builtin, {}, specs[:2], specs[2:]), [a, b], kernels)[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_add_equals_litert_on_every_pair(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scales = rng.uniform(0.01, 0.1, 3).astype(np.float32)
+    zero_points = rng.integers(-20, 20, 3)
+    first, second, output = (Quantization.per_tensor(s, z) for s, z in zip(scales, zero_points, strict=True))
+    for kernels, function in (("reference", ar.tflite_add), ("default", ar.xnnpack_add)):
+        got = _binary("ADD", scales, zero_points, kernels)
+        assert np.array_equal(got, function(*_pairs(), (first, second), output, "int8")), kernels
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mul_equals_litert_on_every_pair(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scales = rng.uniform(0.01, 0.1, 3).astype(np.float32)
+    scales[2] = scales[0] * scales[1] * 50
+    za, zb, zy = (int(z) for z in rng.integers(-20, 20, 3))
+    a, b = _pairs()
+    acc = (a.astype(np.int64) - za) * (b.astype(np.int64) - zb)
+    scale = ar.effective_scale(*scales, precision="float32")
+    for kernels, requantizer in (("reference", "tflite_double_rounding"), ("default", "single_float32")):
+        got = _binary("MUL", scales, (za, zb, zy), kernels)
+        assert np.array_equal(got, ar.requantize(acc, scale, zy, "int8", requantizer)), kernels
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sx, sy = rng.uniform(0.02, 0.06, 2).astype(np.float32)
+    source, output = Quantization.per_tensor(sx, int(rng.integers(-50, 50))), Quantization.per_tensor(sy, -7)
+    codes = np.arange(-128, 128, dtype=np.int8).reshape(1, 256)
+    specs = [_spec("x", (1, 256), sx, int(source.zero_point[0]))], [_spec("y", (1, 256), sy, -7)]
+    alpha = float(rng.uniform(0.05, 0.6))
+    leaky, convert = single_op("LEAKY_RELU", {"alpha": alpha}, *specs), single_op("QUANTIZE", {}, *specs)
+    for kernels, function in (("reference", ar.tflite_leaky_relu), ("default", ar.xnnpack_leaky_relu)):
+        got = run_litert(leaky, [codes], kernels)[0]
+        assert np.array_equal(got, function(codes, source, output, "int8", alpha)), kernels
+    assert np.array_equal(
+        run_litert(convert, [codes])[0], ar.xnnpack_requantize(codes, source, output, "int8")
+    )
+    scale = np.float64(sx) / np.float64(sy)
+    acc = codes.astype(np.int64) - source.zero_point[0]
+    assert np.array_equal(
+        run_litert(convert, [codes], "reference")[0],
+        ar.requantize(acc, scale, -7, "int8", "tflite_double_rounding"),
+    )
+
+
+@pytest.mark.parametrize(("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)])  # fmt: skip
+@pytest.mark.parametrize("window", [(2, 2), (3, 3), (1, 4)])
+def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, window: tuple[int, int]) -> None:
+    rng = np.random.default_rng(1)
+    low, high = ar.rounding.integer_range(dtype)
+    h, w = window
+    x = rng.integers(low, high + 1, (1, 24, 24, 3)).astype(dtype)
+    options = {"padding": 1, "strideW": w, "strideH": h, "filterWidth": w, "filterHeight": h}
+    shape = (1, 24 // h, 24 // w, 3)
+    specs = [_spec("x", x.shape, 0.1, zero_point, dtype)], [_spec("y", shape, 0.1, zero_point, dtype)]
+    total = x.astype(np.int64).reshape(1, 24 // h, h, 24 // w, w, 3).sum(axis=(2, 4))
+    expected = average(total, h * w)
+    data = single_op("AVERAGE_POOL_2D", options, *specs)
+    assert np.array_equal(run_litert(data, [x], "reference")[0], expected)
+    assert np.array_equal(run_litert(data, [x])[0], expected)
