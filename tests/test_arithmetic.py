@@ -48,7 +48,10 @@ def test_saturate_keeps_ends(dtype: str) -> None:
     low, high = ar.rounding.integer_range(dtype)
     got = ar.saturate(np.array([-np.inf, -1e30, 3.0, 1e30, np.inf]), dtype)
     assert got.astype(object).tolist() == [low, low, 3, high, high]
-    assert ar.saturate(np.array([-5, 2**40]), dtype).astype(object).tolist() == [max(low, -5), min(high, 2**40)]
+    assert ar.saturate(np.array([-5, 2**40]), dtype).astype(object).tolist() == [
+        max(low, -5),
+        min(high, 2**40),
+    ]
 
 
 # Quantize and dequantize
@@ -56,7 +59,11 @@ def test_saturate_keeps_ends(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("rounding", "offset_first", "expected"),
-    [("half_even", False, [3, 3, 5, 5]), ("half_away", False, [2, 4, 5, 6]), ("half_even", True, [2, 4, 4, 6])],
+    [
+        ("half_even", False, [3, 3, 5, 5]),
+        ("half_away", False, [2, 4, 5, 6]),
+        ("half_even", True, [2, 4, 4, 6]),
+    ],
 )
 def test_quantize_ties(rounding: str, offset_first: bool, expected: list[int]) -> None:
     # OneFlow rounds x/s + zp, ONNX rounds x/s: they differ at ties when the zero point is odd.
@@ -93,7 +100,9 @@ def test_per_axis_round_trip(seed: int, axis: int) -> None:
 
 def test_blocks() -> None:
     # Six rows in blocks of 4: the last block is short. Scales have the tensor's rank, shorter along the axis.
-    q = Quantization(np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4)
+    q = Quantization(
+        np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4
+    )
     real = ar.dequantize(np.ones((6, 2), np.int8), q)
     assert real[:, 1].tolist() == [2, 2, 2, 2, 20, 20]
 
@@ -108,11 +117,14 @@ def test_quantize_multiplier_is_nearest(real: float) -> None:
         assert multiplier == 0
     elif real >= 2.0**-31:
         assert 2**30 <= multiplier < 2**31
-        assert abs(Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1) <= Fraction(1, 2**31)
+        assert abs(
+            Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1
+        ) <= Fraction(1, 2**31)
 
 
 @pytest.mark.parametrize(
-    ("real", "multiplier", "shift"), [(0.5, 2**30, 0), (1.0, 2**30, 1), (0.3, 1288490189, -1), (1 - 2.0**-40, 2**30, 1)]
+    ("real", "multiplier", "shift"),
+    [(0.5, 2**30, 0), (1.0, 2**30, 1), (0.3, 1288490189, -1), (1 - 2.0**-40, 2**30, 1)],
 )
 def test_quantize_multiplier_values(real: float, multiplier: int, shift: int) -> None:
     assert ar.quantize_multiplier(real) == (multiplier, shift)
@@ -179,7 +191,10 @@ def test_google_formulas() -> None:
     affine = ar.choose_google_affine(-1.0, 3.0)
     assert float(affine.scale[0]) == pytest.approx(4 / 255)
     assert int(affine.zero_point[0]) == 64
-    assert ar.quantize(np.array([-1.0, 3.0], np.float32), affine, "uint8", offset_first=True).tolist() == [0, 255]
+    assert ar.quantize(np.array([-1.0, 3.0], np.float32), affine, "uint8", offset_first=True).tolist() == [
+        0,
+        255,
+    ]
 
 
 def test_google_affine_contains_zero() -> None:
@@ -226,7 +241,9 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
             _spec("x", x.shape, sx, -5), _spec("w", weights.shape, sw, 0, data=weights),
             _spec("b", bias.shape, sx * sw, 0, "int32", bias),
         ], [_spec("y", (1, 16, 16, 24), sy, 3)])  # fmt: skip
-        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(np.int64) + bias
+        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(
+            np.int64
+        ) + bias
         expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
         assert np.array_equal(run_litert(data, [x], kernels)[0].reshape(-1, 24), expected)
         other = "single_float32" if kernels == "reference" else "tflite_double_rounding"
@@ -239,7 +256,9 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
     [("reference", "tflite_float", "float64"), ("default", "single_float32", "float32")],
 )
 @pytest.mark.parametrize("per_axis", [False, True])
-def test_fully_connected_equals_litert(kernels: str, requantizer: str, precision: str, per_axis: bool) -> None:
+def test_fully_connected_equals_litert(
+    kernels: str, requantizer: str, precision: str, per_axis: bool
+) -> None:
     rng = np.random.default_rng(6)
     for _ in range(6):
         channels, (sx, sw), sy, weights, bias, x = _conv_case(rng)
@@ -315,7 +334,9 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
 
 @pytest.mark.parametrize(("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)])  # fmt: skip
 @pytest.mark.parametrize("window", [(2, 2), (3, 3), (1, 4)])
-def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, window: tuple[int, int]) -> None:
+def test_average_pool_equals_litert(
+    dtype: str, zero_point: int, average: Any, window: tuple[int, int]
+) -> None:
     rng = np.random.default_rng(1)
     low, high = ar.rounding.integer_range(dtype)
     h, w = window

@@ -223,7 +223,7 @@ def _stored_bytes(tensor: TensorSpec) -> bytes:
         per_byte = 8 // bits
         groups = np.pad(values, (0, -len(values) % per_byte)).reshape(-1, per_byte)
         shifted = groups << (bits * np.arange(per_byte))
-        return shifted.sum(axis=1).astype(np.uint8).tobytes()
+        return bytes(shifted.sum(axis=1).astype(np.uint8))
     if tensor.dtype == "bfloat16":
         import ml_dtypes
 

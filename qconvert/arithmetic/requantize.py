@@ -37,10 +37,10 @@ def quantize_multiplier(multiplier: Any) -> tuple[Array, Array]:
         Integer mantissa (int32) and shift (int64; negative is a shift to the right), both of the shape of
         `multiplier`.
     """
-    mantissa, shift = np.frexp(np.asarray(multiplier, np.float64))
+    mantissa, exponent = np.frexp(np.asarray(multiplier, np.float64))
     fixed = round_half_away(mantissa * 2.0**31).astype(np.int64)
     full = fixed == 2**31
-    fixed, shift = np.where(full, 2**30, fixed), np.where(full, shift + 1, shift).astype(np.int64)
+    fixed, shift = np.where(full, 2**30, fixed), np.asarray(exponent, np.int64) + full
     lost = shift < -31
     return np.where(lost, 0, fixed).astype(np.int32), np.where(lost, 0, shift)
 
@@ -72,8 +72,7 @@ def shift_half_up(x: Array, exponent: Any) -> Array:
 
 
 def multiply_by_quantized_multiplier(x: Any, multiplier: Any, shift: Any) -> Array:
-    """x * multiplier * 2**(shift - 31), rounded twice: TFLite's MultiplyByQuantizedMultiplier without
-    TFLITE_SINGLE_ROUNDING.
+    """x * multiplier * 2**(shift - 31), rounded twice: TFLite's MultiplyByQuantizedMultiplier.
 
     Args:
         x: integers; x * 2**max(shift, 0) must fit in int32.
@@ -112,14 +111,13 @@ def _float64_even(acc: Array, scale: Array) -> Array:
     return round_half_even(acc.astype(np.float64) * scale).astype(np.int64)
 
 
-#: How kernels turn an accumulator into steps of the output: name -> function of (int64 accumulator, float64
-#: scale) -> int64. tflite_double_rounding  TFLite's reference convolutions, mul, mean: high multiplication,
-#: then a shift with ties away from zero tflite_ruy              TFLite's optimised kernels on ruy's AVX
-#: paths, and optimised depthwise: then a shift with ties up tflite_single_rounding  ruy's portable path, and
-#: TFLITE_SINGLE_ROUNDING: one shift with ties up tflite_float            TFLite's reference FULLY_CONNECTED:
-#: float64 product, ties away from zero single_float32          XNNPACK, onnxruntime's QLinear operators,
-#: fbgemm, qnnpack: float32 product, ties to even exact                   float64 product, ties to even: the
-#: meaning of the canonical graph
+#: How kernels turn an accumulator into steps of the output: name -> (int64 accumulator, float64 scale) -> int64.
+#:   tflite_double_rounding  TFLite's reference convolutions, MUL, MEAN: high product, then a shift, ties away
+#:   tflite_ruy              ruy's AVX paths and optimised depthwise: high product, then a shift, ties up
+#:   tflite_single_rounding  ruy's portable path, and TFLITE_SINGLE_ROUNDING: one shift, ties up
+#:   tflite_float            TFLite's reference FULLY_CONNECTED: float64 product, ties away
+#:   single_float32          XNNPACK, onnxruntime's QLinear operators, fbgemm, qnnpack: float32 product, ties even
+#:   exact                   float64 product, ties even: the meaning of the canonical graph
 REQUANTIZERS: Mapping[str, Callable[[Array, Array], Array]] = {
     "tflite_double_rounding": _double_rounding,
     "tflite_ruy": _ruy,

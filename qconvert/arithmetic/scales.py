@@ -34,9 +34,8 @@ def choose_google_symmetric(
 def choose_google_affine(minimum: Any, maximum: Any, bits: int = 8, axis: int | None = None) -> Quantization:
     """OneFlow's "google" affine formula: scale = (max - min) / (2**bits - 1), zero point -rint(min / scale).
 
-    The grid is unsigned. The range is extended to contain 0 first. OneFlow does not do so, and its zero point then leaves the grid
-    (negative when min > 0); TFLite's and gemmlowp's parameters always contain it, as padding needs an exact
-    zero.
+    The grid is unsigned. The range is extended to contain 0 first, as TFLite's and gemmlowp's are, because padding
+    needs an exact zero. OneFlow does not extend it, and its zero point then leaves the grid (negative if min > 0).
 
     Args: as of choose_google_symmetric.
     """
@@ -50,9 +49,9 @@ def choose_google_affine(minimum: Any, maximum: Any, bits: int = 8, axis: int | 
 def choose_cambricon(minimum: Any, maximum: Any, bits: int = 8) -> Quantization:
     """OneFlow's "cambricon" formula: scale = 2**(floor(log2(absmax)) - (bits - 2)), zero point 0.
 
-    It is per tensor only. OneFlow stores the exponent in place of the scale. An absmax just below a power of two saturates by at
-    most one step, and a power of two uses half of the grid. A range of only zero gives scale 1, since its
-    logarithm is minus infinity.
+    It is per tensor only. OneFlow stores the exponent in place of the scale. An absmax just below a power of two
+    saturates by at most one step, and a power of two uses half of the grid. A range of only zero gives scale 1,
+    since its logarithm is minus infinity.
 
     Args:
         minimum: smallest real value.
