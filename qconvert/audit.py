@@ -60,6 +60,8 @@ def _verdict(graph: Graph, op: Op, target: Target) -> tuple[bool, str]:
     real = [name for name in (*op.inputs, *op.outputs) if name and not graph[name].is_quantized and graph[name].dtype == "float32"]
     if real:
         return False, "part of its data is float"
+    if op.attributes.get("fixed_point"):
+        return False, f"spelled out in float64 to be equal to {op['fixed_point']}'s integer arithmetic"
     dtypes = target.integer_kernels.get(op.kind)
     if dtypes is None:
         return False, f"{target.name} has no integer kernel for {op.kind}: it runs in float between Dequantize and Quantize"

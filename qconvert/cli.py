@@ -27,6 +27,7 @@ TargetOption = Annotated[str, typer.Option("--target", help="What the result is 
 OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25; by default 17, or what the types need.")]
 LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw: 4-D inputs and outputs channels first.")]
 FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
+NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
@@ -71,13 +72,14 @@ def _convert(source: Path, result: Path, formats: tuple[str, str], options: dict
 @app.command("convert")
 def convert_command(
     source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
-    io_float: FloatOption = False, force: ForceOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
+    io_float: FloatOption = False, numerics: NumericsOption = "exact", force: NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
+ForceOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
     json: JsonOption = False, debug: DebugOption = False,
     source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
     result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
 ) -> None:  # fmt: skip
     """Convert a model to another format; suffixes say which."""
-    options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "force": force}
+    options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "numerics": numerics, "force": force}
     _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
 
 
@@ -86,10 +88,11 @@ def _add_pair(source_format: str, result_format: str) -> None:
 
     def pair_command(
         source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
-        io_float: FloatOption = False, force: ForceOption = False, quiet: QuietOption = False,
+        io_float: FloatOption = False, numerics: NumericsOption = "exact", force: NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
+ForceOption = False, quiet: QuietOption = False,
         verbose: VerboseOption = False, json: JsonOption = False, debug: DebugOption = False,
     ) -> None:  # fmt: skip
-        options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "force": force}
+        options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "numerics": numerics, "force": force}
         _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
 
     app.command(f"{source_format}2{result_format}", help=f"Convert {source_format} to {result_format}.")(pair_command)

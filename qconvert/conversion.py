@@ -102,6 +102,7 @@ def convert(
     io_layout: str = "",
     io_float: bool = False,
     opset: int = 0,
+    numerics: str = "exact",
 ) -> ConversionReport:
     """Converts a model file to another format, normalized for a target.
 
@@ -113,6 +114,8 @@ def convert(
         io_layout: "nchw" gives 4-D inputs and outputs channels first; "" keeps the source's layout.
         io_float: whether quantized inputs and outputs become float.
         opset: the ONNX opset; 0 for the default.
+        numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
+            "fast" always takes the form that the target runs fastest.
 
     Raises:
         QConvertError: anything that the user can cause; nothing is written then.
@@ -127,7 +130,7 @@ def convert(
         raise OptionError("source and result are the same file", file=str(source))
     graph = load(source, source_format)
     kept = _carried_over(graph)
-    graph, changes = normalize(graph, chosen, io_layout=io_layout, io_float=io_float)
+    graph, changes = normalize(graph, chosen, io_layout=io_layout, io_float=io_float, numerics=numerics)
     provenance = _provenance(source, chosen, changes)
     try:
         save(graph, result, writer.name, force=force, opset=opset, provenance=provenance)
@@ -151,13 +154,21 @@ def convert(
     )
 
 
-def normalize(graph: Graph, target: Target | None, *, io_layout: str = "", io_float: bool = False) -> tuple[Graph, tuple[tuple[str, str], ...]]:  # fmt: skip
+def normalize(
+    graph: Graph, target: Target | None, *, io_layout: str = "", io_float: bool = False, numerics: str = "exact"
+) -> tuple[Graph, tuple[tuple[str, str], ...]]:
     """The graph rewritten for a target by the passes in their order, and what each changed."""
     if io_layout not in ("", "nchw", "nhwc"):
         raise OptionError(f"there is no layout {io_layout!r}", remedy="Use nchw or nhwc.")
+    if numerics not in ("exact", "fast"):
+        raise OptionError(f"there is no numerics {numerics!r}", remedy="Use exact or fast.")
     if target is None:
         return graph, ()
-    options: dict[str, dict[str, Any]] = {"assign_layout": {"io_layout": io_layout}, "float_io": {"wanted": io_float}}
+    options: dict[str, dict[str, Any]] = {
+        "assign_layout": {"io_layout": io_layout},
+        "match_add": {"numerics": numerics},
+        "float_io": {"wanted": io_float},
+    }
     changes: list[tuple[str, str]] = []
     for name in target.passes:
         graph, notes = pass_named(name).run(graph, target, **options.get(name, {}))

@@ -9,6 +9,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
   stored zero of a signed type); averages of few integers often are ties, so this is the one rounding that a graph must know;
 - padding of a quantized tensor is real zero, that is, the zero point;
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
+- `fixed_point` on an Add asks for a kernel's own integer arithmetic, such as xnnpack (passes/match_add.py);
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace and
   DetectionPostProcess are not in ONNX.
@@ -93,7 +94,8 @@ _TABLE = [
     _spec("SpaceToDepth", "space_to_depth", "move", blocksize=REQUIRED, **_LAYOUT),
     _spec("SpaceToBatch", "space_to_batch", "move", inputs=3, data=1, **_LAYOUT),
     _spec("BatchToSpace", "batch_to_space", "move", inputs=3, data=1, **_LAYOUT),
-    *_family("Add Sub Mul Div", "broadcast", inputs=2, **_ACT),
+    _spec("Add", "broadcast", inputs=2, fixed_point="", **_ACT),
+    *_family("Sub Mul Div", "broadcast", inputs=2, **_ACT),
     *_family("Max Min Pow FloorDiv FloorMod SquaredDifference PRelu", "broadcast", inputs=2),
     *_family("Equal NotEqual Greater GreaterOrEqual Less LessOrEqual", "broadcast_bool", "index", inputs=2),
     *_family("And Or", "broadcast_bool", "plain", inputs=2),

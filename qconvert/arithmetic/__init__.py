@@ -15,9 +15,11 @@ from __future__ import annotations
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
+    onnxruntime_add,
     tflite_add,
     tflite_leaky_relu,
     xnnpack_add,
+    xnnpack_add_multipliers,
     xnnpack_leaky_relu,
     xnnpack_requantize,
 )
@@ -57,6 +59,7 @@ __all__ = [
     "dequantize",
     "effective_scale",
     "multiply_by_quantized_multiplier",
+    "onnxruntime_add",
     "predicted_rate_double_rounding",
     "quantize",
     "quantize_multiplier",
@@ -72,6 +75,7 @@ __all__ = [
     "tflite_add",
     "tflite_leaky_relu",
     "xnnpack_add",
+    "xnnpack_add_multipliers",
     "xnnpack_leaky_relu",
     "xnnpack_requantize",
 ]

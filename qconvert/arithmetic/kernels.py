@@ -17,9 +17,11 @@ from qconvert.graph import Array, Quantization
 __all__ = [
     "average_away",
     "average_up",
+    "onnxruntime_add",
     "tflite_add",
     "tflite_leaky_relu",
     "xnnpack_add",
+    "xnnpack_add_multipliers",
     "xnnpack_leaky_relu",
     "xnnpack_requantize",
 ]
@@ -54,13 +56,40 @@ def xnnpack_add(
 
     Source: xnn_init_qs8_add_minmax_scalar_params. Args: stored integers and per-tensor quantizations.
     """
-    ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
-    shift = 20 - int(np.floor(np.log2(max(ratios))))
+    multipliers, shift = xnnpack_add_multipliers(inputs, output)
     total: Array = np.zeros((), np.int64)
-    for stored, item, ratio in zip((a, b), inputs, ratios, strict=True):
-        multiplier = np.int64(np.rint(float(ratio) * 2.0**shift))
+    for stored, item, multiplier in zip((a, b), inputs, multipliers, strict=True):
         total = total + (np.asarray(stored, np.int64) - item.zero_point[0]) * multiplier
     return saturate(shift_half_up(total, shift) + output.zero_point[0], dtype)
+
+
+def xnnpack_add_multipliers(
+    inputs: tuple[Quantization, Quantization], output: Quantization
+) -> tuple[tuple[int, int], int]:
+    """The integer multipliers of both inputs and the right shift of xnnpack_add."""
+    ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
+    shift = 20 - int(np.floor(np.log2(max(ratios))))
+    first, second = (int(np.rint(float(ratio) * 2.0**shift)) for ratio in ratios)
+    return (first, second), shift
+
+
+def onnxruntime_add(
+    a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str
+) -> Array:
+    """QLinearAdd of onnxruntime on CPUs with fused multiply-add: b, then a, onto the zero points' part, in float32.
+
+    Source: MlasQLinearAdd (mlas/lib/qladd.cpp). Measured equal on all 65,536 pairs of 33 additions of real models.
+    """
+    ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
+    zeros = [np.float32(item.zero_point[0]) for item in (*inputs, output)]
+    fixed = zeros[2] - _fused(ratios[0], zeros[0], ratios[1] * zeros[1])
+    inner = _fused(np.asarray(b, np.float32), ratios[1], fixed)
+    return saturate(np.rint(_fused(np.asarray(a, np.float32), ratios[0], inner)), dtype)
+
+
+def _fused(x: Any, y: Any, z: Any) -> Any:
+    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
+    return (np.asarray(x, np.float64) * np.float64(y) + np.asarray(z, np.float64)).astype(np.float32)
 
 
 def xnnpack_requantize(stored: Any, source: Quantization, output: Quantization, dtype: str) -> Array:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BUILTIN = {
     "fuse_pad": "a Pad with real zero before a convolution becomes the convolution's own padding",
     "assign_layout": "spatial operators get the target's layout, with the fewest Transposes",
+    "match_add": "additions round as the source's kernel does, for every pair of inputs",
     "store_activations": "8-bit activations are stored as the target's integer type; the real values stay the same",
     "guard_saturation": "weights that the target's kernels would add with saturation are stored as uint8",
     "float_io": "quantized graph inputs and outputs become float, with the conversion inside the graph",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.graph import Op
+from qconvert.arithmetic import xnnpack_add_multipliers
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction, clip_range
+from qconvert.graph import Op, integer_range
+from qconvert.ops import ACTIVATIONS
 
 __all__ = ["WRITERS", "write_same_named"]
 
@@ -13,6 +15,40 @@ __all__ = ["WRITERS", "write_same_named"]
 def write_same_named(op: Op, b: Builder) -> None:
     """An operator that ONNX has under the same name, on real values, without attributes."""
     b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def write_add(op: Op, b: Builder) -> None:
+    """Add of real values, or XNNPACK's integers: (a * multiplier + b * multiplier + half) >> shift, ties up.
+
+    The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift; after the Clip to the type's range a
+    Cast, which drops the fraction of a number that is not negative, is the shift.
+    """
+    if op["fixed_point"] != "xnnpack":
+        write_same_named(op, b)
+        return
+    result = b.tensor(op.outputs[0])
+    quantizations = [b.tensor(name).quantization for name in (*op.inputs, *op.outputs)]
+    first, second, output = (q for q in quantizations if q is not None)
+    multipliers, shift = xnnpack_add_multipliers((first, second), output)
+    low, high = integer_range(result.dtype)
+    offset = 0.5 + int(output.zero_point[0]) - low
+    total = ""
+    for name, quantization, multiplier in zip(op.inputs, (first, second), multipliers, strict=True):
+        factor = multiplier * 2.0**-shift
+        offset -= factor * int(quantization.zero_point[0])
+        wide = b.node("Cast", [b.stored(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+        scaled = b.node("Mul", [wide, b.const(np.float64(factor), f"{result.name}/factor")])[0]
+        total = b.node("Add", [total, scaled])[0] if total else scaled
+    total = b.node("Add", [total, b.const(np.float64(offset), f"{result.name}/offset")])[0]
+    lowest, highest = clip_range(result, ACTIVATIONS[op["activation"]])
+    limits = [b.const(np.float64(value - low), f"{result.name}/limit") for value in (lowest, highest)]
+    clipped = b.node("Clip", [total, *limits])[0]
+    if result.dtype == "uint8":
+        b.node("Cast", [clipped], [result.name], to=ELEMENT_TYPES["uint8"])
+        return
+    whole = b.node("Floor", [clipped])[0]
+    moved = b.node("Add", [whole, b.const(np.float64(low), f"{result.name}/lowest")])[0]
+    b.node("Cast", [moved], [result.name], to=ELEMENT_TYPES[result.dtype])
 
 
 def write_floor_div(op: Op, b: Builder) -> None:
@@ -94,13 +130,14 @@ def write_cast(op: Op, b: Builder) -> None:
     b.node("Cast", [b.stored(op.inputs[0])], op.outputs, to=ELEMENT_TYPES[op["to"]])
 
 
-_SAME = "Add Sub Mul Div Max Min Pow Abs Neg Exp Log Sqrt Sin Cos Round Floor Ceil Sign"
+_SAME = "Sub Mul Div Max Min Pow Abs Neg Exp Log Sqrt Sin Cos Round Floor Ceil Sign"
 _COMPARISONS = "Equal NotEqual Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(_SAME.split(), write_same_named),
     **dict.fromkeys(_COMPARISONS.split(), write_comparison),
     **dict.fromkeys(("And", "Or", "Not"), write_logic),
+    "Add": write_add,
     "FloorDiv": write_floor_div,
     "FloorMod": write_floor_mod,
     "SquaredDifference": write_squared_difference,

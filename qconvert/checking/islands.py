@@ -1,0 +1,101 @@
+"""Cuts an ONNX model at every tensor that the source has too, so that each operator can be fed with the source's own tensors.
+
+A name of the source that the result still has is a cut: whoever reads it gets it as a graph input, whoever writes it writes a graph
+output. Between the cuts stand islands of nodes, one for each operator of the source that kept its output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Array, Tensor
+
+__all__ = ["Islands", "as_stored_in_result", "cut"]
+
+_COMPUTED = "/computed by the result"
+_TO_FIRST = (0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Islands:
+    """The cut model.
+
+    Attributes:
+        model: serialized; its inputs are the source's tensors, by name, as the result stores them.
+        fed: names of its inputs.
+        computed: name of a tensor -> name of the output that holds it as the result computes it.
+        shapes: for each name, the rank-known shape in the result (None for a size known only at run time), or None.
+        dtypes: for each name, the numpy type in the result.
+    """
+
+    model: bytes
+    fed: tuple[str, ...]
+    computed: dict[str, str]
+    shapes: dict[str, tuple[int | None, ...] | None]
+    dtypes: dict[str, str]
+
+
+def cut(model: Any, names: set[str]) -> Islands:
+    """Cuts an onnx.ModelProto at the values called `names`; those that it does not have are ignored."""
+    from onnx import helper, shape_inference
+
+    inferred = shape_inference.infer_shapes(model)
+    known = {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)}
+    constants = {item.name for item in model.graph.initializer}
+    written = {name for node in model.graph.node for name in node.output}
+    cuts = {name for name in names if (name in written or name in known) and name not in constants}
+    untyped = sorted(name for name in cuts if name not in known or not known[name].type.tensor_type.elem_type)
+    if untyped:
+        raise InvalidModelError("has a value whose type cannot be inferred", where=repr(untyped[0]))
+    cut_model = type(model)()
+    cut_model.CopyFrom(model)
+    read = set()
+    for node in cut_model.graph.node:
+        read.update(name for name in node.input if name in cuts)
+        for position, name in enumerate(node.output):
+            if name in cuts:
+                node.output[position] = name + _COMPUTED
+    del cut_model.graph.input[:]
+    del cut_model.graph.output[:]
+    del cut_model.graph.value_info[:]
+    fed = [name for name in sorted(cuts) if name in read]
+    cut_model.graph.input.extend(known[name] for name in fed)
+    computed = {name: name + _COMPUTED for name in sorted(cuts & written)}
+    cut_model.graph.output.extend(
+        helper.make_tensor_value_info(new, known[name].type.tensor_type.elem_type, None) for name, new in computed.items()
+    )
+    return Islands(
+        cut_model.SerializeToString(),
+        tuple(fed),
+        computed,
+        {name: _shape(known[name]) for name in cuts},
+        {name: helper.tensor_dtype_to_np_dtype(known[name].type.tensor_type.elem_type).name for name in cuts},
+    )
+
+
+def _shape(value: Any) -> tuple[int | None, ...] | None:
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim)
+
+
+def as_stored_in_result(tensor: Tensor, data: Array, shape: tuple[int | None, ...] | None, dtype: str) -> Array:
+    """The source's stored values as the result stores them: int8 moved to uint8 or back, channels last to first.
+
+    Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
+    """
+    offset = {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((tensor.dtype, dtype), 0)
+    moved = (data.astype(np.int16) + offset).astype(dtype) if offset else data.astype(dtype)
+    if shape is not None and len(shape) == 4 == moved.ndim and not _fits(moved.shape, shape):
+        permuted = moved.transpose(_TO_FIRST)
+        if _fits(permuted.shape, shape):
+            return permuted
+    return moved
+
+
+def _fits(actual: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return all(w is None or w in (0, a) for a, w in zip(actual, wanted, strict=True))

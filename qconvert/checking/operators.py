@@ -1,0 +1,124 @@
+"""The per-operator check: every operator of the result is fed with the source's own tensors, so that the one that differs is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.checking.classify import CLASSES, Finding, classify
+from qconvert.checking.islands import Islands, as_stored_in_result, cut
+from qconvert.errors import OptionError
+from qconvert.files import map_file
+from qconvert.graph import Array, Graph, Op
+from qconvert.ops import OPS
+from qconvert.plugins import format_of
+
+__all__ = ["OperatorFinding", "check_operators"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFinding:
+    """The worst of one operator output over all runs; fields as in classify.Finding."""
+
+    operator: str
+    output: str
+    verdict: str
+    reason: str
+    equal: float
+    largest: float
+    predicted_rate: float
+    unexplained: int
+
+
+def check_operators(source: Path, result: Path, graph: Graph, feeds: list[dict[str, Array]], kernels: str,
+                    progress: Callable[[str, int, int], None]) -> tuple[OperatorFinding, ...]:  # fmt: skip
+    """A finding for each operator output of the source that the result still has under its name, in the graph's order.
+
+    Args:
+        source: a .tflite file.
+        result: an .onnx file made from it.
+        graph: the source's canonical graph.
+        feeds: stored inputs of each run.
+        kernels: LiteRT's kernels.
+        progress: is called with (what, done, total).
+    """
+    if format_of(source).name != "tflite" or format_of(result).name != "onnx":
+        raise OptionError("operators can be checked from .tflite to .onnx only")
+    from qconvert.formats.onnx.inspection import parse
+    from qconvert.formats.tflite.probe import accepted_copy, with_all_outputs
+    from qconvert.runtimes.litert import LiteRT
+    from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+    model, names = with_all_outputs(accepted_copy(bytes(map_file(source))))
+    probe = LiteRT(model, kernels)
+    islands = cut(parse(result), {name for name, tensor in graph.tensors.items() if not tensor.is_constant})
+    runtime = OnnxRuntime(islands.model)
+    findings: dict[str, OperatorFinding] = {}
+    total = len(feeds) * len(graph.ops)
+    for run, feed in enumerate(feeds):
+        values = dict(feed)
+        values.update(zip(names, probe.run_in_order([feed[name] for name in graph.inputs]), strict=True))
+        fed = {name: as_stored_in_result(graph[name], values[name], islands.shapes[name], islands.dtypes[name]) for name in islands.fed}
+        computed = runtime.run(fed)
+        for position, op in enumerate(graph.ops):
+            _judge(graph, op, values, computed, islands, kernels, findings)
+            progress("operators", run * len(graph.ops) + position + 1, total)
+    return tuple(findings.values())
+
+
+def _judge(graph: Graph, op: Op, values: dict[str, Array], computed: dict[str, Array], islands: Islands, kernels: str,
+           findings: dict[str, OperatorFinding]) -> None:  # fmt: skip
+    """Judges the outputs of one operator; a tensor that the source does not have is worked out for the operators behind it."""
+    missing = [name for name in op.outputs if name not in values]
+    exact = _exact(graph, op, values) if missing or OPS[op.kind].rule in ("real", "convert") and _is_rounded(graph, op) else None
+    for index, name in enumerate(op.outputs):
+        if name in missing:
+            assert exact is not None
+            values[name] = exact[index][1]
+        elif name in islands.computed:
+            back = _as_stored_in_source(graph, name, computed[islands.computed[name]], values[name])
+            real = exact[index][0] if exact is not None else None
+            output = op if index == 0 else replace(op, outputs=op.outputs[index:])
+            found = classify(graph, output, values[name], back, real, kernels)
+            findings[name] = _worse(findings.get(name), op, name, found)
+
+
+def _is_rounded(graph: Graph, op: Op) -> bool:
+    """Whether the operator ends on a grid; concatenating integers of one quantization does not round."""
+    result = graph[op.outputs[0]]
+    if op.kind == "Concat" and all(graph[name].quantization == result.quantization for name in op.inputs):
+        return False
+    return result.is_quantized
+
+
+def _exact(graph: Graph, op: Op, values: dict[str, Array]) -> list[tuple[Array | None, Array]]:
+    from qconvert.checking.evaluate import evaluate_op
+
+    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values[name] for name in op.inputs]
+    return [(found.real, found.stored) for found in evaluate_op(graph, op, inputs)]
+
+
+def _as_stored_in_source(graph: Graph, name: str, data: Array, like: Array) -> Array:
+    """The result's stored values in the source's layout, moved between int8 and uint8 by 128."""
+    if data.ndim == 4 == like.ndim and data.shape != like.shape and data.transpose(0, 2, 3, 1).shape == like.shape:
+        data = data.transpose(0, 2, 3, 1)
+    offset = {("int8", "uint8"): -128, ("uint8", "int8"): 128}.get((graph[name].dtype, data.dtype.name), 0)
+    return np.asarray(data.astype(np.int16) + offset if offset else data)
+
+
+def _worse(old: OperatorFinding | None, op: Op, name: str, new: Finding) -> OperatorFinding:
+    """The two findings of one output joined: the worse verdict, the larger difference, the mean share."""
+    found = OperatorFinding(op.source or op.kind, name, new.verdict, new.reason, new.equal, new.largest, new.predicted_rate, new.unexplained)
+    if old is None:
+        return found
+    worst = max((old, found), key=lambda item: CLASSES.index(item.verdict))
+    return replace(
+        worst,
+        equal=(old.equal + new.equal) / 2,
+        largest=max(old.largest, new.largest),
+        predicted_rate=max(old.predicted_rate, new.predicted_rate),
+        unexplained=old.unexplained + new.unexplained,
+    )
