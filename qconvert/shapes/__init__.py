@@ -63,7 +63,7 @@ def infer(graph: Graph) -> Graph:
 
 
 def merged(name: str, inferred: Shape | None, old: Shape | None) -> Shape | None:
-    """The more exact of two compatible shapes; sizes that neither knows are named after tensor `name` and axis."""
+    """The more exact of two compatible shapes; what neither knows is named after tensor `name` and axis."""
     if inferred is None:
         return old
     known = (UNKNOWN,) * len(inferred) if old is None else old

@@ -49,7 +49,7 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
 
 
 def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
-    """Scales are positive and finite, zero points fit the type, there is one of each for every index or block."""
+    """Scales are positive and finite, zero points fit the type, each index or block has one of each."""
     if tensor.dtype in _NOT_QUANTIZED:
         yield f"is quantized although its type is {tensor.dtype}"
         return
@@ -191,14 +191,11 @@ def _relabels(graph: Graph, op: Op) -> Iterator[str]:
 
 
 def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
-    """Weights are quantized along O; the bias has the scale of the products, input * weight, and no zero point."""
+    """Weights are quantized along O; the bias has the products' scale, input * weight, and no zero point."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
-    if (
-        weights.quantization is not None
-        and weights.quantization.axis not in (None, 0)
-        and not weights.quantization.block_size
-    ):
-        yield f"has weights {weights.name!r} quantized along axis {weights.quantization.axis}, not along their outputs (0)"
+    along = weights.quantization
+    if along is not None and along.axis not in (None, 0) and not along.block_size:
+        yield f"has weights {weights.name!r} quantized along axis {along.axis}, not along their outputs (0)"
     if data.quantization is not None and data.quantization.axis is not None:
         yield f"has data {data.name!r} quantized per axis, which no sum can take"
     if len(op.inputs) < 3 or not op.inputs[2] or data.quantization is None or weights.quantization is None:

@@ -74,7 +74,7 @@ def names(graph: Graph) -> Problems:
 
 
 def _border_names(graph: Graph) -> Problems:
-    """Graph inputs, graph outputs and signatures name tensors that exist; inputs are distinct and no constants."""
+    """Graph inputs, outputs and signatures name tensors that exist; inputs are distinct and no constants."""
     for what, listed in (("input", graph.inputs), ("output", graph.outputs)):
         for name in listed:
             if name not in graph.tensors:
@@ -91,7 +91,7 @@ def _border_names(graph: Graph) -> Problems:
 
 
 def order(graph: Graph) -> Problems:
-    """Operators come after what they read; a cycle, a wrong order and a value never written are told apart."""
+    """Operators come after what they read: a cycle, a wrong order and a value never written."""
     ready = {*graph.inputs} | {tensor.name for tensor in graph.constants()}
     producers = graph.producers()
     for op in graph.ops:
