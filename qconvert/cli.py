@@ -72,8 +72,7 @@ def _convert(source: Path, result: Path, formats: tuple[str, str], options: dict
 @app.command("convert")
 def convert_command(
     source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
-    io_float: FloatOption = False, numerics: NumericsOption = "exact", force: NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
-ForceOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
+    io_float: FloatOption = False, numerics: NumericsOption = "exact", force: ForceOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
     json: JsonOption = False, debug: DebugOption = False,
     source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
     result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
@@ -88,8 +87,7 @@ def _add_pair(source_format: str, result_format: str) -> None:
 
     def pair_command(
         source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
-        io_float: FloatOption = False, numerics: NumericsOption = "exact", force: NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
-ForceOption = False, quiet: QuietOption = False,
+        io_float: FloatOption = False, numerics: NumericsOption = "exact", force: ForceOption = False, quiet: QuietOption = False,
         verbose: VerboseOption = False, json: JsonOption = False, debug: DebugOption = False,
     ) -> None:  # fmt: skip
         options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "numerics": numerics, "force": force}
