@@ -12,7 +12,16 @@ from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
 from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.ops import ACTIVATIONS
 
-__all__ = ["Call", "ExactResult", "Function", "Result", "activated", "channels_first", "channels_last", "spatial_axes"]
+__all__ = [
+    "Call",
+    "ExactResult",
+    "Function",
+    "Result",
+    "activated",
+    "channels_first",
+    "channels_last",
+    "spatial_axes",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +105,9 @@ class Call:
             return dequantize(value, quantization), 1.0
         _, zero_point = scale_and_zero_point(quantization, value.shape)
         scale = quantization.scale.astype(np.float64)
-        return (value.astype(np.int64) - zero_point).astype(np.float64), float(scale[0]) if quantization.axis is None else scale
+        return (value.astype(np.int64) - zero_point).astype(np.float64), float(
+            scale[0]
+        ) if quantization.axis is None else scale
 
     def real_zero(self, index: int = 0) -> Any:
         """The stored value of real zero on input `index`'s grid: what padding is filled with."""

@@ -13,7 +13,9 @@ from qconvert.graph import Array
 __all__ = ["FUNCTIONS", "padding"]
 
 
-def padding(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]) -> list[tuple[int, int]]:
+def padding(
+    call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]
+) -> list[tuple[int, int]]:
     """Elements to pad before and after each spatial dimension."""
     rank = len(sizes)
     mode = call["auto_pad"]
@@ -84,12 +86,15 @@ def conv_transpose(call: Call) -> Array:
     rank = len(kernel)
     extra = call["output_padding"]
     sizes = [
-        (x.shape[1 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + max(extra[i], 0) for i in range(rank)
+        (x.shape[1 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + max(extra[i], 0)
+        for i in range(rank)
     ]
     total = np.zeros((x.shape[0], *sizes, weights.shape[0]))
     for at in product(*map(range, kernel)):
         window = tuple(
-            slice(at[i] * dilations[i], at[i] * dilations[i] + (x.shape[1 + i] - 1) * strides[i] + 1, strides[i])
+            slice(
+                at[i] * dilations[i], at[i] * dilations[i] + (x.shape[1 + i] - 1) * strides[i] + 1, strides[i]
+            )
             for i in range(rank)
         )
         part = _tap(x, weights[(slice(None), slice(None), *at)], call["group"])
@@ -118,4 +123,9 @@ def matmul(call: Call) -> Array:
     return activated(np.asarray(real), call["activation"])
 
 
-FUNCTIONS: dict[str, Function] = {"Conv": conv, "ConvTranspose": conv_transpose, "Gemm": gemm, "MatMul": matmul}
+FUNCTIONS: dict[str, Function] = {
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    "Gemm": gemm,
+    "MatMul": matmul,
+}

@@ -1,0 +1,120 @@
+"""Pools and resizing."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import average_away, average_up, saturate
+from qconvert.checking.evaluate.call import (
+    Call,
+    ExactResult,
+    Function,
+    Result,
+    activated,
+    activated_stored,
+    channels_first,
+    channels_last,
+    spatial_axes,
+)
+from qconvert.checking.evaluate.linear import padding
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Array
+
+__all__ = ["FUNCTIONS"]
+
+
+def _windows(call: Call, values: Array, fill: Any) -> Array:
+    """Channels-last values as [N, *output sizes, C, *kernel], padded with `fill`."""
+    kernel = tuple(call["kernel_shape"])
+    pads = padding(call, values.shape[1:-1], kernel, (1,) * len(kernel))
+    padded = np.pad(values, [(0, 0), *pads, (0, 0)], constant_values=fill)
+    axes = tuple(range(1, 1 + len(kernel)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=axes)
+    return windows[(slice(None), *(slice(None, None, stride) for stride in call["strides"]))]
+
+
+def max_pool(call: Call) -> Array:
+    """MaxPool of ONNX: the largest stored value; padding never wins."""
+    data = call.raw()
+    lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    windows = _windows(call, channels_last(call, data), lowest)
+    largest = windows.max(axis=tuple(range(-len(call["kernel_shape"]), 0)))
+    return activated_stored(call, channels_first(call, largest))
+
+
+def average_pool(call: Call) -> Result:
+    """AveragePool that does not count padding; `ties` rounds x.5 of the stored integers where both sides have one quantization."""
+    data, quantization = channels_last(call, call.raw()), call.quantization()
+    axes = tuple(range(-len(call["kernel_shape"]), 0))
+    ones = np.ones((1, *data.shape[1:-1], 1), np.int64)
+    count = _windows(call, ones, 0).sum(axis=axes)
+    if quantization is None:
+        total = _windows(call, data.astype(np.float64), 0.0).sum(axis=axes)
+        return activated(channels_first(call, total / count), call["activation"])
+    zero_point, scale = int(quantization.zero_point[0]), float(quantization.scale[0])
+    total = _windows(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
+    real = activated(channels_first(call, total / count * scale), call["activation"])
+    if call["ties"] == "even" or call.results[0].quantization != quantization:
+        return real
+    average = average_up if call["ties"] == "up" else average_away
+    stored = saturate(channels_first(call, average(total + zero_point * count, count)), call.results[0].dtype)
+    return ExactResult(real, activated_stored(call, stored))
+
+
+def resize(call: Call) -> Array:
+    """Resize of ONNX to given sizes, linear or nearest, one spatial dimension after the other."""
+    steps, scale = call.factor(0)
+    whole = Fraction(1)
+    for axis, size in zip(spatial_axes(call, steps.ndim), call.ints(1), strict=True):
+        numerators, denominator = _positions(call["coordinate_transformation_mode"], steps.shape[axis], size)
+        if call["mode"] == "nearest":
+            chosen = _nearest(call["nearest_mode"], numerators, denominator)
+            steps = steps.take(np.clip(chosen, 0, steps.shape[axis] - 1), axis)
+        elif call["mode"] == "linear":
+            steps = _interpolate(steps, axis, numerators, denominator)
+            whole *= denominator
+        else:
+            raise UnsupportedError(f"the resize mode {call['mode']!r}", where=str(call.op))
+    return np.asarray(steps / float(whole) * scale)
+
+
+def _positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
+    """Where each output position lies in the input: whole numerators over one denominator, so that ties are exact."""
+    at = np.arange(wanted, dtype=np.int64)
+    if mode == "asymmetric":
+        return at * size, wanted
+    if mode in ("half_pixel", "half_pixel_symmetric") or (mode == "pytorch_half_pixel" and wanted > 1):
+        return (2 * at + 1) * size - wanted, 2 * wanted
+    if mode == "tf_half_pixel_for_nn":
+        return (2 * at + 1) * size, 2 * wanted
+    if mode in ("align_corners", "pytorch_half_pixel"):
+        return (at * (size - 1), wanted - 1) if wanted > 1 else (at, 1)
+    raise UnsupportedError(f"the coordinate transformation {mode!r}")
+
+
+def _nearest(mode: str, numerators: Array, denominator: int) -> Array:
+    """Positions rounded to whole ones, by ONNX's nearest_mode."""
+    rounded = {
+        "floor": (numerators, denominator),
+        "ceil": (numerators + denominator - 1, denominator),
+        "round_prefer_ceil": (2 * numerators + denominator, 2 * denominator),
+        "round_prefer_floor": (2 * numerators + denominator - 1, 2 * denominator),
+    }
+    above, below = rounded[mode]
+    return np.asarray(above // below)
+
+
+def _interpolate(values: Array, axis: int, numerators: Array, denominator: int) -> Array:
+    """Linear interpolation along an axis, times the denominator; outside the input its edge continues."""
+    lower = numerators // denominator
+    shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+    weight = (numerators - lower * denominator).reshape(shape).astype(np.float64)
+    last = values.shape[axis] - 1
+    below, above = (values.take(np.clip(index, 0, last), axis) for index in (lower, lower + 1))
+    return np.asarray(below * (denominator - weight) + above * weight)
+
+
+FUNCTIONS: dict[str, Function] = {"MaxPool": max_pool, "AveragePool": average_pool, "Resize": resize}
