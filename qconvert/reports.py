@@ -82,11 +82,15 @@ def print_check(report: CheckReport) -> None:
         table.add_row(item.name, _share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}", sqnr, top)
     _print(table)
     if report.operators:
-        listed = _table("operator", "output", ">equal", ">largest", ">predicted", "class", "reason")
+        listed = _table("operator", "output", ">equal", ">largest", ">predicted", "class")
+        for column in listed.columns:
+            column.no_wrap = True
+        listed.columns[1].overflow, listed.columns[1].max_width = "ellipsis", 40
         for op in report.operators:
-            listed.add_row(op.operator, op.output, _share(op.equal), f"{op.largest:.6g}", f"{100 * op.predicted_rate:.3g}%", op.verdict, op.reason)
+            cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict)
+            listed.add_row(op.operator, op.output, *cells)
         _print(listed)
-        classes = Counter(op.verdict for op in report.operators)
+        classes = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators)
         _print("; ".join(f"{count} {name}" for name, count in classes.most_common()))
     for text in report.problems:
         _print(f"problem: {text}")

@@ -65,6 +65,8 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
     if wide:  # 16-bit multipliers, and float32 sums in onnxruntime
         return np.maximum(0.02, size * 2.0**-15), np.maximum(0.02, size * 2.0**-20), True
     if op.kind in ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum"):
+        if kernels == "reference" and op.kind in ("ReduceMean", "ReduceSum"):
+            return np.full(exact.shape, 0.51), 10 * fine, True  # rounds the rescaled sum, then the quotient
         if kernels == "reference":
             return fine + _double_rounding(graph, op), 10 * fine, False
         return np.maximum(fine, 4e-4 if op.kind in ("Add", "Sub") else 0), 10 * fine, False
@@ -88,8 +90,10 @@ def _double_rounding(graph: Graph, op: Op) -> float:
     if result is None or any(scale is None for scale in scales):
         return 0.02
     product = float(np.prod([float(np.max(scale.scale)) for scale in scales if scale is not None])) / float(result.scale[0])
-    if op.kind in ("Add", "Sub", "Requantize", "LeakyRelu", "ReduceMean", "ReduceSum"):
-        return 0.06 if op.kind != "Add" and op.kind != "Sub" else 2e-3
+    if op.kind in ("Add", "Sub"):
+        return 2e-3
+    if op.kind in ("Requantize", "LeakyRelu"):
+        return 0.26  # a multiplier between 1/4 and 1/2 has a shift of 1
     shift = max(0, -int(np.frexp(product)[1]))
     return float(2.0 ** -(shift + 1))
 

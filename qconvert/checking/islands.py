@@ -6,6 +6,7 @@ output. Between the cuts stand islands of nodes, one for each operator of the so
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,13 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Tensor
+from qconvert.passes.assign_layout import AMBIGUOUS
 
-__all__ = ["Islands", "as_stored_in_result", "cut"]
+__all__ = ["Islands", "cut"]
 
 _COMPUTED = "/computed by the result"
 _TO_FIRST = (0, 3, 1, 2)
+_TO_LAST = (0, 2, 3, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Islands:
         computed: name of a tensor -> name of the output that holds it as the result computes it.
         shapes: for each name, the rank-known shape in the result (None for a size known only at run time), or None.
         dtypes: for each name, the numpy type in the result.
+        transposed: names that are channels first although their shape does not show it.
     """
 
     model: bytes
@@ -37,13 +41,35 @@ class Islands:
     computed: dict[str, str]
     shapes: dict[str, tuple[int | None, ...] | None]
     dtypes: dict[str, str]
+    transposed: frozenset[str]
+
+    def as_stored_in_result(self, tensor: Tensor, data: Array) -> Array:
+        """The source's stored values as the result stores them: int8 moved to uint8 or back, channels last to first.
+
+        Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
+        """
+        moved = _shifted(data, tensor.dtype, self.dtypes[tensor.name])
+        shape = self.shapes[tensor.name]
+        if moved.ndim != 4 or shape is None or len(shape) != 4:
+            return moved
+        permuted = moved.transpose(_TO_FIRST)
+        if tensor.name in self.transposed or (not _fits(moved.shape, shape) and _fits(permuted.shape, shape)):
+            return permuted
+        return moved
+
+    def as_stored_in_source(self, tensor: Tensor, data: Array, like: Array) -> Array:
+        """What the result computed, in the layout and storage of the source's values `like`."""
+        if data.ndim == 4 == like.ndim and (tensor.name in self.transposed or data.shape != like.shape):
+            back = data.transpose(_TO_LAST)
+            data = back if back.shape == like.shape else data
+        return _shifted(data, self.dtypes[tensor.name], tensor.dtype)
 
 
 def cut(model: Any, names: set[str]) -> Islands:
     """Cuts an onnx.ModelProto at the values called `names`; those that it does not have are ignored."""
     from onnx import helper, shape_inference
 
-    inferred = shape_inference.infer_shapes(model)
+    inferred = shape_inference.infer_shapes(model, data_prop=True)
     known = {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)}
     constants = {item.name for item in model.graph.initializer}
     written = {name for node in model.graph.node for name in node.output}
@@ -74,7 +100,18 @@ def cut(model: Any, names: set[str]) -> Islands:
         computed,
         {name: _shape(known[name]) for name in cuts},
         {name: helper.tensor_dtype_to_np_dtype(known[name].type.tensor_type.elem_type).name for name in cuts},
+        frozenset(_transposed(model)),
     )
+
+
+def _transposed(model: Any) -> list[str]:
+    """What the result's own metadata say of layouts."""
+    text = next((item.value for item in model.metadata_props if item.key == AMBIGUOUS), "[]")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def _shape(value: Any) -> tuple[int | None, ...] | None:
@@ -83,18 +120,10 @@ def _shape(value: Any) -> tuple[int | None, ...] | None:
     return tuple(d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim)
 
 
-def as_stored_in_result(tensor: Tensor, data: Array, shape: tuple[int | None, ...] | None, dtype: str) -> Array:
-    """The source's stored values as the result stores them: int8 moved to uint8 or back, channels last to first.
-
-    Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
-    """
-    offset = {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((tensor.dtype, dtype), 0)
-    moved = (data.astype(np.int16) + offset).astype(dtype) if offset else data.astype(dtype)
-    if shape is not None and len(shape) == 4 == moved.ndim and not _fits(moved.shape, shape):
-        permuted = moved.transpose(_TO_FIRST)
-        if _fits(permuted.shape, shape):
-            return permuted
-    return moved
+def _shifted(data: Array, have: str, want: str) -> Array:
+    """Stored values moved by 128 between int8 and uint8."""
+    offset = {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((have, want), 0)
+    return np.asarray((data.astype(np.int16) + offset).astype(want) if offset else data)
 
 
 def _fits(actual: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from qconvert.checking.classify import CLASSES, Finding, classify
-from qconvert.checking.islands import Islands, as_stored_in_result, cut
+from qconvert.checking.islands import Islands, cut
 from qconvert.errors import OptionError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Op
@@ -61,7 +59,7 @@ def check_operators(source: Path, result: Path, graph: Graph, feeds: list[dict[s
     for run, feed in enumerate(feeds):
         values = dict(feed)
         values.update(zip(names, probe.run_in_order([feed[name] for name in graph.inputs]), strict=True))
-        fed = {name: as_stored_in_result(graph[name], values[name], islands.shapes[name], islands.dtypes[name]) for name in islands.fed}
+        fed = {name: islands.as_stored_in_result(graph[name], values[name]) for name in islands.fed}
         computed = runtime.run(fed)
         for position, op in enumerate(graph.ops):
             _judge(graph, op, values, computed, islands, kernels, findings)
@@ -79,7 +77,7 @@ def _judge(graph: Graph, op: Op, values: dict[str, Array], computed: dict[str, A
             assert exact is not None
             values[name] = exact[index][1]
         elif name in islands.computed:
-            back = _as_stored_in_source(graph, name, computed[islands.computed[name]], values[name])
+            back = islands.as_stored_in_source(graph[name], computed[islands.computed[name]], values[name])
             real = exact[index][0] if exact is not None else None
             output = op if index == 0 else replace(op, outputs=op.outputs[index:])
             found = classify(graph, output, values[name], back, real, kernels)
@@ -99,14 +97,6 @@ def _exact(graph: Graph, op: Op, values: dict[str, Array]) -> list[tuple[Array |
 
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values[name] for name in op.inputs]
     return [(found.real, found.stored) for found in evaluate_op(graph, op, inputs)]
-
-
-def _as_stored_in_source(graph: Graph, name: str, data: Array, like: Array) -> Array:
-    """The result's stored values in the source's layout, moved between int8 and uint8 by 128."""
-    if data.ndim == 4 == like.ndim and data.shape != like.shape and data.transpose(0, 2, 3, 1).shape == like.shape:
-        data = data.transpose(0, 2, 3, 1)
-    offset = {("int8", "uint8"): -128, ("uint8", "int8"): 128}.get((graph[name].dtype, data.dtype.name), 0)
-    return np.asarray(data.astype(np.int16) + offset if offset else data)
 
 
 def _worse(old: OperatorFinding | None, op: Op, name: str, new: Finding) -> OperatorFinding:

@@ -8,6 +8,7 @@ readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov,
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -19,8 +20,10 @@ from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
 from qconvert.passes.layout.roles import RANK, Role, role
 from qconvert.plugins import Target
 
-__all__ = ["run"]
+__all__ = ["AMBIGUOUS", "run"]
 
+#: Metadata key: a JSON list of tensors that are transposed although their shape does not show it.
+AMBIGUOUS = "layout.transposed"
 _PERMS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
 
@@ -146,7 +149,13 @@ class _Rewriter:
                 self._operator(op)
         for name in self._graph.outputs:
             self._deliver(name)
-        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
+        metadata = {**self._graph.metadata, AMBIGUOUS: json.dumps(self._ambiguous())}
+        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops, metadata=metadata)
+
+    def _ambiguous(self) -> list[str]:
+        """Tensors that changed layout although their shape stayed the same: a reader of the result could not tell."""
+        moved = [name for (name, label), new in self._stored.items() if label == 1 and new == name and self._graph[name].rank == RANK]
+        return [name for name in moved if self._graph[name].shape == self._tensors[name].shape and not _is_trivial(self._graph[name])]
 
     def _define(self, name: str, label: int) -> str:
         """The name of a tensor that is about to be written with `label`; outputs keep theirs for the layout they must have."""

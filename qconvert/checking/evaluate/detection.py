@@ -11,18 +11,28 @@ __all__ = ["FUNCTIONS"]
 
 
 def detection_postprocess(call: Call) -> list[Array]:
-    """(box encodings, class scores, anchors) -> boxes, classes, scores, count; rows that are not used are zero."""
+    """(box encodings, class scores, anchors) -> boxes, classes, scores, count.
+
+    Rows that are not used are zero here; the kernel leaves them as they were. The count is of boxes, not of rows.
+    """
     boxes = _decode(call)
     scores = call.values(1)[0]
     # Models may have a background class in front, which is never detected.
     scores = scores[:, scores.shape[-1] - call["num_classes"] :]
-    chosen = _regular(call, boxes, scores) if call["use_regular_nms"] else _fast(call, boxes, scores)
-    rows = call["max_detections"]
-    rows *= 1 if call["use_regular_nms"] else min(call["max_classes_per_detection"], call["num_classes"])
-    result = np.zeros((rows, 6))
-    for row, (box, category) in enumerate(chosen[:rows]):
+    chosen, count = _regular(call, boxes, scores) if call["use_regular_nms"] else _fast(call, boxes, scores)
+    result = np.zeros((_rows(call), 6))
+    for row, (box, category) in enumerate(chosen[: len(result)]):
         result[row] = (*boxes[box], category, scores[box, category])
-    return [result[None, :, :4], result[None, :, 4], result[None, :, 5], np.array([float(len(chosen))])]
+    return [result[None, :, :4], result[None, :, 4], result[None, :, 5], np.array([float(count)])]
+
+
+def _rows(call: Call) -> int:
+    """How many rows the outputs have: what the graph says, or as many as can be filled."""
+    shape = call.results[0].static_shape
+    if shape is not None:
+        return shape[1]
+    classes = 1 if call["use_regular_nms"] else min(call["max_classes_per_detection"], call["num_classes"])
+    return int(call["max_detections"] * classes)
 
 
 def _decode(call: Call) -> Array:
@@ -57,15 +67,15 @@ def _suppress(call: Call, boxes: Array, scores: Array, limit: int) -> list[int]:
     return kept
 
 
-def _fast(call: Call, boxes: Array, scores: Array) -> list[tuple[int, int]]:
+def _fast(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, int]], int]:
     """One suppression over the best score of each box; then the best classes of each box that is left."""
     count = min(call["max_classes_per_detection"], call["num_classes"])
     classes = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     kept = _suppress(call, boxes, scores.max(axis=1), call["max_detections"])
-    return [(box, int(category)) for box in kept for category in classes[box]]
+    return [(box, int(category)) for box in kept for category in classes[box]], len(kept)
 
 
-def _regular(call: Call, boxes: Array, scores: Array) -> list[tuple[int, int]]:
+def _regular(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, int]], int]:
     """One suppression for each class; then the best of all."""
     found: list[tuple[int, int]] = []
     for category in range(scores.shape[1]):
@@ -73,7 +83,7 @@ def _regular(call: Call, boxes: Array, scores: Array) -> list[tuple[int, int]]:
         found += [(box, category) for box in kept]
         found.sort(key=lambda item: -scores[item])
         found = found[: call["max_detections"]]
-    return found
+    return found, len(found)
 
 
 FUNCTIONS: dict[str, Function] = {"DetectionPostProcess": detection_postprocess}

@@ -15,14 +15,7 @@ def write_resize(op: Op, b: Builder) -> None:
     """Resize of channels-first data: real values if it interpolates, stored integers if it takes the nearest."""
     require_channels_first(op, b)
     name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    shape = data.shape or ()
-    if all(isinstance(size, int) for size in shape[:2]):
-        front = b.const(np.array(shape[:2], np.int64), f"{name}/batch_and_channels")
-    else:
-        whole = b.node("Shape", [b.stored(data.name)], hint=f"{name}/input_shape")[0]
-        ends = [b.const(np.array([v], np.int64), f"{name}/bound") for v in (0, 2)]
-        front = b.node("Slice", [whole, *ends], hint=f"{name}/batch_and_channels")[0]
-    sizes = b.node("Concat", [front, b.stored(op.inputs[1])], hint=f"{name}/sizes", axis=0)[0]
+    sizes = _resize_sizes(op, b)
     attributes = {
         "mode": op["mode"],
         "coordinate_transformation_mode": op["coordinate_transformation_mode"],
@@ -35,6 +28,22 @@ def write_resize(op: Op, b: Builder) -> None:
         b.rename(resized, name)
     else:
         b.finish(op, resized)
+
+
+def _resize_sizes(op: Op, b: Builder) -> str:
+    """All four sizes of a Resize's result: a constant if they are known, else batch and channels of the data, then input 1."""
+    name, data = op.outputs[0], b.tensor(op.inputs[0])
+    front, spatial = (data.shape or ())[:2], b.graph.constant(op.inputs[1])
+    known = all(isinstance(size, int) for size in front)
+    if known and spatial is not None:
+        return b.const(np.array([*front, *spatial.reshape(-1)], np.int64), f"{name}/sizes")
+    if known:
+        fixed = b.const(np.array(front, np.int64), f"{name}/batch_and_channels")
+    else:
+        whole = b.node("Shape", [b.stored(data.name)], hint=f"{name}/input_shape")[0]
+        ends = [b.const(np.array([v], np.int64), f"{name}/bound") for v in (0, 2)]
+        fixed = b.node("Slice", [whole, *ends], hint=f"{name}/batch_and_channels")[0]
+    return b.node("Concat", [fixed, b.stored(op.inputs[1])], hint=f"{name}/sizes", axis=0)[0]
 
 
 def write_space_to_depth(op: Op, b: Builder) -> None:
