@@ -107,7 +107,7 @@ def xnnpack_leaky_relu(
     steps = np.asarray(stored, np.int64) - source.zero_point[0]
     positive = np.float32(source.scale[0]) / np.float32(output.scale[0])
     negative = positive * np.float32(alpha)
-    multiplier = np.where(steps < 0, np.rint(256 * negative), np.rint(256 * positive)).astype(np.int64)
+    multiplier = np.where(steps < 0, int(np.rint(256 * negative)), int(np.rint(256 * positive)))
     return saturate(shift_half_up(steps * multiplier, 8) + output.zero_point[0], dtype)
 
 

@@ -78,7 +78,7 @@ def gelu(call: Call) -> Array:
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, small) / (1 + small)
+    return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
 
 
 def softmax(call: Call) -> Array:

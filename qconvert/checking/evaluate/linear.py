@@ -67,12 +67,13 @@ def conv(call: Call) -> Array:
         for size, taps, dilation, stride in zip(x.shape[1:-1], kernel, dilations, strides, strict=True)
     ]
     total = np.zeros((x.shape[0] * math.prod(sizes), weights.shape[0]))
+    kernels = np.moveaxis(weights, (0, 1), (-2, -1))
     for at in product(*map(range, kernel)):
         window = tuple(
             slice(i * dilation, i * dilation + (size - 1) * stride + 1, stride)
             for i, dilation, size, stride in zip(at, dilations, sizes, strides, strict=True)
         )
-        total += _tap(x[(slice(None), *window)], weights[(slice(None), slice(None), *at)], call["group"])
+        total += _tap(x[(slice(None), *window)], kernels[at], call["group"])
     real = _with_bias(call, total, np.asarray(x_scale * w_scale)).reshape(x.shape[0], *sizes, -1)
     return activated(channels_first(call, real), call["activation"])
 
@@ -90,6 +91,7 @@ def conv_transpose(call: Call) -> Array:
         for i in range(rank)
     ]
     total = np.zeros((x.shape[0], *sizes, weights.shape[0]))
+    kernels = np.moveaxis(weights, (0, 1), (-2, -1))
     for at in product(*map(range, kernel)):
         window = tuple(
             slice(
@@ -97,7 +99,7 @@ def conv_transpose(call: Call) -> Array:
             )
             for i in range(rank)
         )
-        part = _tap(x, weights[(slice(None), slice(None), *at)], call["group"])
+        part = _tap(x, kernels[at], call["group"])
         total[(slice(None), *window)] += part.reshape(*x.shape[:-1], -1)
     pads = call["pads"]
     crop = tuple(slice(pads[i], sizes[i] - pads[rank + i]) for i in range(rank))

@@ -152,7 +152,7 @@ def gather_nd(call: Call) -> Array:
     data, indices, batch = call.raw(), call.raw(1).astype(np.int64), call["batch_dims"]
     grid = np.indices(indices.shape[:batch], sparse=True) if batch else ()
     own = [axis.reshape(axis.shape + (1,) * (indices.ndim - 1 - batch)) for axis in grid]
-    return data[(*own, *np.moveaxis(indices, -1, 0))]
+    return np.asarray(data[(*own, *np.moveaxis(indices, -1, 0))])
 
 
 _REDUCTIONS = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -184,7 +184,7 @@ def one_hot(call: Call) -> Array:
     indices = np.where(indices < 0, indices + depth, indices)
     axis = call["axis"] % (indices.ndim + 1)
     codes = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(indices.ndim + 1)])
-    return values[(np.expand_dims(indices, axis) == codes).astype(np.int64)]
+    return np.asarray(values[(np.expand_dims(indices, axis) == codes).astype(np.int64)])
 
 
 def range_(call: Call) -> Array:
