@@ -85,7 +85,8 @@ def print_check(report: CheckReport) -> None:
         listed = _table("operator", "output", ">equal", ">largest", ">predicted", "class")
         for column in listed.columns:
             column.no_wrap = True
-        listed.columns[1].overflow, listed.columns[1].max_width = "ellipsis", 40
+        listed.columns[1].overflow, listed.columns[1].ratio = "ellipsis", 1
+        listed.expand = True
         for op in report.operators:
             cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict)
             listed.add_row(op.operator, op.output, *cells)

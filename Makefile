@@ -1,0 +1,34 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO := build/demo
+MODEL := fixtures/tiny_resnet_cifar10_int8.tflite
+
+.PHONY: demo test lint bench clean
+
+demo: $(STAMP)
+	mkdir -p $(DEMO)
+	$(BIN)/qconvert tflite2onnx $(MODEL) $(DEMO)/resnet.onnx --force
+	$(BIN)/qconvert check $(MODEL) $(DEMO)/resnet.onnx --per-op
+	$(BIN)/qconvert inspect $(DEMO)/resnet.onnx
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/tflite2onnx.py
+
+clean:
+	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
