@@ -1,4 +1,4 @@
-"""The canonical graph on disk: a safetensors file whose metadata hold the graph as JSON (docs/qgraph.schema.json)."""
+"""The canonical graph on disk: a safetensors file with the graph as JSON (docs/qgraph.schema.json)."""
 
 from __future__ import annotations
 
@@ -26,4 +26,8 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    return [Format("qgraph", (".qgraph",), "qconvert's own graph (safetensors and JSON)", read=_read, write=_write)]
+    return [
+        Format(
+            "qgraph", (".qgraph",), "qconvert's own graph (safetensors and JSON)", read=_read, write=_write
+        )
+    ]

@@ -1,7 +1,7 @@
-""".qgraph -> Graph. Constants are views on the memory-mapped file.
+""".qgraph -> Graph. Constants are read-only views on the memory-mapped file.
 
-safetensors' own numpy loader copies; its header is simple (https://github.com/huggingface/safetensors#format) and is read here:
-8 bytes of length, JSON with type, shape and byte range of each array, then the data.
+safetensors' own numpy loader copies; its header (https://github.com/huggingface/safetensors#format) is simple
+and is read here: 8 bytes of length, JSON with type, shape and byte range of each array, then the data without gaps.
 """
 
 from __future__ import annotations
@@ -14,45 +14,50 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidGraphError, InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.qgraph.document import from_document
-from qconvert.formats.qgraph.writer import STORED_AS
 from qconvert.graph import Array, Graph, numpy_dtype
 
 __all__ = ["read"]
 
-_LARGEST_HEADER = 2**28
+_LARGEST_HEADER = 100_000_000  # safetensors' own limit
+_MOST_ELEMENTS = 2**40
+_MAX_RANK = 64
 _TYPES = {
-    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
-    "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",
+    "U32": "uint32", "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "C64": "complex64",
 }  # fmt: skip
 
 
 def read(path: Path) -> Graph:
-    """The graph in a .qgraph file; raises InvalidModelError if the file is damaged, and the graph is validated."""
+    """The graph in a .qgraph file.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is damaged, or its graph breaks an invariant.
+    """
     data = map_file(path)
     header, start = _header(data)
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("qgraph"), str):
         raise InvalidModelError("a safetensors file without a graph in its metadata")
-    document = _json(metadata["qgraph"], "the graph document")
-    arrays = {name: _array(data, start, name, entry) for name, entry in header.items()}
-    names = document.get("tensors", []) if isinstance(document, dict) else []
-    for item in names if isinstance(names, list) else []:
-        if isinstance(item, dict) and item.get("dtype") in STORED_AS and item.get("name") in arrays:
-            arrays[item["name"]] = arrays[item["name"]].view(numpy_dtype(item["dtype"]))
-    graph = from_document(document, arrays)
-    graph.validate()
+    graph = from_document(_json(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
+    try:
+        graph.validate()
+    except InvalidGraphError as error:
+        raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where) from error
     return graph
 
 
 def _header(data: mmap.mmap) -> tuple[dict[str, Any], int]:
+    """The JSON in front, and where the data begin."""
     if len(data) < 8:
-        raise InvalidModelError(f"the file has {len(data)} bytes, too few for a header")
+        raise InvalidModelError(f"the file has {len(data)} bytes, too few for a safetensors header")
     length = int.from_bytes(data[:8], "little")
     if length > min(len(data) - 8, _LARGEST_HEADER):
-        raise InvalidModelError(f"the header claims {length} bytes of {len(data)}")
+        raise InvalidModelError(f"the header claims {length} bytes in a file of {len(data)}")
     header = _json(data[8 : 8 + length], "the header")
     if not isinstance(header, dict):
         raise InvalidModelError("the header is no JSON object")
@@ -60,20 +65,63 @@ def _header(data: mmap.mmap) -> tuple[dict[str, Any], int]:
 
 
 def _json(text: str | bytes, what: str) -> Any:
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key occurs twice")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=distinct)
     except (ValueError, RecursionError) as error:
         raise InvalidModelError(f"{what} is no JSON: {error}") from error
 
 
-def _array(data: mmap.mmap, start: int, name: str, entry: Any) -> Array:
-    """One array as a view; its bytes must lie inside the file and be as many as type and shape say."""
-    try:
-        dtype, shape = numpy_dtype(_TYPES[entry["dtype"]]), tuple(int(size) for size in entry["shape"])
-        first, last = (int(value) for value in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidModelError(f"its entry in the header is damaged: {error}", where=repr(name)) from error
+def _arrays(data: mmap.mmap, start: int, header: dict[str, Any]) -> dict[str, Array]:
+    """Every array as a view. Their bytes follow each other without gap or overlap and fill the file."""
+    entries = {key: _entry(key, value) for key, value in header.items()}
+    position = 0
+    for key, (_, _, first, last) in sorted(entries.items(), key=lambda item: item[1][2:]):
+        if first != position:
+            raise InvalidModelError(
+                f"its bytes start at {first}, the bytes before it end at {position}", where=repr(key)
+            )
+        position = last
+    if position != len(data) - start:
+        raise InvalidModelError(
+            f"the header describes {position} bytes of data, the file holds {len(data) - start}"
+        )
+    return {
+        key: _view(data, key, dtype, shape, start + first)
+        for key, (dtype, shape, first, _) in entries.items()
+    }
+
+
+def _entry(key: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    """Type, shape and byte range of one array; the range must be as long as type and shape say."""
+    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+        raise InvalidModelError(
+            "its entry in the header is not dtype, shape and data_offsets", where=repr(key)
+        )
+    name, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [None]
+    if not isinstance(name, str) or name not in _TYPES:
+        raise InvalidModelError(f"the type {name!r} is unknown", where=repr(key))
+    if any(type(number) is not int or number < 0 for number in numbers) or len(offsets) != 2:
+        raise InvalidModelError("its shape or its data_offsets are no lists of sizes", where=repr(key))
+    if len(shape) > _MAX_RANK or math.prod(size for size in shape if size) > _MOST_ELEMENTS:
+        raise InvalidModelError(f"rank {len(shape)}, or more than 2^40 elements", where=repr(key))
+    dtype, (first, last) = numpy_dtype(_TYPES[name]), offsets
+    if last - first != math.prod(shape) * dtype.itemsize:
+        raise InvalidModelError(f"bytes {first} to {last} do not hold {shape} of {dtype}", where=repr(key))
+    return dtype, tuple(shape), first, last
+
+
+def _view(data: mmap.mmap, key: str, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> Array:
     count = math.prod(shape)
-    if any(size < 0 for size in shape) or not 0 <= first <= last <= len(data) - start or last - first != count * dtype.itemsize:
-        raise InvalidModelError(f"bytes {first} to {last} do not hold {shape} of {dtype}", where=repr(name))
-    return np.frombuffer(data, dtype, count, start + first).reshape(shape) if count else np.zeros(shape, dtype)
+    if not count:
+        return np.zeros(shape, dtype)
+    stored = np.frombuffer(data, np.uint8, count * dtype.itemsize, offset)
+    if dtype == np.bool_ and (stored > 1).any():
+        raise InvalidModelError("a truth value is neither 0 nor 1", where=repr(key))
+    return stored.view(dtype).reshape(shape)

@@ -9,27 +9,45 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import UnsupportedError
-from qconvert.formats.qgraph.document import to_document
+from qconvert.errors import FileAccessError, OptionError, UnsupportedError
+from qconvert.formats.qgraph.document import STORED_AS, data_keys, to_document
 from qconvert.graph import Graph
 
-__all__ = ["STORED_AS", "write"]
-
-#: Types that safetensors does not have -> the one-byte type under which they are stored; the document says what they are.
-STORED_AS = {"int2": "int8", "int4": "int8", "uint4": "uint8"}
+__all__ = ["write"]
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
-    """Writes the graph; `options` may hold "provenance" (str -> str), which joins the metadata."""
+    """Writes the graph to `path`.
+
+    Args:
+        graph: what to write.
+        path: the file.
+        options: "provenance" (str -> str) joins the metadata; an "opset" other than 0 is refused.
+
+    Raises:
+        FileAccessError: the file cannot be written.
+        OptionError: an ONNX opset is asked for.
+        UnsupportedError: a constant string is no text.
+    """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
+    if options.get("opset"):
+        raise OptionError("a .qgraph file has no opset")
     arrays = {}
-    for tensor in graph.constants():
+    for name, key in data_keys(graph).items():
+        tensor = graph[name]
         assert tensor.data is not None
-        if tensor.dtype == "string":
-            raise UnsupportedError("constant strings cannot be stored", where=repr(tensor.name))
-        data = tensor.data.astype(STORED_AS[tensor.dtype]) if tensor.dtype in STORED_AS else tensor.data
-        arrays[tensor.name] = np.ascontiguousarray(data)
+        stored = tensor.data.astype(STORED_AS[tensor.dtype]) if tensor.dtype in STORED_AS else tensor.data
+        arrays[key] = np.asarray(stored, order="C")
+    for tensor in graph.constants():
+        if tensor.dtype == "string" and not all(isinstance(value, str) for value in tensor.data.flat):  # type: ignore[union-attr]
+            raise UnsupportedError(
+                "constant strings that are no text cannot be stored", where=f"tensor {tensor.name!r}"
+            )
     document = to_document(graph)
     document["metadata"].update(options.get("provenance") or {})
-    save_file(arrays, path, metadata={"qgraph": json.dumps(document)})
+    try:
+        save_file(arrays, path, metadata={"qgraph": json.dumps(document, allow_nan=False)})
+    except SafetensorError as error:
+        raise FileAccessError(f"cannot be written: {error}", file=str(path)) from error
