@@ -66,7 +66,10 @@ def _verdict(graph: Graph, op: Op, target: Target) -> tuple[bool, str]:
     if dtypes is None:
         return False, f"{target.name} has no integer kernel for {op.kind}: it runs in float between Dequantize and Quantize"
     if data.dtype not in dtypes:
-        return False, f"{target.name} has no integer kernel for {data.dtype} data: it runs in float between Dequantize and Quantize"
+        return (
+            False,
+            f"{target.name} has no integer kernel for {data.dtype} data: it runs in float between Dequantize and Quantize",
+        )
     if op.kind == "MatMul" and graph[op.outputs[0]].quantization is None:
         return False, "its result is float"
     return True, "integer kernel"

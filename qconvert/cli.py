@@ -51,11 +51,13 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:  # fmt: skip
+def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
     """Options of the program itself."""
 
 
-def _convert(source: Path, result: Path, formats: tuple[str, str], options: dict[str, Any], quiet: bool, verbose: bool, as_json: bool) -> None:  # fmt: skip
+def _convert(
+    source: Path, result: Path, formats: tuple[str, str], options: dict[str, Any], quiet: bool, verbose: bool, as_json: bool
+) -> None:
     from qconvert import convert
 
     report = convert(source, result, source_format=formats[0], result_format=formats[1], **options)
@@ -71,14 +73,30 @@ def _convert(source: Path, result: Path, formats: tuple[str, str], options: dict
 
 @app.command("convert")
 def convert_command(
-    source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
-    io_float: FloatOption = False, numerics: NumericsOption = "exact", force: ForceOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
-    json: JsonOption = False, debug: DebugOption = False,
+    source: Source,
+    result: Result,
+    target: TargetOption = "",
+    opset: OpsetOption = 0,
+    io_layout: LayoutOption = "",
+    io_float: FloatOption = False,
+    numerics: NumericsOption = "exact",
+    force: ForceOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
     source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
     result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
-) -> None:  # fmt: skip
+) -> None:
     """Convert a model to another format; suffixes say which."""
-    options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "numerics": numerics, "force": force}
+    options = {
+        "target": target,
+        "opset": opset,
+        "io_layout": io_layout,
+        "io_float": io_float,
+        "numerics": numerics,
+        "force": force,
+    }
     _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
 
 
@@ -86,11 +104,27 @@ def _add_pair(source_format: str, result_format: str) -> None:
     """Adds the command `{source}2{result}`: convert with both formats given."""
 
     def pair_command(
-        source: Source, result: Result, target: TargetOption = "", opset: OpsetOption = 0, io_layout: LayoutOption = "",
-        io_float: FloatOption = False, numerics: NumericsOption = "exact", force: ForceOption = False, quiet: QuietOption = False,
-        verbose: VerboseOption = False, json: JsonOption = False, debug: DebugOption = False,
-    ) -> None:  # fmt: skip
-        options = {"target": target, "opset": opset, "io_layout": io_layout, "io_float": io_float, "numerics": numerics, "force": force}
+        source: Source,
+        result: Result,
+        target: TargetOption = "",
+        opset: OpsetOption = 0,
+        io_layout: LayoutOption = "",
+        io_float: FloatOption = False,
+        numerics: NumericsOption = "exact",
+        force: ForceOption = False,
+        quiet: QuietOption = False,
+        verbose: VerboseOption = False,
+        json: JsonOption = False,
+        debug: DebugOption = False,
+    ) -> None:
+        options = {
+            "target": target,
+            "opset": opset,
+            "io_layout": io_layout,
+            "io_float": io_float,
+            "numerics": numerics,
+            "force": force,
+        }
         _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
 
     app.command(f"{source_format}2{result_format}", help=f"Convert {source_format} to {result_format}.")(pair_command)
@@ -100,7 +134,9 @@ def _add_pair(source_format: str, result_format: str) -> None:
 def check_command(
     source: Source,
     result: Annotated[Path, typer.Argument(help="The converted model.")],
-    inputs: Annotated[list[str] | None, typer.Option("--inputs", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--inputs", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: Annotated[Kernels, typer.Option("--kernels", help="LiteRT kernels to compare with.")] = Kernels.default,
     per_op: Annotated[bool, typer.Option("--per-op", help="Feed each operator with the source's own tensors.")] = False,
@@ -109,16 +145,23 @@ def check_command(
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run source and result in their own runtimes and say how equal they are. Exit code 1 if something is unexplained."""
     from qconvert import check
     from qconvert.reports import check_document, print_check, progress
 
     with progress(quiet or json) as step:
         report = check(
-            source, result, inputs=inputs or [], samples=samples, kernels=kernels.value, per_op=per_op,
-            max_lsb=None if max_lsb < 0 else max_lsb, seed=seed, progress=step,
-        )  # fmt: skip
+            source,
+            result,
+            inputs=inputs or [],
+            samples=samples,
+            kernels=kernels.value,
+            per_op=per_op,
+            max_lsb=None if max_lsb < 0 else max_lsb,
+            seed=seed,
+            progress=step,
+        )
     if json:
         typer.echo(json_module.dumps(check_document(report), indent=2))
     elif not quiet:

@@ -56,7 +56,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in ("int2", "int4", "uint4", "bfloat16"):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        packed: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return packed
     return np.dtype(name)
 
 
@@ -254,9 +255,7 @@ class Graph:
     def constants(self) -> Iterator[Tensor]:
         return (tensor for tensor in self.tensors.values() if tensor.is_constant)
 
-    def evolve(
-        self, *, tensors: Iterable[Tensor] = (), ops: Iterable[Op] | None = None, **changes: Any
-    ) -> Graph:
+    def evolve(self, *, tensors: Iterable[Tensor] = (), ops: Iterable[Op] | None = None, **changes: Any) -> Graph:
         """A copy with some tensors added or replaced (by name), other operators, or other fields.
 
         Tensors that no operator, input or output names any more are dropped.

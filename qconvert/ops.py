@@ -65,16 +65,20 @@ class OpSpec:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-_ACT = {"activation": ""}
-_LAYOUT = {"data_format": REQUIRED}
-_WINDOW = {"strides": REQUIRED, "pads": REQUIRED, "auto_pad": "NOTSET", **_LAYOUT, **_ACT}
-_CONV = {"dilations": REQUIRED, "group": 1, **_WINDOW}
-_KEEP = {"keepdims": 1}
+_ACT: dict[str, Any] = {"activation": ""}
+_LAYOUT: dict[str, Any] = {"data_format": REQUIRED}
+_WINDOW: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "auto_pad": "NOTSET", **_LAYOUT, **_ACT}
+_CONV: dict[str, Any] = {"dilations": REQUIRED, "group": 1, **_WINDOW}
+_KEEP: dict[str, Any] = {"keepdims": 1}
 
 
-def _spec(kind: str, shape: str, rule: str = "real", inputs: Any = 1, outputs: Any = 1, data: int = -1, **attributes: Any) -> OpSpec:  # fmt: skip
-    pair = (lambda n: n if isinstance(n, tuple) else (n, n))
-    return OpSpec(kind, shape, rule, pair(inputs), pair(outputs), data, attributes)
+def _spec(kind: str, shape: str, rule: str = "real", inputs: Any = 1, outputs: Any = 1, data: int = -1, **attributes: Any) -> OpSpec:
+    return OpSpec(kind, shape, rule, _span(inputs), _span(outputs), data, attributes)
+
+
+def _span(count: Any) -> tuple[int, int]:
+    """A number of inputs or outputs as (fewest, most)."""
+    return (count, count) if isinstance(count, int) else (count[0], count[1])
 
 
 def _family(kinds: str, shape: str, rule: str = "real", **more: Any) -> list[OpSpec]:

@@ -89,11 +89,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named rewriting Graph -> Graph, with one line that says what it changes."""
+    """A named rewriting: (graph, target, options of its own) -> the new graph and, in words, what was changed."""
 
     name: str
     summary: str
-    run: Callable[..., Graph]
+    run: Callable[..., tuple[Graph, tuple[str, ...]]]
 
 
 class Hooks:
@@ -205,9 +205,7 @@ def format_of(path: Path) -> Format:
         if path.suffix.lower() in candidate.suffixes:
             return candidate
     known = ", ".join(suffix for item in formats().values() for suffix in item.suffixes)
-    raise OptionError(
-        f"the suffix {path.suffix!r} belongs to no known format", file=str(path), remedy=f"Known suffixes: {known}."
-    )
+    raise OptionError(f"the suffix {path.suffix!r} belongs to no known format", file=str(path), remedy=f"Known suffixes: {known}.")
 
 
 def target_named(name: str) -> Target:

@@ -75,7 +75,15 @@ def _share(value: float) -> str:
 
 def print_check(report: CheckReport) -> None:
     """A table of the outputs, a table of the operators if they were checked, and the verdict."""
-    table = _table("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=f"{report.runs} inputs, LiteRT {report.kernels} kernels")
+    table = _table(
+        "output",
+        ">equal",
+        ">largest",
+        ">mean",
+        ">SQNR",
+        ">same top-1",
+        title=f"{report.runs} inputs, LiteRT {report.kernels} kernels",
+    )
     for item in report.outputs:
         sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         top = "" if item.same_top1 is None else _share(item.same_top1)
@@ -155,14 +163,24 @@ def _quantization(found: dict[str, Any] | None) -> tuple[str, str, str]:
         return "", "", ""
     scale, zero = found["scale"], sorted(set(found["zero_point"]))
     text = f"{scale[0]:.6g}" if len(scale) == 1 else f"{min(scale):.3g} to {max(scale):.3g} ({len(scale)})"
-    return text, str(zero[0]) if len(zero) == 1 else f"{zero[0]} to {zero[-1]}", "" if found["axis"] is None else str(found["axis"])
+    return (
+        text,
+        str(zero[0]) if len(zero) == 1 else f"{zero[0]} to {zero[-1]}",
+        "" if found["axis"] is None else str(found["axis"]),
+    )
 
 
 def formats_document() -> dict[str, Any]:
     """Formats, targets and passes."""
     return {
         "formats": [
-            {"name": f.name, "suffixes": list(f.suffixes), "reads": f.read is not None, "writes": f.write is not None, "summary": f.summary}
+            {
+                "name": f.name,
+                "suffixes": list(f.suffixes),
+                "reads": f.read is not None,
+                "writes": f.write is not None,
+                "summary": f.summary,
+            }
             for f in formats().values()
         ],
         "targets": [{"name": t.name, "format": t.format, "summary": t.summary} for t in targets().values()],

@@ -100,9 +100,7 @@ def test_per_axis_round_trip(seed: int, axis: int) -> None:
 
 def test_blocks() -> None:
     # Six rows in blocks of 4: the last block is short. Scales have the tensor's rank, shorter along the axis.
-    q = Quantization(
-        np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4
-    )
+    q = Quantization(np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4)
     real = ar.dequantize(np.ones((6, 2), np.int8), q)
     assert real[:, 1].tolist() == [2, 2, 2, 2, 20, 20]
 
@@ -117,9 +115,7 @@ def test_quantize_multiplier_is_nearest(real: float) -> None:
         assert multiplier == 0
     elif real >= 2.0**-31:
         assert 2**30 <= multiplier < 2**31
-        assert abs(
-            Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1
-        ) <= Fraction(1, 2**31)
+        assert abs(Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1) <= Fraction(1, 2**31)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +211,7 @@ def test_range_of_zero_and_bad_ranges(choose: Any) -> None:
 # The runtimes themselves
 
 
-def _spec(name: str, shape: tuple[int, ...], scale: Any, zero_point: int = 0, dtype: str = "int8", data: Any = None) -> TensorSpec:  # fmt: skip
+def _spec(name: str, shape: tuple[int, ...], scale: Any, zero_point: int = 0, dtype: str = "int8", data: Any = None) -> TensorSpec:
     return TensorSpec(name, shape, dtype, scale, zero_point, 0, data)
 
 
@@ -237,13 +233,17 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
     rng = np.random.default_rng(5)
     for _ in range(6):
         channels, (sx, sw), sy, weights, bias, x = _conv_case(rng)
-        data = single_op("CONV_2D", CONV, [
-            _spec("x", x.shape, sx, -5), _spec("w", weights.shape, sw, 0, data=weights),
-            _spec("b", bias.shape, sx * sw, 0, "int32", bias),
-        ], [_spec("y", (1, 16, 16, 24), sy, 3)])  # fmt: skip
-        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(
-            np.int64
-        ) + bias
+        data = single_op(
+            "CONV_2D",
+            CONV,
+            [
+                _spec("x", x.shape, sx, -5),
+                _spec("w", weights.shape, sw, 0, data=weights),
+                _spec("b", bias.shape, sx * sw, 0, "int32", bias),
+            ],
+            [_spec("y", (1, 16, 16, 24), sy, 3)],
+        )
+        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(np.int64) + bias
         expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
         assert np.array_equal(run_litert(data, [x], kernels)[0].reshape(-1, 24), expected)
         other = "single_float32" if kernels == "reference" else "tflite_double_rounding"
@@ -256,17 +256,21 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
     [("reference", "tflite_float", "float64"), ("default", "single_float32", "float32")],
 )
 @pytest.mark.parametrize("per_axis", [False, True])
-def test_fully_connected_equals_litert(
-    kernels: str, requantizer: str, precision: str, per_axis: bool
-) -> None:
+def test_fully_connected_equals_litert(kernels: str, requantizer: str, precision: str, per_axis: bool) -> None:
     rng = np.random.default_rng(6)
     for _ in range(6):
         channels, (sx, sw), sy, weights, bias, x = _conv_case(rng)
         sw, weights, x = sw if per_axis else sw[:1], weights.reshape(24, -1), x.reshape(-1, channels)
-        data = single_op("FULLY_CONNECTED", {}, [
-            _spec("x", x.shape, sx, -5), _spec("w", weights.shape, sw, 0, data=weights),
-            _spec("b", bias.shape, sx * sw, 0, "int32", bias),
-        ], [_spec("y", (256, 24), sy, 3)])  # fmt: skip
+        data = single_op(
+            "FULLY_CONNECTED",
+            {},
+            [
+                _spec("x", x.shape, sx, -5),
+                _spec("w", weights.shape, sw, 0, data=weights),
+                _spec("b", bias.shape, sx * sw, 0, "int32", bias),
+            ],
+            [_spec("y", (256, 24), sy, 3)],
+        )
         acc = (x.astype(np.int64) + 5) @ weights.T.astype(np.int64) + bias
         expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
         assert np.array_equal(run_litert(data, [x], kernels)[0], expected)
@@ -321,9 +325,7 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     for kernels, function in (("reference", ar.tflite_leaky_relu), ("default", ar.xnnpack_leaky_relu)):
         got = run_litert(leaky, [codes], kernels)[0]
         assert np.array_equal(got, function(codes, source, output, "int8", alpha)), kernels
-    assert np.array_equal(
-        run_litert(convert, [codes])[0], ar.xnnpack_requantize(codes, source, output, "int8")
-    )
+    assert np.array_equal(run_litert(convert, [codes])[0], ar.xnnpack_requantize(codes, source, output, "int8"))
     scale = np.float64(sx) / np.float64(sy)
     acc = codes.astype(np.int64) - source.zero_point[0]
     assert np.array_equal(
@@ -332,11 +334,9 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     )
 
 
-@pytest.mark.parametrize(("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)])  # fmt: skip
+@pytest.mark.parametrize(("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)])
 @pytest.mark.parametrize("window", [(2, 2), (3, 3), (1, 4)])
-def test_average_pool_equals_litert(
-    dtype: str, zero_point: int, average: Any, window: tuple[int, int]
-) -> None:
+def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, window: tuple[int, int]) -> None:
     rng = np.random.default_rng(1)
     low, high = ar.rounding.integer_range(dtype)
     h, w = window

@@ -32,9 +32,7 @@ def _rescale(steps: Any, scale: float) -> Array:
     return multiply_by_quantized_multiplier(steps, *quantize_multiplier(scale))
 
 
-def tflite_add(
-    a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str
-) -> Array:
+def tflite_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
     """ADD of TFLite's reference and optimised kernels, 8 bits: inputs on a grid of 2**-20, then requantized.
 
     Source: add.cc (PopulateAddOptions, left_shift = 20). Args: stored integers and per-tensor quantizations.
@@ -49,9 +47,7 @@ def tflite_add(
     return saturate(_rescale(total, factor) + output.zero_point[0], dtype)
 
 
-def xnnpack_add(
-    a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str
-) -> Array:
+def xnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
     """ADD of XNNPACK, 8 bits: multipliers of 20 bits and one shift with ties up.
 
     Source: xnn_init_qs8_add_minmax_scalar_params. Args: stored integers and per-tensor quantizations.
@@ -63,9 +59,7 @@ def xnnpack_add(
     return saturate(shift_half_up(total, shift) + output.zero_point[0], dtype)
 
 
-def xnnpack_add_multipliers(
-    inputs: tuple[Quantization, Quantization], output: Quantization
-) -> tuple[tuple[int, int], int]:
+def xnnpack_add_multipliers(inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[int, int], int]:
     """The integer multipliers of both inputs and the right shift of xnnpack_add."""
     ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
     shift = 20 - int(np.floor(np.log2(max(ratios))))
@@ -73,9 +67,7 @@ def xnnpack_add_multipliers(
     return (first, second), shift
 
 
-def onnxruntime_add(
-    a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str
-) -> Array:
+def onnxruntime_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
     """QLinearAdd of onnxruntime on CPUs with fused multiply-add: b, then a, onto the zero points' part, in float32.
 
     Source: MlasQLinearAdd (mlas/lib/qladd.cpp). Measured equal on all 65,536 pairs of 33 additions of real models.
@@ -97,9 +89,7 @@ def xnnpack_requantize(stored: Any, source: Quantization, output: Quantization, 
     return xnnpack_leaky_relu(stored, source, output, dtype, 1.0)
 
 
-def xnnpack_leaky_relu(
-    stored: Any, source: Quantization, output: Quantization, dtype: str, alpha: float
-) -> Array:
+def xnnpack_leaky_relu(stored: Any, source: Quantization, output: Quantization, dtype: str, alpha: float) -> Array:
     """LEAKY_RELU in XNNPACK (vlrelu), 8 bits: 8 fractional bits for either sign, a shift with ties up.
 
     Args: stored integers, per-tensor quantizations, and the slope for negative values.
@@ -111,9 +101,7 @@ def xnnpack_leaky_relu(
     return saturate(shift_half_up(steps * multiplier, 8) + output.zero_point[0], dtype)
 
 
-def tflite_leaky_relu(
-    stored: Any, source: Quantization, output: Quantization, dtype: str, alpha: float
-) -> Array:
+def tflite_leaky_relu(stored: Any, source: Quantization, output: Quantization, dtype: str, alpha: float) -> Array:
     """LEAKY_RELU of TFLite's reference kernels: double rounding, a multiplier for either sign."""
     steps = np.asarray(stored, np.int64) - source.zero_point[0]
     positive = float(source.scale[0]) / float(output.scale[0])

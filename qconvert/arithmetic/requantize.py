@@ -150,9 +150,7 @@ def requantize(
         OptionError: there is no such kernel.
     """
     if kernel not in REQUANTIZERS:
-        raise OptionError(
-            f"there is no requantizer {kernel!r}", remedy=f"Use one of {', '.join(REQUANTIZERS)}."
-        )
+        raise OptionError(f"there is no requantizer {kernel!r}", remedy=f"Use one of {', '.join(REQUANTIZERS)}.")
     steps = REQUANTIZERS[kernel](np.asarray(acc, np.int64), np.asarray(scale, np.float64)) + zero_point
     if limits is not None:
         steps = np.clip(steps, *limits)

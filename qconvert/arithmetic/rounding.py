@@ -90,9 +90,7 @@ def scale_and_zero_point(quantization: Quantization, shape: tuple[int, ...]) -> 
     return found[0], found[1]
 
 
-def quantize(
-    x: Any, quantization: Quantization, dtype: str, rounding: str = "half_even", *, offset_first: bool = False
-) -> Array:
+def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "half_even", *, offset_first: bool = False) -> Array:
     """Real values onto the grid: saturate(round(x / scale) + zero_point).
 
     The division happens in the dtype of `x`, so float32 data is divided in float32 as the runtimes do. NaN

@@ -13,9 +13,7 @@ from qconvert.graph import Array, Quantization
 __all__ = ["choose_cambricon", "choose_google_affine", "choose_google_symmetric"]
 
 
-def choose_google_symmetric(
-    minimum: Any, maximum: Any, bits: int = 8, axis: int | None = None
-) -> Quantization:
+def choose_google_symmetric(minimum: Any, maximum: Any, bits: int = 8, axis: int | None = None) -> Quantization:
     """OneFlow's "google" symmetric formula: scale = max(|min|, |max|) / (2**(bits-1) - 1), zero point 0.
 
     A range of only zero gives scale 1, since OneFlow's own scale of 0 cannot be divided by.

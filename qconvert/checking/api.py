@@ -116,9 +116,7 @@ def check(
     findings: tuple[OperatorFinding, ...] = ()
     if per_op:
         findings = check_operators(source, result, graph, feeds, kernels, progress)
-    return CheckReport(
-        str(source), str(result), kernels, len(feeds), outputs, findings, tuple(_problems(outputs, findings, max_lsb))
-    )
+    return CheckReport(str(source), str(result), kernels, len(feeds), outputs, findings, tuple(_problems(outputs, findings, max_lsb)))
 
 
 def _runtime(path: Path, kernels: str) -> Runtime:

@@ -79,7 +79,7 @@ def cut(model: Any, names: set[str]) -> Islands:
         raise InvalidModelError("has a value whose type cannot be inferred", where=repr(untyped[0]))
     cut_model = type(model)()
     cut_model.CopyFrom(model)
-    read = set()
+    read: set[str] = set()
     for node in cut_model.graph.node:
         read.update(name for name in node.input if name in cuts)
         for position, name in enumerate(node.output):

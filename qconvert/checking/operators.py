@@ -31,8 +31,9 @@ class OperatorFinding:
     unexplained: int
 
 
-def check_operators(source: Path, result: Path, graph: Graph, feeds: list[dict[str, Array]], kernels: str,
-                    progress: Callable[[str, int, int], None]) -> tuple[OperatorFinding, ...]:  # fmt: skip
+def check_operators(
+    source: Path, result: Path, graph: Graph, feeds: list[dict[str, Array]], kernels: str, progress: Callable[[str, int, int], None]
+) -> tuple[OperatorFinding, ...]:
     """A finding for each operator output of the source that the result still has under its name, in the graph's order.
 
     Args:
@@ -67,11 +68,18 @@ def check_operators(source: Path, result: Path, graph: Graph, feeds: list[dict[s
     return tuple(findings.values())
 
 
-def _judge(graph: Graph, op: Op, values: dict[str, Array], computed: dict[str, Array], islands: Islands, kernels: str,
-           findings: dict[str, OperatorFinding]) -> None:  # fmt: skip
+def _judge(
+    graph: Graph,
+    op: Op,
+    values: dict[str, Array],
+    computed: dict[str, Array],
+    islands: Islands,
+    kernels: str,
+    findings: dict[str, OperatorFinding],
+) -> None:
     """Judges the outputs of one operator; a tensor that the source does not have is worked out for the operators behind it."""
     missing = [name for name in op.outputs if name not in values]
-    exact = _exact(graph, op, values) if missing or OPS[op.kind].rule in ("real", "convert") and _is_rounded(graph, op) else None
+    exact = _exact(graph, op, values) if missing or (OPS[op.kind].rule in ("real", "convert") and _is_rounded(graph, op)) else None
     for index, name in enumerate(op.outputs):
         if name in missing:
             assert exact is not None
@@ -101,7 +109,9 @@ def _exact(graph: Graph, op: Op, values: dict[str, Array]) -> list[tuple[Array |
 
 def _worse(old: OperatorFinding | None, op: Op, name: str, new: Finding) -> OperatorFinding:
     """The two findings of one output joined: the worse verdict, the larger difference, the mean share."""
-    found = OperatorFinding(op.source or op.kind, name, new.verdict, new.reason, new.equal, new.largest, new.predicted_rate, new.unexplained)
+    found = OperatorFinding(
+        op.source or op.kind, name, new.verdict, new.reason, new.equal, new.largest, new.predicted_rate, new.unexplained
+    )
     if old is None:
         return found
     worst = max((old, found), key=lambda item: CLASSES.index(item.verdict))

@@ -244,7 +244,7 @@ class _Rewriter:
         known = (name, key, data.tobytes() if data.size < 64 else b"")
         if known not in self._variants:
             new = self._fresh(f"{name}/{key}")
-            self._tensors[new] = Tensor(new, self._tensors[name].dtype if key == "transposed" else "int64", data.shape, data, quantization)  # fmt: skip
+            self._tensors[new] = Tensor(new, self._tensors[name].dtype if key == "transposed" else "int64", data.shape, data, quantization)
             self._variants[known] = new
         return self._variants[known]
 

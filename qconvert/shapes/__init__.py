@@ -39,9 +39,7 @@ def compatible(a: Shape | None, b: Shape | None) -> bool:
     """Whether two shapes can be of one tensor: equal rank, and equal numbers wherever both have numbers."""
     if a is None or b is None:
         return True
-    return len(a) == len(b) and all(
-        x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True)
-    )
+    return len(a) == len(b) and all(x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True))
 
 
 def infer(graph: Graph) -> Graph:
@@ -67,9 +65,7 @@ def merged(name: str, inferred: Shape | None, old: Shape | None) -> Shape | None
     if inferred is None:
         return old
     known = (UNKNOWN,) * len(inferred) if old is None else old
-    return tuple(
-        _merged_size(f"{name}_{axis}", *sizes) for axis, sizes in enumerate(zip(inferred, known, strict=True))
-    )
+    return tuple(_merged_size(f"{name}_{axis}", *sizes) for axis, sizes in enumerate(zip(inferred, known, strict=True)))
 
 
 def _merged_size(fresh: str, inferred: Size, old: Size) -> Size:

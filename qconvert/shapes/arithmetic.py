@@ -70,11 +70,7 @@ def _gemm(op: Op, s: ShapeContext) -> Result:
     result: Shape = (UNKNOWN if data is None else data[0], UNKNOWN if weights is None else weights[0])
     if s.has(2) and (bias := s.shape(2)) is not None:
         full = broadcast(op, [bias, result])
-        if (
-            full is None
-            or len(full) != 2
-            or any(isinstance(r, int) and f != r for f, r in zip(full, result, strict=True))
-        ):
+        if full is None or len(full) != 2 or any(isinstance(r, int) and f != r for f, r in zip(full, result, strict=True)):
             raise failure(op, f"a bias of shape {bias} does not broadcast to {result}")
     return [result]
 

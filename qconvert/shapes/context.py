@@ -64,9 +64,7 @@ class ShapeContext:
             return None
         name = self._op.inputs[index]
         if data.dtype.kind not in "iu" or data.ndim > 1:
-            raise failure(
-                self._op, f"input {name!r} of {data.dtype} and rank {data.ndim} is no list of integers"
-            )
+            raise failure(self._op, f"input {name!r} of {data.dtype} and rank {data.ndim} is no list of integers")
         if data.size > _MOST_INTEGERS:
             raise failure(self._op, f"input {name!r} has {data.size} elements, more than any shape needs")
         return [int(value) for value in data.reshape(-1)]
@@ -122,7 +120,5 @@ def broadcast(op: Op, shapes: Sequence[Shape | None]) -> Shape | None:
         numbers = {size for size in wide if isinstance(size, int)}
         if len(numbers) > 1:
             raise failure(op, f"shapes {' and '.join(map(str, known))} do not broadcast")
-        result.append(
-            numbers.pop() if numbers else 1 if not wide else wide.pop() if len(wide) == 1 else UNKNOWN
-        )
+        result.append(numbers.pop() if numbers else 1 if not wide else wide.pop() if len(wide) == 1 else UNKNOWN)
     return tuple(result)

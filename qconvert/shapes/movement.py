@@ -40,8 +40,7 @@ def _concat(op: Op, s: ShapeContext) -> Result:
         return [None]
     (axis,) = normalized(op, [int(op["axis"])], len(shapes[0]))
     result = [
-        unified(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes)
-        for i, sizes in enumerate(zip(*shapes, strict=True))
+        unified(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes) for i, sizes in enumerate(zip(*shapes, strict=True))
     ]
     return [tuple(result)]
 
@@ -115,9 +114,7 @@ def _reshape(op: Op, s: ShapeContext) -> Result:
     return [tuple(result)]
 
 
-def _left_over(
-    op: Op, data: Shape, sizes: list[int], whole: tuple[int, Counter[str]], known: tuple[int, Counter[str]]
-) -> Size:
+def _left_over(op: Op, data: Shape, sizes: list[int], whole: tuple[int, Counter[str]], known: tuple[int, Counter[str]]) -> Size:
     """The size that -1 stands for: the elements of `data` divided by the known sizes."""
     if known[1] - whole[1]:
         return UNKNOWN
@@ -151,9 +148,7 @@ def _unsqueeze(op: Op, s: ShapeContext) -> Result:
 def _transpose(op: Op, s: ShapeContext) -> Result:
     data, perm = s.shape(0), op["perm"]
     if sorted(perm) != list(range(len(perm) if data is None else len(data))):
-        raise failure(
-            op, f"{perm} is no permutation of {'the axes' if data is None else f'rank {len(data)}'}"
-        )
+        raise failure(op, f"{perm} is no permutation of {'the axes' if data is None else f'rank {len(data)}'}")
     return [None if data is None else tuple(data[axis] for axis in perm)]
 
 
@@ -165,9 +160,7 @@ def _slice(op: Op, s: ShapeContext) -> Result:
     if axes is None:
         return [(UNKNOWN,) * len(data)]
     steps = s.ints(4) if s.has(4) else [1] * len(axes)
-    if any(column is not None and len(column) != len(axes) for column in (starts, ends, steps)) or (
-        steps and 0 in steps
-    ):
+    if any(column is not None and len(column) != len(axes) for column in (starts, ends, steps)) or (steps and 0 in steps):
         raise failure(op, f"starts {starts}, ends {ends} and steps {steps} do not fit axes {axes}")
     result: list[Size] = list(data)
     for i, axis in enumerate(normalized(op, axes, len(data))):
@@ -212,12 +205,7 @@ def _tile(op: Op, s: ShapeContext) -> Result:
         return [(UNKNOWN,) * len(data)]
     if len(repeats) != len(data) or min(repeats, default=0) < 0:
         raise failure(op, f"repeats {repeats} do not fit data of shape {data}")
-    return [
-        tuple(
-            size * n if isinstance(size, int) else size if n == 1 else UNKNOWN
-            for size, n in zip(data, repeats, strict=True)
-        )
-    ]
+    return [tuple(size * n if isinstance(size, int) else size if n == 1 else UNKNOWN for size, n in zip(data, repeats, strict=True))]
 
 
 def _expand(op: Op, s: ShapeContext) -> Result:

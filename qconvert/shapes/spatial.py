@@ -29,9 +29,7 @@ def _channels(op: Op, shape: Shape) -> Size:
 
 
 def _with(op: Op, batch: Size, spatial: Sequence[Size], channels: Size) -> Shape:
-    return (
-        (batch, *spatial, channels) if op["data_format"] == "channels_last" else (batch, channels, *spatial)
-    )
+    return (batch, *spatial, channels) if op["data_format"] == "channels_last" else (batch, channels, *spatial)
 
 
 def _per_axis(op: Op, name: str, count: int, least: int) -> list[int]:
@@ -189,12 +187,7 @@ def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[int],
     if blocks is None or edges is None:
         return None
     first = 1 if op["data_format"] == "channels_last" or len(data) != 4 else 2
-    if (
-        first + len(blocks) > len(data)
-        or len(edges) != 2 * len(blocks)
-        or min([*blocks, 1]) < 1
-        or min([*edges, 0]) < 0
-    ):
+    if first + len(blocks) > len(data) or len(edges) != 2 * len(blocks) or min([*blocks, 1]) < 1 or min([*edges, 0]) < 0:
         raise failure(op, f"blocks {blocks} and edges {edges} do not fit data of shape {data}")
     return blocks, [edges[i] + edges[len(blocks) + i] for i in range(len(blocks))], first
 

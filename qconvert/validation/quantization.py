@@ -25,9 +25,7 @@ def quantization(graph: Graph) -> Problems:
     """Every tensor's parameters are sound, and every operator's fit its rule (ops.py)."""
     for tensor in graph.tensors.values():
         if tensor.quantization is not None:
-            yield from (
-                (f"tensor {tensor.name!r}", reason) for reason in _parameters(tensor, tensor.quantization)
-            )
+            yield from ((f"tensor {tensor.name!r}", reason) for reason in _parameters(tensor, tensor.quantization))
     for op in graph.ops:
         yield from ((located(op), reason) for reason in _operator(graph, op))
 

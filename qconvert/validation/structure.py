@@ -23,9 +23,7 @@ _SORTS: dict[str, type] = {
     **dict.fromkeys(("strides", "pads", "dilations", "kernel_shape", "perm"), tuple),
     **dict.fromkeys(("axis", "blocksize", "max_detections", "num_classes"), int),
     **dict.fromkeys(("data_format", "mode", "coordinate_transformation_mode", "to"), str),
-    **dict.fromkeys(
-        ("nms_score_threshold", "nms_iou_threshold", "y_scale", "x_scale", "h_scale", "w_scale"), float
-    ),
+    **dict.fromkeys(("nms_score_threshold", "nms_iou_threshold", "y_scale", "x_scale", "h_scale", "w_scale"), float),
 }
 _SORT_NAMES = {tuple: "a tuple of integers", int: "an integer", str: "text", float: "a number"}
 
@@ -142,9 +140,7 @@ def _arity(op: Op, spec: OpSpec) -> Problems:
         ("outputs", op.outputs, spec.outputs),
     ):
         if len(given) < fewest or 0 <= most < len(given):
-            wanted = (
-                f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
-            )
+            wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
             yield located(op), f"has {len(given)} {what}, not {wanted}"
     needed = len(op.inputs) if spec.inputs[1] < 0 else spec.inputs[0]
     for index, name in enumerate(op.inputs[:needed]):

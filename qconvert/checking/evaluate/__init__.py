@@ -58,9 +58,7 @@ def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[Ex
             kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
     except (ValueError, IndexError, ZeroDivisionError, AssertionError) as error:
-        raise InvalidGraphError(
-            f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()
-        ) from error
+        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
 
 
 def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
@@ -98,9 +96,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     uses = Counter(name for op in graph.ops for name in op.inputs) + Counter(graph.outputs)
     for op in graph.ops:
         results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])
-        values.update(
-            zip((name for name in op.outputs if name), (result.stored for result in results), strict=True)
-        )
+        values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
         for name in filter(None, op.inputs):
             uses[name] -= 1
             if not uses[name]:

@@ -105,9 +105,7 @@ class Call:
             return dequantize(value, quantization), 1.0
         _, zero_point = scale_and_zero_point(quantization, value.shape)
         scale = quantization.scale.astype(np.float64)
-        return (value.astype(np.int64) - zero_point).astype(np.float64), float(
-            scale[0]
-        ) if quantization.axis is None else scale
+        return (value.astype(np.int64) - zero_point).astype(np.float64), float(scale[0]) if quantization.axis is None else scale
 
     def real_zero(self, index: int = 0) -> Any:
         """The stored value of real zero on input `index`'s grid: what padding is filled with."""
@@ -131,9 +129,12 @@ def activated_stored(call: Call, stored: Array) -> Array:
     tensor, activation = call.results[0], str(call["activation"])
     if tensor.quantization is None or not activation:
         return activated(stored, activation)
-    bounds = [np.nan_to_num(bound, nan=default) for bound, default in zip(
-        (np.float64(np.nan if value is None else value) for value in ACTIVATIONS[activation]), (-np.inf, np.inf), strict=True
-    )]  # fmt: skip
+    bounds = [
+        np.nan_to_num(bound, nan=default)
+        for bound, default in zip(
+            (np.float64(np.nan if value is None else value) for value in ACTIVATIONS[activation]), (-np.inf, np.inf), strict=True
+        )
+    ]
     low, high = quantize(np.array(bounds), tensor.quantization, tensor.dtype)
     return np.asarray(np.clip(stored, low, high))
 

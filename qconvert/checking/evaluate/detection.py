@@ -46,9 +46,7 @@ def _decode(call: Call) -> Array:
 
 def _overlaps(box: Array, others: Array) -> Array:
     """Intersection over union of one box with others; 0 where either has no area."""
-    areas = [
-        np.prod(np.atleast_2d(item)[:, 2:] - np.atleast_2d(item)[:, :2], axis=1) for item in (box, others)
-    ]
+    areas = [np.prod(np.atleast_2d(item)[:, 2:] - np.atleast_2d(item)[:, :2], axis=1) for item in (box, others)]
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     shared = np.prod(np.maximum(sides, 0), axis=1)
     empty = (areas[0] <= 0) | (areas[1] <= 0)

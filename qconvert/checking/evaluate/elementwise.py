@@ -152,12 +152,8 @@ FUNCTIONS: dict[str, Function] = {
     "Sigmoid": _unary(sigmoid),
     "Tanh": _unary(np.tanh),
     "Clip": clip,
-    "LeakyRelu": lambda call: np.asarray(
-        np.where(call.values() < 0, call["alpha"] * call.values(), call.values())
-    ),
-    "Elu": lambda call: np.asarray(
-        np.where(call.values() < 0, call["alpha"] * np.expm1(call.values()), call.values())
-    ),
+    "LeakyRelu": lambda call: np.asarray(np.where(call.values() < 0, call["alpha"] * call.values(), call.values())),
+    "Elu": lambda call: np.asarray(np.where(call.values() < 0, call["alpha"] * np.expm1(call.values()), call.values())),
     "Gelu": gelu,
     "Softmax": softmax,
     "LogSoftmax": log_softmax,

@@ -13,9 +13,7 @@ from qconvert.graph import Array
 __all__ = ["FUNCTIONS", "padding"]
 
 
-def padding(
-    call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]
-) -> list[tuple[int, int]]:
+def padding(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]) -> list[tuple[int, int]]:
     """Elements to pad before and after each spatial dimension."""
     rank = len(sizes)
     mode = call["auto_pad"]
@@ -86,18 +84,12 @@ def conv_transpose(call: Call) -> Array:
     kernel, strides, dilations = weights.shape[2:], call["strides"], call["dilations"]
     rank = len(kernel)
     extra = call["output_padding"]
-    sizes = [
-        (x.shape[1 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + max(extra[i], 0)
-        for i in range(rank)
-    ]
+    sizes = [(x.shape[1 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + max(extra[i], 0) for i in range(rank)]
     total = np.zeros((x.shape[0], *sizes, weights.shape[0]))
     kernels = np.moveaxis(weights, (0, 1), (-2, -1))
     for at in product(*map(range, kernel)):
         window = tuple(
-            slice(
-                at[i] * dilations[i], at[i] * dilations[i] + (x.shape[1 + i] - 1) * strides[i] + 1, strides[i]
-            )
-            for i in range(rank)
+            slice(at[i] * dilations[i], at[i] * dilations[i] + (x.shape[1 + i] - 1) * strides[i] + 1, strides[i]) for i in range(rank)
         )
         part = _tap(x, kernels[at], call["group"])
         total[(slice(None), *window)] += part.reshape(*x.shape[:-1], -1)

@@ -35,9 +35,7 @@ def pad(call: Call) -> Array:
     data, edges = call.raw(), call.ints(1)
     widths = list(zip(edges[: data.ndim], edges[data.ndim :], strict=True))
     # Negative pads cut.
-    data = data[
-        tuple(slice(max(-a, 0), size - max(-b, 0)) for (a, b), size in zip(widths, data.shape, strict=True))
-    ]
+    data = data[tuple(slice(max(-a, 0), size - max(-b, 0)) for (a, b), size in zip(widths, data.shape, strict=True))]
     widths = [(max(a, 0), max(b, 0)) for a, b in widths]
     if call["mode"] != "constant":
         return np.pad(data, widths, mode=call["mode"])
@@ -127,9 +125,7 @@ def batch_to_space(call: Call) -> Array:
     order: list[int] = []
     for axis in range(x.ndim):
         order += [count + axis, axes.index(axis)] if axis in axes else [count + axis]
-    sizes = [
-        size * (blocks[axes.index(a)] if a in axes else 1) for a, size in enumerate(spread.shape[count:])
-    ]
+    sizes = [size * (blocks[axes.index(a)] if a in axes else 1) for a, size in enumerate(spread.shape[count:])]
     joined = spread.transpose(order).reshape(sizes)
     index = [slice(None)] * x.ndim
     for i, axis in enumerate(axes):

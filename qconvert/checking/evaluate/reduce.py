@@ -59,9 +59,7 @@ def cumulative_sum(call: Call) -> Array:
 
 def _search(function: Callable[..., Any]) -> Function:
     """ArgMax and ArgMin: the first index of the extreme value."""
-    return lambda call: np.asarray(
-        function(call.values(), axis=call["axis"], keepdims=bool(call["keepdims"]))
-    )
+    return lambda call: np.asarray(function(call.values(), axis=call["axis"], keepdims=bool(call["keepdims"])))
 
 
 def top_k(call: Call) -> list[Array]:

@@ -62,12 +62,16 @@ class Builder:
         self._taken.add(name)
         return name
 
-    def node(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str] | int = 1, *, hint: str = "", domain: str = "", **attributes: Any) -> list[str]:  # fmt: skip
+    def node(
+        self, op_type: str, inputs: Sequence[str], outputs: Sequence[str] | int = 1, *, hint: str = "", domain: str = "", **attributes: Any
+    ) -> list[str]:
         """Adds a node; outputs are names, or how many new names to make (from `hint`). Returns the outputs' names."""
         if isinstance(outputs, int):
             outputs = [self.name(hint or f"{inputs[0] or 'value'}/{op_type}") for _ in range(outputs)]
         given = {key: value for key, value in attributes.items() if value is not None}
-        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=self.name(f"{op_type}:{outputs[0]}"), domain=domain, **given)  # fmt: skip
+        node = self._helper.make_node(
+            op_type, list(inputs), list(outputs), name=self.name(f"{op_type}:{outputs[0]}"), domain=domain, **given
+        )
         if self.source:
             node.doc_string = self.source
         self.nodes.append(node)
@@ -82,7 +86,7 @@ class Builder:
     def _initializer(self, name: str, data: Array) -> None:
         dtype = str(data.dtype)
         if dtype in ("int4", "uint4", "int2"):
-            self.initializers[name] = self._helper.make_tensor(name, ELEMENT_TYPES[dtype], data.shape, data.reshape(-1).astype(np.int8))  # fmt: skip
+            self.initializers[name] = self._helper.make_tensor(name, ELEMENT_TYPES[dtype], data.shape, data.reshape(-1).astype(np.int8))
             return
         raw = np.ascontiguousarray(data).tobytes()
         self.initializers[name] = self._helper.make_tensor(name, ELEMENT_TYPES[dtype], data.shape, raw, raw=True)
@@ -124,7 +128,7 @@ class Builder:
         scale, zero_point, attributes = self._parameters(output, tensor.dtype, tensor.quantization, None)
         self.node("QuantizeLinear", [value, scale, zero_point], [output], **attributes)
 
-    def _parameters(self, value: str, dtype: str, quantization: Quantization, axis: int | None) -> tuple[str, str, dict[str, int]]:  # fmt: skip
+    def _parameters(self, value: str, dtype: str, quantization: Quantization, axis: int | None) -> tuple[str, str, dict[str, Any]]:
         """Initializers for scale and zero point, of rank 0 per tensor: onnxruntime's fused operators refuse shape [1]."""
         scales: Array = quantization.scale
         points = quantization.zero_point.astype(np.dtype(dtype) if dtype not in QDQ_OPSETS else np.int32)
@@ -132,7 +136,7 @@ class Builder:
             from qconvert.graph import numpy_dtype
 
             points = points.astype(numpy_dtype(dtype))
-        attributes: dict[str, int] = {}
+        attributes: dict[str, Any] = {}
         if quantization.axis is None:
             scales, points = scales.reshape(()), points.reshape(())
         else:
@@ -148,9 +152,7 @@ class Builder:
     def _require_type(self, dtype: str, where: str) -> None:
         needed = QDQ_OPSETS.get(dtype, 0)
         if self.opset < needed:
-            raise OptionError(
-                f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}."
-            )
+            raise OptionError(f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}.")
 
     def finish(self, op: Op, value: str, index: int = 0) -> None:
         """Ends an operator: its real value becomes output `index`, with the fused activation, quantized if the tensor is.
@@ -174,7 +176,9 @@ class Builder:
 
     def clip_stored(self, value: str, tensor: Tensor, lowest: int, highest: int) -> None:
         """Adds a Clip of stored integers, which becomes `tensor`."""
-        limits = [self.const(np.array(limit, tensor.dtype), f"{tensor.name}/{word}") for word, limit in (("lowest", lowest), ("highest", highest))]  # fmt: skip
+        limits = [
+            self.const(np.array(limit, tensor.dtype), f"{tensor.name}/{word}") for word, limit in (("lowest", lowest), ("highest", highest))
+        ]
         self.node("Clip", [value, *limits], [tensor.name])
 
     def _finish_float(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None]) -> None:
@@ -183,7 +187,10 @@ class Builder:
         elif bounds == (0.0, None):
             self.node("Relu", [value], [tensor.name])
         else:
-            limits = ["" if limit is None else self.const(np.float32(limit), f"{tensor.name}/{word}") for word, limit in zip(("lowest", "highest"), bounds, strict=True)]  # fmt: skip
+            limits = [
+                "" if limit is None else self.const(np.float32(limit), f"{tensor.name}/{word}")
+                for word, limit in zip(("lowest", "highest"), bounds, strict=True)
+            ]
             self.node("Clip", [value, *limits], [tensor.name])
 
     def rename(self, value: str, name: str) -> None:

@@ -68,7 +68,12 @@ def _tensors(model: Any, quantized: dict[str, dict[str, Any]]) -> list[dict[str,
     found: dict[str, dict[str, Any]] = {}
     for item in (*model.graph.input, *model.graph.output):
         shape = [d.dim_param or d.dim_value for d in item.type.tensor_type.shape.dim]
-        found[item.name] = {"name": item.name, "dtype": _NAMES.get(item.type.tensor_type.elem_type, "?"), "shape": shape, "constant": False}
+        found[item.name] = {
+            "name": item.name,
+            "dtype": _NAMES.get(item.type.tensor_type.elem_type, "?"),
+            "shape": shape,
+            "constant": False,
+        }
     for item in model.graph.initializer:
         if item.name in quantized:
             dtype = _NAMES.get(item.data_type, "?")

@@ -56,9 +56,7 @@ def to_document(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "inputs": list(graph.inputs),
         "outputs": list(graph.outputs),
-        "signatures": [
-            {"key": s.key, "inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures
-        ],
+        "signatures": [{"key": s.key, "inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures],
         "metadata": dict(graph.metadata),
         "ops": [_op_document(op) for op in graph.ops],
         "tensors": [_tensor_document(tensor, keys) for tensor in graph.tensors.values()],
@@ -67,9 +65,7 @@ def to_document(graph: Graph) -> dict[str, Any]:
 
 def _op_document(op: Op) -> dict[str, Any]:
     attributes = {
-        name: [_value_document(item) for item in value]
-        if isinstance(value, tuple)
-        else _value_document(value)
+        name: [_value_document(item) for item in value] if isinstance(value, tuple) else _value_document(value)
         for name, value in op.attributes.items()
     }
     return {
@@ -151,9 +147,7 @@ def _object(value: Any, at: str, required: set[str], optional: set[str]) -> dict
         _fail(at, f"is {_sort(value)}, not an object")
     missing, unknown = required - value.keys(), value.keys() - required - optional
     if missing or unknown:
-        _fail(
-            at, f"lacks {min(missing)!r}" if missing else f"has {min(unknown)!r}, which does not belong there"
-        )
+        _fail(at, f"lacks {min(missing)!r}" if missing else f"has {min(unknown)!r}, which does not belong there")
     return value
 
 
@@ -227,10 +221,7 @@ def _op(item: Any, at: str) -> Op:
         kind,
         _texts(fields["inputs"], f"{at}.inputs"),
         _texts(fields["outputs"], f"{at}.outputs"),
-        {
-            _text(name, at): _attribute(kind, name, value, f"{at}.attributes.{name}")
-            for name, value in attributes.items()
-        },
+        {_text(name, at): _attribute(kind, name, value, f"{at}.attributes.{name}") for name, value in attributes.items()},
         _text(fields.get("source", ""), f"{at}.source"),
     )
 
@@ -262,18 +253,14 @@ def _tensor(item: Any, at: str, constants: Mapping[str, Array]) -> Tensor:
     if dtype not in DTYPES:
         _fail(f"{at}.dtype", f"there is no type {dtype!r}")
     shape = _shape(fields["shape"], f"{at}.shape")
-    quantization = (
-        _quantization(fields["quantization"], f"{at}.quantization") if "quantization" in fields else None
-    )
+    quantization = _quantization(fields["quantization"], f"{at}.quantization") if "quantization" in fields else None
     data = None
     if "strings" in fields:
         data = _strings(fields["strings"], f"{at}.strings", dtype, shape)
     if "data" in fields:
         key = _text(fields["data"], f"{at}.data")
         if data is not None or key not in constants:
-            _fail(
-                f"{at}.data", f"the file holds no array {key!r}" if data is None else "there are strings too"
-            )
+            _fail(f"{at}.data", f"the file holds no array {key!r}" if data is None else "there are strings too")
         data = _typed(constants[key], dtype, shape, f"{at}.data")
     return Tensor(name, dtype, shape, data, quantization)
 
@@ -281,9 +268,7 @@ def _tensor(item: Any, at: str, constants: Mapping[str, Array]) -> Tensor:
 def _shape(value: Any, at: str) -> Shape | None:
     if value is None:
         return None
-    shape = tuple(
-        _list(value, at, lambda item, place: item if isinstance(item, str) else _integer(item, place, 0))
-    )
+    shape = tuple(_list(value, at, lambda item, place: item if isinstance(item, str) else _integer(item, place, 0)))
     count = math.prod(size for size in shape[:_MAX_RANK] if isinstance(size, int) and size)
     if len(shape) > _MAX_RANK or count > _MOST_ELEMENTS:
         _fail(at, f"has rank {len(shape)} or more than 2^40 elements")
@@ -292,11 +277,7 @@ def _shape(value: Any, at: str) -> Shape | None:
 
 def _strings(value: Any, at: str, dtype: str, shape: Shape | None) -> Array:
     found = np.array(_list(value, at, _text), object)
-    if (
-        dtype != "string"
-        or shape is None
-        or math.prod(s if isinstance(s, int) else -1 for s in shape) != found.size
-    ):
+    if dtype != "string" or shape is None or math.prod(s if isinstance(s, int) else -1 for s in shape) != found.size:
         _fail(at, f"{found.size} strings do not make a tensor of {dtype} with shape {shape}")
     return found.reshape(tuple(int(size) for size in shape))
 

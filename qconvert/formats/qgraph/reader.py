@@ -83,26 +83,17 @@ def _arrays(data: mmap.mmap, start: int, header: dict[str, Any]) -> dict[str, Ar
     position = 0
     for key, (_, _, first, last) in sorted(entries.items(), key=lambda item: item[1][2:]):
         if first != position:
-            raise InvalidModelError(
-                f"its bytes start at {first}, the bytes before it end at {position}", where=repr(key)
-            )
+            raise InvalidModelError(f"its bytes start at {first}, the bytes before it end at {position}", where=repr(key))
         position = last
     if position != len(data) - start:
-        raise InvalidModelError(
-            f"the header describes {position} bytes of data, the file holds {len(data) - start}"
-        )
-    return {
-        key: _view(data, key, dtype, shape, start + first)
-        for key, (dtype, shape, first, _) in entries.items()
-    }
+        raise InvalidModelError(f"the header describes {position} bytes of data, the file holds {len(data) - start}")
+    return {key: _view(data, key, dtype, shape, start + first) for key, (dtype, shape, first, _) in entries.items()}
 
 
 def _entry(key: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
     """Type, shape and byte range of one array; the range must be as long as type and shape say."""
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise InvalidModelError(
-            "its entry in the header is not dtype, shape and data_offsets", where=repr(key)
-        )
+        raise InvalidModelError("its entry in the header is not dtype, shape and data_offsets", where=repr(key))
     name, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [None]
     if not isinstance(name, str) or name not in _TYPES:

@@ -42,9 +42,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
         arrays[key] = np.asarray(stored, order="C")
     for tensor in graph.constants():
         if tensor.dtype == "string" and not all(isinstance(value, str) for value in tensor.data.flat):  # type: ignore[union-attr]
-            raise UnsupportedError(
-                "constant strings that are no text cannot be stored", where=f"tensor {tensor.name!r}"
-            )
+            raise UnsupportedError("constant strings that are no text cannot be stored", where=f"tensor {tensor.name!r}")
     document = to_document(graph)
     document["metadata"].update(options.get("provenance") or {})
     try:

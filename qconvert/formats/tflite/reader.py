@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
-from qconvert.formats.tflite.reading import Draft, ReadFunction, Reading
+from qconvert.formats.tflite.reading import Draft, Reading
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
@@ -118,7 +118,7 @@ def _indices(indices: Any, names: list[str], what: str) -> list[str]:
     return found
 
 
-def _reading(draft: Draft, operation: Any, index: int, name: str, version: int, names: list[str], schema: Any) -> Reading:  # fmt: skip
+def _reading(draft: Draft, operation: Any, index: int, name: str, version: int, names: list[str], schema: Any) -> Reading:
     where = f"{name} #{index}"
     inputs = _indices(operation.InputsAsNumpy(), names, f"the inputs of {where}")
     outputs = _indices(operation.OutputsAsNumpy(), names, f"the outputs of {where}")
@@ -165,9 +165,7 @@ def _signatures(model: Any, names: list[str]) -> list[Signature]:
     def mapping(count: int, item: Callable[[int], Any]) -> dict[str, str]:
         pairs = (item(i) for i in range(count))
         return {
-            (pair.Name() or b"").decode("utf-8", "replace"): names[pair.TensorIndex()]
-            for pair in pairs
-            if pair.TensorIndex() < len(names)
+            (pair.Name() or b"").decode("utf-8", "replace"): names[pair.TensorIndex()] for pair in pairs if pair.TensorIndex() < len(names)
         }
 
     return [

@@ -27,7 +27,7 @@ class Draft:
         self.ops: list[Op] = []
         self._variants: dict[tuple[str, str], str] = {}
 
-    def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:  # fmt: skip
+    def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
         """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""
         name, number = wanted, 1
         while name in self.tensors or not name:
@@ -75,8 +75,17 @@ class Reading:
         custom_options: the bytes that a custom operator carries.
     """
 
-    def __init__(self, draft: Draft, name: str, index: int, inputs: tuple[str, ...], outputs: tuple[str, ...],
-                 options: Any, version: int = 1, custom_options: bytes = b"") -> None:  # fmt: skip
+    def __init__(
+        self,
+        draft: Draft,
+        name: str,
+        index: int,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        options: Any,
+        version: int = 1,
+        custom_options: bytes = b"",
+    ) -> None:
         self._draft = draft
         self._options = options
         self.name = name
@@ -171,7 +180,7 @@ class Reading:
         """Adds a one-dimensional int64 constant: a shape, axes, pads …"""
         return self.const(np.array(values, np.int64), hint)
 
-    def intermediate(self, hint: str, dtype: str, shape: Shape | None, quantization: Quantization | None = None, base: str = "") -> str:  # fmt: skip
+    def intermediate(self, hint: str, dtype: str, shape: Shape | None, quantization: Quantization | None = None, base: str = "") -> str:
         """Adds a tensor between two canonical operators that one TFLite operator becomes; returns its name."""
         return self._draft.add(f"{base or self.outputs[0]}/{hint}", dtype, shape, None, quantization)
 
@@ -179,7 +188,9 @@ class Reading:
         """Adds an intermediate tensor of the dtype and quantization of `tensor`, of another shape."""
         return self.intermediate(hint, tensor.dtype, shape, tensor.quantization)
 
-    def emit(self, kind: str, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None, **attributes: Attribute) -> list[str]:  # fmt: skip
+    def emit(
+        self, kind: str, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None, **attributes: Attribute
+    ) -> list[str]:
         """Appends a canonical operator; inputs and outputs are this operator's unless given. Returns the outputs' names.
 
         Where a kernel only moves integers although its two sides have different quantizations, the move is kept and a

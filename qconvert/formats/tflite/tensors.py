@@ -81,9 +81,7 @@ def _shape(tensor: Any, name: str) -> Shape:
     if math.prod(sizes) > 2**40:
         raise InvalidModelError(f"shape {sizes} has more than 2^40 elements")
     symbol = {-1: "batch"}
-    return tuple(
-        (symbol[-1] if axis == 0 else f"{name}_{axis}") if size == -1 else size for axis, size in enumerate(signature)
-    )
+    return tuple((symbol[-1] if axis == 0 else f"{name}_{axis}") if size == -1 else size for axis, size in enumerate(signature))
 
 
 def _constant(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap | bytes) -> Array | None:
@@ -105,10 +103,10 @@ def _constant(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap
     if raw.size != needed and not (bits and raw.size == count):
         raise InvalidModelError(f"shape {list(sizes)} of {dtype} needs {needed} bytes, its buffer holds {raw.size}")
     if bits:
-        return _unpack(raw, bits, count, dtype).reshape(sizes)
-    if dtype == "bool":
-        return (raw != 0).reshape(sizes)
-    return raw.view(item).reshape(sizes)
+        values = _unpack(raw, bits, count, dtype)
+    else:
+        values = raw != 0 if dtype == "bool" else raw.view(item)
+    return values.reshape(sizes)
 
 
 def _buffer_bytes(model: Any, index: int, data: mmap.mmap | bytes) -> Array | None:
@@ -129,7 +127,8 @@ def _unpack(raw: Array, bits: int, count: int, dtype: str) -> Array:
     values = ((raw[:, None] >> shifts) & (2**bits - 1)).reshape(-1)[:count].astype(np.int8)
     if not dtype.startswith("u"):
         values = np.where(values >= 2 ** (bits - 1), values - 2**bits, values).astype(np.int8)
-    return values.astype(numpy_dtype(dtype))
+    unpacked: Array = values.astype(numpy_dtype(dtype))
+    return unpacked
 
 
 def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:

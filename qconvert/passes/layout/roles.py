@@ -17,13 +17,14 @@ __all__ = ["RANK", "Role", "role"]
 
 RANK = 4
 
-_ELEMENTWISE = frozenset(
-    "Add Sub Mul Div Max Min Pow FloorDiv FloorMod SquaredDifference PRelu Equal NotEqual Greater GreaterOrEqual Less LessOrEqual "
-    "And Or Where Abs Neg Exp Log Sqrt Rsqrt Square Sin Cos Round Floor Ceil Sign Relu HardSwish Sigmoid Tanh Clip LeakyRelu Elu "
-    "Gelu Not Identity Reinterpret Cast Quantize Dequantize Requantize".split()
-)
-_AXIS = frozenset("Concat Split Softmax LogSoftmax LpNormalization CumSum ArgMax ArgMin TopK".split())
-_REDUCE = frozenset("ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin ReduceAny ReduceAll".split())
+_ELEMENTWISE = frozenset((
+    "Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "FloorDiv", "FloorMod", "SquaredDifference", "PRelu", "Equal",
+    "NotEqual", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Where", "Abs", "Neg", "Exp", "Log",
+    "Sqrt", "Rsqrt", "Square", "Sin", "Cos", "Round", "Floor", "Ceil", "Sign", "Relu", "HardSwish", "Sigmoid", "Tanh",
+    "Clip", "LeakyRelu", "Elu", "Gelu", "Not", "Identity", "Reinterpret", "Cast", "Quantize", "Dequantize", "Requantize",
+))  # fmt: skip
+_AXIS = frozenset(["Concat", "Split", "Softmax", "LogSoftmax", "LpNormalization", "CumSum", "ArgMax", "ArgMin", "TopK"])
+_REDUCE = frozenset(["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceAny", "ReduceAll"])
 
 
 class Role(Enum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,8 @@ __all__ = ["WRITERS"]
 def write_clip(op: Op, b: Builder) -> None:
     """Relu and Clip: a Clip of stored integers where input and output share one quantization, else of real values."""
     limits = [b.graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")[:2]]
-    bounds = (0.0, None) if op.kind == "Relu" else tuple(None if v is None else float(v.reshape(-1)[0]) for v in limits)
+    lower, upper = (None if v is None else float(v.reshape(-1)[0]) for v in limits)
+    bounds = (0.0, None) if op.kind == "Relu" else (lower, upper)
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if data.quantization is not None and data.quantization == result.quantization and result.dtype in ("int8", "uint8"):
         b.clip_stored(b.stored(data.name), result, *clip_range(result, bounds))
@@ -80,7 +82,7 @@ def write_log_softmax(op: Op, b: Builder) -> None:
 
 def write_lp_normalization(op: Op, b: Builder) -> None:
     """LpNormalization."""
-    attributes = {"axis": int(op["axis"]), "p": int(op["p"])}
+    attributes: dict[str, Any] = {"axis": int(op["axis"]), "p": int(op["p"])}
     b.finish(op, b.node("LpNormalization", b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 

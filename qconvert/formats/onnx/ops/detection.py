@@ -7,6 +7,8 @@ sides take the lower index first.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
@@ -21,14 +23,14 @@ class _Steps:
     def __init__(self, op: Op, b: Builder) -> None:
         self.op, self.b, self.name = op, b, op.outputs[0]
 
-    def node(self, kind: str, *inputs: str, **attributes: object) -> str:
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         return self.b.node(kind, inputs, hint=f"{self.name}/{kind}", **attributes)[0]
 
     def ints(self, *values: int) -> str:
         return self.b.const(np.array(values, np.int64), f"{self.name}/ints")
 
-    def int(self, value: int) -> str:
-        return self.b.const(np.int64(value), f"{self.name}/int")
+    def scalar(self, value: int) -> str:
+        return self.b.const(np.int64(value), f"{self.name}/scalar")
 
     def number(self, value: float) -> str:
         return self.b.const(np.float32(value), f"{self.name}/number")
@@ -40,7 +42,7 @@ class _Steps:
         return self.node("Slice", value, self.ints(start), self.ints(end), self.ints(axis))
 
     def column(self, value: str, index: int, axis: int) -> str:
-        return self.node("Gather", value, self.int(index), axis=axis)
+        return self.node("Gather", value, self.scalar(index), axis=axis)
 
 
 def write_detection(op: Op, b: Builder) -> None:

@@ -30,7 +30,7 @@ def write_add(op: Op, b: Builder) -> None:
     quantizations = [b.tensor(name).quantization for name in (*op.inputs, *op.outputs)]
     first, second, output = (q for q in quantizations if q is not None)
     multipliers, shift = xnnpack_add_multipliers((first, second), output)
-    low, high = integer_range(result.dtype)
+    low, _ = integer_range(result.dtype)
     offset = 0.5 + int(output.zero_point[0]) - low
     total = ""
     for name, quantization, multiplier in zip(op.inputs, (first, second), multipliers, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
 def write_topk(op: Op, b: Builder) -> None:
     """TopK of stored values, through int32 for the types that onnxruntime's kernel lacks; order survives a positive scale."""
     tensor = b.tensor(op.inputs[0])
-    attributes = {"axis": int(op["axis"]), "largest": int(op["largest"]), "sorted": int(op["sorted"])}
+    attributes: dict[str, Any] = {"axis": int(op["axis"]), "largest": int(op["largest"]), "sorted": int(op["sorted"])}
     k = b.stored(op.inputs[1])
     if tensor.dtype in ("float32", "int32", "int64"):
         b.node("TopK", [b.stored(tensor.name), k], op.outputs, **attributes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
@@ -40,7 +42,7 @@ def write_reduce_logic(op: Op, b: Builder) -> None:
 def write_cumsum(op: Op, b: Builder) -> None:
     """CumSum; ONNX takes the axis as an input."""
     axis = b.const(np.int64(op["axis"]), f"{op.outputs[0]}/axis")
-    attributes = {"exclusive": int(op["exclusive"]), "reverse": int(op["reverse"])}
+    attributes: dict[str, Any] = {"exclusive": int(op["exclusive"]), "reverse": int(op["reverse"])}
     b.finish(op, b.node("CumSum", [b.real(op.inputs[0]), axis], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
@@ -54,7 +56,7 @@ def write_arg(op: Op, b: Builder) -> None:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys("ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin".split(), write_reduce),
+    **dict.fromkeys(["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"], write_reduce),
     "ReduceAny": write_reduce_logic,
     "ReduceAll": write_reduce_logic,
     "CumSum": write_cumsum,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
@@ -13,7 +15,7 @@ __all__ = ["WRITERS", "moved"]
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}
 
 
-def moved(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: object) -> None:
+def moved(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: Any) -> None:
     """A node that moves the stored values of input 0, through int32 where onnxruntime has no kernel for the type."""
     tensor = b.tensor(op.inputs[0])
     if tensor.dtype not in _NO_KERNEL.get(kind, ()):
@@ -128,7 +130,7 @@ def write_range(op: Op, b: Builder) -> None:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys("Reshape Squeeze Unsqueeze Tile Expand Slice".split(), write_same_form),
+    **dict.fromkeys(["Reshape", "Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
     "Transpose": write_transpose,
     "Concat": write_concat,
     "Pack": write_pack,

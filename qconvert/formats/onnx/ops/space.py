@@ -74,7 +74,7 @@ def _static(op: Op, b: Builder) -> tuple[int, int, int]:
     return int(shape[1]), int(shape[2]), int(shape[3])
 
 
-def _rearrange(op: Op, b: Builder, split: list[int], perm: list[int], joined: list[int], value: str = "", output: str = "") -> str:  # fmt: skip
+def _rearrange(op: Op, b: Builder, split: list[int], perm: list[int], joined: list[int], value: str = "", output: str = "") -> str:
     """Reshape, Transpose, Reshape."""
     name = op.outputs[0]
     shapes = [b.const(np.array(sizes, np.int64), f"{name}/{word}") for word, sizes in (("split", split), ("joined", joined))]

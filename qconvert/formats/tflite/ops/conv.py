@@ -21,9 +21,13 @@ def read_conv_2d(op: Reading) -> None:
     dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
     kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), _moved_axis(op, op.tensor(1), {0: 0}))
     op.emit(
-        "Conv", _operands(op, kernel), dilations=dilations, group=channels // depth, activation=op.activation(),
+        "Conv",
+        _operands(op, kernel),
+        dilations=dilations,
+        group=channels // depth,
+        activation=op.activation(),
         **window(op, (height, width), dilations),
-    )  # fmt: skip
+    )
 
 
 def read_depthwise_conv_2d(op: Reading) -> None:
@@ -36,9 +40,13 @@ def read_depthwise_conv_2d(op: Reading) -> None:
     dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
     kernel = op.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), _moved_axis(op, op.tensor(1), {3: 0}))
     op.emit(
-        "Conv", _operands(op, kernel), dilations=dilations, group=channels, activation=op.activation(),
+        "Conv",
+        _operands(op, kernel),
+        dilations=dilations,
+        group=channels,
+        activation=op.activation(),
         **window(op, (height, width), dilations),
-    )  # fmt: skip
+    )
 
 
 def read_transpose_conv(op: Reading) -> None:
@@ -61,9 +69,15 @@ def read_transpose_conv(op: Reading) -> None:
     if op.has(3):
         operands.append(accumulator_bias(op, 3, op.tensor(2), op.lookup(kernel)))
     op.emit(
-        "ConvTranspose", operands, strides=strides, pads=(*pads[:2], *ends), dilations=(1, 1), data_format="channels_last",
-        output_padding=tuple(max(value, 0) for value in extra), activation=op.activation(),
-    )  # fmt: skip
+        "ConvTranspose",
+        operands,
+        strides=strides,
+        pads=(*pads[:2], *ends),
+        dilations=(1, 1),
+        data_format="channels_last",
+        output_padding=tuple(max(value, 0) for value in extra),
+        activation=op.activation(),
+    )
 
 
 def _constant_weights(op: Reading, index: int) -> Array:

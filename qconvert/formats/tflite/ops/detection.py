@@ -29,7 +29,10 @@ def read_detection_postprocess(op: Reading) -> None:
         nms_score_threshold=float(number("nms_score_threshold")),
         nms_iou_threshold=float(number("nms_iou_threshold")),
         num_classes=int(number("num_classes")),
-        **{f"{axis}_scale": float(number(f"{axis}_scale")) for axis in ("y", "x", "h", "w")},
+        y_scale=float(number("y_scale")),
+        x_scale=float(number("x_scale")),
+        h_scale=float(number("h_scale")),
+        w_scale=float(number("w_scale")),
     )
 
 

@@ -29,9 +29,13 @@ def read_resize_nearest_neighbor(op: Reading) -> None:
     coordinates = _coordinates(op)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
     op.emit(
-        "Resize", [op.input(0), op.int64(1)], mode="nearest", coordinate_transformation_mode=coordinates,
-        nearest_mode=nearest, **_LAYOUT,
-    )  # fmt: skip
+        "Resize",
+        [op.input(0), op.int64(1)],
+        mode="nearest",
+        coordinate_transformation_mode=coordinates,
+        nearest_mode=nearest,
+        **_LAYOUT,
+    )
 
 
 def _blocks(kind: str) -> ReadFunction:
