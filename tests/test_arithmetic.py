@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qconvert import arithmetic as ar
 from qconvert.errors import OptionError
-from qconvert.graph import Quantization
+from qconvert.graph import Quantization, integer_range
 from tests.tflite_models import TensorSpec, run_litert, single_op
 
 int32s = st.integers(-(2**31), 2**31 - 1)
@@ -45,7 +45,7 @@ def test_roundings_agree_off_ties_and_are_nearest(x: float) -> None:
 
 @pytest.mark.parametrize("dtype", ["int4", "int8", "uint8", "int16", "int32", "int64", "uint64"])
 def test_saturate_keeps_ends(dtype: str) -> None:
-    low, high = ar.rounding.integer_range(dtype)
+    low, high = integer_range(dtype)
     got = ar.saturate(np.array([-np.inf, -1e30, 3.0, 1e30, np.inf]), dtype)
     assert got.astype(object).tolist() == [low, low, 3, high, high]
     assert ar.saturate(np.array([-5, 2**40]), dtype).astype(object).tolist() == [
@@ -100,7 +100,9 @@ def test_per_axis_round_trip(seed: int, axis: int) -> None:
 
 def test_blocks() -> None:
     # Six rows in blocks of 4: the last block is short. Scales have the tensor's rank, shorter along the axis.
-    q = Quantization(np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4)
+    q = Quantization(
+        np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4
+    )
     real = ar.dequantize(np.ones((6, 2), np.int8), q)
     assert real[:, 1].tolist() == [2, 2, 2, 2, 20, 20]
 
@@ -115,7 +117,9 @@ def test_quantize_multiplier_is_nearest(real: float) -> None:
         assert multiplier == 0
     elif real >= 2.0**-31:
         assert 2**30 <= multiplier < 2**31
-        assert abs(Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1) <= Fraction(1, 2**31)
+        assert abs(
+            Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1
+        ) <= Fraction(1, 2**31)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_quantize_multiplier_is_nearest(real: float) -> None:
     [(0.5, 2**30, 0), (1.0, 2**30, 1), (0.3, 1288490189, -1), (1 - 2.0**-40, 2**30, 1)],
 )
 def test_quantize_multiplier_values(real: float, multiplier: int, shift: int) -> None:
-    assert ar.quantize_multiplier(real) == (multiplier, shift)
+    assert [int(value) for value in ar.quantize_multiplier(real)] == [multiplier, shift]
 
 
 @given(int32s, int32s)
@@ -195,7 +199,8 @@ def test_google_formulas() -> None:
 
 def test_google_affine_contains_zero() -> None:
     above, below = ar.choose_google_affine(2.0, 3.0), ar.choose_google_affine(-3.0, -2.0)
-    assert (float(above.scale[0]), int(above.zero_point[0])) == (pytest.approx(3 / 255), 0)
+    assert float(above.scale[0]) == pytest.approx(3 / 255)
+    assert int(above.zero_point[0]) == 0
     assert int(below.zero_point[0]) == 255
 
 
@@ -211,7 +216,9 @@ def test_range_of_zero_and_bad_ranges(choose: Any) -> None:
 # The runtimes themselves
 
 
-def _spec(name: str, shape: tuple[int, ...], scale: Any, zero_point: int = 0, dtype: str = "int8", data: Any = None) -> TensorSpec:
+def _spec(
+    name: str, shape: tuple[int, ...], scale: Any, zero_point: int = 0, dtype: str = "int8", data: Any = None
+) -> TensorSpec:
     return TensorSpec(name, shape, dtype, scale, zero_point, 0, data)
 
 
@@ -243,7 +250,9 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
             ],
             [_spec("y", (1, 16, 16, 24), sy, 3)],
         )
-        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(np.int64) + bias
+        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(
+            np.int64
+        ) + bias
         expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
         assert np.array_equal(run_litert(data, [x], kernels)[0].reshape(-1, 24), expected)
         other = "single_float32" if kernels == "reference" else "tflite_double_rounding"
@@ -256,7 +265,9 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
     [("reference", "tflite_float", "float64"), ("default", "single_float32", "float32")],
 )
 @pytest.mark.parametrize("per_axis", [False, True])
-def test_fully_connected_equals_litert(kernels: str, requantizer: str, precision: str, per_axis: bool) -> None:
+def test_fully_connected_equals_litert(
+    kernels: str, requantizer: str, precision: str, per_axis: bool
+) -> None:
     rng = np.random.default_rng(6)
     for _ in range(6):
         channels, (sx, sw), sy, weights, bias, x = _conv_case(rng)
@@ -307,7 +318,7 @@ def test_mul_equals_litert_on_every_pair(seed: int) -> None:
     za, zb, zy = (int(z) for z in rng.integers(-20, 20, 3))
     a, b = _pairs()
     acc = (a.astype(np.int64) - za) * (b.astype(np.int64) - zb)
-    scale = ar.effective_scale(*scales, precision="float32")
+    scale = ar.effective_scale(scales[0], scales[1], scales[2], "float32")
     for kernels, requantizer in (("reference", "tflite_double_rounding"), ("default", "single_float32")):
         got = _binary("MUL", scales, (za, zb, zy), kernels)
         assert np.array_equal(got, ar.requantize(acc, scale, zy, "int8", requantizer)), kernels
@@ -325,7 +336,9 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     for kernels, function in (("reference", ar.tflite_leaky_relu), ("default", ar.xnnpack_leaky_relu)):
         got = run_litert(leaky, [codes], kernels)[0]
         assert np.array_equal(got, function(codes, source, output, "int8", alpha)), kernels
-    assert np.array_equal(run_litert(convert, [codes])[0], ar.xnnpack_requantize(codes, source, output, "int8"))
+    assert np.array_equal(
+        run_litert(convert, [codes])[0], ar.xnnpack_requantize(codes, source, output, "int8")
+    )
     scale = np.float64(sx) / np.float64(sy)
     acc = codes.astype(np.int64) - source.zero_point[0]
     assert np.array_equal(
@@ -334,11 +347,15 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     )
 
 
-@pytest.mark.parametrize(("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)])
+@pytest.mark.parametrize(
+    ("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)]
+)
 @pytest.mark.parametrize("window", [(2, 2), (3, 3), (1, 4)])
-def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, window: tuple[int, int]) -> None:
+def test_average_pool_equals_litert(
+    dtype: str, zero_point: int, average: Any, window: tuple[int, int]
+) -> None:
     rng = np.random.default_rng(1)
-    low, high = ar.rounding.integer_range(dtype)
+    low, high = integer_range(dtype)
     h, w = window
     x = rng.integers(low, high + 1, (1, 24, 24, 3)).astype(dtype)
     options = {"padding": 1, "strideW": w, "strideH": h, "filterWidth": w, "filterHeight": h}

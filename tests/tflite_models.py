@@ -31,7 +31,9 @@ _OPTIONS = {
     "L2_NORMALIZATION": "L2Norm",
     "MAXIMUM": "MaximumMinimum",
     "MINIMUM": "MaximumMinimum",
-    **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL"), "Reducer"),
+    **dict.fromkeys(
+        ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL"), "Reducer"
+    ),
 }
 
 #: Newest version that both of LiteRT 2.3's kernel sets register, where it is not 1 (found by trying them).
@@ -79,7 +81,7 @@ class TensorSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    scale: float | Sequence[float] | Array | None = None
+    scale: float | np.floating[Any] | Sequence[float] | Array | None = None
     zero_point: int | Sequence[int] | Array | None = None
     axis: int = 0
     data: Any = None
@@ -126,7 +128,14 @@ def single_op(
     **more: Any,
 ) -> bytes:
     """A model with one operator. Inputs that have data are constants, the others are the model's inputs."""
-    op = OpSpec(builtin, [tensor.name if tensor else None for tensor in inputs], [t.name for t in outputs], options, version, custom)
+    op = OpSpec(
+        builtin,
+        [tensor.name if tensor else None for tensor in inputs],
+        [t.name for t in outputs],
+        options,
+        version,
+        custom,
+    )
     present = {tensor.name: tensor for tensor in (*inputs, *outputs) if tensor}
     free = list(dict.fromkeys(t.name for t in inputs if t and t.data is None and not t.is_variable))
     return model([op], list(present.values()), free, [tensor.name for tensor in outputs], **more)
@@ -238,7 +247,9 @@ def _tensor(tensor: TensorSpec, buffers: list[Any]) -> Any:
         scale = np.atleast_1d(np.asarray(tensor.scale, np.float32))
         zero = 0 if tensor.zero_point is None else tensor.zero_point
         zero_point = np.broadcast_to(np.asarray(zero, np.int64), scale.shape)
-        quantization = schema.QuantizationParametersT(scale=scale, zeroPoint=zero_point.copy(), quantizedDimension=tensor.axis)
+        quantization = schema.QuantizationParametersT(
+            scale=scale, zeroPoint=zero_point.copy(), quantizedDimension=tensor.axis
+        )
     return schema.TensorT(
         shape=np.array(tensor.shape, np.int32),
         type=getattr(schema.TensorType, tensor.dtype.upper()),
@@ -310,7 +321,9 @@ def _operator_code(name: str, version: int, custom: bool) -> Any:
     )
 
 
-def _signature(key: str, inputs: Mapping[str, str], outputs: Mapping[str, str], index: Mapping[str, int]) -> Any:
+def _signature(
+    key: str, inputs: Mapping[str, str], outputs: Mapping[str, str], index: Mapping[str, int]
+) -> Any:
     schema = _schema()
 
     def maps(names: Mapping[str, str]) -> list[Any]:
