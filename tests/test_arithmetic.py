@@ -100,9 +100,7 @@ def test_per_axis_round_trip(seed: int, axis: int) -> None:
 
 def test_blocks() -> None:
     # Six rows in blocks of 4: the last block is short. Scales have the tensor's rank, shorter along the axis.
-    q = Quantization(
-        np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4
-    )
+    q = Quantization(np.array([[1, 2], [10, 20]], np.float32), np.zeros((2, 2), np.int64), axis=0, block_size=4)
     real = ar.dequantize(np.ones((6, 2), np.int8), q)
     assert real[:, 1].tolist() == [2, 2, 2, 2, 20, 20]
 
@@ -117,9 +115,7 @@ def test_quantize_multiplier_is_nearest(real: float) -> None:
         assert multiplier == 0
     elif real >= 2.0**-31:
         assert 2**30 <= multiplier < 2**31
-        assert abs(
-            Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1
-        ) <= Fraction(1, 2**31)
+        assert abs(Fraction(int(multiplier)) * Fraction(2) ** int(shift - 31) / Fraction(real) - 1) <= Fraction(1, 2**31)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +212,7 @@ def test_range_of_zero_and_bad_ranges(choose: Any) -> None:
 # The runtimes themselves
 
 
-def _spec(
-    name: str, shape: tuple[int, ...], scale: Any, zero_point: int = 0, dtype: str = "int8", data: Any = None
-) -> TensorSpec:
+def _spec(name: str, shape: tuple[int, ...], scale: Any, zero_point: int = 0, dtype: str = "int8", data: Any = None) -> TensorSpec:
     return TensorSpec(name, shape, dtype, scale, zero_point, 0, data)
 
 
@@ -250,9 +244,7 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
             ],
             [_spec("y", (1, 16, 16, 24), sy, 3)],
         )
-        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(
-            np.int64
-        ) + bias
+        acc = (x.astype(np.int64) + 5).reshape(-1, channels) @ weights.reshape(24, -1).T.astype(np.int64) + bias
         expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
         assert np.array_equal(run_litert(data, [x], kernels)[0].reshape(-1, 24), expected)
         other = "single_float32" if kernels == "reference" else "tflite_double_rounding"
@@ -265,9 +257,7 @@ def test_conv_equals_litert(kernels: str, requantizer: str, precision: str) -> N
     [("reference", "tflite_float", "float64"), ("default", "single_float32", "float32")],
 )
 @pytest.mark.parametrize("per_axis", [False, True])
-def test_fully_connected_equals_litert(
-    kernels: str, requantizer: str, precision: str, per_axis: bool
-) -> None:
+def test_fully_connected_equals_litert(kernels: str, requantizer: str, precision: str, per_axis: bool) -> None:
     rng = np.random.default_rng(6)
     for _ in range(6):
         channels, (sx, sw), sy, weights, bias, x = _conv_case(rng)
@@ -285,6 +275,31 @@ def test_fully_connected_equals_litert(
         acc = (x.astype(np.int64) + 5) @ weights.T.astype(np.int64) + bias
         expected = ar.requantize(acc, ar.effective_scale(sx, sw, sy, precision), 3, "int8", requantizer)
         assert np.array_equal(run_litert(data, [x], kernels)[0], expected)
+
+
+@pytest.mark.parametrize("per_axis", [False, True])
+def test_optimised_depthwise_equals_its_model(per_axis: bool) -> None:
+    """LiteRT's optimised kernels without XNNPACK: ties of the shift go up, whatever the sign."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    rng = np.random.default_rng(8)
+    sx, sy = np.float32(0.05), np.float32(0.04)
+    sw = rng.uniform(0.005, 0.02, 24 if per_axis else 1).astype(np.float32)
+    x, w = rng.integers(-128, 128, (1, 32, 32, 24)).astype(np.int8), rng.integers(-127, 128, (1, 1, 1, 24)).astype(np.int8)
+    b = rng.integers(-900, 900, 24).astype(np.int32)
+    data = single_op("DEPTHWISE_CONV_2D", {**CONV, "depthMultiplier": 1}, [
+        _spec("x", x.shape, sx, -5), TensorSpec("w", w.shape, "int8", sw, 0, 3, w), _spec("b", b.shape, sx * sw, 0, "int32", b),
+    ], [_spec("y", x.shape, sy, 3)])  # fmt: skip
+    resolver = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = Interpreter(model_content=data, experimental_op_resolver_type=resolver, num_threads=1)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    got = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    acc = (x.astype(np.int64) + 5) * w + b
+    scale = ar.effective_scale(sx, sw, sy)
+    assert np.array_equal(got, ar.requantize(acc, scale, 3, "int8", "tflite_ruy"))
+    assert not np.array_equal(got, ar.requantize(acc, scale, 3, "int8", "tflite_double_rounding"))
 
 
 def _pairs() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -336,9 +351,7 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     for kernels, function in (("reference", ar.tflite_leaky_relu), ("default", ar.xnnpack_leaky_relu)):
         got = run_litert(leaky, [codes], kernels)[0]
         assert np.array_equal(got, function(codes, source, output, "int8", alpha)), kernels
-    assert np.array_equal(
-        run_litert(convert, [codes])[0], ar.xnnpack_requantize(codes, source, output, "int8")
-    )
+    assert np.array_equal(run_litert(convert, [codes])[0], ar.xnnpack_requantize(codes, source, output, "int8"))
     scale = np.float64(sx) / np.float64(sy)
     acc = codes.astype(np.int64) - source.zero_point[0]
     assert np.array_equal(
@@ -347,13 +360,9 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)]
-)
+@pytest.mark.parametrize(("dtype", "zero_point", "average"), [("int8", -3, ar.average_away), ("uint8", 125, ar.average_up)])
 @pytest.mark.parametrize("window", [(2, 2), (3, 3), (1, 4)])
-def test_average_pool_equals_litert(
-    dtype: str, zero_point: int, average: Any, window: tuple[int, int]
-) -> None:
+def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, window: tuple[int, int]) -> None:
     rng = np.random.default_rng(1)
     low, high = integer_range(dtype)
     h, w = window

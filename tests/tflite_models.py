@@ -31,9 +31,7 @@ _OPTIONS = {
     "L2_NORMALIZATION": "L2Norm",
     "MAXIMUM": "MaximumMinimum",
     "MINIMUM": "MaximumMinimum",
-    **dict.fromkeys(
-        ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL"), "Reducer"
-    ),
+    **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL"), "Reducer"),
 }
 
 #: Newest version that both of LiteRT 2.3's kernel sets register, where it is not 1 (found by trying them).
@@ -247,9 +245,7 @@ def _tensor(tensor: TensorSpec, buffers: list[Any]) -> Any:
         scale = np.atleast_1d(np.asarray(tensor.scale, np.float32))
         zero = 0 if tensor.zero_point is None else tensor.zero_point
         zero_point = np.broadcast_to(np.asarray(zero, np.int64), scale.shape)
-        quantization = schema.QuantizationParametersT(
-            scale=scale, zeroPoint=zero_point.copy(), quantizedDimension=tensor.axis
-        )
+        quantization = schema.QuantizationParametersT(scale=scale, zeroPoint=zero_point.copy(), quantizedDimension=tensor.axis)
     return schema.TensorT(
         shape=np.array(tensor.shape, np.int32),
         type=getattr(schema.TensorType, tensor.dtype.upper()),
@@ -321,9 +317,7 @@ def _operator_code(name: str, version: int, custom: bool) -> Any:
     )
 
 
-def _signature(
-    key: str, inputs: Mapping[str, str], outputs: Mapping[str, str], index: Mapping[str, int]
-) -> Any:
+def _signature(key: str, inputs: Mapping[str, str], outputs: Mapping[str, str], index: Mapping[str, int]) -> Any:
     schema = _schema()
 
     def maps(names: Mapping[str, str]) -> list[Any]:

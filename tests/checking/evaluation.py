@@ -48,10 +48,7 @@ def onnx_node(kind: str, inputs: Sequence[Array | None], outputs: int = 1, **att
     graph = helper.make_graph(
         [node],
         "test",
-        [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in given_inputs
-        ],
+        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in given_inputs],
         [onnx.ValueInfoProto(name=name) for name in results],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)

@@ -22,7 +22,7 @@ def test_every_operator_has_a_function() -> None:
 # Elementwise
 
 
-PLAIN = ["Abs", "Neg", "Exp", "Log", "Sqrt", "Sin", "Cos", "Round", "Floor", "Ceil", "Sign", "Relu", "HardSwish", "Sigmoid", "Tanh"]  # fmt: skip
+PLAIN = ["Abs", "Neg", "Exp", "Log", "Sqrt", "Sin", "Cos", "Round", "Floor", "Ceil", "Sign", "Relu", "HardSwish", "Sigmoid", "Tanh"]
 UNARY: dict[str, dict[str, Any]] = {
     **{kind: {} for kind in PLAIN},
     "LeakyRelu": {"alpha": 0.25},
@@ -60,10 +60,12 @@ def test_operators_that_onnx_lacks() -> None:
     assert run("Square", [a])[0].stored.tolist() == [56.25] * 4
     assert run("Rsqrt", [np.array([4.0, 0.25])])[0].stored.tolist() == [0.5, 2]
     assert np.allclose(run("Softmax", [np.log([[1.0, 2.0]])], beta=2.0)[0].stored, [[0.2, 0.8]])
-    assert run("ReduceAny", [np.array([[0, 1], [0, 0]], bool), np.array([1])], "bool", keepdims=0)[0].stored.tolist() == [True, False]  # fmt: skip
+    assert run("ReduceAny", [np.array([[0, 1], [0, 0]], bool), np.array([1])], "bool", keepdims=0)[0].stored.tolist() == [True, False]
 
 
-@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "PRelu", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "PRelu", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+)
 @given(seed=st.integers(0, 2**32))
 @quick
 def test_binary_equals_onnx(kind: str, seed: int) -> None:
@@ -87,9 +89,7 @@ def test_plain_integers_stay_integers() -> None:
     assert run("Cast", [np.array([1.9, -1.9])], "int32", to="int32")[0].stored.tolist() == [1, -1]
 
 
-@pytest.mark.parametrize(
-    ("activation", "low", "high"), [("relu", 0, 9), ("relu6", 0, 6), ("relu_n1_to_1", -1, 1)]
-)
+@pytest.mark.parametrize(("activation", "low", "high"), [("relu", 0, 9), ("relu6", 0, 6), ("relu_n1_to_1", -1, 1)])
 def test_fused_activation(activation: str, low: float, high: float) -> None:
     x = np.array([-9.0, -0.5, 0.5, 4.5])
     assert run("Add", [x, x], activation=activation)[0].stored.tolist() == np.clip(2 * x, low, high).tolist()
@@ -134,6 +134,12 @@ def test_searches_and_sums_equal_onnx(seed: int, axis: int, flag: int, other: in
     wanted = runtime("TopK", [x.astype(np.float32), k], 2, axis=axis, largest=flag)
     close(values, wanted[0])
     close(indices, wanted[1])
+
+
+def test_top_k_keeps_the_order_of_equal_values() -> None:
+    values, indices = run("TopK", [np.tile([1.0, 2.0], 50), np.array([60])], "float64", "int64", axis=0)
+    assert indices.stored.tolist() == [*range(1, 100, 2), *range(0, 20, 2)]
+    assert values.stored.tolist() == [2.0] * 50 + [1.0] * 10
 
 
 # Movement

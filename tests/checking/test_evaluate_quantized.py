@@ -23,10 +23,7 @@ from tests.tflite_models import TensorSpec, run_litert, single_op
 @quick
 def test_quantized_result_is_the_rounded_real_value(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    qs = [
-        Quantization.per_tensor(s, z)
-        for s, z in zip(rng.uniform(0.01, 1, 3), rng.integers(-9, 9, 3), strict=True)
-    ]
+    qs = [Quantization.per_tensor(s, z) for s, z in zip(rng.uniform(0.01, 1, 3), rng.integers(-9, 9, 3), strict=True)]
     a, b = (rng.integers(-128, 128, (4, 4)).astype(np.int8) for _ in range(2))
     (got,) = run("Sub", [(a, qs[0]), (b, qs[1])], ("int8", qs[2]), activation="relu")
     real = np.maximum(dequantize(a, qs[0]) - dequantize(b, qs[1]), 0)
@@ -70,6 +67,29 @@ def test_average_pool_ties_equal_litert(dtype: str, zero_point: int, ties: str, 
     assert np.array_equal(got.stored, expected)
     assert got.real is not None
     assert np.abs(got.real - dequantize(expected, q)).max() <= 0.05 + 1e-6
+
+
+@pytest.mark.parametrize(("ties", "expected"), [("away", [3, -3, 3, 125]), ("up", [3, -2, 3, 125]), ("even", [2, -2, 3, 124])])
+def test_average_pool_ties_do_not_depend_on_storage(ties: str, expected: list[int]) -> None:
+    """Moving int8 storage to uint8 by 128 moves the averages by 128 as well."""
+    x = np.array([2, 3, -2, -3, 3, 3, 124, 125], np.int8).reshape(1, 8, 1)
+    attributes = {"kernel_shape": (2,), "strides": (2,), "pads": (0, 0), "ties": ties, "data_format": "channels_last"}
+    signed, unsigned = Quantization.per_tensor(0.5, 2), Quantization.per_tensor(0.5, 130)
+    (got,) = run("AveragePool", [(x, signed)], ("int8", signed), **attributes)
+    assert got.stored.ravel().tolist() == expected
+    (moved,) = run("AveragePool", [((x.astype(np.int16) + 128).astype(np.uint8), unsigned)], ("uint8", unsigned), **attributes)
+    assert (moved.stored.ravel().astype(int) - 128).tolist() == expected
+
+
+@pytest.mark.parametrize("activation", ["", "relu6"])
+def test_fixed_point_add_equals_litert(activation: str) -> None:
+    a, b = (codes.reshape(1, 256, 256, 1).astype(np.int8) for codes in np.meshgrid(*[np.arange(-128, 128)] * 2))
+    found = [(0.0371, 3), (0.0533, -9), (0.0411, 5)]
+    specs = [TensorSpec(name, a.shape, "int8", *pair) for name, pair in zip("aby", found, strict=True)]
+    data = single_op("ADD", {"fusedActivationFunction": 3 if activation else 0}, specs[:2], specs[2:])
+    qs = [Quantization.per_tensor(*pair) for pair in found]
+    (got,) = run("Add", [(a, qs[0]), (b, qs[1])], ("int8", qs[2]), fixed_point="xnnpack", activation=activation)
+    assert np.array_equal(got.stored, run_litert(data, [a, b])[0])
 
 
 CONVS = [("CONV_2D", 1), ("DEPTHWISE_CONV_2D", 6), ("CONV_2D", 3)]
@@ -197,10 +217,8 @@ def test_detection_equals_litert(regular: int, per_class: int, threshold: float)
 
 def _two_layers() -> Graph:
     q = Quantization.per_tensor(0.5)
-    weights = Tensor(
-        "w", "int8", (2, 3), np.array([[1, 2, 3], [-1, -2, -3]], np.int8), Quantization.per_tensor(0.25)
-    )
-    tensors = [Tensor("x", "int8", (1, 3), None, q), weights, Tensor("h", "int8", (1, 2), None, q), Tensor("y", "int8", (1, 2), None, q)]  # fmt: skip
+    weights = Tensor("w", "int8", (2, 3), np.array([[1, 2, 3], [-1, -2, -3]], np.int8), Quantization.per_tensor(0.25))
+    tensors = [Tensor("x", "int8", (1, 3), None, q), weights, Tensor("h", "int8", (1, 2), None, q), Tensor("y", "int8", (1, 2), None, q)]
     ops = (Op("Gemm", ("x", "w"), ("h",)), Op("Add", ("h", "h"), ("y",), {"activation": "relu"}))
     return Graph("two", {t.name: t for t in tensors}, ops, ("x",), ("y",))
 

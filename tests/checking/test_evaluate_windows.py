@@ -67,7 +67,7 @@ def test_conv_transpose_equals_onnxruntime(case: dict[str, Any]) -> None:
     w = rng.normal(size=(group * depth, per_group, *case["kernel"])).astype(np.float32)
     pads = [min(p, k - 1) for p, k in zip(case["pads"], [*case["kernel"]] * 2, strict=True)]
     extra = [min(1, s - 1) for s in case["strides"]]
-    shared = {"group": group, "strides": case["strides"], "dilations": case["dilations"], "pads": pads, "output_padding": extra}  # fmt: skip
+    shared = {"group": group, "strides": case["strides"], "dilations": case["dilations"], "pads": pads, "output_padding": extra}
     canonical = np.moveaxis(w.reshape(group, depth, per_group, *case["kernel"]), 2, 1)
     canonical = canonical.reshape(group * per_group, depth, *case["kernel"])
     data, layout = _layout(case, x)
@@ -98,9 +98,7 @@ def test_auto_pad_equals_onnxruntime(mode: str, case: dict[str, Any]) -> None:
     w = rng.normal(size=(3, 2, *case["kernel"])).astype(np.float32)
     ones = [1] * len(case["kernel"])
     shared = {"strides": case["strides"], "auto_pad": mode}
-    got = run(
-        "Conv", [x, w], data_format="channels_first", dilations=ones, pads=[0] * 2 * len(ones), **shared
-    )[0]
+    got = run("Conv", [x, w], data_format="channels_first", dilations=ones, pads=[0] * 2 * len(ones), **shared)[0]
     close(got, runtime("Conv", [x, w], **shared)[0], 1e-5)
 
 
@@ -117,9 +115,7 @@ def test_matmul_and_gemm(seed: int, trans_a: bool, trans_b: bool) -> None:
 
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "align_corners", "pytorch_half_pixel"])
 @pytest.mark.parametrize("mode", ["linear", "floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
-@given(
-    sizes=st.tuples(*[st.integers(1, 7)] * 2), wanted=st.tuples(*[st.integers(1, 15)] * 2), last=st.booleans()
-)
+@given(sizes=st.tuples(*[st.integers(1, 7)] * 2), wanted=st.tuples(*[st.integers(1, 15)] * 2), last=st.booleans())
 @settings(max_examples=15, deadline=None)
 def test_resize_equals_onnx(coordinates: str, mode: str, sizes: Any, wanted: Any, last: bool) -> None:
     x = np.random.default_rng(sum(sizes)).normal(size=(1, 2, *sizes))
@@ -132,9 +128,7 @@ def test_resize_equals_onnx(coordinates: str, mode: str, sizes: Any, wanted: Any
     # The definition itself, in rational numbers; ONNX's runtimes use float32 coordinates, which break some ties.
     close(ExactResult(None, got), _resized(x, wanted, coordinates, mode), 1e-12)
     if mode == "linear":
-        expected = runtime(
-            "Resize", [x.astype(np.float32), None, None, np.array([1, 2, *wanted])], **attributes
-        )[0]
+        expected = runtime("Resize", [x.astype(np.float32), None, None, np.array([1, 2, *wanted])], **attributes)[0]
         close(ExactResult(None, got), expected, 1e-4)
 
 

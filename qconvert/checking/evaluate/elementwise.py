@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checking.evaluate.call import Call, Function, activated
+from qconvert.arithmetic import xnnpack_add
+from qconvert.checking.evaluate.call import Call, ExactResult, Function, Result, activated, activated_stored
 from qconvert.graph import Array, numpy_dtype
 
 __all__ = ["FUNCTIONS"]
@@ -36,6 +37,16 @@ def divide(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f" or b.dtype.kind == "f":
         return np.asarray(a / b)
     return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+
+
+def add(call: Call) -> Result:
+    """Add; with `fixed_point` the stored result is that of the kernel named, while the real one stays exact."""
+    real = activated(np.asarray(call.values(0) + call.values(1)), call["activation"])
+    first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["fixed_point"] != "xnnpack" or first is None or second is None or output is None:
+        return real
+    stored = xnnpack_add(call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
+    return ExactResult(real, activated_stored(call, stored))
 
 
 def multiply(call: Call) -> Array:
@@ -114,7 +125,7 @@ def where(call: Call) -> Array:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "Add": _activated(np.add),
+    "Add": add,
     "Sub": _activated(np.subtract),
     "Mul": multiply,
     "Div": _activated(divide),

@@ -60,7 +60,10 @@ def average_pool(call: Call) -> Result:
     if call["ties"] == "even" or call.results[0].quantization != quantization:
         return real
     average = average_up if call["ties"] == "up" else average_away
-    stored = saturate(channels_first(call, average(total + zero_point * count, count)), call.results[0].dtype)
+    # "Away" is from the stored zero of the signed type, which uint8 storage holds as 128.
+    zero = 128 if call.results[0].dtype == "uint8" else 0
+    stored_average = average(total + (zero_point - zero) * count, count) + zero
+    stored = saturate(channels_first(call, stored_average), call.results[0].dtype)
     return ExactResult(real, activated_stored(call, stored))
 
 
