@@ -129,13 +129,9 @@ def activated_stored(call: Call, stored: Array) -> Array:
     tensor, activation = call.results[0], str(call["activation"])
     if tensor.quantization is None or not activation:
         return activated(stored, activation)
-    bounds = [
-        np.nan_to_num(bound, nan=default)
-        for bound, default in zip(
-            (np.float64(np.nan if value is None else value) for value in ACTIVATIONS[activation]), (-np.inf, np.inf), strict=True
-        )
-    ]
-    low, high = quantize(np.array(bounds), tensor.quantization, tensor.dtype)
+    lowest, highest = ACTIVATIONS[activation]
+    bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
+    low, high = quantize(bounds, tensor.quantization, tensor.dtype)
     return np.asarray(np.clip(stored, low, high))
 
 
