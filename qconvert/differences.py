@@ -117,7 +117,7 @@ class _Pairing:
     def _digest(self, tensor: Tensor) -> str:
         if id(tensor) not in self._digests:
             data: Array = tensor.data if tensor.data is not None else np.zeros(0)
-            raw = repr(data.tolist()).encode() if data.dtype == object else np.ascontiguousarray(data).tobytes()
+            raw = repr(data.tolist()).encode() if data.dtype == object else np.ascontiguousarray(_whole(data)).tobytes()
             self._digests[id(tensor)] = f"{_sort(tensor)} {hashlib.blake2b(raw).hexdigest()}"
         return self._digests[id(tensor)]
 
@@ -127,6 +127,11 @@ def _sort(tensor: Tensor) -> str:
     q = tensor.quantization
     scales = None if q is None else (q.scale.tolist(), q.zero_point.tolist(), q.axis, q.block_size)
     return repr((tensor.dtype, tensor.shape, scales))
+
+
+def _whole(data: Array) -> Array:
+    """The data in a type that uses every bit of its bytes."""
+    return data.astype(np.int8) if data.dtype.name in ("int2", "int4", "uint4") else data
 
 
 def _attributes(op: Op) -> dict[str, str]:
@@ -145,7 +150,7 @@ def _operator(pairing: _Pairing, old: Op, new: Op) -> Iterator[str]:
             yield f"{name} {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
     for what, x, y in (("inputs", old.inputs, new.inputs), ("outputs", old.outputs, new.outputs)):
         if len(x) != len(y) or not all(_is_same(pairing, *names) for names in zip(x, y, strict=True)):
-            yield f"{what} {list(x)} -> {list(y)}"
+            yield f"{what} {[pairing.renamed.get(name, name) for name in x]} -> {list(y)}"
 
 
 def _is_same(pairing: _Pairing, old: str, new: str) -> bool:
@@ -190,7 +195,7 @@ def _data(a: Array | None, b: Array | None) -> str:
         return f"data of {a.dtype} {a.shape} -> {b.dtype} {b.shape}"
     if a.dtype == object:
         return f"{int((a != b).sum())} of {a.size} strings differ"
-    raw = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(a.size, -1) for x in (a, b)]
+    raw = [np.ascontiguousarray(_whole(x)).reshape(-1).view(np.uint8).reshape(a.size, -1) for x in (a, b)]
     count = int((raw[0] != raw[1]).any(axis=1).sum())
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):

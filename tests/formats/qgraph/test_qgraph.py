@@ -1,0 +1,323 @@
+""".qgraph files: exact round trips, memory-mapped reading, the published schema, damaged files."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+import qconvert
+from qconvert.differences import diff
+from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
+from qconvert.formats.qgraph.document import from_document, to_document
+from qconvert.formats.qgraph.reader import read
+from qconvert.formats.qgraph.writer import write
+from qconvert.graph import DTYPES, Graph, Op, Quantization, Signature, Tensor, integer_range, numpy_dtype
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = json.loads((ROOT / "docs" / "qgraph.schema.json").read_text())
+MODEL = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
+
+texts = st.text(max_size=8)
+names = st.text(min_size=1, max_size=8) | st.just("__metadata__")
+scales = st.floats(2.0**-126, 2.0**60, width=32)
+
+
+@st.composite
+def constants(draw: st.DrawFn, name: str) -> Tensor:
+    """A constant of any type, with any bits, quantized per tensor or per axis if its type allows it."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+    count = math.prod(shape)
+    if dtype == "string":
+        values = draw(st.lists(texts, min_size=count, max_size=count))
+        return Tensor(name, dtype, shape, np.array([*values, None], object)[:-1].reshape(shape))
+    if dtype in ("int2", "int4", "uint4", "bool"):
+        low, high = (0, 1) if dtype == "bool" else integer_range(dtype)
+        listed = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+        data = np.array(listed, np.int8).astype(numpy_dtype(dtype)).reshape(shape)
+    else:
+        size = count * numpy_dtype(dtype).itemsize
+        data = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), numpy_dtype(dtype)).reshape(shape)
+    quantization = None
+    if "int" in dtype and draw(st.booleans()):
+        axes = [axis for axis, length in enumerate(shape) if length]
+        axis = draw(st.sampled_from(axes)) if axes and draw(st.booleans()) else None
+        number = 1 if axis is None else shape[axis]
+        points = draw(st.lists(st.integers(*integer_range(dtype)), min_size=number, max_size=number))
+        scale = draw(st.lists(scales, min_size=number, max_size=number))
+        quantization = Quantization(np.array(scale, np.float32), np.array(points, np.int64), axis)
+    return Tensor(name, dtype, shape, data, quantization)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Constants that are graph outputs, and a chain of operators with attributes of every sort on a symbolic input."""
+    listed = draw(st.lists(names, min_size=3, max_size=7, unique=True))
+    tensors = [Tensor(name, "float32", ("batch", 3)) for name in listed[:3]]
+    tensors += [draw(constants(name)) for name in listed[3:]]
+    alpha = draw(st.floats(allow_nan=False, allow_infinity=False))
+    ops = (
+        Op("LeakyRelu", (listed[0],), (listed[1],), {"alpha": alpha}, draw(texts)),
+        Op("Transpose", (listed[1],), (listed[2],), {"perm": (0, 1)}),
+    )
+    return Graph(
+        name=draw(texts),
+        tensors={tensor.name: tensor for tensor in tensors},
+        ops=ops,
+        inputs=(listed[0],),
+        outputs=tuple(listed[2:]),
+        signatures=(Signature(draw(texts), {draw(texts): listed[0]}, {draw(texts): listed[2]}),),
+        metadata=draw(st.dictionaries(texts, texts, max_size=3)),
+    )
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(graph=graphs())
+def test_round_trip_is_exact(graph: Graph, tmp_path: Path) -> None:
+    graph.validate()
+    jsonschema.validate(json.loads(json.dumps(to_document(graph))), SCHEMA)
+    write(graph, tmp_path / "g.qgraph", {})
+    found = read(tmp_path / "g.qgraph")
+    assert (found.name, found.inputs, found.outputs) == (graph.name, graph.inputs, graph.outputs)
+    assert (found.ops, found.signatures, found.metadata) == (graph.ops, graph.signatures, graph.metadata)
+    assert list(found.tensors) == list(graph.tensors)
+    assert found.tensors == graph.tensors
+    assert diff(graph, found, exact=True) == []
+
+
+def test_a_real_model_round_trips(tmp_path: Path) -> None:
+    graph = qconvert.load(MODEL)
+    qconvert.save(graph, tmp_path / "m.qgraph")
+    assert diff(graph, qconvert.load(tmp_path / "m.qgraph"), exact=True) == []
+    jsonschema.validate(to_document(graph), SCHEMA)
+
+
+def sample() -> Graph:
+    """A constant of a megabyte and small ones, so that a mutation can hit every part of the file."""
+    tensors = [
+        Tensor("x", "int8", ("n", 1024), None, Quantization.per_tensor(0.1, -3)),
+        Tensor("w", "int8", (1024, 1024), np.full((1024, 1024), 7, np.int8), Quantization.per_tensor(0.25)),
+        Tensor("y", "int8", ("n", 1024), None, Quantization.per_tensor(0.5, 1)),
+        Tensor("flag", "bool", (2,), np.array([True, False])),
+        Tensor("nibbles", "int4", (3,), np.array([-8, 0, 7]).astype(numpy_dtype("int4"))),
+    ]
+    return Graph("g", {t.name: t for t in tensors}, (Op("Gemm", ("x", "w"), ("y",)),), ("x",), ("y", "flag", "nibbles"))
+
+
+def root(array: Any) -> Any:
+    """What an array's memory belongs to in the end."""
+    while isinstance(array, np.ndarray | memoryview):
+        array = array.base if isinstance(array, np.ndarray) else array.obj
+    return array
+
+
+def test_constants_are_read_only_views_on_the_mapped_file(tmp_path: Path) -> None:
+    write(sample(), tmp_path / "g.qgraph", {})
+    tracemalloc.start()
+    graph = read(tmp_path / "g.qgraph")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**19  # half of the one constant
+    for tensor in graph.constants():
+        assert tensor.data is not None
+        assert isinstance(root(tensor.data), mmap.mmap)
+        assert not tensor.data.flags.writeable
+
+
+def test_other_programs_can_read_the_file(tmp_path: Path) -> None:
+    write(sample(), tmp_path / "g.qgraph", {"provenance": {"qconvert.version": "1"}})
+    with safe_open(tmp_path / "g.qgraph", "np") as stream:
+        document = json.loads(stream.metadata()["qgraph"])
+        assert stream.get_tensor("nibbles").tolist() == [-8, 0, 7]
+        assert stream.get_tensor("nibbles").dtype == np.int8
+    assert document["metadata"] == {"qconvert.version": "1"}
+    assert np.float32(document["tensors"][0]["quantization"]["scale"][0]) == np.float32(0.1)
+
+
+def test_infinities_and_written_integers(tmp_path: Path) -> None:
+    op = Op("LeakyRelu", ("x",), ("y",), {"alpha": -math.inf})
+    graph = Graph("g", {n: Tensor(n, "float32", ()) for n in "xy"}, (op,), ("x",), ("y",))
+    document = json.loads(json.dumps(to_document(graph), allow_nan=False))
+    assert document["ops"][0]["attributes"] == {"alpha": {"float": "-inf"}}
+    assert from_document(document, {}).ops[0].attributes["alpha"] == -math.inf
+    document["ops"][0]["attributes"]["alpha"] = 1
+    assert isinstance(from_document(document, {}).ops[0].attributes["alpha"], float)
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no opset"):
+        write(sample(), tmp_path / "g.qgraph", {"opset": 17})
+    odd = Graph("g", {"k": Tensor("k", "string", (1,), np.array([b"x"], object))}, (), (), ("k",))
+    with pytest.raises(UnsupportedError, match="no text"):
+        write(odd, tmp_path / "g.qgraph", {})
+    with pytest.raises(QConvertError, match="cannot be written"):
+        write(sample(), tmp_path / "absent" / "g.qgraph", {})
+
+
+def parts(graph: Graph, path: Path) -> tuple[dict[str, Any], bytes]:
+    write(graph, path, {})
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
+
+
+def assembled(header: Any, data: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda header: header["nibbles"].update(changes)
+
+
+HEADERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda h: h.pop("__metadata__"), "without a graph in its metadata"),
+    (lambda h: h["__metadata__"].update(qgraph=1), "without a graph in its metadata"),
+    (lambda h: h["__metadata__"].update(qgraph="{"), "the graph document is no JSON"),
+    (lambda h: h["__metadata__"].update(qgraph="[" * 10**5), "the graph document is no JSON"),
+    (lambda h: h["__metadata__"].update(qgraph='{"a": 1, "a": 2}'), "a key occurs twice"),
+    (entry(dtype="F4"), "the type 'F4' is unknown"),
+    (entry(dtype=[]), "the type"),
+    (entry(shape=[-3]), "no lists of sizes"),
+    (entry(shape=[3.0]), "no lists of sizes"),
+    (entry(shape=None), "no lists of sizes"),
+    (entry(shape=[2**62, 2**62]), "more than 2"),
+    (entry(shape=[4]), "do not hold"),
+    (entry(data_offsets=[5, 8, 9]), "no lists of sizes"),
+    (entry(data_offsets=[1, 4]), "the bytes before it end at"),
+    (entry(extra=1), "not dtype, shape and data_offsets"),
+    (lambda h: h.update(more={"dtype": "U8", "shape": [1], "data_offsets": [2**40, 2**40 + 1]}), "the bytes before it"),
+    (lambda h: h.pop("w"), "the bytes before it end at|bytes of data, the file holds"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), HEADERS)
+def test_damaged_header(change: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path) -> None:
+    header, data = parts(sample(), tmp_path / "g.qgraph")
+    change(header)
+    (tmp_path / "bad.qgraph").write_bytes(assembled(header, data))
+    with pytest.raises(InvalidModelError, match=message):
+        read(tmp_path / "bad.qgraph")
+
+
+def test_damaged_containers(tmp_path: Path) -> None:
+    path = tmp_path / "bad.qgraph"
+    header, data = parts(sample(), path)
+    bodies = {
+        b"\1\2\3": "too few",
+        b"\xff" * 16: "the header claims",
+        assembled(b"[]", b""): "no JSON object",
+        assembled(b"\xff\xfe", b""): "no JSON",
+        assembled(header, data[:-1]): "the file holds",
+        assembled(header, data + b"\0"): "the file holds",
+        b"": "empty",
+    }
+    for body, message in bodies.items():
+        path.write_bytes(body)
+        with pytest.raises(InvalidModelError, match=message):
+            read(path)
+
+
+def values_at(header: dict[str, Any], data: bytes, key: str, values: bytes) -> bytes:
+    first, last = header[key]["data_offsets"]
+    return assembled(header, data[:first] + values + data[last:])
+
+
+def test_values_outside_their_type(tmp_path: Path) -> None:
+    path = tmp_path / "bad.qgraph"
+    header, data = parts(sample(), path)
+    for key, values, message in (("nibbles", b"\x08\0\0", "outside int4"), ("flag", b"\2\0", "neither 0 nor 1")):
+        path.write_bytes(values_at(header, data, key, values))
+        with pytest.raises(InvalidModelError, match=message):
+            read(path)
+
+
+def at(*place: Any) -> Callable[[Any, Any], None]:
+    """Sets the value at a place of the document."""
+
+    def change(document: Any, value: Any) -> None:
+        for step in place[:-1]:
+            document = document[step]
+        document[place[-1]] = value
+
+    return change
+
+
+DOCUMENTS: list[tuple[Callable[[Any, Any], None], Any, str, str]] = [
+    (at("qgraph"), 2, "qgraph", "version 2 of the document"),
+    (at("name"), 1, "name", "is a number, not text"),
+    (at("inputs"), "x", "inputs", "is text, not a list"),
+    (at("inputs", 0), None, "inputs[0]", "is null, not text"),
+    (at("extra"), 1, "graph", "has 'extra', which does not belong there"),
+    (at("metadata"), {"a": 1}, "metadata['a']", "is a number, not text"),
+    (at("ops", 0, "kind"), [], "ops[0].kind", "is a list, not text"),
+    (at("ops", 0), {"kind": "Relu", "inputs": []}, "ops[0]", "lacks 'outputs'"),
+    (at("ops", 0, "attributes"), {"a": {}}, "ops[0].attributes.a", "is no integer"),
+    (at("ops", 0, "attributes"), {"a": True}, "ops[0].attributes.a", "is no integer"),
+    (at("ops", 0, "attributes"), {"a": [1, "b"]}, "ops[0].attributes.a", "mixes text and numbers"),
+    (at("tensors", 0, "dtype"), "int5", "tensors[0].dtype", "there is no type 'int5'"),
+    (at("tensors", 0, "shape"), [-1], "tensors[0].shape[0]", "is -1, outside 0"),
+    (at("tensors", 0, "shape"), [1.5], "tensors[0].shape[0]", "is no integer"),
+    (at("tensors", 0, "shape"), [2**40, 3], "tensors[0].shape", "more than 2^40 elements"),
+    (at("tensors", 0, "name"), "w", "tensors", "two tensors have the same name"),
+    (at("tensors", 0, "name"), "\ud800", "tensors[0].name", "half a surrogate pair"),
+    (at("tensors", 0, "data"), "no", "tensors[0].data", "the file holds no array 'no'"),
+    (at("tensors", 0, "strings"), ["a"], "tensors[0].strings", "1 strings do not make a tensor of int8"),
+    (at("tensors", 1, "dtype"), "uint8", "tensors[1].data", "the array is int8"),
+    (at("tensors", 1, "shape"), [1024], "tensors[1].data", "the array is int8 of shape (1024, 1024)"),
+    (at("tensors", 0, "quantization", "scale"), 0.5, "tensors[0].quantization.scale", "is a number, not a list"),
+    (at("tensors", 0, "quantization", "scale"), ["1"], "tensors[0].quantization.scale[0]", "is text, not a number"),
+    (at("tensors", 0, "quantization", "zero_point"), [2**63], "tensors[0].quantization.zero_point[0]", "outside"),
+    (at("tensors", 0, "quantization", "axis"), -1, "tensors[0].quantization.axis", "is -1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "value", "where", "message"), DOCUMENTS)
+def test_damaged_document(change: Callable[[Any, Any], None], value: Any, where: str, message: str) -> None:
+    document = to_document(sample())
+    stored = {t.name: t.data.astype(np.int8) if t.dtype == "int4" else t.data for t in sample().constants()}
+    from_document(document, stored)
+    change(document, value)
+    with pytest.raises(InvalidModelError) as raised:
+        from_document(document, stored)
+    assert raised.value.where == f"graph document, {where}"
+    assert message in raised.value.reason
+
+
+def test_a_broken_invariant_is_a_damaged_file(tmp_path: Path) -> None:
+    graph = sample()
+    write(replace(graph, tensors={**graph.tensors, "y": replace(graph["y"], shape=("n", 5))}), tmp_path / "g.qgraph", {})
+    with pytest.raises(InvalidModelError, match="gives 'y' the shape"):
+        read(tmp_path / "g.qgraph")
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4), cut=st.none() | st.floats(0, 1))
+def test_mutated_files_give_one_clear_error(edits: list[tuple[float, int]], cut: float | None, tmp_path: Path) -> None:
+    source = tmp_path / "source.qgraph"
+    if not source.exists():
+        write(qconvert.load(MODEL), source, {})
+    raw = bytearray(source.read_bytes())
+    header = int.from_bytes(raw[:8], "little") + 8
+    for place, value in edits:
+        raw[min(int(place * header), len(raw) - 1)] = value
+    path = tmp_path / "mutated.qgraph"
+    path.write_bytes(raw[: len(raw) if cut is None else int(cut * len(raw))])
+    try:
+        read(path).validate()
+    except QConvertError as error:
+        assert isinstance(error, InvalidModelError)
+        assert str(error).count("\n") <= 1
