@@ -86,8 +86,8 @@ def _family(kinds: str, shape: str, rule: str = "real", **more: Any) -> list[OpS
 
 
 _TABLE = [
-    _spec("Conv", "conv", inputs=(2, 3), **_CONV),
-    _spec("ConvTranspose", "conv_transpose", inputs=(2, 3), output_padding=(0, 0), **_CONV),
+    _spec("Conv", "conv", inputs=(2, 3), data=1, **_CONV),
+    _spec("ConvTranspose", "conv_transpose", inputs=(2, 3), data=1, output_padding=(0, 0), **_CONV),
     _spec("Gemm", "gemm", inputs=(2, 3), **_ACT),
     _spec("MatMul", "matmul", inputs=2, trans_a=0, trans_b=0, **_ACT),
     _spec("AveragePool", "pool", kernel_shape=REQUIRED, ties="even", **_WINDOW),

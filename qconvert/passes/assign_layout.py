@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.passes.layout.cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
-from qconvert.passes.layout.roles import RANK, Role, role
+from qconvert.passes.layout.roles import RANK, Role, data_inputs, role
 from qconvert.plugins import Target
 
 __all__ = ["AMBIGUOUS", "run"]
@@ -48,15 +49,16 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
     return rewritten, (f"{moved} spatial operators are {wanted}; {added} Transposes in the graph",)
 
 
-def _is_trivial(tensor: Tensor) -> bool:
+def _is_trivial(tensor: Tensor, perm: Sequence[int]) -> bool:
     """Whether changing the layout moves no data: one channel, or one position in space."""
     if tensor.shape is None:
         return False
-    return sum(size != 1 for size in tensor.shape[1:]) <= 1
+    order = [axis for axis in perm if tensor.shape[axis] != 1]
+    return order == sorted(order)
 
 
-def _cost(tensor: Tensor) -> int:
-    if _is_trivial(tensor):
+def _cost(tensor: Tensor, perm: Sequence[int]) -> int:
+    if _is_trivial(tensor, perm):
         return 1
     return _TRANSPOSE_COST + math.prod(size for size in tensor.shape or () if isinstance(size, int))
 
@@ -89,7 +91,7 @@ class _Labels:
         """A Transpose that makes, or undoes, the wanted layout costs nothing if its other side carries the wanted label."""
         back = tuple(int(axis) for axis in np.argsort(self._perm))
         self._reads[id(op)] = self._writes[id(op)] = 0
-        cost = _cost(graph[op.inputs[0]])
+        cost = _cost(graph[op.inputs[0]], self._perm)
         if op["perm"] == back:
             self._writes[id(op)] = node = self._flow.node()
             self._flow.edge(node, 1, cost)
@@ -104,10 +106,10 @@ class _Labels:
                 continue
             producer = producers.get(tensor.name)
             writer = io_label if producer is None else self._writes[id(producer)]
-            readers = {self._reads[id(op)] for op in consumers.get(tensor.name, [])}
+            readers = {self._reads[id(op)] if tensor.name in data_inputs(op) else 0 for op in consumers.get(tensor.name, [])}
             if tensor.name in graph.outputs:
                 readers.add(io_label)
-            self._pay_once(writer, readers - {writer}, _cost(tensor))
+            self._pay_once(writer, readers - {writer}, _cost(tensor, self._perm))
 
     def _pay_once(self, writer: int, readers: set[int], cost: int) -> None:
         """`cost` if any reader's label differs from the writer's, however many do."""
@@ -155,7 +157,11 @@ class _Rewriter:
     def _ambiguous(self) -> list[str]:
         """Tensors that changed layout although their shape stayed the same: a reader of the result could not tell."""
         moved = [name for (name, label), new in self._stored.items() if label == 1 and new == name and self._graph[name].rank == RANK]
-        return [name for name in moved if self._graph[name].shape == self._tensors[name].shape and not _is_trivial(self._graph[name])]
+        return [
+            name
+            for name in moved
+            if self._graph[name].shape == self._tensors[name].shape and not _is_trivial(self._graph[name], self._perm)
+        ]
 
     def _define(self, name: str, label: int) -> str:
         """The name of a tensor that is about to be written with `label`; outputs keep theirs for the layout they must have."""
@@ -187,7 +193,7 @@ class _Rewriter:
         target = replace(permuted_tensor(tensor, self._perm) if label else tensor, name=new)
         self._tensors[new] = target
         symbols = [size for size in target.shape or () if isinstance(size, str)]
-        if _is_trivial(tensor) and len(symbols) <= 1:
+        if _is_trivial(tensor, self._perm) and len(symbols) <= 1:
             sizes = np.array([-1 if isinstance(size, str) else size for size in target.shape or ()], np.int64)
             self._ops.append(Op("Reshape", (have, self._constant(name, "layout_shape", sizes, None)), (new,)))
         else:
@@ -202,7 +208,8 @@ class _Rewriter:
             self._ops.append(replace(op, inputs=tuple(names), outputs=(self._define(op.outputs[0], 0),)))
             return
         changed = permuted_op(self._graph, op, self._perm, self._wanted, self._constant) if label else op
-        inputs = tuple(self._get(name, label) if name in self._graph.tensors else name for name in changed.inputs)
+        data = data_inputs(op)
+        inputs = tuple(self._get(name, label * (name in data)) if name in self._graph.tensors else name for name in changed.inputs)
         outputs = tuple(self._define(name, self._labels.writes[id(op)]) for name in op.outputs)
         self._ops.append(replace(changed, inputs=inputs, outputs=outputs))
 
@@ -210,7 +217,7 @@ class _Rewriter:
         """A Reshape of data that the layouts order alike, to sizes that do not refer to the input's."""
         tensor, sizes = self._graph[op.inputs[0]], self._graph.constant(op.inputs[1])
         known = not tensor.is_constant and tensor.rank == RANK and sizes is not None and not (sizes == 0).any()
-        return known and _is_trivial(tensor)
+        return known and _is_trivial(tensor, self._perm)
 
     def _transpose(self, op: Op) -> None:
         """The source's Transpose composed with the labels of both sides; it vanishes if nothing is left to do."""

@@ -21,7 +21,8 @@ _SHIFT = {("int8", "uint8"): 128, ("uint8", "int8"): -128}
 
 def weight_inputs(op: Op) -> tuple[int, ...]:
     """Positions of the inputs that hold weights and biases when they are constant: their storage is not the activations'."""
-    return {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (0, 1)}.get(op.kind, ())
+    kinds = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (0, 1), "Dequantize": (0,)}
+    return kinds.get(op.kind, ())
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:

@@ -68,7 +68,7 @@ class LiteRT:
                 self._interpreter.resize_tensor_input(item["index"], value.shape)
                 self._interpreter.allocate_tensors()
         for item, value in zip(details, inputs, strict=True):
-            self._interpreter.set_tensor(item["index"], np.ascontiguousarray(value))
+            self._interpreter.set_tensor(item["index"], np.asarray(value, order="C"))
         try:
             self._interpreter.invoke()
         except (ValueError, RuntimeError) as error:

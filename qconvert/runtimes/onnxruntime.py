@@ -54,7 +54,7 @@ class OnnxRuntime:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
-        feeds = {name: np.ascontiguousarray(value) for name, value in inputs.items()}
+        feeds = {name: np.asarray(value, order="C") for name, value in inputs.items()}
         try:
             return dict(zip(self.outputs, self._session.run(None, feeds), strict=True))
         except Exception as error:  # as above

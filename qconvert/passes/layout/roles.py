@@ -12,8 +12,9 @@ from enum import Enum
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.ops import OPS
 
-__all__ = ["RANK", "Role", "role"]
+__all__ = ["RANK", "Role", "data_inputs", "role"]
 
 RANK = 4
 
@@ -55,6 +56,12 @@ def role(graph: Graph, op: Op, wanted: str) -> Role:
         plain = graph[op.inputs[1]].rank == 1 and op["batch_dims"] == 0
         return Role.FREE if plain and _keeps_rank(graph, op) else Role.SOURCE
     return Role.SOURCE
+
+
+def data_inputs(op: Op) -> tuple[str, ...]:
+    """The inputs whose layout is the operator's: not weights, shapes, axes or indices."""
+    count = OPS[op.kind].data
+    return op.inputs if count < 0 else op.inputs[:count]
 
 
 def _keeps_rank(graph: Graph, op: Op) -> bool:

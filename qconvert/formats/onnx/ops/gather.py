@@ -36,16 +36,17 @@ def write_gather_nd(op: Op, b: Builder) -> None:
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
-    """ScatterND. With reduction "add", onnxruntime has float and 32-bit integers from opset 16; quantized values add as reals."""
+    """ScatterND. With reduction "add", onnxruntime has floats and 32-bit integers, from opset 16; others go through int32."""
     result = b.tensor(op.outputs[0])
     if op["reduction"] == "none":
         b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs)
         return
     if b.opset < 16:
         raise b.unsupported(op, f"reduction {op['reduction']} below opset 16")
-    if result.quantization is not None:
-        values = [b.real(op.inputs[0]), b.stored(op.inputs[1]), b.real(op.inputs[2])]
-        b.finish(op, b.node("ScatterND", values, hint=f"{result.name}/real_result", reduction=op["reduction"])[0])
+    if result.dtype not in ("float32", "int32", "int64"):
+        wide = [b.node("Cast", [b.stored(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
+        total = b.node("ScatterND", [wide[0], b.stored(op.inputs[1]), wide[1]], hint=f"{result.name}/int32", reduction=op["reduction"])
+        b.node("Cast", total, [result.name], to=ELEMENT_TYPES[result.dtype])
         return
     b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs, reduction=op["reduction"])
 

@@ -106,13 +106,17 @@ def read_gather_nd(op: Reading) -> None:
 
 
 def read_scatter_nd(op: Reading) -> None:
-    """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up."""
-    updates, result = op.tensor(1), op.result()
+    """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up. The kernel knows stored integers alone,
+    so adding quantized values has no meaning in real numbers; they can only be put at different places.
+    """
+    updates, result, indices = op.tensor(1), op.result(), op.constant(0)
     shape = op.int64(2)
-    zero = 0 if updates.quantization is None else int(updates.quantization.zero_point[0])
-    scalar = op.const(np.zeros((), updates.dtype) + np.array(zero, updates.dtype), "zero", updates.quantization)
+    distinct = indices is not None and len(np.unique(indices.reshape(-1, indices.shape[-1]), axis=0)) == indices.size // indices.shape[-1]
+    if updates.is_quantized and not distinct:
+        raise op.unsupported("quantized updates at indices that are computed or repeated")
+    scalar = op.const(np.zeros((), updates.dtype), "zero", updates.quantization)
     zeros = op.emit("Expand", [scalar, shape], [op.like("zeros", updates, result.shape)])[0]
-    op.emit("ScatterND", [zeros, op.int64(0), op.input(1)], reduction="add")
+    op.emit("ScatterND", [zeros, op.int64(0), op.input(1)], reduction="none" if distinct else "add")
 
 
 def read_where(op: Reading) -> None:

@@ -1,0 +1,39 @@
+"""TFLite_Detection_PostProcess, fast and regular, against LiteRT."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from differential import compare
+from tflite_models import TensorSpec, single_op
+
+
+@pytest.mark.parametrize("regular", [False, True])
+@pytest.mark.parametrize("per_box", [1, 2])
+@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.97])
+def test_detection_postprocess(regular: bool, per_box: int, threshold: float) -> None:
+    rng = np.random.default_rng(5)
+    boxes, classes, limit = 60, 4, 12
+    rows = limit if regular else limit * per_box
+    anchors = np.concatenate([rng.integers(0, 250, (boxes, 2)), rng.integers(25, 100, (boxes, 2))], 1).astype(np.uint8)
+    inputs = [
+        TensorSpec("e", (1, boxes, 4), "uint8", 0.05, 128),
+        TensorSpec("s", (1, boxes, classes + 1), "uint8", 1 / 256, 0),
+        TensorSpec("a", (boxes, 4), "uint8", 1 / 250, 0, data=anchors),
+    ]
+    outputs = [TensorSpec(n, shape, "float32") for n, shape in (("b", (1, rows, 4)), ("c", (1, rows)), ("p", (1, rows)), ("n", (1,)))]
+    options = {
+        "max_detections": limit, "max_classes_per_detection": per_box, "detections_per_class": 100, "use_regular_nms": regular,
+        "nms_score_threshold": threshold, "nms_iou_threshold": 0.5, "num_classes": classes, "y_scale": 10.0, "x_scale": 10.0,
+        "h_scale": 5.0, "w_scale": 5.0,
+    }  # fmt: skip
+    data = single_op("TFLite_Detection_PostProcess", options, inputs, outputs, custom=True)
+    for _ in range(5):
+        values = [rng.integers(0, 256, tensor.shape).astype(np.uint8) for tensor in inputs[:2]]
+        found = compare(data, values)
+        count = int(found[3].source[0])
+        assert found[3].largest == 0
+        kept = count * (1 if regular else per_box)
+        for item in found[:3]:  # LiteRT leaves what lies behind the last detection unset
+            source, result = item.source[:, :kept], item.result[:, :kept]
+            assert np.allclose(source, result, rtol=0, atol=1e-5)
