@@ -116,7 +116,7 @@ def test_float_convolution_with_dynamic_range_weights_keeps_the_integers() -> No
     x, w = TensorSpec("x", (1, 6, 6, 3), "float32"), weights(4, 3, 3, 3)
     b = TensorSpec("b", (4,), "float32", data=RNG.normal(size=4).astype(np.float32))
     data = single_op("CONV_2D", {"padding": 0, "strideH": 1, "strideW": 1}, [x, w, b], [TensorSpec("y", (1, 6, 6, 4), "float32")])
-    graph, onnx_model = converted(data)
+    _, onnx_model = converted(data)
     stored_weights = next(item for item in onnx_model.graph.initializer if item.name == "w")
     assert np.array_equal(np.frombuffer(stored_weights.raw_data, np.int8).reshape(4, 3, 3, 3), w.data.transpose(0, 3, 1, 2))
     value = RNG.normal(size=(1, 6, 6, 3)).astype(np.float32)

@@ -24,7 +24,7 @@ _ELEMENTWISE = frozenset((
     "Sqrt", "Rsqrt", "Square", "Sin", "Cos", "Round", "Floor", "Ceil", "Sign", "Relu", "HardSwish", "Sigmoid", "Tanh",
     "Clip", "LeakyRelu", "Elu", "Gelu", "Not", "Identity", "Reinterpret", "Cast", "Quantize", "Dequantize", "Requantize",
 ))  # fmt: skip
-_AXIS = frozenset(["Concat", "Split", "Softmax", "LogSoftmax", "LpNormalization", "CumSum", "ArgMax", "ArgMin", "TopK"])
+_AXIS = frozenset(["Concat", "Split", "Softmax", "LogSoftmax", "LpNormalization", "CumSum", "TopK"])
 _REDUCE = frozenset(["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceAny", "ReduceAll"])
 
 
@@ -47,7 +47,7 @@ def role(graph: Graph, op: Op, wanted: str) -> Role:
         return Role.FREE if _broadcasts_freely(graph, op) else Role.SOURCE
     if op.kind in _AXIS:
         return Role.FREE if _keeps_rank(graph, op) else Role.SOURCE
-    if op.kind in _REDUCE:
+    if op.kind in _REDUCE or op.kind in ("ArgMax", "ArgMin"):
         return Role.FREE if _reduces_freely(graph, op) else Role.SOURCE
     if op.kind in ("Slice", "Pad", "Tile"):
         constant = [graph.constant(name) is not None for name in op.inputs[1:] if name]
@@ -80,7 +80,7 @@ def _fits(tensor: Tensor) -> bool:
 
 def _reduces_freely(graph: Graph, op: Op) -> bool:
     """With keepdims any axes; without, only if the axes that remain keep their order in the other layout."""
-    axes = graph.constant(op.inputs[1])
+    axes = np.array(op["axis"]) if "axis" in op.attributes else graph.constant(op.inputs[1])
     if graph[op.inputs[0]].rank != RANK or axes is None:
         return False
     if op["keepdims"]:
