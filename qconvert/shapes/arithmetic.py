@@ -141,10 +141,8 @@ def _range(op: Op, s: ShapeContext) -> Result:
 
 
 def _detection(op: Op, s: ShapeContext) -> Result:
-    """Boxes, classes, scores, count; fast suppression gives a box once for each of its best classes."""
-    rows = int(op["max_detections"])
-    if not op["use_regular_nms"]:
-        rows *= min(int(op["max_classes_per_detection"]), int(op["num_classes"]))
+    """Boxes, classes, scores, count; TFLite's kernel has a row for each class of each detection, in regular suppression too."""
+    rows = int(op["max_detections"]) * int(op["max_classes_per_detection"])
     if rows < 0:
         raise failure(op, f"{rows} detections")
     boxes, scores, anchors = (s.shape(i) for i in range(3))

@@ -14,7 +14,7 @@ from tflite_models import TensorSpec, single_op
 def test_detection_postprocess(regular: bool, per_box: int, threshold: float) -> None:
     rng = np.random.default_rng(5)
     boxes, classes, limit = 60, 4, 12
-    rows = limit if regular else limit * per_box
+    rows = limit * per_box
     anchors = np.concatenate([rng.integers(0, 250, (boxes, 2)), rng.integers(25, 100, (boxes, 2))], 1).astype(np.uint8)
     inputs = [
         TensorSpec("e", (1, boxes, 4), "uint8", 0.05, 128),
@@ -34,6 +34,7 @@ def test_detection_postprocess(regular: bool, per_box: int, threshold: float) ->
         count = int(found[3].source[0])
         assert found[3].largest == 0
         kept = count * (1 if regular else per_box)
+        assert [item.result.shape for item in found] == [item.source.shape for item in found]
         for item in found[:3]:  # LiteRT leaves what lies behind the last detection unset
             source, result = item.source[:, :kept], item.result[:, :kept]
             assert np.allclose(source, result, rtol=0, atol=1e-5)

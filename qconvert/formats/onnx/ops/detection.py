@@ -49,15 +49,16 @@ def write_detection(op: Op, b: Builder) -> None:
     """Boxes, classes, scores and count, padded with zeros to a fixed number of detections."""
     if b.tensor(op.inputs[0]).shape is None or b.tensor(op.inputs[0]).shape[0] != 1:  # type: ignore[index]
         raise b.unsupported(op, f"data of shape {b.tensor(op.inputs[0]).shape}")
+    if op["max_classes_per_detection"] > op["num_classes"]:
+        raise b.unsupported(op, f"{op['max_classes_per_detection']} classes of {op['num_classes']} for each detection")
     s = _Steps(op, b)
     boxes = _decode(s, b.real(op.inputs[0]), b.real(op.inputs[2]))
     scores = _without_background(s, b.real(op.inputs[1]))
     if op["use_regular_nms"]:
         chosen, classes, values, count = _regular(s, boxes, scores)
-        rows = int(op["max_detections"])
     else:
         chosen, classes, values, count = _fast(s, boxes, scores)
-        rows = int(op["max_detections"]) * min(int(op["max_classes_per_detection"]), int(op["num_classes"]))
+    rows = int(op["max_detections"]) * int(op["max_classes_per_detection"])
     found = s.node("Gather", boxes, chosen, axis=0)
     _padded(s, found, rows, op.outputs[0], [1, rows, 4])
     _padded(s, s.node("Cast", classes, to=ELEMENT_TYPES["float32"]), rows, op.outputs[1], [1, rows])
@@ -100,7 +101,7 @@ def _suppress(s: _Steps, boxes: str, scores: str, limit: int) -> str:
 
 def _fast(s: _Steps, boxes: str, scores: str) -> tuple[str, str, str, str]:
     """One suppression on each box's best score; then the best classes of each box that is left."""
-    per_box = min(int(s.op["max_classes_per_detection"]), int(s.op["num_classes"]))
+    per_box = int(s.op["max_classes_per_detection"])
     flat = s.node("Squeeze", scores, s.ints(0))
     top, classes = s.b.node("TopK", [flat, s.ints(per_box)], 2, hint=f"{s.name}/best", axis=1)
     best = s.node("Reshape", s.slice(top, 0, 1, 1), s.ints(1, 1, -1))
