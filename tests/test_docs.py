@@ -1,0 +1,65 @@
+"""Every command and every Python example in the README and in docs/ runs, on a real model."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODEL = ROOT / "fixtures" / "tflm_person_detect_int8.tflite"
+NAMES = {"IN": "model.tflite", "OUT": "out.onnx", "SOURCE": "model.tflite", "RESULT": "model.onnx", "FILE": "model.onnx", "A": "model.tflite", "B": "model.qgraph"}  # fmt: skip
+
+
+def commands() -> list[str]:
+    """Lines `qconvert …` of code blocks and of inline code, each once."""
+    found: list[str] = []
+    for page in PAGES:
+        text = page.read_text()
+        blocks = "\n".join(re.findall(r"```\n(.*?)```", text, re.S))
+        found += re.findall(r"^(qconvert [^#\n]+)", blocks, re.M) + re.findall(r"`(qconvert [a-z0-9]+[^`…]*)`", text)
+    return sorted({command.strip() for command in found})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the model under the names that the documentation uses."""
+    from qconvert import convert
+
+    shutil.copy(MODEL, tmp_path / "model.tflite")
+    convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
+    convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")
+    return tmp_path
+
+
+def test_the_documentation_has_commands() -> None:
+    assert len(commands()) >= 8
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command(command: str, folder: Path) -> None:
+    words = [NAMES.get(word, word) for word in command.split()[1:]]
+    if words[0] in ("convert", "tflite2onnx") and "--force" not in words:
+        words.append("--force")
+    done = subprocess.run([sys.executable, "-m", "qconvert.cli", *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_examples_in_the_readme(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    monkeypatch.chdir(folder)
+    (folder / "model.onnx").unlink()
+    names: dict[str, object] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["found"].passed  # type: ignore[attr-defined]
+
+
+def test_makefile_has_the_two_commands_on_top_of_the_readme() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    top = (ROOT / "README.md").read_text()[:700]
+    assert all(f"make {name} " in top and name in targets for name in ("demo", "test"))
