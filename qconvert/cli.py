@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_module
 import sys
 from enum import Enum
@@ -55,22 +56,6 @@ def _main(version: Annotated[bool, typer.Option("--version", callback=_version, 
     """Options of the program itself."""
 
 
-def _convert(
-    source: Path, result: Path, formats: tuple[str, str], options: dict[str, Any], quiet: bool, verbose: bool, as_json: bool
-) -> None:
-    from qconvert import convert
-
-    report = convert(source, result, source_format=formats[0], result_format=formats[1], **options)
-    if as_json:
-        from qconvert.reports import conversion_document
-
-        typer.echo(json_module.dumps(conversion_document(report), indent=2))
-    elif not quiet:
-        from qconvert.reports import print_conversion
-
-        print_conversion(report, verbose)
-
-
 @app.command("convert")
 def convert_command(
     source: Source,
@@ -89,44 +74,38 @@ def convert_command(
     result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
 ) -> None:
     """Convert a model to another format; suffixes say which."""
-    options = {
-        "target": target,
-        "opset": opset,
-        "io_layout": io_layout,
-        "io_float": io_float,
-        "numerics": numerics,
-        "force": force,
-    }
-    _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
+    from qconvert import convert
+    from qconvert.reports import conversion_document, print_conversion
+
+    report = convert(
+        source,
+        result,
+        source_format=source_format,
+        result_format=result_format,
+        target=target,
+        opset=opset,
+        io_layout=io_layout,
+        io_float=io_float,
+        numerics=numerics,
+        force=force,
+    )
+    if json:
+        typer.echo(json_module.dumps(conversion_document(report), indent=2))
+    elif not quiet:
+        print_conversion(report, verbose)
 
 
 def _add_pair(source_format: str, result_format: str) -> None:
-    """Adds the command `{source}2{result}`: convert with both formats given."""
+    """Adds the command `{source}2{result}`: convert with both formats given, and all its other options."""
+    fixed: dict[str, Any] = {"source_format": source_format, "result_format": result_format}
 
-    def pair_command(
-        source: Source,
-        result: Result,
-        target: TargetOption = "",
-        opset: OpsetOption = 0,
-        io_layout: LayoutOption = "",
-        io_float: FloatOption = False,
-        numerics: NumericsOption = "exact",
-        force: ForceOption = False,
-        quiet: QuietOption = False,
-        verbose: VerboseOption = False,
-        json: JsonOption = False,
-        debug: DebugOption = False,
-    ) -> None:
-        options = {
-            "target": target,
-            "opset": opset,
-            "io_layout": io_layout,
-            "io_float": io_float,
-            "numerics": numerics,
-            "force": force,
-        }
-        _convert(source, result, (source_format, result_format), options, quiet, verbose, json)
+    def pair_command(**options: Any) -> None:
+        convert_command(**options, **fixed)
 
+    signature = inspect.signature(convert_command, eval_str=True)
+    free = [parameter for name, parameter in signature.parameters.items() if name not in fixed]
+    pair_command.__signature__ = signature.replace(parameters=free)  # type: ignore[attr-defined]
+    pair_command.__annotations__ = {parameter.name: parameter.annotation for parameter in free}
     app.command(f"{source_format}2{result_format}", help=f"Convert {source_format} to {result_format}.")(pair_command)
 
 

@@ -13,7 +13,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODEL = ROOT / "fixtures" / "tflm_person_detect_int8.tflite"
-NAMES = {"IN": "model.tflite", "OUT": "out.onnx", "SOURCE": "model.tflite", "RESULT": "model.onnx", "FILE": "model.onnx", "A": "model.tflite", "B": "model.qgraph"}  # fmt: skip
+NAMES = {
+    **dict.fromkeys(("IN", "SOURCE", "A"), "model.tflite"),
+    **dict.fromkeys(("RESULT", "FILE"), "model.onnx"),
+    "OUT": "out.onnx",
+    "B": "model.qgraph",
+}
 
 
 def commands() -> list[str]:
