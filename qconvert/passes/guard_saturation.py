@@ -5,7 +5,8 @@ neighbouring products in 16 bits: 255 * (w[2i] + w[2i+1]) beyond 32767 is cut of
 (kernel row, kernel column, input channel) as onnxruntime lays convolutions out. Storing such weights as uint8 with zero point 128
 selects kernels that add in 32 bits; integers and scales stay the same. Measured in docs/fidelity.md.
 
-Weights that came as uint8 and cannot saturate go the other way, to int8, because those kernels are faster.
+Weights that came as uint8 and cannot saturate go the other way, to int8, because those kernels are faster. Beside int8 activations,
+where nothing saturates, all weights are int8: onnxruntime has no other kernel.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ __all__ = ["largest_pair_sum", "run"]
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     """Chooses int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by target.max_pair_sum."""
-    if target.activations != "uint8":
+    if not target.activations:
         return graph, ()
     changed: dict[str, Tensor] = {}
     guarded = signed = 0
     for op in graph.ops:
-        weights = _weights(graph, op)
+        weights = _weights(graph, op, target.activations)
         if weights is None or weights.name in changed:
             continue
         assert weights.data is not None and weights.quantization is not None
         stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
-        safe = not target.max_pair_sum or largest_pair_sum(op, stored) <= target.max_pair_sum
+        safe = not target.max_pair_sum or target.activations == "int8" or largest_pair_sum(op, stored) <= target.max_pair_sum
         if weights.dtype == "int8" and not safe:
             changed[weights.name] = _stored_as(weights, "uint8", 128)
             guarded += 1
@@ -47,9 +48,9 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     return (graph.evolve(tensors=changed.values()) if changed else graph), tuple(notes)
 
 
-def _weights(graph: Graph, op: Op) -> Tensor | None:
-    """The 8-bit constant weights of a quantized operator whose kernel multiplies unsigned with signed."""
-    if op.kind not in ("Conv", "Gemm", "MatMul") or graph[op.inputs[0]].dtype != "uint8":
+def _weights(graph: Graph, op: Op, activations: str) -> Tensor | None:
+    """The 8-bit constant weights of an operator whose data are stored as `activations`."""
+    if op.kind not in ("Conv", "Gemm", "MatMul") or graph[op.inputs[0]].dtype != activations:
         return None
     weights = graph[op.inputs[1]]
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:
