@@ -1,14 +1,18 @@
 """Checks that a .tflite file is a sound FlatBuffer of the TFLite schema, before anything else looks at it.
 
-The Python FlatBuffers library trusts every offset and length it finds. After verify() each accessor of the generated schema classes
-stays inside the file. The rules are those of the FlatBuffers C++ verifier: every table, vtable, vector and string lies inside the
-file; the number of tables visited is bounded, so that shared offsets cannot make a small file expensive.
+The Python FlatBuffers library trusts every offset and length it finds. The rules here are those of the FlatBuffers C++
+verifier as far as reading depends on them: every table, vtable, vector and string lies inside the file. Alignment and the
+zero byte behind a string are not asked for, as nothing here relies on them, and a union of a type that the schema does not
+know yet is passed over, as in C++. Tables may share what hangs on them, so the amount that a walk over the whole model meets
+is bounded by the size of the file; the depth is that of the schema, in which no table contains its own kind.
 """
 
 from __future__ import annotations
 
 import mmap
+from functools import cache
 from struct import Struct
+from typing import NamedTuple
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.tflite.schema_layout import TABLES, UNIONS
@@ -16,110 +20,201 @@ from qconvert.formats.tflite.schema_layout import TABLES, UNIONS
 __all__ = ["verify"]
 
 _U8, _U16, _U32, _I32, _U64 = (Struct(code).unpack_from for code in ("<B", "<H", "<I", "<i", "<Q"))
-_MAX_TABLES = 1_000_000  # as the C++ verifier's default
-_MAX_DEPTH = 16
-_OTHER_FORMATS = {
-    b"\x08": "an ONNX file",
-    b"PK\x03\x04": "a zip archive, such as a PyTorch or Keras file",
-    b"GGUF": "a GGUF file",
-    b"\x89HDF": "an HDF5 file",
-    b"\x80\x02": "a Python pickle",
-}
+#: FLATBUFFERS_MAX_BUFFER_SIZE: offsets back to a vtable are signed. Only the data outside lies behind it.
+_MAX_FLATBUFFER = 2**31 - 1
+#: Tables and vectors that a walk may meet, however large the file; a model of 50,000 operators has about half a million.
+_MAX_VISITS = 4_000_000
+#: How many visits a vtable counts for, by the time it takes: one at a place of its own, and one unlike all others. Writers
+#: share equal vtables or give each table its own; either way a model has a few dozen different ones.
+_OWN_VTABLE, _NEW_VTABLE = 2, 8
+#: Where a table says (place, length) of data behind the FlatBuffer, in files above 2 GB.
+_OUTSIDE = {"Buffer": (6, 8), "Operator": (22, 24)}
+_OTHER_FORMATS = (
+    (b"PK\x03\x04", "a zip archive, such as a PyTorch, Keras or NumPy file"),
+    (b"GGUF", "a GGUF file"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file, such as an older Keras model"),
+    (b"\x1f\x8b", "a gzip archive; unpack it first"),
+    (b"version https://git-lfs", "a Git LFS pointer; fetch the file itself with `git lfs pull`"),
+    (b"<", "an HTML or XML page, which servers send in place of a file"),
+    *((bytes([0x80, protocol]), "a Python pickle") for protocol in range(2, 6)),
+    # ModelProto.ir_version (field 1, varint), then producer_name, domain, graph or opset_import (onnx.proto).
+    *((bytes([8, version, tag]), "an ONNX file") for version in range(1, 32) for tag in (0x12, 0x22, 0x3A, 0x42)),
+)
 
 
-def verify(data: mmap.mmap | bytes) -> None:
-    """Raises InvalidModelError, saying which field breaks which rule, unless `data` is a sound TFLite FlatBuffer."""
-    if len(data) < 8:
-        raise InvalidModelError(f"a TFLite file has at least 8 bytes, this one has {len(data)}")
-    magic = bytes(data[4:8])
-    if magic != b"TFL3":
-        hint = next((f"; it looks like {name}" for start, name in _OTHER_FORMATS.items() if data[: len(start)] == start), "")
-        raise InvalidModelError(f"no TFLite file: its identifier is {magic!r}, not b'TFL3'{hint}")
-    _Verifier(data).table("Model", _U32(data, 0)[0], 0)
+def verify(data: bytes | bytearray | memoryview | mmap.mmap) -> None:
+    """Checks every offset, vtable, vector and string of a .tflite file.
+
+    Afterwards every accessor of the generated schema classes stays inside `data`, and a walk over the whole model takes time
+    and memory in proportion to the size of `data`.
+
+    Args:
+        data: the whole file.
+
+    Raises:
+        InvalidModelError: it is no TFLite file or is damaged; the reason names the field, the place and the excess.
+    """
+    with memoryview(data) as raw, raw.cast("B") as view:
+        if len(view) < 8:
+            reason = f"a TFLite file has at least 8 bytes, this one has {len(view)}" if len(view) else "the file is empty"
+            raise InvalidModelError(reason)
+        _require_identifier(view)
+        _Verifier(view).table("Model", _U32(view, 0)[0])
+
+
+def _require_identifier(view: memoryview) -> None:
+    magic = bytes(view[4:8])
+    if magic == b"TFL3":
+        return
+    start = bytes(view[:32])
+    hint = next((f"; it looks like {name}" for prefix, name in _OTHER_FORMATS if start.startswith(prefix)), "")
+    if start[8:10] == b'{"':
+        hint = "; it looks like a safetensors file"
+    raise InvalidModelError(f"this is no TFLite file: bytes 4 to 7 are {magic!r} instead of b'TFL3'{hint}")
+
+
+class _Field(NamedTuple):
+    """A field that holds an offset, in tables of one vtable."""
+
+    kind: str
+    offset: int
+    item_size: int
+    table: str
+    name: str
+    type_offset: int
+
+
+class _Plan(NamedTuple):
+    """What tables of one kind and one vtable have inline."""
+
+    size: int
+    fields: tuple[_Field, ...]
+    outside: tuple[int, int] | None
+
+
+class _Layout(NamedTuple):
+    """The fields that the schema gives a table, as (position in the vtable, kind, detail, name)."""
+
+    end: int
+    fields: tuple[tuple[int, str, str, str], ...]
+
+
+@cache
+def _layout(table: str) -> _Layout:
+    fields = []
+    for slot, text in TABLES[table].items():
+        kind, detail, *name = text.split(":")
+        fields.append((slot, kind, detail, "".join(name)))
+    return _Layout(max(TABLES[table], default=2) + 2, tuple(fields))
+
+
+def _planned(name: str, content: bytes) -> _Plan:
+    """What a vtable, given without its two leading sizes, says about tables of the kind `name`."""
+    size = 4
+    offsets: dict[int, int] = {}
+    fields: list[_Field] = []
+    for slot, kind, detail, field_name in _layout(name).fields:
+        offset = _U16(content, slot - 4)[0] if slot - 4 < len(content) else 0
+        if not offset:
+            continue
+        offsets[slot] = offset
+        numeric = int(detail) if detail.isdigit() else 4
+        size = max(size, offset + (numeric if kind == "scalar" else 4))
+        if kind != "scalar":
+            fields.append(_Field(kind, offset, numeric, detail, field_name, offsets.get(slot - 2, 0)))
+    outside = tuple(offsets[slot] for slot in _OUTSIDE.get(name, ()) if slot in offsets)
+    return _Plan(size, tuple(fields), (outside[0], outside[1]) if len(outside) == 2 else None)
 
 
 class _Verifier:
-    def __init__(self, data: mmap.mmap | bytes) -> None:
+    def __init__(self, data: memoryview) -> None:
         self._data = data
-        self._size = len(data)
-        self._tables = 0
-        self._cost = 0
+        self._end = min(len(data), _MAX_FLATBUFFER)
+        # In a file that shares nothing, a table or vector takes eight bytes of its own: the offset that leads to it, and
+        # its length or the offset of its vtable. The allowance is for small files that share vtables and empty vectors.
+        self._visits = min(len(data) // 8 + 4096, _MAX_VISITS)
+        self._bytes = 2 * len(data) + 65536
+        self._plans: dict[str, dict[int, _Plan]] = {name: {} for name in TABLES}  # by place of the vtable
+        self._contents: dict[str, dict[bytes, _Plan]] = {name: {} for name in TABLES}  # by what it says
 
-    def _require(self, start: int, length: int, what: str) -> None:
-        if start < 0 or start + length > self._size:
-            excess = start + length - self._size
-            raise InvalidModelError(f"{what} at byte {start} runs {excess} bytes past the end of the file")
+    def table(self, name: str, position: int) -> None:
+        """Checks the table `name` at `position` and all that hangs on it."""
+        data, end = self._data, self._end
+        if position + 4 > end:
+            raise self._beyond(f"table {name}", position, 4)
+        vtable = position - _I32(data, position)[0]
+        plan = self._plans[name].get(vtable) or self._plan(name, vtable)
+        if position + plan.size > end:
+            raise self._beyond(f"table {name}", position, plan.size)
+        self._visits -= 1 + len(plan.fields)
+        if self._visits < 0:
+            raise self._shared()
+        for kind, offset, item_size, table, field_name, type_offset in plan.fields:
+            place = position + offset
+            target = place + _U32(data, place)[0]
+            if kind == "table":
+                self.table(table, target)
+            elif kind == "union":
+                member = UNIONS[table].get(_U8(data, position + type_offset)[0]) if type_offset else None
+                if member:
+                    self.table(member, target)
+            else:
+                if target + 4 > end:
+                    raise self._beyond(f"{kind} {name}.{field_name}", target, 4)
+                count = _U32(data, target)[0]
+                size = count * item_size
+                if target + 4 + size > end:
+                    raise self._beyond(f"{kind} {name}.{field_name}", target, 4 + size)
+                self._bytes -= size
+                if kind == "tables":
+                    self._items(table, target + 4, count)
+        if self._bytes < 0:
+            raise self._shared()
+        if plan.outside:
+            self._outside(name, position, *plan.outside)
 
-    def _spend(self, amount: int) -> None:
-        """Bounds the whole work by a multiple of the file's size."""
-        self._cost += amount
-        if self._cost > 4 * self._size + _MAX_TABLES:
-            raise InvalidModelError("the same parts of the file are used over and over")
+    def _items(self, table: str, start: int, count: int) -> None:
+        for place in range(start, start + 4 * count, 4):
+            self.table(table, place + _U32(self._data, place)[0])
 
-    def table(self, name: str, position: int, depth: int) -> None:
-        """Checks the table at `position` and all that hangs on it."""
-        self._tables += 1
-        if self._tables > _MAX_TABLES or depth > _MAX_DEPTH:
-            raise InvalidModelError("the file holds too many or too deeply nested tables")
-        self._require(position, 4, name)
-        vtable = position - _I32(self._data, position)[0]
-        self._require(vtable, 4, f"the vtable of {name}")
+    def _plan(self, name: str, vtable: int) -> _Plan:
+        """Checks a vtable and notes what it says about tables of the kind `name`, once for all vtables of the same content."""
+        if vtable < 0:
+            raise _damaged(f"the vtable of {name} would begin {-vtable} bytes before the start of the file")
+        if vtable + 2 > self._end:
+            raise self._beyond(f"the vtable of {name}", vtable, 2)
         length = _U16(self._data, vtable)[0]
         if length < 4 or length % 2:
-            raise InvalidModelError(f"the vtable of {name} at byte {vtable} has length {length}")
-        self._require(vtable, length, f"the vtable of {name}")
-        self._spend(length)
-        for slot, kind in TABLES[name].items():
-            offset = _U16(self._data, vtable + slot)[0] if slot < length else 0
-            if offset:
-                self._field(f"{name} field {slot // 2 - 2}", kind, position + offset, vtable, length, slot, position, depth)
-        if name == "Buffer":
-            self._outside(position, vtable, length)
+            raise _damaged(f"the vtable of {name} at byte {vtable} states a length of {length} bytes")
+        if vtable + length > self._end:
+            raise self._beyond(f"the vtable of {name}", vtable, length)
+        layout = _layout(name)
+        content = bytes(self._data[vtable + 4 : vtable + min(length, layout.end)])
+        plans = self._contents[name]
+        plan = plans.get(content)
+        if plan is None:
+            self._visits -= _NEW_VTABLE
+            plan = plans[content] = _planned(name, content)
+        self._visits -= _OWN_VTABLE
+        self._plans[name][vtable] = plan
+        return plan
 
-    def _field(self, what: str, kind: str, place: int, vtable: int, length: int, slot: int, position: int, depth: int) -> None:
-        form, _, detail = kind.partition(":")
-        if form == "scalar":
-            self._require(place, int(detail), what)
-            return
-        target = self._target(place, what)
-        if form == "table":
-            self.table(detail, target, depth + 1)
-        elif form == "vector":
-            self._vector(target, int(detail), what)
-        elif form == "string":
-            self._vector(target, 1, what)
-        elif form == "union":
-            kind_offset = _U16(self._data, vtable + slot - 2)[0]
-            number = _U8(self._data, position + kind_offset)[0] if kind_offset else 0
-            member = UNIONS[detail].get(number)
-            if member is None:
-                raise InvalidModelError(f"{what} is of kind {number}, which the schema does not have")
-            self.table(member, target, depth + 1)
-        else:
-            count = self._vector(target, 4, what)
-            self._spend(4 * count)
-            for place in range(target + 4, target + 4 + 4 * count, 4):
-                item = self._target(place, what)
-                if form == "tables":
-                    self.table(detail, item, depth + 1)
-                else:
-                    self._vector(item, 1, what)
+    def _outside(self, name: str, position: int, place_offset: int, length_offset: int) -> None:
+        start = _U64(self._data, position + place_offset)[0]
+        length = _U64(self._data, position + length_offset)[0]
+        # schema.fbs: "only valid if > 1"; 0 and 1 mark a model whose data lies inside or is not written yet.
+        if start > 1 and start + length > len(self._data):
+            excess = start + length - len(self._data)
+            raise _damaged(f"data of {name} at byte {start} runs {excess} bytes past the end of the file")
 
-    def _target(self, place: int, what: str) -> int:
-        self._require(place, 4, what)
-        return place + int(_U32(self._data, place)[0])
+    def _beyond(self, what: str, start: int, length: int) -> InvalidModelError:
+        limit = "the end of the file" if self._end == len(self._data) else "the 2 GB that a FlatBuffer may have"
+        shown = what.replace("tables ", "vector ", 1)
+        return _damaged(f"{shown} at byte {start} runs {start + length - self._end} bytes past {limit}")
 
-    def _vector(self, position: int, item_size: int, what: str) -> int:
-        self._require(position, 4, what)
-        count = int(_U32(self._data, position)[0])
-        self._require(position + 4, count * item_size, what)
-        return count
+    def _shared(self) -> InvalidModelError:
+        return _damaged("the tables of the file refer to the same parts over and over: there are more than its size explains")
 
-    def _outside(self, position: int, vtable: int, length: int) -> None:
-        """Data behind the FlatBuffer, for files above 2 GB (Buffer.offset, Buffer.size)."""
-        values = []
-        for slot in (6, 8):
-            offset = _U16(self._data, vtable + slot)[0] if slot < length else 0
-            values.append(_U64(self._data, position + offset)[0] if offset else 0)
-        if values[0] > 1 and values[1]:
-            self._require(values[0], values[1], "the data of a Buffer")
+
+def _damaged(reason: str) -> InvalidModelError:
+    return InvalidModelError(reason, remedy="The file is damaged or was cut off; fetch or export it again.")

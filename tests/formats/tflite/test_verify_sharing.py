@@ -1,0 +1,97 @@
+"""Tables that share what hangs on them: a little is fine, but no small file may stand for an endless walk."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from qconvert.errors import InvalidModelError
+from qconvert.formats.tflite.verify import verify
+
+
+def shared_model(subgraphs: int, tensors: int, name: bytes) -> bytes:
+    """A model with `subgraphs` offsets to one subgraph, which has `tensors` offsets to one tensor, which has a name."""
+    data = bytearray(8)
+
+    def table(slot: int) -> int:
+        """Appends a table with one field, at `slot`, right in front of what it refers to; returns its position."""
+        vtable = struct.pack(f"<{slot // 2 + 1}H", slot + 2, 8, *([0] * (slot // 2 - 2)), 4)
+        data.extend(vtable + bytes(-len(vtable) % 4))
+        data.extend(struct.pack("<iI", len(vtable) + -len(vtable) % 4, 4))
+        return len(data) - 8
+
+    def vector(count: int) -> int:
+        data.extend(struct.pack("<I", count) + bytes(4 * count))
+        return len(data) - 4 * count
+
+    def fill(start: int, count: int, target: int) -> None:
+        struct.pack_into(f"<{count}I", data, start, *range(target - start, target - start - 4 * count, -4))
+
+    model, first = table(8), vector(subgraphs)
+    fill(first, subgraphs, (subgraph := table(4)))
+    second = vector(tensors)
+    fill(second, tensors, table(10))
+    data.extend(struct.pack("<I", len(name)) + name)
+    struct.pack_into("<I4s", data, 0, model, b"TFL3")
+    assert subgraph < second
+    return bytes(data)
+
+
+def seconds_to_refuse(data: bytes) -> float:
+    """Processor time, so that a busy machine does not fail the test. It takes about a third of the limits below."""
+    start = time.process_time()
+    with pytest.raises(InvalidModelError, match="over and over"):
+        verify(data)
+    return time.process_time() - start
+
+
+def test_sharing_in_moderation_passes() -> None:
+    data = shared_model(3, 5, b"shared")
+    verify(data)
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
+    assert [[tensor.name for tensor in subgraph.tensors] for subgraph in model.subgraphs] == [[b"shared"] * 5] * 3
+
+
+@pytest.mark.parametrize(
+    ("subgraphs", "tensors", "length"),
+    [
+        (1000, 1000, 1),  # 8 KB that a walk would take for a million tensors
+        (1_200_000, 1_200_000, 1),  # 10 MB, 10^12 tensors
+        (1, 1000, 100_000),  # a name copied a thousand times
+        (1, 5000, 9_900_000),  # 10 MB, 50 GB of names
+    ],
+)
+def test_sharing_without_end_is_refused(subgraphs: int, tensors: int, length: int) -> None:
+    data = shared_model(subgraphs, tensors, b"n" * length)
+    assert seconds_to_refuse(data) < 1.5
+
+
+def tables_with_own_vtables(vtables: list[bytes]) -> bytes:
+    """A model with a subgraph of as many tensors, each with nothing but its vtable behind it."""
+    count = len(vtables)
+    data = shared_model(1, count, b"")[: -8 - 12 - 4]  # without the tensor
+    start = len(data) - 4 * count
+    size = 4 + len(vtables[0])
+    offsets = struct.pack(f"<{count}I", *(4 * count + (size - 4) * i for i in range(count)))
+    return data[:start] + offsets + b"".join(struct.pack("<i", -4) + vtable for vtable in vtables)
+
+
+def test_ten_megabytes_of_equal_vtables() -> None:
+    data = tables_with_own_vtables([struct.pack("<HH", 4, 0)] * 700_000)
+    assert min(seconds_to_refuse(data) for _ in range(2)) < 1.5
+
+
+def test_ten_megabytes_of_different_vtables() -> None:
+    """Each says other things about Tensor.type and Tensor.buffer."""
+    vtables = [struct.pack("<10H", 20, 0, 0, 4 + i % 500, 4 + i // 500, 0, 0, 8 + i % 7, 0, 0) for i in range(350_000)]
+    assert min(seconds_to_refuse(tables_with_own_vtables(vtables)) for _ in range(2)) < 1.5
+
+
+def test_a_model_whose_writer_shares_no_vtables() -> None:
+    vtables = [struct.pack("<10H", 20, 0, 0, 4, 4, 0, 0, 4, 0, 0)] * 10_000
+    data = tables_with_own_vtables(vtables) + bytes(4)
+    verify(data)
+    assert len(schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0)).subgraphs[0].tensors) == 10_000
