@@ -152,3 +152,14 @@ def test_symbolic_batch_stays_symbolic() -> None:
     _, onnx_model = converted(single_op("MAX_POOL_2D", options, [x], [y]))
     assert onnx_model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     assert onnx_model.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_options_of_another_operator_are_an_error() -> None:
+    from ai_edge_litert import schema_py_generated as schema
+
+    from qconvert.errors import InvalidModelError
+
+    x, w = activation("x", 1, 6, 6, 3), weights(4, 3, 3, 3)
+    data = single_op("CONV_2D", schema.SoftmaxOptionsT(), [x, w, bias(x, w, 4)], [activation("y", 1, 6, 6, 4)])
+    with pytest.raises(InvalidModelError, match="SoftmaxOptions, which do not belong to it"):
+        converted(data)

@@ -97,7 +97,12 @@ class Reading:
 
     def option(self, name: str, default: Any = 0) -> Any:
         """A field of the operator's option table, such as "StrideH"; `default` if the file has no table."""
-        return default if self._options is None else getattr(self._options, name)()
+        if self._options is None:
+            return default
+        field = getattr(self._options, name, None)
+        if field is None:
+            raise self.invalid(f"its options are {type(self._options).__name__}, which do not belong to it")
+        return field()
 
     def activation(self) -> str:
         """The fused activation as the canonical `activation` attribute."""
