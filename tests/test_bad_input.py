@@ -1,0 +1,165 @@
+"""Bad input: one clear error, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tflite_models import OpSpec, TensorSpec, model, single_op
+
+from qconvert.errors import QConvertError
+from qconvert.formats.tflite.reader import read_bytes
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+SOUND = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+EXTREMES = [0, 1, 2, 255, 2**31 - 1, 2**31, 2**32 - 1, 12345]
+SMALL = [path.read_bytes() for path in sorted(FIXTURES.glob("*.tflite")) if path.stat().st_size < 120_000]
+
+
+def run(*arguments: str | Path, limit: int = 0) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own; `limit` is the largest file that it may write, in bytes."""
+    bound = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None
+    command = [sys.executable, "-m", "qconvert.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=bound, timeout=60)
+
+
+def assert_one_clear_error(done: subprocess.CompletedProcess[str], folder: Path, words: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [path for path in folder.iterdir() if path.name.endswith(".part") or path.name == "out.onnx"]
+
+
+def graph_of(ops: list[OpSpec], tensors: list[TensorSpec]) -> bytes:
+    return model(ops, tensors, ["x"], ["y"])
+
+
+def tensor(name: str, *shape: int, scale: float = 0.1, **more: object) -> TensorSpec:
+    return TensorSpec(name, shape, "int8", scale, 0, **more)  # type: ignore[arg-type]
+
+
+RELU = single_op("RELU", None, [tensor("x", 4)], [tensor("y", 4)])
+UNORDERED = graph_of([OpSpec("RELU", ["m"], ["y"]), OpSpec("RELU", ["x"], ["m"])], [tensor(n, 4) for n in "xmy"])
+CYCLE = graph_of([OpSpec("ADD", ["x", "y"], ["m"], {}), OpSpec("RELU", ["m"], ["y"])], [tensor(n, 4) for n in "xmy"])
+
+
+def patched(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert data.count(old) >= 1
+    return data.replace(old, new)
+
+
+FILES = {
+    "empty": (b"", "the file is empty"),
+    "short": (b"TFL", "at least 8 bytes"),
+    "truncated": (SOUND.read_bytes()[:20_000], "past the end of the file"),
+    "random": (np.random.default_rng(0).bytes(10_000), "no TFLite file"),
+    "onnx": (b"\x08\x08\x12\x08qconvert" + bytes(50), "looks like an ONNX file"),
+    "zip": (b"PK\x03\x04" + bytes(50), "zip archive"),
+    "unordered operators": (UNORDERED, "before any operator has computed it"),
+    "cycle": (CYCLE, "before any operator has computed it"),
+    "zero scale": (single_op("RELU", None, [tensor("x", 4, scale=0.0)], [tensor("y", 4)]), "scale"),
+    "NaN scale": (single_op("RELU", None, [tensor("x", 4, scale=float("nan"))], [tensor("y", 4)]), "scale"),
+    "tensor index": (patched(RELU, np.int32([1, 1]).tobytes(), np.int32([1, 77]).tobytes()), "tensor 77 of 2"),
+    "negative size": (single_op("RELU", None, [tensor("x", -4)], [tensor("y", 4)]), "negative size"),
+    "huge size": (single_op("RELU", None, [TensorSpec("x", (2**31 - 1,) * 3, "int8")], [tensor("y", 4)]), "more than 2^40 elements"),
+    "missing data": (
+        single_op("RESHAPE", {}, [tensor("x", 4), TensorSpec("s", (0,), "int32", data=np.zeros(0, np.int32))], [tensor("y", 2, 3)]),
+        "do",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_bad_file(name: str, tmp_path: Path) -> None:
+    data, words = FILES[name]
+    (tmp_path / "bad.tflite").write_bytes(data)
+    done = run("tflite2onnx", tmp_path / "bad.tflite", tmp_path / "out.onnx")
+    assert_one_clear_error(done, tmp_path, words)
+    assert "bad.tflite" in done.stderr
+
+
+def test_constant_whose_buffer_is_too_small(tmp_path: Path) -> None:
+    w = TensorSpec("w", (3, 4), "int8", 0.1, 0, data=np.ones((3, 4), np.int8))
+    data = single_op("FULLY_CONNECTED", {}, [tensor("x", 1, 4), w, None], [tensor("y", 1, 3)])
+    data = patched(data, np.int32([2, 3, 4]).tobytes(), np.int32([2, 3, 9]).tobytes())
+    with pytest.raises(QConvertError, match="needs 27 bytes, its buffer holds 12"):
+        read_bytes(data, "test")
+
+
+def test_paths(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert_one_clear_error(run("tflite2onnx", tmp_path / "none.tflite", out), tmp_path, "No such file")
+    assert_one_clear_error(run("tflite2onnx", tmp_path, out), tmp_path, "is a directory")
+    assert_one_clear_error(run("tflite2onnx", SOUND, tmp_path / "none" / "out.onnx"), tmp_path, "cannot be written")
+    assert_one_clear_error(run("convert", SOUND, tmp_path / "out.xyz"), tmp_path, "belongs to no known format")
+    assert_one_clear_error(run("tflite2onnx", SOUND, out, "--target", "nonsense"), tmp_path, "ort-x86")
+    assert_one_clear_error(run("tflite2onnx", SOUND, out, "--opset", "99"), tmp_path, "opset 99")
+
+
+def test_an_existing_result_is_kept_without_force(tmp_path: Path) -> None:
+    (tmp_path / "kept.onnx").write_text("precious")
+    done = run("tflite2onnx", SOUND, tmp_path / "kept.onnx")
+    assert done.returncode == 2
+    assert "--force" in done.stderr
+    assert (tmp_path / "kept.onnx").read_text() == "precious"
+    assert run("tflite2onnx", SOUND, tmp_path / "kept.onnx", "--force").returncode == 0
+    assert (tmp_path / "kept.onnx").stat().st_size > 50_000
+
+
+def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
+    assert_one_clear_error(run("tflite2onnx", SOUND, tmp_path / "out.onnx", limit=20_000), tmp_path, "cannot be written")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+def test_no_permission(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.tflite"
+    secret.write_bytes(RELU)
+    secret.chmod(0)
+    assert_one_clear_error(run("tflite2onnx", secret, tmp_path / "out.onnx"), tmp_path, "Permission denied")
+
+
+def test_errors_as_json(tmp_path: Path) -> None:
+    done = run("tflite2onnx", tmp_path / "none.tflite", tmp_path / "out.onnx", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["error"]) == (2, "file-access")
+    assert found["file"].endswith("none.tflite")
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = run("tflite2onnx", tmp_path / "none.tflite", tmp_path / "out.onnx", "--debug")
+    assert "Traceback" in done.stderr
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    which=st.integers(0, len(SMALL) - 1),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(EXTREMES)), min_size=1, max_size=12),
+    tail=st.booleans(),
+)  # fmt: skip
+def test_mutated_models_are_read_or_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
+    """Words of a real file are set to extreme values, mostly in its structure, which stands at the end and the start."""
+    data = bytearray(SMALL[which])
+    span = min(len(data) - 4, 16_000)
+    for place, value in changes:
+        position = int(place * span) // 4 * 4
+        position = len(data) - 4 - position if tail else position
+        data[position : position + 4] = value.to_bytes(4, "little")
+    tracemalloc.start()
+    try:
+        read_bytes(bytes(data), "mutated")
+    except QConvertError as error:
+        assert str(error)
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 40 * len(data) + 4_000_000

@@ -1,0 +1,131 @@
+"""The command line: what each command prints and its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qconvert import __version__
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+
+
+def run(*arguments: str | Path, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *python, "-m", "qconvert.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("result") / "model.onnx"
+    done = run("tflite2onnx", MODEL, path)
+    assert done.returncode == 0, done.stderr
+    assert "none was changed" in done.stdout
+    assert (
+        "12 of 15 quantized operators run as integer kernels" in done.stdout or "quantized operators run as integer kernels" in done.stdout
+    )
+    return path
+
+
+def test_help_lists_the_commands_without_importing_numpy() -> None:
+    done = run("--help", python=("-X", "importtime"))
+    assert done.returncode == 0
+    for command in ("convert", "check", "inspect", "diff", "formats", "plugins", "tflite2onnx", "tflite2qgraph", "qgraph2onnx"):
+        assert command in done.stdout
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert imported.isdisjoint({"numpy", "onnx", "onnxruntime", "ai_edge_litert", "rich.console"})
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"qconvert {__version__}"
+
+
+def test_quiet_verbose_and_json(tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    assert run("convert", MODEL, out, "--quiet").stdout == ""
+    assert "integer kernel" in run("convert", MODEL, out, "-f", "--verbose").stdout
+    report = json.loads(run("convert", MODEL, out, "-f", "--json").stdout)
+    assert report["target"] == "ort-x86"
+    assert report["operators"]["Conv"] == 9
+    assert [change[0] for change in report["changes"]] == ["assign_layout", "store_activations", "guard_saturation"]
+
+
+def test_check_exit_codes(result: Path, tmp_path: Path) -> None:
+    report = json.loads(run("check", MODEL, result, "--per-op", "--samples", "1", "--json").stdout)
+    assert report["passed"]
+    assert report["outputs"][0]["equal"] == 1
+    other = tmp_path / "other.onnx"
+    run("tflite2onnx", FIXTURES / "aww_int8.tflite", other)  # the same network, trained another time
+    done = run("check", MODEL, other, "--samples", "1", "--max-lsb", "0")
+    assert done.returncode == 1
+    assert "problem: output" in done.stdout
+    assert run("check", MODEL, tmp_path / "none.onnx").returncode == 2
+
+
+def test_check_takes_files_of_every_kind(result: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    values = np.random.default_rng(0).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8)
+    np.save(tmp_path / "a.npy", values)
+    np.savez(tmp_path / "b.npz", input_1=values)
+    values.tofile(tmp_path / "c.bin")
+    report = json.loads(run("check", MODEL, result, "--inputs", tmp_path, "--samples", "9", "--json").stdout)
+    assert report["runs"] == 3
+    wrong = tmp_path / "wrong.npy"
+    np.save(wrong, values[:, :7])
+    done = run("check", MODEL, result, "--inputs", wrong)
+    assert done.returncode == 2
+    assert "holds 70 values" in done.stderr
+
+
+@pytest.mark.parametrize("suffix", ["tflite", "onnx", "qgraph"])
+def test_inspect(suffix: str, result: Path, tmp_path: Path) -> None:
+    path = {"tflite": MODEL, "onnx": result, "qgraph": tmp_path / "model.qgraph"}[suffix]
+    if suffix == "qgraph":
+        run("convert", MODEL, path)
+    document = json.loads(run("inspect", path, "--json").stdout)
+    found = {tensor["name"]: tensor for tensor in document["tensors"]}
+    assert found["input_1"]["dtype"] == "int8"
+    assert sum(op["kind"] == "Conv" for op in document["ops"]) == 9
+    scale = next(iter(found["Identity"]["quantization"]["scale"])) if suffix != "onnx" else 1 / 256
+    assert scale == 1 / 256
+    table = run("inspect", path).stdout
+    assert "Conv" in table
+    assert f"{path.stat().st_size:,} bytes" in table
+
+
+def test_diff_exit_codes(tmp_path: Path) -> None:
+    run("convert", MODEL, tmp_path / "same.qgraph")
+    equal = run("diff", MODEL, tmp_path / "same.qgraph")
+    assert (equal.returncode, equal.stdout.strip()) == (0, "The graphs are equal.")
+    other = run("diff", MODEL, FIXTURES / "aww_int8.tflite")
+    assert other.returncode == 1
+    assert "scale" in other.stdout
+
+
+def test_formats_and_plugins() -> None:
+    found = json.loads(run("formats", "--json").stdout)
+    assert {item["name"] for item in found["formats"]} >= {"tflite", "onnx", "qgraph"}
+    assert {item["name"] for item in found["targets"]} >= {"ort-x86", "ort-x86-vnni", "ort-arm", "generic"}
+    assert "ort-x86" in run("formats").stdout
+    assert [item["name"] for item in json.loads(run("plugins", "--json").stdout)][:3] == ["tflite", "onnx", "qgraph"]
+
+
+def test_a_plugin_that_fails_is_named_and_skipped(tmp_path: Path) -> None:
+    info = tmp_path / "broken_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[qconvert]\nbroken = broken_plugin\n")
+    (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('half installed')\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['qconvert', 'plugins', '--json']"
+    code += "; from qconvert.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    broken = json.loads(done.stdout)[-1]
+    assert broken["name"] == "broken"
+    assert broken["origin"] == "broken_plugin (broken-plugin 1.0)"
+    assert broken["problem"] == "RuntimeError: half installed"
