@@ -211,7 +211,7 @@ def page(rows: list[dict[str, Any]], facts: list[str]) -> str:
         "Made by `python benchmarks/tflite2onnx.py --markdown docs/benchmarks.md`, everything side by side in one run.",
     ]
     lines += [
-        "`qconvert` is the default target ort-x86, `qconvert vnni` the target ort-x86-vnni.",
+        "The column qconvert is the default target ort-x86, qconvert vnni the target ort-x86-vnni.",
         "",
         *(f"- {fact}" for fact in facts),
         "",

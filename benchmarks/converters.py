@@ -1,0 +1,142 @@
+"""The converters under test: their environments, their command lines, and what a whole process of each costs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CONVERTERS", "Converter", "ProcessCost", "build_environments", "convert", "machine", "start_up_seconds", "versions"]
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Environment -> what pip installs into it. Later TensorFlow and numpy no longer fit tf2onnx 1.17.
+ENVIRONMENTS = {
+    "qconvert": ["--constraint", str(ROOT / "constraints.txt"), str(ROOT)],
+    "tf2onnx": ["tf2onnx==1.17.0", "tensorflow-cpu==2.19.*", "numpy<2.2"],
+    "tflite2onnx": ["tflite2onnx==0.4.1", "setuptools"],
+}
+#: Packages whose versions belong to the result.
+NAMED = ("ai-edge-litert", "numpy", "onnx", "onnxruntime", "qconvert", "tensorflow_cpu", "tf2onnx", "tflite2onnx")
+
+
+@dataclass(frozen=True)
+class Converter:
+    """A command line.
+
+    Attributes:
+        environment: a key of ENVIRONMENTS.
+        words: the program within the environment, then its arguments, with {source} and {result}.
+    """
+
+    environment: str
+    words: tuple[str, ...]
+
+
+_QCONVERT = ("bin/qconvert", "tflite2onnx", "{source}", "{result}", "--force", "--quiet")
+CONVERTERS = {
+    "qconvert": Converter("qconvert", _QCONVERT),
+    "qconvert-vnni": Converter("qconvert", (*_QCONVERT, "--target", "ort-x86-vnni")),
+    "tf2onnx": Converter(
+        "tf2onnx", ("bin/python", "-m", "tf2onnx.convert", "--tflite", "{source}", "--output", "{result}", "--opset", "17")
+    ),
+    "tflite2onnx": Converter("tflite2onnx", ("bin/tflite2onnx", "{source}", "{result}")),
+}
+
+#: Runs the command after its first argument, a log file; prints exit code, seconds and peak memory in kB. It is a process of its own
+#: because Linux counts into a child's peak the memory of whoever started it (exec keeps the old image's high-water mark).
+_LAUNCHER = """
+import os, sys, time
+log, command = sys.argv[1], sys.argv[2:]
+actions = [(os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
+started = time.perf_counter()
+child = os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+_, status, usage = os.wait4(child, 0)
+print(os.waitstatus_to_exitcode(status), time.perf_counter() - started, usage.ru_maxrss)
+"""
+
+
+@dataclass(frozen=True)
+class ProcessCost:
+    """Exit code, wall time, peak resident memory in MB (2**20 bytes), and the last line that the process wrote."""
+
+    code: int
+    seconds: float
+    megabytes: float
+    last_line: str
+
+
+def build_environments(folder: Path, names: set[str]) -> None:
+    """Makes the environments that are not there yet; qconvert itself is always brought up to date."""
+    for name in sorted(names):
+        python = folder / name / "bin" / "python"
+        complete = folder / name / "complete"
+        if not complete.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder / name)], check=True)
+            _pip(python, *ENVIRONMENTS[name])
+            complete.touch()
+        elif name == "qconvert":
+            _pip(python, "--force-reinstall", "--no-deps", str(ROOT))
+
+
+def _pip(python: Path, *words: str) -> None:
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words], check=True)
+
+
+def run_process(command: list[str], log: Path) -> ProcessCost:
+    """Runs a whole process, its output in a log file."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    launched = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(log), *command]
+    done = subprocess.run(launched, capture_output=True, text=True, check=True, env=environment)
+    code, seconds, kilobytes = done.stdout.split()
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, _without_paths(lines[-1]) if lines else "")
+
+
+def _without_paths(line: str) -> str:
+    return re.sub(r"(?:/[\w.+-]+)+/", "", line)[:200]
+
+
+def convert(name: str, envs: Path, source: Path, result: Path) -> ProcessCost:
+    """Converts with the converter of that name in CONVERTERS; a result from before is removed first."""
+    result.unlink(missing_ok=True)
+    converter = CONVERTERS[name]
+    words = [word.format(source=source, result=result) for word in converter.words]
+    return run_process([str(envs / converter.environment / words[0]), *words[1:]], result.with_suffix(".log"))
+
+
+def start_up_seconds(envs: Path, times: int = 10) -> float:
+    """The best time of `qconvert --help` as a whole process."""
+    command = [str(envs / "qconvert" / "bin" / "qconvert"), "--help"]
+    return min(run_process(command, envs / "help.log").seconds for _ in range(times))
+
+
+def machine() -> dict[str, str | int | bool]:
+    """Processor, cores, whether it has VNNI, operating system, Python."""
+    path = Path("/proc/cpuinfo")
+    cpu = path.read_text() if path.exists() else ""
+    name = re.search(r"^model name\s*:\s*(.+)$", cpu, re.M)
+    return {
+        "cpu": name[1].strip() if name else platform.processor(),
+        "cores": os.cpu_count() or 1,
+        "avx512_vnni": "avx512_vnni" in cpu,
+        "avx_vnni": "avx_vnni" in cpu,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def versions(envs: Path, names: set[str]) -> dict[str, dict[str, str]]:
+    """Environment -> package -> version; `benchmark` is the environment that runs the results."""
+    pythons = {name: str(envs / name / "bin" / "python") for name in sorted(names)} | {"benchmark": sys.executable}
+    found = {}
+    for name, python in pythons.items():
+        command = [python, "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        pairs = [line.split("==", 1) for line in lines if "==" in line]
+        found[name] = {package: version for package, version in pairs if package.replace("_", "-") in {n.replace("_", "-") for n in NAMED}}
+    return found

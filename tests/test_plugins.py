@@ -1,0 +1,79 @@
+"""The example plugin, and the examples of docs/plugins.md, through the plugin host."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PLUGIN = ROOT / "plugins" / "qconvert-scale-table"
+MODEL = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
+DOCS = ROOT / "docs" / "plugins.md"
+
+
+def install(folder: Path, name: str, entry_points: str, module: Path | str) -> None:
+    """What pip does for a package of one module: its metadata with entry points, and the module beside it."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    text = module.read_text() if isinstance(module, Path) else module
+    (folder / f"{name}.py").write_text(text)
+
+
+def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    words = ["qconvert", *map(str, arguments)]
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = {words!r}; from qconvert.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_example_plugin_writes_a_table(tmp_path: Path) -> None:
+    project = (PLUGIN / "pyproject.toml").read_text()
+    assert 'scale-table = "qconvert_scale_table"' in project
+    entry_points = "[qconvert]\nscale-table = qconvert_scale_table\n"
+    install(tmp_path, "qconvert_scale_table", entry_points, PLUGIN / "qconvert_scale_table" / "__init__.py")
+    done = run(tmp_path, "tflite2scales", MODEL, tmp_path / "model.scales")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("\t") for line in (tmp_path / "model.scales").read_text().splitlines()]
+    assert rows[0] == ["name", "type", "axis", "scale", "zero_point"]
+    found = {row[0]: row for row in rows[1:]}
+    assert found["Identity"][3:] == ["0.00390625", "-128"]
+    assert [row[2] for row in rows[1:] if row[1] == "int8" and row[2]] == ["0"] * 9
+
+
+def test_the_documented_examples_work(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    assert len(blocks) == 4
+    for number, block in enumerate(blocks):
+        install(tmp_path, f"example_{number}", f"[qconvert]\nexample-{number} = example_{number}\n", block)
+    plugins = json.loads(run(tmp_path, "plugins", "--json").stdout)
+    assert [item["problem"] for item in plugins if item["name"].startswith("example")] == [""] * 4
+    listed = json.loads(run(tmp_path, "formats", "--json").stdout)
+    assert "counts" in {item["name"] for item in listed["formats"]}
+    assert "my-npu" in {item["name"] for item in listed["targets"]}
+    assert "drop_identity" in {item["name"] for item in listed["passes"]}
+    done = run(tmp_path, "convert", MODEL, tmp_path / "model.counts")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "model.counts").read_text())["Conv"] == 9
+    done = run(tmp_path, "tflite2onnx", MODEL, tmp_path / "npu.onnx", "--target", "my-npu", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["target"] == "my-npu"
+    assert run(tmp_path, "check", MODEL, tmp_path / "npu.onnx", "--samples", "1", "--max-lsb", "1").returncode == 0
+
+
+def test_a_documented_operator_is_read(tmp_path: Path) -> None:
+    """The example reads a custom operator MyRelu; without it the operator is reported."""
+    from tflite_models import TensorSpec, single_op
+
+    x, y = (TensorSpec(name, (1, 8), "int8", 0.1, -5) for name in "xy")
+    (tmp_path / "custom.tflite").write_bytes(single_op("MyRelu", {}, [x], [y], custom=True))
+    done = run(tmp_path, "tflite2onnx", tmp_path / "custom.tflite", tmp_path / "out.onnx")
+    assert done.returncode == 2
+    assert "MyRelu (1)" in done.stderr
+    block = next(b for b in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S) if "MyRelu" in b)
+    install(tmp_path, "my_relu", "[qconvert]\nmy-relu = my_relu\n", block)
+    done = run(tmp_path, "tflite2onnx", tmp_path / "custom.tflite", tmp_path / "out.onnx", "--json")
+    assert json.loads(done.stdout)["operators"]["Relu"] == 1
