@@ -1,0 +1,155 @@
+"""assign_layout: the fewest Transposes, and the same numbers afterwards."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qconvert import Graph, Op, Quantization, Tensor
+from qconvert.checking.evaluate import evaluate
+from qconvert.passes.assign_layout import AMBIGUOUS, run
+from qconvert.passes.layout.cut import INFINITE, FlowGraph
+from qconvert.plugins import target_named
+
+TARGET = target_named("ort-x86")
+RNG = np.random.default_rng(2)
+POOL = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 1, 1), "data_format": "channels_last"}
+
+
+def tensor(name: str, *shape: int | str, data: Any = None) -> Tensor:
+    if data is not None:
+        data = np.asarray(data)
+        return Tensor(name, data.dtype.name, data.shape, data)
+    return Tensor(name, "float32", shape)
+
+
+def graph(tensors: list[Tensor], ops: list[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+    made = Graph("test", {t.name: t for t in tensors}, tuple(ops), inputs, outputs)
+    made.validate()
+    return made
+
+
+def transposes(found: Graph) -> int:
+    return sum(op.kind == "Transpose" for op in found.ops)
+
+
+def rewritten(source: Graph, **options: str) -> Graph:
+    """The graph in the target's layout, valid, and giving the same numbers."""
+    result, _ = run(source, TARGET, **options)
+    result.validate()
+    assert all(op["data_format"] == "channels_first" for op in result.ops if "data_format" in op.attributes)
+    if not options:
+        feeds = {
+            name: RNG.normal(size=[2 if isinstance(s, str) else s for s in source[name].shape or ()]).astype(np.float32)
+            for name in source.inputs
+        }
+        before, after = evaluate(source, feeds), evaluate(result, feeds)
+        for name in source.outputs:
+            assert np.allclose(before[name], after[name], rtol=0, atol=1e-6)
+    return result
+
+
+def pooled(names: str) -> list[Op]:
+    """A chain of pools through the tensors named by letters."""
+    return [Op("MaxPool", (a,), (b,), POOL) for a, b in pairwise(names)]
+
+
+def test_one_transpose_at_each_end() -> None:
+    tensors = [tensor(n, "batch", 5, 6, 3) for n in "abcd"]
+    assert transposes(rewritten(graph(tensors, pooled("abcd"), ("a",), ("d",)))) == 2
+
+
+def test_io_layout_leaves_none() -> None:
+    tensors = [tensor(n, 1, 5, 6, 3) for n in "abc"]
+    result = rewritten(graph(tensors, pooled("abc"), ("a",), ("c",)), io_layout="nchw")
+    assert transposes(result) == 0
+    assert result["a"].shape == (1, 3, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("op", "constants", "shape"),
+    [
+        (Op("Softmax", ("b",), ("c",), {"axis": -1}), [], (1, 5, 6, 3)),
+        (Op("Concat", ("b", "b"), ("c",), {"axis": 3}), [], (1, 5, 6, 6)),
+        (Op("Add", ("b", "k"), ("c",)), [tensor("k", data=np.float32([1, 2, 3]))], (1, 5, 6, 3)),
+        (Op("Mul", ("b", "k"), ("c",)), [tensor("k", data=RNG.normal(size=(5, 1, 3)).astype(np.float32))], (1, 5, 6, 3)),
+        (Op("Pad", ("b", "k"), ("c",)), [tensor("k", data=np.int64([0, 1, 0, 2, 0, 0, 3, 0]))], (1, 6, 9, 5)),
+        (
+            Op("Slice", ("b", "s", "e", "k"), ("c",)),
+            [tensor("s", data=np.int64([1, 0])), tensor("e", data=np.int64([4, 2])), tensor("k", data=np.int64([1, 3]))],
+            (1, 3, 6, 2),
+        ),
+        (Op("ReduceMean", ("b", "k"), ("c",), {"keepdims": 1}), [tensor("k", data=np.int64([3]))], (1, 5, 6, 1)),
+        (Op("CumSum", ("b",), ("c",), {"axis": 3}), [], (1, 5, 6, 3)),
+        (Op("Tile", ("b", "k"), ("c",)), [tensor("k", data=np.int64([1, 1, 1, 2]))], (1, 5, 6, 6)),
+        (Op("Gather", ("b", "k"), ("c",), {"axis": 3}), [tensor("k", data=np.int64([2, 0]))], (1, 5, 6, 2)),
+        (Op("Relu", ("b",), ("c",)), [], (1, 5, 6, 3)),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Op) else "",
+)  # fmt: skip
+def test_an_operator_between_pools_needs_no_transpose(op: Op, constants: list[Tensor], shape: tuple[int, ...]) -> None:
+    tensors = [tensor("a", 1, 5, 6, 3), tensor("b", 1, 5, 6, 3), *constants, tensor("c", *shape), tensor("d", *shape)]
+    ops = [Op("MaxPool", ("a",), ("b",), POOL), op, Op("MaxPool", ("c",), ("d",), POOL)]
+    ends = 1 if shape[3] == 1 else 2  # data of one channel need not move
+    assert transposes(rewritten(graph(tensors, ops, ("a",), ("d",)))) == ends
+
+
+def test_a_diamond_follows_the_cheaper_side() -> None:
+    """Two inputs are added before a Reshape and a pool: the sum is transposed once, for the pool, not both inputs."""
+    tensors = [tensor(n, 1, 5, 6, 3) for n in "abcd"] + [tensor("r", 90), tensor("k", data=np.int64([90]))]
+    ops = [Op("Add", ("a", "b"), ("c",)), Op("MaxPool", ("c",), ("d",), POOL), Op("Reshape", ("c", "k"), ("r",))]
+    assert transposes(rewritten(graph(tensors, ops, ("a", "b"), ("d", "r")))) == 2
+
+
+def test_data_that_do_not_move_are_reshaped() -> None:
+    tensors = [tensor(n, 1, 5, 6, 1) for n in "ab"]
+    result = rewritten(graph(tensors, pooled("ab"), ("a",), ("b",)))
+    assert [op.kind for op in result.ops] == ["Reshape", "MaxPool", "Reshape"]
+
+
+def test_a_transpose_of_the_source_that_makes_the_layout_disappears() -> None:
+    tensors = [tensor("n", 1, 3, 5, 6), tensor("a", 1, 5, 6, 3), tensor("b", 1, 5, 6, 3), tensor("m", 1, 3, 5, 6)]
+    ops = [Op("Transpose", ("n",), ("a",), {"perm": (0, 2, 3, 1)}), *pooled("ab"), Op("Transpose", ("b",), ("m",), {"perm": (0, 3, 1, 2)})]
+    assert transposes(rewritten(graph(tensors, ops, ("n",), ("m",)))) == 0
+
+
+def test_a_shape_that_does_not_show_the_layout_is_noted() -> None:
+    tensors = [tensor(n, 1, 4, 4, 4) for n in "abc"]
+    result = rewritten(graph(tensors, pooled("abc"), ("a",), ("c",)))
+    assert json.loads(result.metadata[AMBIGUOUS]) == ["b"]
+
+
+def test_per_axis_scales_move_with_their_axis() -> None:
+    data = RNG.integers(-9, 9, (1, 1, 1, 3)).astype(np.int8)
+    k = Tensor("k", "int8", (1, 1, 1, 3), data, Quantization.per_axis([0.1, 0.2, 0.3], 3))
+    tensors = [
+        tensor("a", 1, 5, 6, 3),
+        tensor("b", 1, 5, 6, 3),
+        k,
+        tensor("q", 1, 1, 1, 3),
+        tensor("c", 1, 5, 6, 3),
+        tensor("d", 1, 5, 6, 3),
+    ]
+    ops = [*pooled("ab"), Op("Dequantize", ("k",), ("q",)), Op("Mul", ("b", "q"), ("c",)), *pooled("cd")]
+    assert transposes(rewritten(graph(tensors, ops, ("a",), ("d",)))) == 2
+
+
+def test_minimum_cut_against_all_labellings() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        flow, edges = FlowGraph(), []
+        nodes = [0, 1, *(flow.node() for _ in range(6))]
+        for _ in range(16):
+            tail, head = (int(n) for n in rng.choice(nodes, 2, replace=False))
+            edges.append((tail, head, int(rng.integers(1, 20)) if rng.random() < 0.9 else INFINITE))
+            flow.edge(*edges[-1])
+
+        def cost(labels: list[int]) -> int:
+            return sum(c for tail, head, c in edges if labels[tail] == 0 and labels[head] == 1)  # noqa: B023
+
+        best = min(cost([0, 1, *(number >> i & 1 for i in range(6))]) for number in range(64))
+        assert cost(flow.labels()) == best

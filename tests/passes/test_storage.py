@@ -1,0 +1,104 @@
+"""store_activations, guard_saturation, match_add, fuse_pad and float_io: exact, and what they promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from differential import compare, converted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
+
+from qconvert import Op, load
+from qconvert.conversion import normalize
+from qconvert.passes.guard_saturation import largest_pair_sum
+from qconvert.plugins import target_named
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
+ALL = np.arange(256, dtype=np.uint8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 4), depth=st.integers(1, 9), seed=st.integers(0, 999))
+def test_the_saturation_certificate_against_16_bit_sums(rows: int, depth: int, seed: int) -> None:
+    """Weights with pair sums up to 128 never leave 16 bits with any unsigned inputs; a larger sum does with inputs of 255."""
+    weights = np.random.default_rng(seed).integers(-128, 128, (rows, depth)).astype(np.int16)
+    sums = [int(w[i]) + int(w[i + 1]) for w in weights for i in range(0, depth - 1, 2)]
+    largest = largest_pair_sum(Op("Gemm", ("x", "w"), ("y",)), weights)
+    assert largest == max(map(abs, sums), default=0)
+    assert (largest <= 128) == all(-(2**15) <= 255 * total < 2**15 for total in sums)
+
+
+def test_guarded_weights_are_the_same_numbers() -> None:
+    source = load(FIXTURES / "tiny_vww_mobilenet_int8.tflite")
+    graph, changes = normalize(source, target_named("ort-x86"))
+    assert ("guard_saturation", "13 weights are stored as uint8 with zero point + 128, since pairs of them could saturate") in changes
+    checked = 0
+    for name, tensor in graph.tensors.items():
+        if tensor.dtype == "uint8" and tensor.is_constant:
+            old = source[name]
+            assert old.data is not None and tensor.data is not None and tensor.quantization is not None
+            assert np.array_equal(tensor.data.astype(int) - 128, old.data)
+            assert (tensor.quantization.zero_point == 128).all()
+            assert old.quantization is not None and np.array_equal(tensor.quantization.scale, old.quantization.scale)
+            checked += 1
+    assert checked == 13
+    assert {op.kind for op in graph.ops if graph[op.inputs[0]].dtype == "int8"} == {"Requantize"}
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_additions_are_equal_for_all_pairs(seed: int, dtype: str) -> None:
+    """All 65,536 pairs of inputs, in LiteRT and in onnxruntime, for scales as trained models have them."""
+    rng = np.random.default_rng(seed)
+    low = -128 if dtype == "int8" else 0
+    scales = rng.uniform(0.01, 0.3, 2)
+    zeros = rng.integers(low, low + 256, 3)
+    output = float(scales.max() * rng.uniform(0.8, 1.9))
+    a, b = (TensorSpec(n, (256, 256), dtype, float(scales[i]), int(zeros[i])) for i, n in enumerate("ab"))
+    y = TensorSpec("y", (256, 256), dtype, output, int(zeros[2]))
+    data = single_op("ADD", {"fusedActivationFunction": seed % 2}, [a, b], [y])
+    codes = (ALL.astype(np.int16) + low).astype(dtype)
+    pairs = [np.repeat(codes, 256).reshape(256, 256), np.tile(codes, 256).reshape(256, 256)]
+    (found,) = compare(data, pairs)
+    assert np.array_equal(found.source, found.result)
+
+
+def test_fast_numerics_leave_additions_alone() -> None:
+    source = load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
+    exact, _ = normalize(source, target_named("ort-x86"))
+    fast, _ = normalize(source, target_named("ort-x86"), numerics="fast")
+    assert sum(bool(op.attributes.get("fixed_point")) for op in exact.ops) == 2
+    assert not any(op.attributes.get("fixed_point") for op in fast.ops)
+
+
+def test_a_pad_before_a_convolution_is_fused_and_equal() -> None:
+    rng = np.random.default_rng(0)
+    x = TensorSpec("x", (1, 7, 9, 3), "int8", 0.1, -20)
+    pads = TensorSpec("p", (4, 2), "int32", data=np.array([[0, 0], [1, 2], [0, 1], [0, 0]], np.int32))
+    m = TensorSpec("m", (1, 10, 10, 3), "int8", 0.1, -20)
+    w = TensorSpec("w", (4, 3, 3, 3), "int8", 0.02, 0, data=rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8))
+    b = TensorSpec("b", (4,), "int32", float(np.float32(0.1) * np.float32(0.02)), 0, data=rng.integers(-99, 99, 4).astype(np.int32))
+    y = TensorSpec("y", (1, 8, 8, 4), "int8", 0.4, 1)
+    ops = [OpSpec("PAD", ["x", "p"], ["m"], {}), OpSpec("CONV_2D", ["m", "w", "b"], ["y"], {"padding": 1, "strideH": 1, "strideW": 1})]
+    data = model(ops, [x, pads, m, w, b, y], ["x"], ["y"])
+    graph, onnx_model = converted(data)
+    assert "Pad" not in {node.op_type for node in onnx_model.graph.node}
+    assert next(op for op in graph.ops if op.kind == "Conv")["pads"] == (1, 0, 2, 1)
+    (found,) = compare(data, [rng.integers(-128, 128, (1, 7, 9, 3)).astype(np.int8)])
+    assert found.largest == 0
+
+
+def test_float_io_gives_the_same_integers() -> None:
+    x, y = TensorSpec("x", (256,), "int8", 0.1, 3), TensorSpec("y", (256,), "int8", 0.1, 3)
+    data = single_op("RELU", None, [x], [y])
+    graph, onnx_model = converted(data, io_float=True)
+    assert graph["x"].dtype == graph["y"].dtype == "float32"
+    codes = (ALL.astype(np.int16) - 128).astype(np.int8)
+    real = ((codes.astype(np.float32) - 3) * np.float32(0.1)).astype(np.float32)
+    result = OnnxRuntime(onnx_model.SerializeToString()).run({"x": real})["y"]
+    (expected,) = run_litert(data, [codes])
+    assert np.array_equal(np.rint(result / np.float32(0.1)) + 3, expected)
