@@ -41,6 +41,15 @@ def _table(*columns: str, title: str = "") -> Table:
     return table
 
 
+def _one_line_a_row(table: Table, elastic: int) -> Table:
+    """No cell wraps; the column number `elastic` gives way and ends in an ellipsis."""
+    for column in table.columns:
+        column.no_wrap = True
+    table.columns[elastic].overflow, table.columns[elastic].ratio = "ellipsis", 1
+    table.expand = True
+    return table
+
+
 def conversion_document(report: ConversionReport) -> dict[str, Any]:
     """A ConversionReport as plain data."""
     return asdict(report)
@@ -75,26 +84,15 @@ def _share(value: float) -> str:
 
 def print_check(report: CheckReport) -> None:
     """A table of the outputs, a table of the operators if they were checked, and the verdict."""
-    table = _table(
-        "output",
-        ">equal",
-        ">largest",
-        ">mean",
-        ">SQNR",
-        ">same top-1",
-        title=f"{report.runs} inputs, LiteRT {report.kernels} kernels",
-    )
+    title = f"{report.runs} inputs, LiteRT {report.kernels} kernels"
+    table = _one_line_a_row(_table("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=title), 0)
     for item in report.outputs:
         sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         top = "" if item.same_top1 is None else _share(item.same_top1)
         table.add_row(item.name, _share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}", sqnr, top)
     _print(table)
     if report.operators:
-        listed = _table("operator", "output", ">equal", ">largest", ">predicted", "class")
-        for column in listed.columns:
-            column.no_wrap = True
-        listed.columns[1].overflow, listed.columns[1].ratio = "ellipsis", 1
-        listed.expand = True
+        listed = _one_line_a_row(_table("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
         for op in report.operators:
             cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict)
             listed.add_row(op.operator, op.output, *cells)
@@ -145,7 +143,7 @@ def print_inspection(path: Path) -> None:
     counts = _table("operator", ">count")
     for kind, count in operators.most_common():
         counts.add_row(kind, str(count))
-    tensors = _table("tensor", "type", "shape", ">scale", ">zero point", "axis")
+    tensors = _one_line_a_row(_table("tensor", "type", "shape", ">scale", ">zero point", "axis"), 0)
     for tensor in document["tensors"]:
         tensors.add_row(tensor["name"], tensor["dtype"], _shape(tensor["shape"]), *_quantization(tensor.get("quantization")))
     size = path.stat().st_size

@@ -86,8 +86,8 @@ def check(
     """Compares a source model and its conversion.
 
     Args:
-        source: a .tflite model (or an .onnx one, for outputs alone).
-        result: the converted model.
+        source: a .tflite model.
+        result: the converted model, .onnx (or .tflite, for its outputs alone).
         inputs: files and folders of inputs (see inputs.py); random inputs without.
         samples: how many inputs at most.
         kernels: LiteRT's "default" (XNNPACK) or "reference" kernels.
