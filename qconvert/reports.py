@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,10 +24,14 @@ __all__ = [
 ]  # fmt: skip
 
 
+#: Of tables that go into a file or a pipe, where nothing says how wide lines may be.
+_WIDTH = 140
+
+
 def _print(*items: Any) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     for item in items:
         console.print(item, markup=False, soft_wrap=isinstance(item, str))
 
@@ -45,7 +50,8 @@ def _one_line_a_row(table: Table, elastic: int) -> Table:
     """No cell wraps; the column number `elastic` gives way and ends in an ellipsis."""
     for column in table.columns:
         column.no_wrap = True
-    table.columns[elastic].overflow, table.columns[elastic].ratio = "ellipsis", 1
+    column = table.columns[elastic]
+    column.overflow, column.ratio, column.min_width = "ellipsis", 1, 16
     table.expand = True
     return table
 
