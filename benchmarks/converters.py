@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CONVERTERS", "Converter", "ProcessCost", "build_environments", "convert", "machine", "start_up_seconds", "versions"]
+__all__ = ["CONVERTERS", "Converter", "ProcessCost", "build_environments", "convert", "machine", "one_line", "start_up_seconds", "versions"]
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Environment -> what pip installs into it. Later TensorFlow and numpy no longer fit tf2onnx 1.17.
@@ -94,11 +94,12 @@ def run_process(command: list[str], log: Path) -> ProcessCost:
     done = subprocess.run(launched, capture_output=True, text=True, check=True, env=environment)
     code, seconds, kilobytes = done.stdout.split()
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, _without_paths(lines[-1]) if lines else "")
+    return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line(lines[-1]) if lines else "")
 
 
-def _without_paths(line: str) -> str:
-    return re.sub(r"(?:/[\w.+-]+)+/", "", line)[:200]
+def one_line(message: str) -> str:
+    """A message without line breaks and without the folders of paths, cut to a table's width."""
+    return re.sub(r"(?:/[\w.+-]+)+/", "", " ".join(message.split()))[:240]
 
 
 def convert(name: str, envs: Path, source: Path, result: Path) -> ProcessCost:
@@ -109,13 +110,15 @@ def convert(name: str, envs: Path, source: Path, result: Path) -> ProcessCost:
     return run_process([str(envs / converter.environment / words[0]), *words[1:]], result.with_suffix(".log"))
 
 
-def start_up_seconds(envs: Path, times: int = 10) -> float:
-    """The best time of `qconvert --help` as a whole process."""
-    command = [str(envs / "qconvert" / "bin" / "qconvert"), "--help"]
-    return min(run_process(command, envs / "help.log").seconds for _ in range(times))
+def start_up_seconds(envs: Path, option: str, times: int = 10) -> float:
+    """The best time of `qconvert` with that option as a whole process; raises RuntimeError if it fails."""
+    costs = [run_process([str(envs / "qconvert" / "bin" / "qconvert"), option], envs / "start_up.log") for _ in range(times)]
+    if failed := next((cost for cost in costs if cost.code), None):
+        raise RuntimeError(f"qconvert {option}: {failed.last_line}")
+    return min(cost.seconds for cost in costs)
 
 
-def machine() -> dict[str, str | int | bool]:
+def machine() -> dict[str, str | float]:
     """Processor, cores, whether it has VNNI, operating system, Python."""
     path = Path("/proc/cpuinfo")
     cpu = path.read_text() if path.exists() else ""

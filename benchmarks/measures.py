@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Fidelity", "OnnxModel", "SourceModel", "compare", "count_transposes", "interleaved_latency", "random_inputs"]
+__all__ = ["Array", "Fidelity", "OnnxModel", "SourceModel", "compare", "count_transposes", "interleaved_latency", "random_inputs"]
 
 Array = NDArray[Any]
 #: Two values of different types are one if they differ by no more than this share of a step, for float32 rounding.
@@ -239,8 +239,8 @@ def count_transposes(path: Path) -> int:
     return sum(node.op_type == "Transpose" for node in onnx.load(str(path), load_external_data=False).graph.node)
 
 
-def interleaved_latency(runners: dict[str, Callable[[], object]], runs: int, rounds: int = 6) -> dict[str, float]:
-    """Median time of each in milliseconds over at least `runs` calls.
+def interleaved_latency(runners: dict[str, Callable[[], object]], runs: int, rounds: int = 6) -> dict[str, tuple[float, float]]:
+    """(median, best) time of each in milliseconds over at least `runs` calls.
 
     The calls are spread over rounds in which each runner has its turn, so that a slow moment of the machine hits all alike. Before
     each turn there is a pause, because worker threads of the one before spin for a while, and there are two calls that do not count.
@@ -255,4 +255,4 @@ def interleaved_latency(runners: dict[str, Callable[[], object]], runs: int, rou
                 started = time.perf_counter()
                 runner()
                 times[name].append(time.perf_counter() - started)
-    return {name: statistics.median(values) * 1000 for name, values in times.items()}
+    return {name: (statistics.median(values) * 1000, min(values) * 1000) for name, values in times.items()}

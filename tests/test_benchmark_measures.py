@@ -1,0 +1,82 @@
+"""The benchmark's own arithmetic: differences in steps, layouts, types and order of inputs and outputs, peak memory of a process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
+
+import converters  # noqa: E402
+import measures  # noqa: E402
+
+INT8 = measures.Port("int8", (1, 4), 0.5, -3)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (np.array([[-128, 0, 5, 127]], np.int8), (4, 0.0)),
+        (np.array([[-128, 2, 5, 127]], np.int8), (3, 2.0)),
+        (np.array([[0, 128, 133, 255]], np.uint8), (4, 0.0)),
+        (np.array([[-62.5, 1.5, 4.0, 65.0]], np.float32), (4, 0.0)),
+        (np.array([[-62.5, 3.0, 4.0, 65.0]], np.float32), (3, 3.0)),
+        (np.array([[np.nan, 1.5, 4.0, 65.0]], np.float32), (3, np.inf)),
+    ],
+)
+def test_difference_in_steps_of_the_output(result: measures.Array, expected: tuple[int, float]) -> None:
+    assert measures._difference(np.array([[-128, 0, 5, 127]], np.int8), result, INT8) == expected
+
+
+def test_difference_of_floats_is_relative_to_their_range() -> None:
+    port = measures.Port("float32", (3,))
+    assert measures._difference(np.array([0, 1, 4], np.float32), np.array([0, 1, 3], np.float32), port) == (2, 0.25)
+
+
+def test_inputs_are_matched_by_position_or_else_by_shape() -> None:
+    assert measures._matching([(1, 8, 8, 3), (1, 4)], [(1, 3, 8, 8), (None, 4)]) == [0, 1]
+    assert measures._matching([(1, 8, 8, 3), (1, 4)], [(1, 4), (1, 3, 8, 8)]) == [1, 0]
+    with pytest.raises(ValueError, match="shape"):
+        measures._matching([(1, 8, 8, 3)], [(1, 7, 8, 3)])
+
+
+def test_layouts_are_told_apart_by_shape() -> None:
+    value = np.arange(24).reshape(1, 2, 3, 4)
+    assert np.array_equal(measures._in_layout(value, (None, 4, 2, 3), (0, 3, 1, 2)), value.transpose(0, 3, 1, 2))
+    assert measures._in_layout(value, (1, 2, 3, 4), (0, 3, 1, 2)) is value
+    assert measures._in_layout(np.zeros((1, 4, 1, 1)), (1, 4), (0, 2, 3, 1)).shape == (1, 4)
+
+
+def test_stored_values_move_between_types() -> None:
+    value = np.array([-128, 127], np.int8)
+    assert measures._stored(value, INT8, "uint8").tolist() == [0, 255]
+    assert measures._stored(value, INT8, "float32").tolist() == [-62.5, 65.0]
+    with pytest.raises(ValueError, match="input of type int8"):
+        measures._stored(np.zeros(2, np.float32), measures.Port("float32", (2,)), "int8")
+
+
+def test_a_result_of_the_source_itself_is_equal(tmp_path: Path) -> None:
+    from qconvert import convert
+
+    model = ROOT / "fixtures" / "tiny_wakeword_int8.tflite"
+    convert(model, tmp_path / "result.onnx")
+    source = measures.SourceModel(model.read_bytes())
+    inputs = measures.random_inputs(source, 2)
+    assert (inputs[0][0] != inputs[1][0]).any()
+    found = measures.compare(source, measures.OnnxModel(tmp_path / "result.onnx", source), inputs)
+    assert found == measures.Fidelity(1.0, 0.0, None)
+
+
+def test_peak_memory_is_the_childs_own(tmp_path: Path) -> None:
+    held = np.ones(300 << 17)  # 300 MB that belong to this process
+    small = converters.run_process([sys.executable, "-S", "-c", "print('done')"], tmp_path / "log")
+    large = converters.run_process([sys.executable, "-S", "-c", "x = bytearray(b'1') * (200 << 20); raise SystemExit(3)"], tmp_path / "log")
+    assert held.nbytes == 300 << 20
+    assert (small.code, small.last_line) == (0, "done")
+    assert small.megabytes < 50
+    assert large.code == 3
+    assert 200 < large.megabytes < 260
