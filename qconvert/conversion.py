@@ -148,7 +148,7 @@ def convert(
         operators=dict(Counter(op.kind for op in graph.ops).most_common()),
         changes=changes,
         kept=kept,
-        audit=audit(graph, chosen) if chosen else (),
+        audit=audit(graph, chosen) if chosen and chosen.integer_kernels else (),
         seconds=time.perf_counter() - started,
         provenance=provenance,
     )

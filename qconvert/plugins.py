@@ -70,9 +70,8 @@ class Target:
         activations: storage of 8-bit activations inside the graph: "uint8", "int8" or "" (as the source has it).
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
-        integer_kernels: which pattern of quantized operator the runtime runs as an integer kernel: kind -> dtypes of the activation.
-        opset: the default ONNX opset, for targets of the ONNX format.
-        notes: facts about the runtime, shown by the audit.
+        integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if the
+            runtime is not known; then there is no audit.
     """
 
     name: str
@@ -83,8 +82,6 @@ class Target:
     activations: str = ""
     max_pair_sum: int = 0
     integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    opset: int = 0
-    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

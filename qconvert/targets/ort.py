@@ -1,6 +1,6 @@
 """onnxruntime's CPU execution provider, and ONNX in general.
 
-The patterns are those of onnxruntime 1.31 (qdq_selector_action_transformer.cc), each verified by tests/targets/test_ort_audit.py
+The patterns are those of onnxruntime 1.31 (qdq_selector_action_transformer.cc), each verified by tests/test_audit.py
 against the graph that onnxruntime saves after optimizing.
 """
 
@@ -26,18 +26,13 @@ _KERNELS = {
     "Where": _BOTH,
     "MaxPool": _BOTH,
 }
-_X86_NOTES = {
-    "int8": "on x86, int8 activations leave Conv and MatMul unfused or slow",
-    "saturation": "CPUs without VNNI add products of adjacent weights in 16 bits",
-}
 
 TARGETS = (
     Target("ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, layout="channels_first",
-           activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, notes=_X86_NOTES),
+           activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS),
     Target("ort-x86-vnni", "onnx", "onnxruntime on x86-64 CPUs with VNNI, where signed weights are always exact",
-           passes=_PASSES, layout="channels_first", activations="uint8", integer_kernels=_KERNELS, notes=_X86_NOTES),
+           passes=_PASSES, layout="channels_first", activations="uint8", integer_kernels=_KERNELS),
     Target("ort-arm", "onnx", "onnxruntime on Arm CPUs: int8 activations and weights", passes=_PASSES, layout="channels_first",
            activations="int8", integer_kernels=_KERNELS),
-    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_PASSES, layout="channels_first",
-           integer_kernels=_KERNELS),
+    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_PASSES, layout="channels_first"),
 )  # fmt: skip
