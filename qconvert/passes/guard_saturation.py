@@ -61,12 +61,15 @@ def _weights(graph: Graph, op: Op, activations: str) -> Tensor | None:
 def largest_pair_sum(op: Op, weights: Array) -> int:
     """The largest magnitude of w[2i] + w[2i+1] along K, both of one sign; 0 for depthwise kernels, which add in 32 bits.
 
+    Those kernels run where each group has one input and one output channel (qlinearconv.cc, is_depthwise_conv); a grey image's
+    first convolution and a depth multiplier above 1 are multiplied as matrices.
+
     Args:
         op: the Conv, Gemm or MatMul.
         weights: int16, as stored by the operator (O,I,H,W, or O,I, or ...,I,O).
     """
     if op.kind == "Conv":
-        if weights.shape[1] == 1:
+        if weights.shape[1] == 1 and len(weights) == op["group"]:
             return 0
         rows = weights.transpose(0, 2, 3, 1)
         return max(_row_pairs(rows.reshape(len(rows), -1)), _row_pairs(rows.reshape(-1, rows.shape[3])))
