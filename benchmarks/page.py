@@ -80,7 +80,10 @@ _TRANSPOSES = (
     "onnxruntime may add some, to run an operator channels-last, and remove some; its graph is the one that it saves after optimizing."
 )
 _COST = "Median wall time and peak resident memory of the whole process. In brackets: the process ended with an error."
-_LATENCY = "Median of one run. The tools take turns, so that a slow moment of the machine hits all alike."
+_LATENCY = (
+    "Time of one run: median, and in brackets the best. The tools take turns, so that a slow moment of the machine hits all alike; "
+    "where other programs held the cores, the best is nearer to what the model needs."
+)
 
 
 def _fidelity_cell(row: Row) -> str:
@@ -107,7 +110,7 @@ def _cost_cell(row: Row) -> str:
 
 
 def _latency_cell(row: Row, threads: str) -> str:
-    return f"{row.latency[threads]:.2f}" if threads in row.latency else ""
+    return f"{row.latency[threads]:.2f} ({row.best_latency[threads]:.2f})" if threads in row.latency else ""
 
 
 def _summary(rows: list[Row], tools: list[str], threads: list[str]) -> Section:

@@ -159,7 +159,8 @@ def main() -> None:
     machine = converters.machine() | {"load_before": load, "load_after": os.getloadavg()[0]}
     versions = converters.versions(options.envs, environments)
     start_up = {word: converters.start_up_seconds(options.envs, word) for word in ("--help", "--version") if "qconvert" in environments}
-    parts, lines = sections(rows), facts(machine, versions, start_up)
+    counts = f"{options.repeat} conversions of each model by each tool, {options.samples} random samples, {options.runs} timed runs"
+    parts, lines = sections(rows), [counts, *facts(machine, versions, start_up)]
     show(console, parts, lines)
     if options.markdown:
         command = converters.one_line(" ".join(["python benchmarks/tflite2onnx.py", *sys.argv[1:]]))
