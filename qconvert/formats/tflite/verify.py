@@ -24,9 +24,12 @@ _U8, _U16, _U32, _I32, _U64 = (Struct(code).unpack_from for code in ("<B", "<H",
 _MAX_FLATBUFFER = 2**31 - 1
 #: Tables and vectors that a walk may meet, however large the file; a model of 50,000 operators has about half a million.
 _MAX_VISITS = 4_000_000
-#: How many visits a vtable counts for, by the time it takes: one at a place of its own, and one unlike all others. Writers
-#: share equal vtables or give each table its own; either way a model has a few dozen different ones.
-_OWN_VTABLE, _NEW_VTABLE = 2, 8
+#: How many visits a vtable counts for, by the time and memory it takes: one at a place of its own, and each slot of one unlike
+#: all others. Writers share equal vtables or give each table its own; either way a model has a few dozen different ones, of
+#: about a hundred slots in all.
+_OWN_VTABLE, _NEW_SLOT = 2, 4
+#: Visits that a file of any size may need, for the slots and for vectors that it shares.
+_ALLOWANCE = 8192
 #: Where a table says (place, length) of data behind the FlatBuffer, in files above 2 GB.
 _OUTSIDE = {"Buffer": (6, 8), "Operator": (22, 24)}
 _OTHER_FORMATS = (
@@ -42,7 +45,7 @@ _OTHER_FORMATS = (
 )
 
 
-def verify(data: bytes | bytearray | memoryview | mmap.mmap) -> None:
+def verify(data: bytes | bytearray | memoryview | mmap.mmap, *, max_tables: int = _MAX_VISITS) -> None:
     """Checks every offset, vtable, vector and string of a .tflite file.
 
     Afterwards every accessor of the generated schema classes stays inside `data`, and a walk over the whole model takes time
@@ -50,6 +53,8 @@ def verify(data: bytes | bytearray | memoryview | mmap.mmap) -> None:
 
     Args:
         data: the whole file.
+        max_tables: how many tables and vectors a walk may meet. What is met twice counts twice, and a vtable counts by the work
+            that it makes. A small file may hold fewer: one for every eight of its bytes, and 8192.
 
     Raises:
         InvalidModelError: it is no TFLite file or is damaged; the reason names the field, the place and the excess.
@@ -59,7 +64,7 @@ def verify(data: bytes | bytearray | memoryview | mmap.mmap) -> None:
             reason = f"a TFLite file has at least 8 bytes, this one has {len(view)}" if len(view) else "the file is empty"
             raise InvalidModelError(reason)
         _require_identifier(view)
-        _Verifier(view).table("Model", _U32(view, 0)[0])
+        _Verifier(view, max_tables).table("Model", _U32(view, 0)[0])
 
 
 def _require_identifier(view: memoryview) -> None:
@@ -88,6 +93,7 @@ class _Plan(NamedTuple):
     """What tables of one kind and one vtable have inline."""
 
     size: int
+    visits: int
     fields: tuple[_Field, ...]
     outside: tuple[int, int] | None
 
@@ -122,17 +128,20 @@ def _planned(name: str, content: bytes) -> _Plan:
         size = max(size, offset + (numeric if kind == "scalar" else 4))
         if kind != "scalar":
             fields.append(_Field(kind, offset, numeric, detail, field_name, offsets.get(slot - 2, 0)))
-    outside = tuple(offsets[slot] for slot in _OUTSIDE.get(name, ()) if slot in offsets)
-    return _Plan(size, tuple(fields), (outside[0], outside[1]) if len(outside) == 2 else None)
+    places = [offsets[slot] for slot in _OUTSIDE.get(name, ()) if slot in offsets]
+    outside = (places[0], places[1]) if len(places) == 2 else None
+    return _Plan(size, 1 + len(fields) + (outside is not None), tuple(fields), outside)
 
 
 class _Verifier:
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, max_tables: int) -> None:
         self._data = data
         self._end = min(len(data), _MAX_FLATBUFFER)
         # In a file that shares nothing, a table or vector takes eight bytes of its own: the offset that leads to it, and
-        # its length or the offset of its vtable. The allowance is for small files that share vtables and empty vectors.
-        self._visits = min(len(data) // 8 + 4096, _MAX_VISITS)
+        # its length or the offset of its vtable.
+        explained = len(data) // 8 + _ALLOWANCE
+        self._visits = min(explained, max_tables)
+        self._max_tables = max_tables if max_tables < explained else None
         self._bytes = 2 * len(data) + 65536
         self._plans: dict[str, dict[int, _Plan]] = {name: {} for name in TABLES}  # by place of the vtable
         self._contents: dict[str, dict[bytes, _Plan]] = {name: {} for name in TABLES}  # by what it says
@@ -146,9 +155,9 @@ class _Verifier:
         plan = self._plans[name].get(vtable) or self._plan(name, vtable)
         if position + plan.size > end:
             raise self._beyond(f"table {name}", position, plan.size)
-        self._visits -= 1 + len(plan.fields)
+        self._visits -= plan.visits
         if self._visits < 0:
-            raise self._shared()
+            raise self._too_many()
         for kind, offset, item_size, table, field_name, type_offset in plan.fields:
             place = position + offset
             target = place + _U32(data, place)[0]
@@ -169,7 +178,7 @@ class _Verifier:
                 if kind == "tables":
                     self._items(table, target + 4, count)
         if self._bytes < 0:
-            raise self._shared()
+            raise _shared()
         if plan.outside:
             self._outside(name, position, *plan.outside)
 
@@ -193,7 +202,7 @@ class _Verifier:
         plans = self._contents[name]
         plan = plans.get(content)
         if plan is None:
-            self._visits -= _NEW_VTABLE
+            self._visits -= _NEW_SLOT * (len(content) // 2 + 1)
             plan = plans[content] = _planned(name, content)
         self._visits -= _OWN_VTABLE
         self._plans[name][vtable] = plan
@@ -212,8 +221,14 @@ class _Verifier:
         shown = what.replace("tables ", "vector ", 1)
         return _damaged(f"{shown} at byte {start} runs {start + length - self._end} bytes past {limit}")
 
-    def _shared(self) -> InvalidModelError:
-        return _damaged("the tables of the file refer to the same parts over and over: there are more than its size explains")
+    def _too_many(self) -> InvalidModelError:
+        if self._max_tables is None:
+            return _shared()
+        return InvalidModelError(f"the file has more than the {self._max_tables} tables and vectors that are allowed")
+
+
+def _shared() -> InvalidModelError:
+    return _damaged("the tables of the file refer to the same parts over and over: there are more than its size explains")
 
 
 def _damaged(reason: str) -> InvalidModelError:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import time
+import tracemalloc
 
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from qconvert.errors import InvalidModelError
+from qconvert.formats.tflite.schema_layout import TABLES
 from qconvert.formats.tflite.verify import verify
 
 
@@ -40,12 +43,17 @@ def shared_model(subgraphs: int, tensors: int, name: bytes) -> bytes:
     return bytes(data)
 
 
-def seconds_to_refuse(data: bytes) -> float:
-    """Processor time, so that a busy machine does not fail the test. It takes about a third of the limits below."""
-    start = time.process_time()
-    with pytest.raises(InvalidModelError, match="over and over"):
-        verify(data)
-    return time.process_time() - start
+def seconds_to_refuse(data: bytes, repeats: int = 3) -> float:
+    """Processor time, the best of a few, so that a busy machine does not fail the test. It takes about half of the limits below."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.process_time()
+        with pytest.raises(InvalidModelError, match="over and over"):
+            verify(data)
+        seconds.append(time.process_time() - start)
+        if seconds[-1] < 0.7:
+            break
+    return min(seconds)
 
 
 def test_sharing_in_moderation_passes() -> None:
@@ -66,7 +74,7 @@ def test_sharing_in_moderation_passes() -> None:
 )
 def test_sharing_without_end_is_refused(subgraphs: int, tensors: int, length: int) -> None:
     data = shared_model(subgraphs, tensors, b"n" * length)
-    assert seconds_to_refuse(data) < 1.5
+    assert seconds_to_refuse(data) < 1
 
 
 def tables_with_own_vtables(vtables: list[bytes]) -> bytes:
@@ -81,13 +89,70 @@ def tables_with_own_vtables(vtables: list[bytes]) -> bytes:
 
 def test_ten_megabytes_of_equal_vtables() -> None:
     data = tables_with_own_vtables([struct.pack("<HH", 4, 0)] * 700_000)
-    assert min(seconds_to_refuse(data) for _ in range(2)) < 1.5
+    assert seconds_to_refuse(data) < 1
 
 
 def test_ten_megabytes_of_different_vtables() -> None:
     """Each says other things about Tensor.type and Tensor.buffer."""
     vtables = [struct.pack("<10H", 20, 0, 0, 4 + i % 500, 4 + i // 500, 0, 0, 8 + i % 7, 0, 0) for i in range(350_000)]
-    assert min(seconds_to_refuse(tables_with_own_vtables(vtables)) for _ in range(2)) < 1.5
+    assert seconds_to_refuse(tables_with_own_vtables(vtables)) < 1
+
+
+def different_operators(count: int, tail: int = 100) -> bytes:
+    """A model of `count` operators, each with a vtable unlike the others, in which every field is present and empty."""
+    random_ = random.Random(count)
+    slots = max(TABLES["Operator"]) // 2 - 1
+    size = 4 + 2 * slots
+    unit = size + 6 + tail
+    data = bytearray(shared_model(1, count, b"")[: -8 - 12 - 4])
+    subgraph = schema.Model.GetRootAs(data, 0).Subgraphs(0)._tab
+    vtable = subgraph.Pos - struct.unpack_from("<i", data, subgraph.Pos)[0]
+    start = len(data) - 4 * count
+    # SubGraph.operators is at slot 10; a longer vtable needs a place of its own, behind the operators.
+    struct.pack_into(f"<{count}I", data, start, *(4 * count + (unit - 4) * i + size + 2 for i in range(count)))
+    for _ in range(count):
+        data += struct.pack(f"<{slots + 2}H", size, 0, *(random_.randrange(4, tail - 8) for _ in range(slots))) + bytes(2)
+        data += struct.pack("<i", size + 2) + bytes(tail)
+    struct.pack_into("<i", data, subgraph.Pos, subgraph.Pos - len(data))
+    data += struct.pack("<6H", 12, 8, 0, 0, 0, struct.unpack_from("<H", data, vtable + 4)[0])
+    return bytes(data)
+
+
+def test_ten_megabytes_of_operators_with_different_vtables() -> None:
+    """The costliest vtables that there are, in time and, as what they say is kept, in memory."""
+    data = different_operators(74_000)
+    assert 9e6 < len(data) < 11e6
+    assert seconds_to_refuse(data) < 1
+    tracemalloc.start()
+    seconds_to_refuse(data, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(data)
+
+
+def test_different_vtables_in_moderation_pass() -> None:
+    data = different_operators(60)
+    verify(data)
+    assert len(schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0)).subgraphs[0].operators) == 60
+
+
+def test_one_buffer_with_data_outside_met_over_and_over() -> None:
+    count = 2_400_000
+    head = bytearray(struct.pack("<I4s7HHiI", 24, b"TFL3", 14, 8, 0, 0, 0, 0, 4, 0, 16, 4) + struct.pack("<I", count))
+    start = len(head)
+    target = start + 4 * count + 12
+    offsets = struct.pack(f"<{count}I", *range(target - start, target - start - 4 * count, -4))
+    data = bytes(head) + offsets + struct.pack("<6Hi", 10, 20, 0, 4, 12, 0, 12) + bytes(16)
+    assert seconds_to_refuse(data) < 1
+
+
+def test_limit_of_tables() -> None:
+    data = shared_model(3, 5, b"shared")
+    # Model with its vector, 3 subgraphs with theirs, 15 tensors with names: 38; 3 vtables of 3 + 1 + 4 slots, each counted
+    # for its 2 and 4 for each slot and one more: 6 + 4 * 11.
+    verify(data, max_tables=88)
+    with pytest.raises(InvalidModelError, match="^the file has more than the 87 tables and vectors that are allowed$"):
+        verify(data, max_tables=87)
 
 
 def test_a_model_whose_writer_shares_no_vtables() -> None:
