@@ -151,7 +151,7 @@ def test_limit_of_tables() -> None:
     # Model with its vector, 3 subgraphs with theirs, 15 tensors with names: 38; 3 vtables of 3 + 1 + 4 slots, each counted
     # for its 2 and 4 for each slot and one more: 6 + 4 * 11.
     verify(data, max_tables=88)
-    with pytest.raises(InvalidModelError, match="^the file has more than the 87 tables and vectors that are allowed$"):
+    with pytest.raises(InvalidModelError, match=r"^the file has more than the 87 tables and vectors that are allowed$"):
         verify(data, max_tables=87)
 
 
