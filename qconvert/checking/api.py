@@ -218,5 +218,6 @@ def _problems(outputs: tuple[OutputComparison, ...], findings: tuple[OperatorFin
             found.append(f"output {item.name!r} differs by {largest:g} LSB, more than {max_lsb:g}")
     for op in findings:
         if op.verdict == "unexplained":
-            found.append(f"{op.operator} ({op.output!r}): {op.reason}; {op.unexplained} elements, by at most {op.largest:g}")
+            seen = f"{op.unexplained} elements, by at most {op.largest:g}" if op.unexplained else "not seen with these inputs"
+            found.append(f"{op.operator} ({op.output!r}): {op.reason}; {seen}")
     return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qconvert.checking.classify import CLASSES, Finding, classify
+from qconvert.checking.constants import differing_constants
 from qconvert.checking.islands import Islands, cut
 from qconvert.errors import OptionError
 from qconvert.files import map_file
@@ -53,7 +54,8 @@ def check_operators(
 
     model, names = with_all_outputs(accepted_copy(bytes(map_file(source))))
     probe = LiteRT(model, kernels)
-    islands = cut(parse(result), {name for name, tensor in graph.tensors.items() if not tensor.is_constant})
+    parsed = parse(result)
+    islands = cut(parsed, {name for name, tensor in graph.tensors.items() if not tensor.is_constant})
     runtime = OnnxRuntime(islands.model)
     findings: dict[str, OperatorFinding] = {}
     total = len(feeds) * len(graph.ops)
@@ -65,7 +67,17 @@ def check_operators(
         for position, op in enumerate(graph.ops):
             _judge(graph, op, values, computed, islands, kernels, findings)
             progress("operators", run * len(graph.ops) + position + 1, total)
+    _name_constants(graph, differing_constants(graph, parsed), findings)
     return tuple(findings.values())
+
+
+def _name_constants(graph: Graph, wrong: dict[str, str], findings: dict[str, OperatorFinding]) -> None:
+    """Operators with a wrong constant are unexplained, whether or not these inputs brought it out."""
+    for op in graph.ops:
+        reasons = [wrong[name] for name in op.inputs if name in wrong]
+        for name in op.outputs:
+            if reasons and name in findings:
+                findings[name] = replace(findings[name], verdict="unexplained", reason=", ".join(reasons))
 
 
 def _judge(

@@ -131,3 +131,35 @@ def test_a_fault_is_named_at_its_operator(
     assert named[0] == planter.operator
     # A wrong scale or zero point of a tensor is also wrong for the operator that reads it; no other is named.
     assert len(named) <= 2
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x20])
+def test_a_weight_that_these_inputs_do_not_bring_out(mask: int, tmp_path: Path) -> None:
+    """In the last convolution of this ResNet one wrong weight changes no output of the run; comparing the constants names it."""
+    source = SOURCE.parent / "tiny_resnet_cifar10_int8.tflite"
+    convert(source, tmp_path / "model.onnx")
+    planter = Planter(tmp_path / "model.onnx", "CONV_2D #9")
+
+    def flip(w: Any) -> Any:
+        w.reshape(-1)[w.size // 2] ^= mask
+        return w
+
+    planter.change(planter.weights.input[0], flip)
+    onnx.save(planter.model, tmp_path / "model.onnx")
+    report = check(source, tmp_path / "model.onnx", samples=1, per_op=True)
+    named = [op for op in report.operators if op.verdict == "unexplained"]
+    assert [(op.operator, op.unexplained) for op in named] == [("CONV_2D #9", 0)]
+    assert "1 of 36864 integers of" in named[0].reason
+    assert report.problems[0].endswith("not seen with these inputs")
+
+
+@pytest.mark.parametrize("index", [1, 2], ids=["weights", "bias"])
+def test_a_scale_that_is_off_by_a_trifle(index: int, sound: Path, tmp_path: Path) -> None:
+    """onnxruntime does not look at the scale of a bias; other runtimes do."""
+    planter = Planter(sound, "CONV_2D #14")
+    planter.change((planter.weights, planter.bias)[index - 1].input[1], lambda s: s * np.float32(1.00001))
+    onnx.save(planter.model, tmp_path / "faulty.onnx")
+    report = check(SOURCE, tmp_path / "faulty.onnx", samples=1, per_op=True)
+    (named,) = [op for op in report.operators if op.verdict == "unexplained"]
+    assert named.operator == "CONV_2D #14"
+    assert "is off by 0.001" in named.reason
