@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Array, Tensor
+from qconvert.graph import Array, Tensor, integer_range
 from qconvert.passes.assign_layout import AMBIGUOUS
 
 __all__ = ["Islands", "cut"]
@@ -48,7 +48,7 @@ class Islands:
 
         Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
         """
-        moved = _shifted(data, tensor.dtype, self.dtypes[tensor.name])
+        moved = _shifted(tensor, data, tensor.dtype, self.dtypes[tensor.name])
         shape = self.shapes[tensor.name]
         if moved.ndim != 4 or shape is None or len(shape) != 4:
             return moved
@@ -62,7 +62,7 @@ class Islands:
         if data.ndim == 4 == like.ndim and (tensor.name in self.transposed or data.shape != like.shape):
             back = data.transpose(_TO_LAST)
             data = back if back.shape == like.shape else data
-        return _shifted(data, self.dtypes[tensor.name], tensor.dtype)
+        return _shifted(tensor, data, self.dtypes[tensor.name], tensor.dtype)
 
 
 def cut(model: Any, names: set[str]) -> Islands:
@@ -120,8 +120,14 @@ def _shape(value: Any) -> tuple[int | None, ...] | None:
     return tuple(d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim)
 
 
-def _shifted(data: Array, have: str, want: str) -> Array:
-    """Stored values moved by 128 between int8 and uint8."""
+def _shifted(tensor: Tensor, data: Array, have: str, want: str) -> Array:
+    """Stored values moved by 128 between int8 and uint8, or as real numbers where only one side has floats there, and back."""
+    if tensor.quantization is not None and have != want and "float32" in (have, want):
+        scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+        if want == "float32":
+            return np.asarray((data.astype(np.float64) - zero_point) * scale, np.float32)
+        low, high = integer_range(want)
+        return np.asarray(np.clip(np.rint(data.astype(np.float64) / scale) + zero_point, low, high).astype(want))
     offset = {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((have, want), 0)
     return np.asarray((data.astype(np.int16) + offset).astype(want) if offset else data)
 
