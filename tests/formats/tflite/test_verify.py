@@ -285,6 +285,13 @@ def test_vtables_outside_the_file(distance: int) -> None:
     assert ("before the start" if distance > 0 else "past the end") in reason_for(data)
 
 
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_vtable_cut_within_its_length_or_its_last_slot(length: int) -> None:
+    data = struct.pack("<I4si3H", 8, b"TFL3", -4, 6, 4, 0)
+    assert accepts(data)
+    assert reason_for(data[: 12 + length]) == "the vtable of Model at byte 12 runs 1 bytes past the end of the file"
+
+
 @pytest.mark.parametrize("slot", [4, 6, 8])
 def test_fields_of_a_table_that_ends_the_file(slot: int) -> None:
     """The last field of the root table, a scalar, lies behind the end by one byte."""
