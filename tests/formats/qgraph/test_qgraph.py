@@ -56,7 +56,8 @@ def constants(draw: st.DrawFn, name: str) -> Tensor:
         axes = [axis for axis, length in enumerate(shape) if length]
         axis = draw(st.sampled_from(axes)) if axes and draw(st.booleans()) else None
         number = 1 if axis is None else shape[axis]
-        points = draw(st.lists(st.integers(*integer_range(dtype)), min_size=number, max_size=number))
+        low, high = integer_range(dtype)
+        points = draw(st.lists(st.integers(low, min(high, 2**63 - 1)), min_size=number, max_size=number))
         scale = draw(st.lists(scales, min_size=number, max_size=number))
         quantization = Quantization(np.array(scale, np.float32), np.array(points, np.int64), axis)
     return Tensor(name, dtype, shape, data, quantization)
