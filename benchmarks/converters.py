@@ -61,12 +61,12 @@ print(os.waitstatus_to_exitcode(status), time.perf_counter() - started, usage.ru
 
 @dataclass(frozen=True)
 class ProcessCost:
-    """Exit code, wall time, peak resident memory in MB (2**20 bytes), and the last line that the process wrote."""
+    """Exit code, wall time, peak resident memory in MB (2**20 bytes), and the last line with an error, or the last one at all."""
 
     code: int
     seconds: float
     megabytes: float
-    last_line: str
+    message: str
 
 
 def build_environments(folder: Path, names: set[str]) -> None:
@@ -94,7 +94,8 @@ def run_process(command: list[str], log: Path) -> ProcessCost:
     done = subprocess.run(launched, capture_output=True, text=True, check=True, env=environment)
     code, seconds, kilobytes = done.stdout.split()
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line(lines[-1]) if lines else "")
+    errors = [line for line in lines if "error" in line.lower()]  # a remedy may follow the error
+    return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line((errors or lines or [""])[-1]))
 
 
 def one_line(message: str) -> str:
@@ -114,7 +115,7 @@ def start_up_seconds(envs: Path, option: str, times: int = 10) -> float:
     """The best time of `qconvert` with that option as a whole process; raises RuntimeError if it fails."""
     costs = [run_process([str(envs / "qconvert" / "bin" / "qconvert"), option], envs / "start_up.log") for _ in range(times)]
     if failed := next((cost for cost in costs if cost.code), None):
-        raise RuntimeError(f"qconvert {option}: {failed.last_line}")
+        raise RuntimeError(f"qconvert {option}: {failed.message}")
     return min(cost.seconds for cost in costs)
 
 

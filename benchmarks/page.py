@@ -152,7 +152,7 @@ def _failures(rows: list[Row], tools: list[str]) -> list[Section]:
     order = {tool: position for position, tool in enumerate([*tools, LITERT])}
     lines = [[row.model, row.tool, row.error] for row in sorted(failed, key=lambda row: order[row.tool])]
     return (
-        [Section("What failed", ["model", "tool", "reason"], lines, "The last line that the converter printed, or onnxruntime's error.")]
+        [Section("What failed", ["model", "tool", "reason"], lines, "The last error that the converter printed, or onnxruntime's error.")]
         if lines
         else []
     )

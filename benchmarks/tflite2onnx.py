@@ -50,7 +50,7 @@ def convert_all(label: str, model: Path, options: argparse.Namespace) -> dict[st
             row.seconds.append(cost.seconds)
             row.megabytes.append(cost.megabytes)
             row.converted = cost.code == 0 and result.exists()
-            row.error = "" if row.converted else cost.last_line or f"exit code {cost.code}"
+            row.error = "" if row.converted else cost.message or f"exit code {cost.code}"
     return rows
 
 

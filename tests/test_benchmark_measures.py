@@ -76,7 +76,13 @@ def test_peak_memory_is_the_childs_own(tmp_path: Path) -> None:
     small = converters.run_process([sys.executable, "-S", "-c", "print('done')"], tmp_path / "log")
     large = converters.run_process([sys.executable, "-S", "-c", "x = bytearray(b'1') * (200 << 20); raise SystemExit(3)"], tmp_path / "log")
     assert held.nbytes == 300 << 20
-    assert (small.code, small.last_line) == (0, "done")
+    assert (small.code, small.message) == (0, "done")
     assert small.megabytes < 50
     assert large.code == 3
     assert 200 < large.megabytes < 260
+
+
+def test_the_error_is_reported_not_the_remedy_after_it(tmp_path: Path) -> None:
+    script = "print('Traceback'); print('error: /some/folder/m.tflite: no LSTM'); print('A plugin can add it.'); raise SystemExit(2)"
+    failed = converters.run_process([sys.executable, "-S", "-c", script], tmp_path / "log")
+    assert (failed.code, failed.message) == (2, "error: m.tflite: no LSTM")
