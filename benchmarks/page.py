@@ -110,7 +110,12 @@ def _cost_cell(row: Row) -> str:
 
 
 def _latency_cell(row: Row, threads: str) -> str:
-    return f"{row.latency[threads]:.2f} ({row.best_latency[threads]:.2f})" if threads in row.latency else ""
+    return f"{_ms(row.latency[threads])} ({_ms(row.best_latency[threads])})" if threads in row.latency else ""
+
+
+def _ms(value: float) -> str:
+    """Milliseconds; more digits below 0.1, where the smallest networks are."""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
 
 
 def _summary(rows: list[Row], tools: list[str], threads: list[str]) -> Section:
