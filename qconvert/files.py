@@ -19,6 +19,8 @@ def map_file(path: Path) -> mmap.mmap:
     try:
         if path.is_dir():
             raise FileAccessError("is a directory, not a model file", file=str(path))
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise FileAccessError("is not a regular file", file=str(path))
         with path.open("rb") as stream:
             if os.fstat(stream.fileno()).st_size == 0:
                 raise InvalidModelError("the file is empty", file=str(path))
@@ -38,10 +40,12 @@ def whole_file(path: Path, *, force: bool = False) -> Iterator[Path]:
         force: whether an existing file may be replaced.
 
     Raises:
-        FileAccessError: the file exists and `force` is off, the folder cannot be written, or the disk is full.
+        FileAccessError: the file exists and `force` is off, it is a device or a folder, its folder cannot be written, or the disk is full.
     """
     if path.is_dir():
         raise FileAccessError("is a directory", file=str(path), remedy="Name a file to write.")
+    if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced by a file
+        raise FileAccessError("is not a regular file", file=str(path), remedy="Name a file to write.")
     if path.exists() and not force:
         raise FileAccessError("already exists", file=str(path), remedy="Use --force to replace it.")
     temporary: Path | None = None
