@@ -191,6 +191,9 @@ def _relabels(graph: Graph, op: Op) -> Iterator[str]:
 def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
     """Weights are quantized along O; the bias has the products' scale, input * weight, and no zero point."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+    for tensor in (data, weights, graph[op.outputs[0]]):
+        if not tensor.is_quantized and tensor.dtype not in _REAL:
+            yield f"has {tensor.name!r} of plain {tensor.dtype}, which is neither quantized nor real"
     along = weights.quantization
     if along is not None and along.axis not in (None, 0) and not along.block_size:
         yield f"has weights {weights.name!r} quantized along axis {along.axis}, not along their outputs (0)"

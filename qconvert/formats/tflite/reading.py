@@ -164,6 +164,8 @@ class Reading:
         data = self.constant(index)
         if data is None:
             raise self.unsupported(f"input {self.inputs[index]!r} that is computed at run time")
+        if data.dtype.kind not in "iu":
+            raise self.invalid(f"input {self.inputs[index]!r} is {data.dtype}, not integers")
         return [int(value) for value in np.asarray(data).reshape(-1)]
 
     def int64(self, index: int) -> str:
@@ -171,6 +173,8 @@ class Reading:
         tensor = self.tensor(index)
         if tensor.dtype == "int64":
             return tensor.name
+        if "int" not in tensor.dtype:
+            raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not integers")
         if tensor.data is not None:
             return self._draft.variant(tensor.name, "int64", np.asarray(tensor.data).astype(np.int64), None)
         name = self.intermediate("int64", "int64", tensor.shape, base=tensor.name)

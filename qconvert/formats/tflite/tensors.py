@@ -143,10 +143,12 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
     scale = np.array(params.ScaleAsNumpy(), np.float32)
     points = params.ZeroPointAsNumpy()
     zero_point = np.zeros(scale.size, np.int64) if isinstance(points, int) else np.array(points, np.int64)
-    if dtype in ("int32", "int64") and not scale.any():
+    finite = np.isfinite(scale)  # first, as numpy warns of NaN elsewhere
+    if finite.all() and dtype in ("int32", "int64") and not scale.any():
         return None  # plain integers that carry an empty entry
-    if not np.isfinite(scale).all() or (scale <= 0).any():
-        raise InvalidModelError(f"a scale is zero, negative or not finite: {scale[~(scale > 0)][:4].tolist() or scale[:4].tolist()}")
+    wrong = scale[~finite] if not finite.all() else scale[scale <= 0]
+    if wrong.size:
+        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}")
     if zero_point.size not in (1, scale.size):
         raise InvalidModelError(f"{scale.size} scales and {zero_point.size} zero points")
     low, high = integer_range(dtype)
