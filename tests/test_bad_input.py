@@ -12,16 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from differential import converted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
+from qconvert import convert
 from qconvert.errors import QConvertError
 from qconvert.formats.tflite.reader import read_bytes
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 SOUND = FIXTURES / "tiny_kws_dscnn_int8.tflite"
-EXTREMES = [0, 1, 2, 255, 2**31 - 1, 2**31, 2**32 - 1, 12345]
+EXTREMES = [0, 1, 2, 3, 4, 255, 0x7FC00000, 2**31 - 1, 2**31, 2**32 - 1, 12345]
 SMALL = [path.read_bytes() for path in sorted(FIXTURES.glob("*.tflite")) if path.stat().st_size < 120_000]
 
 
@@ -37,6 +39,7 @@ def assert_one_clear_error(done: subprocess.CompletedProcess[str], folder: Path,
     assert done.stderr.startswith("error: ")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
     assert not [path for path in folder.iterdir() if path.name.endswith(".part") or path.name == "out.onnx"]
 
 
@@ -46,6 +49,13 @@ def graph_of(ops: list[OpSpec], tensors: list[TensorSpec]) -> bytes:
 
 def tensor(name: str, *shape: int, scale: float = 0.1, **more: object) -> TensorSpec:
     return TensorSpec(name, shape, "int8", scale, 0, **more)  # type: ignore[arg-type]
+
+
+def convolution(**weights: object) -> bytes:
+    x, y = tensor("x", 1, 4, 4, 2), tensor("y", 1, 4, 4, 3)
+    w = TensorSpec("w", (3, 1, 1, 2), "int8", data=np.ones((3, 1, 1, 2), np.int8), **weights)  # type: ignore[arg-type]
+    bias = TensorSpec("b", (3,), "int32", 0.01, 0, data=np.zeros(3, np.int32))
+    return single_op("CONV_2D", {"strideH": 1, "strideW": 1}, [x, w, bias], [y])
 
 
 RELU = single_op("RELU", None, [tensor("x", 4)], [tensor("y", 4)])
@@ -72,6 +82,12 @@ FILES = {
     "tensor index": (patched(RELU, np.int32([1, 1]).tobytes(), np.int32([1, 77]).tobytes()), "tensor 77 of 2"),
     "negative size": (single_op("RELU", None, [tensor("x", -4)], [tensor("y", 4)]), "negative size"),
     "huge size": (single_op("RELU", None, [TensorSpec("x", (2**31 - 1,) * 3, "int8")], [tensor("y", 4)]), "more than 2^40 elements"),
+    "float shape": (
+        single_op("RESHAPE", {}, [tensor("x", 4), TensorSpec("s", (1,), "float32", data=np.float32([np.nan]))], [tensor("y", 4)]),
+        "is float32, not integers",
+    ),
+    "weights without a scale": (convolution(), "plain int8, which is neither quantized nor real"),
+    "NaN scale of weights": (convolution(scale=[0.1, float("nan"), 0.1], zero_point=0), "not finite: [nan]"),
     "missing data": (
         single_op("RESHAPE", {}, [tensor("x", 4), TensorSpec("s", (0,), "int32", data=np.zeros(0, np.int32))], [tensor("y", 2, 3)]),
         "do",
@@ -94,6 +110,32 @@ def test_constant_whose_buffer_is_too_small(tmp_path: Path) -> None:
     data = patched(data, np.int32([2, 3, 4]).tobytes(), np.int32([2, 3, 9]).tobytes())
     with pytest.raises(QConvertError, match="needs 27 bytes, its buffer holds 12"):
         read_bytes(data, "test")
+
+
+@pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "tflm_seanet_conv_int16x8"])
+def test_a_file_cut_off_anywhere_is_refused(name: str) -> None:
+    data = (FIXTURES / f"{name}.tflite").read_bytes()
+    lengths = [*range(200), *range(200, len(data), 89), *range(len(data) - 64, len(data))]
+    for length in lengths:
+        with pytest.raises(QConvertError):
+            read_bytes(data[:length], "cut")
+
+
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    """Nobody writes into the pipe: reading it would wait. A rename would replace a device such as /dev/null by a file."""
+    pipe = tmp_path / "pipe.tflite"
+    os.mkfifo(pipe)
+    assert_one_clear_error(run("tflite2onnx", pipe, tmp_path / "out.onnx"), tmp_path, "is not a regular file")
+    assert_one_clear_error(run("convert", SOUND, pipe, "--to", "onnx", "--force"), tmp_path, "is not a regular file")
+    assert pipe.is_fifo()
+
+
+def test_nothing_is_written_by_the_api_either(tmp_path: Path) -> None:
+    (tmp_path / "bad.tflite").write_bytes(SOUND.read_bytes()[:-1000])
+    with pytest.raises(QConvertError) as caught:
+        convert(tmp_path / "bad.tflite", tmp_path / "out.onnx")
+    assert caught.value.file.endswith("bad.tflite")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.tflite"]
 
 
 def test_paths(tmp_path: Path) -> None:
@@ -140,23 +182,40 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr
 
 
-@settings(max_examples=1500, deadline=None)
-@given(
-    which=st.integers(0, len(SMALL) - 1),
-    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(EXTREMES)), min_size=1, max_size=12),
-    tail=st.booleans(),
-)  # fmt: skip
-def test_mutated_models_are_read_or_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
-    """Words of a real file are set to extreme values, mostly in its structure, which stands at the end and the start."""
+MUTATIONS = {
+    "which": st.integers(0, len(SMALL) - 1),
+    "changes": st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(EXTREMES)), min_size=1, max_size=6),
+    "tail": st.booleans(),
+}  # fmt: skip
+
+
+def mutated(which: int, changes: list[tuple[float, int]], tail: bool) -> bytes:
+    """Words of a real file set to extreme values, mostly in its structure, which stands at the end and the start."""
     data = bytearray(SMALL[which])
     span = min(len(data) - 4, 16_000)
     for place, value in changes:
         position = int(place * span) // 4 * 4
         position = len(data) - 4 - position if tail else position
         data[position : position + 4] = value.to_bytes(4, "little")
+    return bytes(data)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(**MUTATIONS)
+def test_mutated_models_become_valid_onnx_or_are_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
+    try:
+        converted(mutated(which, changes, tail))
+    except QConvertError as error:
+        assert str(error)
+
+
+@settings(max_examples=500, deadline=None)
+@given(**MUTATIONS)
+def test_mutated_models_are_read_or_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
+    data = mutated(which, changes, tail)
     tracemalloc.start()
     try:
-        read_bytes(bytes(data), "mutated")
+        read_bytes(data, "mutated")
     except QConvertError as error:
         assert str(error)
     finally:
