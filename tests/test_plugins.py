@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -42,6 +43,16 @@ def test_the_example_plugin_writes_a_table(tmp_path: Path) -> None:
     found = {row[0]: row for row in rows[1:]}
     assert found["Identity"][3:] == ["0.00390625", "-128"]
     assert [row[2] for row in rows[1:] if row[1] == "int8" and row[2]] == ["0"] * 9
+
+
+def test_the_example_plugin_passes_its_own_tests(tmp_path: Path) -> None:
+    entry_points = "[qconvert]\nscale-table = qconvert_scale_table\n"
+    install(tmp_path, "qconvert_scale_table", entry_points, PLUGIN / "qconvert_scale_table" / "__init__.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PLUGIN / "tests")]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_the_documented_examples_work(tmp_path: Path) -> None:

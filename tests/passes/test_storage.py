@@ -116,6 +116,33 @@ def test_a_pad_before_a_convolution_is_fused_and_equal() -> None:
     assert found.largest == 0
 
 
+@pytest.mark.parametrize("why", ["another filler", "channels", "a second reader"])
+def test_a_pad_that_a_convolution_cannot_take_over_stays(why: str) -> None:
+    rng = np.random.default_rng(1)
+    channels = 4 if why == "channels" else 3
+    x, m = TensorSpec("x", (1, 6, 6, 3), "int8", 0.1, -20), TensorSpec("m", (1, 8, 8, channels), "int8", 0.1, -20)
+    amounts = np.array([[0, 0], [1, 1], [1, 1], [0, channels - 3]], np.int32)
+    tensors = [x, m, TensorSpec("p", (4, 2), "int32", data=amounts)]
+    filler = TensorSpec("f", (1,), "int8", 0.1, -20, data=np.int8([5]))
+    pad = OpSpec("PADV2", ["x", "p", "f"], ["m"], {}) if why == "another filler" else OpSpec("PAD", ["x", "p"], ["m"], {})
+    tensors += [filler] if why == "another filler" else []
+    w = TensorSpec("w", (2, 3, 3, channels), "int8", 0.02, 0, data=rng.integers(-127, 128, (2, 3, 3, channels)).astype(np.int8))
+    b = TensorSpec("b", (2,), "int32", float(np.float32(0.1) * np.float32(0.02)), 0, data=np.zeros(2, np.int32))
+    tensors += [w, b, TensorSpec("y", (1, 6, 6, 2), "int8", 0.4, 1), TensorSpec("z", (1, 8, 8, channels), "int8", 0.1, -20)]
+    ops = [pad, OpSpec("CONV_2D", ["m", "w", "b"], ["y"], {"padding": 1, "strideH": 1, "strideW": 1})]
+    outputs = ["y"]
+    if why == "a second reader":
+        ops.append(OpSpec("RELU", ["m"], ["z"]))
+        outputs.append("z")
+    else:
+        tensors.pop()
+    data = model(ops, tensors, ["x"], outputs)
+    _, onnx_model = converted(data)
+    assert "Pad" in {node.op_type for node in onnx_model.graph.node}
+    for found in compare(data, [rng.integers(-128, 128, (1, 6, 6, 3)).astype(np.int8)]):
+        assert found.largest == 0
+
+
 def test_float_io_gives_the_same_integers() -> None:
     x, y = TensorSpec("x", (256,), "int8", 0.1, 3), TensorSpec("y", (256,), "int8", 0.1, 3)
     data = single_op("RELU", None, [x], [y])
