@@ -70,8 +70,10 @@ def load(path: PathLike, format: str = "") -> Graph:
         raise
 
 
-def save(graph: Graph, path: PathLike, format: str = "", *, force: bool = False, **options: Any) -> None:
+def save(graph: Graph, path: PathLike, format: str = "", *, force: bool = False, **options: Any) -> tuple[str, ...]:
     """Writes a graph as it is: no pass is run. The file appears whole or not at all.
+
+    Returns what the format's writer says of the form that it chose, in words.
 
     Args:
         graph: what to write.
@@ -88,7 +90,7 @@ def save(graph: Graph, path: PathLike, format: str = "", *, force: bool = False,
     if writer.write is None:
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
     with whole_file(path, force=force) as temporary:
-        writer.write(graph, temporary, options)
+        return writer.write(graph, temporary, options) or ()
 
 
 def convert(
@@ -133,7 +135,7 @@ def convert(
     graph, changes = normalize(graph, chosen, io_layout=io_layout, io_float=io_float, numerics=numerics)
     provenance = _provenance(source, chosen, changes)
     try:
-        save(graph, result, writer.name, force=force, opset=opset, provenance=provenance)
+        notes = save(graph, result, writer.name, force=force, opset=opset, provenance=provenance)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
@@ -146,7 +148,7 @@ def convert(
         result_format=writer.name,
         target=chosen.name if chosen else "",
         operators=dict(Counter(op.kind for op in graph.ops).most_common()),
-        changes=changes,
+        changes=(*changes, *((writer.name, note) for note in notes)),
         kept=kept,
         audit=audit(graph, chosen) if chosen and chosen.integer_kernels else (),
         seconds=time.perf_counter() - started,

@@ -6,7 +6,7 @@ new graph that shares what it did not touch. Constant data are numpy arrays, oft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "Shape",
     "Signature",
     "Tensor",
+    "canonical_dtype",
     "integer_range",
     "numpy_dtype",
 ]
@@ -32,10 +33,18 @@ Shape = tuple[int | str, ...]
 DTYPES = (
     "bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64", "complex64", "string",
+    "uint2", "float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "unknown",
 )  # fmt: skip
+
+_PACKED = frozenset((
+    "int2", "uint2", "int4", "uint4", "bfloat16", "float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz",
+))  # fmt: skip
+_ML_NAMES = {"float4e2m1": "float4_e2m1fn", "float8e4m3fn": "float8_e4m3fn", "float8e4m3fnuz": "float8_e4m3fnuz",
+             "float8e5m2": "float8_e5m2", "float8e5m2fnuz": "float8_e5m2fnuz"}  # fmt: skip
 
 _RANGES = {
     "int2": (-2, 1),
+    "uint2": (0, 3),
     "int4": (-8, 7),
     "uint4": (0, 15),
     "int8": (-128, 127),
@@ -50,15 +59,22 @@ _RANGES = {
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a canonical dtype name; 2- and 4-bit types and bfloat16 come from ml_dtypes, one element a byte."""
-    if name == "string":
+    """The numpy dtype of a canonical dtype name; types that numpy lacks come from ml_dtypes, those below 8 bits one element a byte."""
+    if name in ("string", "unknown"):
         return np.dtype(object)
-    if name in ("int2", "int4", "uint4", "bfloat16"):
+    if name in _PACKED:
         import ml_dtypes
 
-        packed: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        packed: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_NAMES.get(name, name)))
         return packed
     return np.dtype(name)
+
+
+def canonical_dtype(dtype: np.dtype[Any]) -> str:
+    """The canonical name of a numpy dtype; see numpy_dtype()."""
+    if dtype.kind in "OSU":
+        return "string"
+    return next((name for name, other in _ML_NAMES.items() if other == dtype.name), dtype.name)
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
@@ -71,8 +87,9 @@ class Quantization:
     """real = scale * (stored - zero_point), as in the TFLite and ONNX specifications.
 
     Attributes:
-        scale: float32, one value, or one for each index along `axis` (each block of it).
-        zero_point: int64, as many values as `scale`.
+        scale: float32, one value, or one for each index along `axis`, or in blocks: of the tensor's rank, and of its shape but for
+            `axis`, which has one for each block.
+        zero_point: int64, of the shape of `scale`.
         axis: the dimension that the scales run along; None means one scale for the whole tensor.
         block_size: elements along `axis` that share a scale; 0 means no blocks.
     """
@@ -108,6 +125,15 @@ class Quantization:
     def with_axis(self, axis: int | None) -> Quantization:
         """The same scales along another dimension, after a transposition."""
         return replace(self, axis=axis)
+
+    def transposed(self, perm: Sequence[int]) -> Quantization:
+        """The quantization of the tensor's transpose, whose axis i is the tensor's axis perm[i]."""
+        if self.axis is None:
+            return self
+        axis = list(perm).index(self.axis)
+        if self.scale.ndim == 1:
+            return replace(self, axis=axis)
+        return replace(self, axis=axis, scale=self.scale.transpose(perm), zero_point=self.zero_point.transpose(perm))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Quantization):
@@ -173,7 +199,7 @@ def equal_data(a: Array | None, b: Array | None) -> bool:
         return a is b
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    if a.dtype == object or a.dtype.name in ("int2", "int4", "uint4"):  # the unused high bits of their bytes mean nothing
+    if a.dtype == object or a.dtype.name in ("int2", "uint2", "int4", "uint4"):  # the unused high bits of their bytes mean nothing
         return bool((a == b).all())
     return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
 

@@ -11,6 +11,9 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
 - `fixed_point` on an Add asks for a kernel's own integer arithmetic, such as xnnpack (passes/match_add.py);
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
+- GroupNormalization has one scale and bias for each channel (opset 21); BatchNormalization is that of inference;
+- the bias of a quantized Conv, ConvTranspose or Gemm is int32 at input scale * weight scale, or float32;
+- Opaque is an operator outside this set, carried unchanged from one file of a format to another of the same format;
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace and
   DetectionPostProcess are not in ONNX.
 
@@ -21,6 +24,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
     index     inputs may be quantized, outputs are plain numbers (ArgMax, comparisons)
     relabel   Reinterpret: the same stored integers under another quantization, where a source's kernel does just that
     plain     nothing is quantized
+    opaque    nothing is known: stored values pass as they are
 """
 
 from __future__ import annotations
@@ -69,6 +73,7 @@ _ACT: dict[str, Any] = {"activation": ""}
 _LAYOUT: dict[str, Any] = {"data_format": REQUIRED}
 _WINDOW: dict[str, Any] = {"strides": REQUIRED, "pads": REQUIRED, "auto_pad": "NOTSET", **_LAYOUT, **_ACT}
 _CONV: dict[str, Any] = {"dilations": REQUIRED, "group": 1, **_WINDOW}
+_POOL: dict[str, Any] = {"kernel_shape": REQUIRED, "ceil_mode": 0, **_WINDOW}
 _KEEP: dict[str, Any] = {"keepdims": 1}
 
 
@@ -90,8 +95,18 @@ _TABLE = [
     _spec("ConvTranspose", "conv_transpose", inputs=(2, 3), data=1, output_padding=(0, 0), **_CONV),
     _spec("Gemm", "gemm", inputs=(2, 3), **_ACT),
     _spec("MatMul", "matmul", inputs=2, trans_a=0, trans_b=0, **_ACT),
-    _spec("AveragePool", "pool", kernel_shape=REQUIRED, ties="even", **_WINDOW),
-    _spec("MaxPool", "pool", "move", kernel_shape=REQUIRED, **_WINDOW),
+    _spec("ConvInteger", "conv", "plain", inputs=(2, 4), data=1, dilations=REQUIRED, group=1, strides=REQUIRED, pads=REQUIRED,
+          auto_pad="NOTSET", **_LAYOUT),
+    _spec("MatMulInteger", "matmul", "plain", inputs=(2, 4)),
+    _spec("AveragePool", "pool", ties="even", count_include_pad=0, **_POOL),
+    _spec("MaxPool", "pool", "move", dilations=(), **_POOL),
+    _spec("GlobalAveragePool", "global_pool", **_LAYOUT),
+    _spec("GlobalMaxPool", "global_pool", "move", **_LAYOUT),
+    _spec("BatchNormalization", "same", inputs=5, data=1, epsilon=1e-5, **_LAYOUT),
+    _spec("InstanceNormalization", "same", inputs=3, data=1, epsilon=1e-5, **_LAYOUT),
+    _spec("GroupNormalization", "same", inputs=3, data=1, num_groups=REQUIRED, epsilon=1e-5, **_LAYOUT),
+    _spec("LayerNormalization", "same", inputs=(2, 3), data=1, axis=-1, epsilon=1e-5),
+    _spec("RMSNormalization", "same", inputs=2, data=1, axis=-1, epsilon=1e-5),
     _spec("Resize", "resize", inputs=2, data=1, mode=REQUIRED, coordinate_transformation_mode=REQUIRED,
           nearest_mode="floor", **_LAYOUT),
     _spec("DepthToSpace", "depth_to_space", "move", blocksize=REQUIRED, **_LAYOUT),
@@ -102,12 +117,18 @@ _TABLE = [
     *_family("Sub Mul Div", "broadcast", inputs=2, **_ACT),
     *_family("Max Min Pow FloorDiv FloorMod SquaredDifference PRelu", "broadcast", inputs=2),
     *_family("Equal NotEqual Greater GreaterOrEqual Less LessOrEqual", "broadcast_bool", "index", inputs=2),
-    *_family("And Or", "broadcast_bool", "plain", inputs=2),
-    *_family("Abs Neg Exp Log Sqrt Rsqrt Square Sin Cos Round Floor Ceil Sign", "same"),
-    *_family("Relu HardSwish Sigmoid Tanh", "same"),
+    *_family("And Or Xor", "broadcast_bool", "plain", inputs=2),
+    *_family("Abs Neg Exp Log Sqrt Rsqrt Square Reciprocal Erf Round Floor Ceil Sign", "same"),
+    *_family("Sin Cos Tan Asin Acos Atan Sinh Cosh", "same"),
+    *_family("Relu HardSwish Sigmoid Tanh Softplus Softsign Mish", "same"),
+    *_family("IsNaN IsInf", "same", "index"),
     _spec("Clip", "same", inputs=(1, 3), data=1),
     _spec("LeakyRelu", "same", alpha=0.01),
     _spec("Elu", "same", alpha=1.0),
+    _spec("Celu", "same", alpha=1.0),
+    _spec("Selu", "same", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
+    _spec("ThresholdedRelu", "same", alpha=1.0),
+    _spec("HardSigmoid", "same", alpha=0.2, beta=0.5),
     _spec("Gelu", "same", approximate="none"),
     _spec("Softmax", "same", axis=-1, beta=1.0),
     _spec("LogSoftmax", "same", axis=-1),
@@ -116,8 +137,10 @@ _TABLE = [
     _spec("Identity", "same", "move"),
     _spec("Cast", "same", "plain", to=REQUIRED),
     *_family("Quantize Dequantize Requantize", "same", "convert"),
+    _spec("DynamicQuantizeLinear", "dynamic_quantize", "plain", outputs=3),
     _spec("Reinterpret", "same", "relabel"),
-    *_family("ReduceMean ReduceSum ReduceProd", "reduce", inputs=2, data=1, **_KEEP),
+    *_family("ReduceMean ReduceSum ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp", "reduce",
+             inputs=2, data=1, **_KEEP),
     *_family("ReduceMax ReduceMin", "reduce", "move", inputs=2, data=1, **_KEEP),
     *_family("ReduceAny ReduceAll", "reduce", "plain", inputs=2, data=1, **_KEEP),
     *_family("ArgMax ArgMin", "arg", "index", axis=0, **_KEEP),
@@ -137,12 +160,18 @@ _TABLE = [
     _spec("Gather", "gather", "move", inputs=2, data=1, axis=0, batch_dims=0),
     _spec("GatherND", "gather_nd", "move", inputs=2, data=1, batch_dims=0),
     _spec("ScatterND", "scatter_nd", "move", inputs=3, data=1, reduction="none"),
+    _spec("GatherElements", "gather_elements", "move", inputs=2, data=1, axis=0),
+    _spec("ScatterElements", "same", "move", inputs=3, data=1, axis=0, reduction="none"),
+    _spec("Trilu", "same", "plain", inputs=(1, 2), data=1, upper=1),
+    _spec("Einsum", "einsum", inputs=(1, -1), equation=REQUIRED),
     _spec("Where", "where", inputs=3),
     _spec("TopK", "topk", "move", inputs=2, outputs=2, data=1, axis=-1, largest=1, sorted=1),
     _spec("OneHot", "one_hot", "plain", inputs=3, axis=-1),
     _spec("NonZero", "non_zero", "index"),
     _spec("Shape", "shape", "index"),
     _spec("Range", "range", "plain", inputs=3),
+    _spec("Opaque", "opaque", "opaque", inputs=(0, -1), outputs=(0, -1), format=REQUIRED, domain=REQUIRED, op_type=REQUIRED,
+          version=REQUIRED, payload="", captures=()),
     _spec("DetectionPostProcess", "detection", "index", inputs=3, outputs=4, max_detections=REQUIRED,
           max_classes_per_detection=1, detections_per_class=100, use_regular_nms=0, nms_score_threshold=REQUIRED,
           nms_iou_threshold=REQUIRED, num_classes=REQUIRED, y_scale=REQUIRED, x_scale=REQUIRED, h_scale=REQUIRED,

@@ -45,7 +45,8 @@ class Format:
         suffixes: file name endings, with the dot.
         summary: one line for `qconvert formats`.
         read: file -> Graph, or None if the format cannot be read.
-        write: (Graph, file, options) -> None, or None. It writes exactly one file, at the path given; the caller moves it into place.
+        write: (Graph, file, options) -> notes, or None. It writes the file at the path given, which the caller moves into place, and
+            may return, in words, what the user should know of the form that it chose.
         default_target: the target that a conversion to this format uses when none is named.
     """
 
@@ -53,7 +54,7 @@ class Format:
     suffixes: tuple[str, ...]
     summary: str
     read: Callable[[Path], Graph] | None = None
-    write: Callable[[Graph, Path, Mapping[str, Any]], None] | None = None
+    write: Callable[[Graph, Path, Mapping[str, Any]], tuple[str, ...] | None] | None = None
     default_target: str = ""
 
 

@@ -81,8 +81,8 @@ def _matmul(op: Op, s: ShapeContext) -> Result:
         return [None]
     if len(a) < 2 or len(b) < 2:
         raise failure(op, f"operands of shape {a} and {b} are no matrices")
-    rows, depth = (a[-1], a[-2]) if op["trans_a"] else (a[-2], a[-1])
-    other, columns = (b[-1], b[-2]) if op["trans_b"] else (b[-2], b[-1])
+    rows, depth = (a[-1], a[-2]) if op.attributes.get("trans_a") else (a[-2], a[-1])
+    other, columns = (b[-1], b[-2]) if op.attributes.get("trans_b") else (b[-2], b[-1])
     unified(op, [depth, other], f"the depths of operands of shape {a} and {b}")
     batch = broadcast(op, [a[:-2], b[:-2]])
     return [None if batch is None else (*batch, rows, columns)]
@@ -155,7 +155,39 @@ def _detection(op: Op, s: ShapeContext) -> Result:
     return [(1, rows, 4), (1, rows), (1, rows), (1,)]
 
 
+def _einsum(op: Op, s: ShapeContext) -> Result:
+    """The sizes that the letters of the right side have on the left; without a right side, letters that occur once, sorted."""
+    left, arrow, right = str(op["equation"]).replace(" ", "").partition("->")
+    terms, shapes = left.split(","), [s.shape(i) for i in range(len(op.inputs))]
+    if len(terms) != len(shapes):
+        raise failure(op, f"{len(terms)} terms in {op['equation']!r} for {len(shapes)} inputs")
+    if "..." in left or any(shape is None for shape in shapes):
+        return [None]
+    sizes: dict[str, list[Size]] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        assert shape is not None
+        if len(term) != len(shape):
+            raise failure(op, f"the term {term!r} does not fit the shape {shape}")
+        for letter, size in zip(term, shape, strict=True):
+            sizes.setdefault(letter, []).append(size)
+    letters = right if arrow else "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
+    if any(letter not in sizes for letter in letters):
+        raise failure(op, f"the right side of {op['equation']!r} has letters that the left side lacks")
+    return [tuple(unified(op, [v for v in sizes[letter] if v != 1] or [1], f"sizes of {letter!r}") for letter in letters)]
+
+
+def _dynamic_quantize(op: Op, s: ShapeContext) -> Result:
+    return [s.shape(0), (), ()]
+
+
+def _opaque(op: Op, s: ShapeContext) -> Result:
+    return [None] * len(op.outputs)
+
+
 RULES: dict[str, Rule] = {
+    "einsum": _einsum,
+    "dynamic_quantize": _dynamic_quantize,
+    "opaque": _opaque,
     "broadcast": _broadcasting,
     "broadcast_bool": _broadcasting,
     "where": _broadcasting,

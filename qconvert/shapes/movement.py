@@ -260,7 +260,17 @@ def _scatter_nd(op: Op, s: ShapeContext) -> Result:
     return [data]
 
 
+def _gather_elements(op: Op, s: ShapeContext) -> Result:
+    data, indices = s.shape(0), s.shape(1)
+    if data is not None:
+        normalized(op, [int(op["axis"])], len(data))
+        if indices is not None and len(indices) != len(data):
+            raise failure(op, f"indices of shape {indices} for data of shape {data}")
+    return [indices]
+
+
 RULES: dict[str, Rule] = {
+    "gather_elements": _gather_elements,
     "concat": _concat,
     "pack": _pack,
     "unpack": _unpack,

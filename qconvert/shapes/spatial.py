@@ -40,10 +40,10 @@ def _per_axis(op: Op, name: str, count: int, least: int) -> list[int]:
     return values
 
 
-def _pads(op: Op, count: int) -> list[int]:
-    """What explicit padding adds to each spatial axis; an auto_pad other than NOTSET overrides it."""
+def _pads(op: Op, count: int) -> list[tuple[int, int]]:
+    """What explicit padding adds in front of and behind each spatial axis; an auto_pad other than NOTSET overrides it."""
     pads = _per_axis(op, "pads", 2 * count, 0)
-    return [pads[i] + pads[count + i] if op["auto_pad"] == "NOTSET" else 0 for i in range(count)]
+    return [(pads[i], pads[count + i]) if op["auto_pad"] == "NOTSET" else (0, 0) for i in range(count)]
 
 
 def _windows(op: Op, sizes: Sequence[Size], taps: Sequence[Size], dilations: Sequence[int]) -> list[Size]:
@@ -52,23 +52,28 @@ def _windows(op: Op, sizes: Sequence[Size], taps: Sequence[Size], dilations: Seq
     return [_window(op, *each) for each in zip(sizes, taps, dilations, strides, pads, strict=True)]
 
 
-def _window(op: Op, size: Size, taps: Size, dilation: int, stride: int, pad: int) -> Size:
+def _window(op: Op, size: Size, taps: Size, dilation: int, stride: int, pad: tuple[int, int]) -> Size:
+    """How often a window fits; with ceil_mode a last one may hang over, if it starts on data or on the leading padding."""
     if op["auto_pad"] in _SAME:
         return size if stride == 1 else UNKNOWN if isinstance(size, str) else -(-size // stride)
     if isinstance(taps, str):
         return UNKNOWN
-    reach = (taps - 1) * dilation + 1
+    reach, total = (taps - 1) * dilation + 1, sum(pad)
     if isinstance(size, str):
-        return size if stride == 1 and pad == reach - 1 else UNKNOWN
-    if taps < 1 or size + pad < reach:
-        raise failure(op, f"a window of {reach} does not fit a size of {size} with padding of {pad}")
-    return (size + pad - reach) // stride + 1
+        return size if stride == 1 and total == reach - 1 else UNKNOWN
+    if taps < 1 or size + total < reach:
+        raise failure(op, f"a window of {reach} does not fit a size of {size} with padding of {total}")
+    if not op.attributes.get("ceil_mode"):
+        return (size + total - reach) // stride + 1
+    count = -(-(size + total - reach) // stride) + 1
+    return count - 1 if (count - 1) * stride >= size + pad[0] else count
 
 
 def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
     """Data and weights (O,I,spatial) of a convolution, checked with the groups and the bias."""
     data, weights = s.shape(0), s.shape(1)
-    if weights is not None and s.has(2) and (bias := s.shape(2)) is not None:
+    has_bias = op.kind != "ConvInteger" and s.has(2)
+    if weights is not None and has_bias and (bias := s.shape(2)) is not None:
         if len(bias) != 1:
             raise failure(op, f"the bias has shape {bias}, not one value for each output channel")
         unified(op, [bias[0], weights[0]], "the sizes of bias and output channels")
@@ -112,9 +117,9 @@ def _conv_transpose(op: Op, s: ShapeContext) -> Result:
             sizes.append(UNKNOWN)
         else:
             full = (size - 1) * strides[i] + (taps - 1) * dilations[i] + 1 + extra[i]
-            if full < pads[i]:
-                raise failure(op, f"a crop of {pads[i]} is larger than the {full} positions there are")
-            sizes.append(full - pads[i])
+            if full < sum(pads[i]):
+                raise failure(op, f"a crop of {sum(pads[i])} is larger than the {full} positions there are")
+            sizes.append(full - sum(pads[i]))
     return [_with(op, data[0], sizes, weights[0])]
 
 
@@ -124,14 +129,14 @@ def _pool(op: Op, s: ShapeContext) -> Result:
         return [None]
     axes = _axes(op, data)
     kernel = _per_axis(op, "kernel_shape", len(axes), 1)
-    return [
-        _with(
-            op,
-            data[0],
-            _windows(op, [data[axis] for axis in axes], kernel, [1] * len(axes)),
-            _channels(op, data),
-        )
-    ]
+    dilations = _per_axis(op, "dilations", len(axes), 1) if op.attributes.get("dilations") else [1] * len(axes)
+    sizes = _windows(op, [data[axis] for axis in axes], kernel, dilations)
+    return [_with(op, data[0], sizes, _channels(op, data))]
+
+
+def _global_pool(op: Op, s: ShapeContext) -> Result:
+    data = s.shape(0)
+    return [None if data is None else _with(op, data[0], [1] * len(_axes(op, data)), _channels(op, data))]
 
 
 def _resize(op: Op, s: ShapeContext) -> Result:
@@ -227,6 +232,7 @@ RULES: dict[str, Rule] = {
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "pool": _pool,
+    "global_pool": _global_pool,
     "resize": _resize,
     "depth_to_space": _depth_to_space,
     "space_to_depth": _space_to_depth,

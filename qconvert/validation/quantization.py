@@ -15,7 +15,8 @@ from qconvert.validation.structure import Problems, located
 __all__ = ["quantization"]
 
 _REAL = ("float16", "bfloat16", "float32", "float64")
-_NOT_QUANTIZED = (*_REAL, "bool", "complex64", "string")
+_SMALL_FLOATS = ("float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
+_NOT_QUANTIZED = (*_REAL, "bool", "complex64", "string", "unknown")
 
 #: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
 _BIAS_TOLERANCE = 1e-6
@@ -54,7 +55,7 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
     if q.scale.dtype != np.float32 or q.zero_point.dtype != np.int64:
         yield f"has scales of {q.scale.dtype} and zero points of {q.zero_point.dtype}, not float32 and int64"
         return
-    if q.scale.ndim != 1 or q.scale.size == 0:
+    if (q.scale.ndim != 1 and not q.block_size) or q.scale.size == 0:
         yield f"has scales of shape {q.scale.shape}, not a list of at least one"
         return
     if q.zero_point.shape != q.scale.shape:
@@ -62,6 +63,11 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
     unsound = q.scale[~(np.isfinite(q.scale) & (q.scale > 0))]
     if unsound.size:
         yield f"has the scale {unsound[0]:g}, which is not positive and finite"
+    if tensor.dtype in _SMALL_FLOATS:
+        if q.zero_point.any():
+            yield f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
+        yield from _axis(tensor, q)
+        return
     low, high = integer_range(tensor.dtype)
     outside = [int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high]
     if outside:
@@ -84,10 +90,12 @@ def _axis(tensor: Tensor, q: Quantization) -> Iterator[str]:
     if isinstance(size, str):
         yield f"is quantized along axis {q.axis}, whose size {size!r} is known only at run time"
         return
-    wanted = -(-size // q.block_size) if q.block_size else size
-    if q.scale.size != wanted:
-        blocks = f" in blocks of {q.block_size}" if q.block_size else ""
-        yield f"has {q.scale.size} scales along axis {q.axis} of shape {tensor.shape}{blocks}, not {wanted}"
+    if q.block_size:
+        wanted = tuple(-(-size // q.block_size) if axis == q.axis else other for axis, other in enumerate(tensor.shape))
+        if q.scale.shape != wanted:
+            yield f"has scales of shape {q.scale.shape} in blocks of {q.block_size} for shape {tensor.shape}, not {wanted}"
+    elif q.scale.size != size:
+        yield f"has {q.scale.size} scales along axis {q.axis} of shape {tensor.shape}, not {size}"
 
 
 def _moves(graph: Graph, op: Op) -> Iterator[str]:
@@ -95,7 +103,7 @@ def _moves(graph: Graph, op: Op) -> Iterator[str]:
     count = OPS[op.kind].data
     source = graph[op.inputs[0]]
     inputs = list(op.inputs if count < 0 else op.inputs[:count])
-    if op.kind in ("Pad", "ScatterND"):
+    if op.kind in ("Pad", "ScatterND", "ScatterElements"):
         inputs += [name for name in op.inputs[2:3] if name]  # the padding value and the updates join the data
     outputs = [name for name in op.outputs[: 1 if op.kind == "TopK" else None] if name]
     for other in (graph[name] for name in (*inputs[1:], *outputs)):
@@ -189,7 +197,7 @@ def _relabels(graph: Graph, op: Op) -> Iterator[str]:
 
 
 def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
-    """Weights are quantized along O; the bias has the products' scale, input * weight, and no zero point."""
+    """Weights are quantized along O; an integer bias has the products' scale, input * weight, and no zero point."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     for tensor in (data, weights, graph[op.outputs[0]]):
         if not tensor.is_quantized and tensor.dtype not in _REAL:
@@ -202,10 +210,12 @@ def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
     if len(op.inputs) < 3 or not op.inputs[2] or data.quantization is None or weights.quantization is None:
         return
     bias = graph[op.inputs[2]]
+    if bias.dtype == "float32" and not bias.is_quantized:
+        return
     allowed = ("int32", "int64") if data.dtype == "int16" else ("int32",)
     if bias.quantization is None or bias.dtype not in allowed:
         sort = "quantized" if bias.is_quantized else "plain"
-        yield f"has the bias {bias.name!r} of {sort} {bias.dtype}, not quantized {' or '.join(allowed)}"
+        yield f"has the bias {bias.name!r} of {sort} {bias.dtype}, not quantized {' or '.join(allowed)}, or float32"
         return
     if bias.quantization.zero_point.any():
         yield f"has the bias {bias.name!r} with a zero point other than 0"

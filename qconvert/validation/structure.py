@@ -21,13 +21,15 @@ _MOST_ELEMENTS = 2**40
 #: The sort of the attributes that have no default to tell it.
 _SORTS: dict[str, type] = {
     **dict.fromkeys(("strides", "pads", "dilations", "kernel_shape", "perm"), tuple),
-    **dict.fromkeys(("axis", "blocksize", "max_detections", "num_classes"), int),
+    **dict.fromkeys(("axis", "blocksize", "max_detections", "num_classes", "num_groups", "version"), int),
     **dict.fromkeys(("data_format", "mode", "coordinate_transformation_mode", "to"), str),
+    **dict.fromkeys(("equation", "format", "domain", "op_type"), str),
     **dict.fromkeys(("nms_score_threshold", "nms_iou_threshold", "y_scale", "x_scale", "h_scale", "w_scale"), float),
 }
 _SORT_NAMES = {tuple: "a tuple of integers", int: "an integer", str: "text", float: "a number"}
 
-_FLAGS = ("keepdims", "trans_a", "trans_b", "exclusive", "reverse", "largest", "sorted", "use_regular_nms")
+_FLAGS = ("keepdims", "trans_a", "trans_b", "exclusive", "reverse", "largest", "sorted", "use_regular_nms",
+          "ceil_mode", "count_include_pad", "upper")  # fmt: skip
 #: Values that an attribute may have, by its name or by (kind, name).
 _CHOICES: dict[str | tuple[str, str], tuple[Any, ...]] = {
     **dict.fromkeys(_FLAGS, (0, 1)),

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph
 
 
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
+def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
     from qconvert.formats.onnx.writer import write
 
-    write(graph, path, options)
+    return write(graph, path, options)
 
 
 @hookimpl

@@ -20,8 +20,8 @@ LOWEST_OPSET, HIGHEST_OPSET = 13, 25
 _LARGEST_FILE = 2**31 - 1
 
 
-def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
-    """Writes `graph` to `path`.
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Writes `graph` to `path`; returns, in words, what the user should know of the form chosen.
 
     Args:
         graph: activations and weights in the layout and storage types that the target wants; shapes known.
@@ -36,6 +36,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
+    return ()
 
 
 def build(graph: Graph, opset: int, provenance: Mapping[str, str]) -> Any:
