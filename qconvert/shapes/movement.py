@@ -140,7 +140,7 @@ def _unsqueeze(op: Op, s: ShapeContext) -> Result:
     data, listed = s.shape(0), s.ints(1)
     if data is None or listed is None:
         return [None]
-    axes = normalized(op, listed, len(data) + len(listed))
+    axes = set(normalized(op, listed, len(data) + len(listed)))
     rest = iter(data)
     return [tuple(1 if axis in axes else next(rest) for axis in range(len(data) + len(axes)))]
 
