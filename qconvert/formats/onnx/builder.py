@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
+from qconvert.formats.onnx.storage import ELEMENT_TYPES
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.ops import ACTIVATIONS
 
-__all__ = ["Builder", "WriteFunction"]
+__all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
 
-#: Canonical dtype -> number in onnx.TensorProto.DataType.
-ELEMENT_TYPES = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
-    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "bfloat16": 16, "uint4": 21, "int4": 22,
-    "int2": 26,
-}  # fmt: skip
+DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 #: The opset from which QuantizeLinear and DequantizeLinear take a type (ONNX operator changelog).
 QDQ_OPSETS = {"int16": 21, "uint16": 21, "int4": 21, "uint4": 21, "int2": 25}
@@ -35,7 +31,7 @@ class Builder:
         graph: the canonical graph that is written.
         opset: the version of the default operator set.
         nodes: NodeProtos in order.
-        initializers: TensorProtos by name.
+        initializers: constants by name.
     """
 
     def __init__(self, graph: Graph, opset: int) -> None:
@@ -45,7 +41,7 @@ class Builder:
         self.graph = graph
         self.opset = opset
         self.nodes: list[Any] = []
-        self.initializers: dict[str, Any] = {}
+        self.initializers: dict[str, Array] = {}
         self.source = ""
         self._real: dict[str, str] = {}
         self._taken = set(graph.tensors)
@@ -84,12 +80,7 @@ class Builder:
         return name
 
     def _initializer(self, name: str, data: Array) -> None:
-        dtype = str(data.dtype)
-        if dtype in ("int4", "uint4", "int2"):
-            self.initializers[name] = self._helper.make_tensor(name, ELEMENT_TYPES[dtype], data.shape, data.reshape(-1).astype(np.int8))
-            return
-        raw = np.ascontiguousarray(data).tobytes()
-        self.initializers[name] = self._helper.make_tensor(name, ELEMENT_TYPES[dtype], data.shape, raw, raw=True)
+        self.initializers[name] = data
 
     def stored(self, name: str) -> str:
         """The tensor's value as it is stored; a constant becomes an initializer. "" stays ""."""

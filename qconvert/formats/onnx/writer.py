@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
-from qconvert.graph import Graph, Tensor
+from qconvert.formats.onnx.storage import inline, store
+from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "write"]
@@ -26,21 +28,24 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     Args:
         graph: activations and weights in the layout and storage types that the target wants; shapes known.
         path: the file; it is overwritten.
-        options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props).
+        options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
+            constants go to `path`.data even if they are less than 1 GiB).
 
     Raises:
         OptionError: the opset does not exist or is too low for a type in the graph.
         UnsupportedError: operators that no plugin writes; all are listed.
     """
-    model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}))
+    data_file = path.with_name(path.name + ".data")
+    storage = partial(store, data_file=data_file, external=bool(options.get("external_data")))
+    model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage)
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
-    return ()
+    return (f"the constants are in {data_file.name}, which belongs to the model",) if data_file.exists() else ()
 
 
-def build(graph: Graph, opset: int, provenance: Mapping[str, str]) -> Any:
-    """The onnx.ModelProto of `graph`; see write()."""
+def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Callable[[Mapping[str, Array]], list[Any]] = inline) -> Any:
+    """The onnx.ModelProto of `graph`; see write(). `storage` makes TensorProtos of the constants."""
     from onnx import helper
 
     opset = _chosen_opset(graph, opset)
@@ -62,7 +67,7 @@ def build(graph: Graph, opset: int, provenance: Mapping[str, str]) -> Any:
         graph.name,
         [_value_info(graph.tensors[name]) for name in graph.inputs],
         [_value_info(graph.tensors[name]) for name in graph.outputs],
-        [value for name, value in builder.initializers.items() if name in named],
+        storage({name: data for name, data in builder.initializers.items() if name in named}),
     )
     domains = {node.domain for node in nodes} - {""}
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
