@@ -131,7 +131,7 @@ def _sort(tensor: Tensor) -> str:
 
 def _whole(data: Array) -> Array:
     """The data in a type that uses every bit of its bytes."""
-    return data.astype(np.int8) if data.dtype.name in ("int2", "int4", "uint4") else data
+    return data.astype(np.int8) if data.dtype.name in ("int2", "uint2", "int4", "uint4") else data
 
 
 def _attributes(op: Op) -> dict[str, str]:
@@ -180,11 +180,11 @@ def _quantization(a: Quantization | None, b: Quantization | None) -> Iterator[st
         yield f"axis {a.axis}, blocks of {a.block_size} -> axis {b.axis}, blocks of {b.block_size}"
     for what, x, y in (("scale", a.scale, b.scale), ("zero point", a.zero_point, b.zero_point)):
         if x.shape != y.shape:
-            yield f"{x.size} {what}s -> {y.size}"
+            yield f"{x.size} {what}s -> {y.size}" if x.size != y.size else f"{what}s of shape {x.shape} -> {y.shape}"
         elif not np.array_equal(x, y):
             where = np.flatnonzero(x != y)
             first = int(where[0])
-            text = f"{what} {x[first]:.9g} -> {y[first]:.9g}"
+            text = f"{what} {x.flat[first]:.9g} -> {y.flat[first]:.9g}"
             yield text if x.size == 1 else f"{len(where)} of {x.size} {what}s differ, the first {text}"
 
 

@@ -5,7 +5,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - spatial operators carry `data_format` (channels_first or channels_last); weights are always O,I,spatial, for ConvTranspose too;
 - Gemm is y = A @ B.T + C (B is O,I); MatMul has `trans_a` and `trans_b`; Softmax has `beta`; Gather has `batch_dims`;
 - Resize takes (X, sizes) with one size for each spatial dimension; CumSum, ArgMax, TopK take their axis as an attribute;
-- AveragePool never counts padding, and `ties` says how its source rounds x.5 of stored integers: even, up, or away (from the
+- AveragePool's `ties` says how its source rounds x.5 of stored integers: even, up, or away (from the
   stored zero of a signed type); averages of few integers often are ties, so this is the one rounding that a graph must know;
 - padding of a quantized tensor is real zero, that is, the zero point;
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;

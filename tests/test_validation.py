@@ -137,7 +137,9 @@ BROKEN: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (with_quantization("q", [0.5, 0.5]), "tensor 'q'", "has 2 scales in blocks of 0, but no axis"),
     (with_quantization("w", [0.5, 0.5], axis=4), "tensor 'w'", "is quantized along axis 4 of shape (2, 3, 1, 1)"),
     (with_quantization("w", [0.5, 0.5], axis=1), "tensor 'w'", "has 2 scales along axis 1 of shape (2, 3, 1, 1), not 3"),
-    (with_quantization("w", [0.5, 0.5, 0.5], axis=1, block_size=2), "tensor 'w'", "in blocks of 2 for shape (2, 3, 1, 1), not (2, 2, 1, 1)"),
+    (with_quantization("w", [0.5, 0.5, 0.5], axis=1, block_size=2), "tensor 'w'", "of shape (3,) in blocks of 2 for shape (2, 3, 1, 1)"),
+    (with_quantization("w", np.full((2, 3, 1, 1), 0.5), axis=1, block_size=2), "tensor 'w'", "for shape (2, 3, 1, 1), not (2, 2, 1, 1)"),
+    (with_quantization("w", np.full((2, 3, 1, 1), 0.5), axis=1), "tensor 'w'", "has scales of shape (2, 3, 1, 1), not a list"),
     (with_tensor("q", quantization=Quantization(np.array([0.5]), np.array([0]))), "tensor 'q'", "scales of float64"),
     # the rules of operators
     (with_quantization("p", 0.25, 3), "MaxPool 'p'", "'c' and 'p' have different quantizations"),

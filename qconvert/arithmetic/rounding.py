@@ -20,6 +20,7 @@ __all__ = [
     "round_half_up",
     "saturate",
     "scale_and_zero_point",
+    "to_small_float",
 ]
 
 
@@ -74,6 +75,27 @@ def saturate(values: Any, dtype: str) -> Array:
     return np.asarray(limited.astype(numpy_dtype(dtype)))
 
 
+def to_small_float(values: Any, dtype: str) -> Array:
+    """Real values as floats of 8 or 4 bits: nearest, ties to even, saturated, as ONNX's QuantizeLinear has it. NaN stays where it exists.
+
+    Args:
+        values: floating-point array.
+        dtype: canonical name of the type.
+    """
+    import ml_dtypes
+
+    small = numpy_dtype(dtype)
+    limits: Any = ml_dtypes.finfo(small)  # type: ignore[no-untyped-call]
+    values = np.asarray(values, np.float64)
+    values = np.where(np.isnan(values), 0.0, values) if dtype == "float4e2m1" else values
+    top = float(limits.max)
+    # A cast alone would round twice, by way of float32.
+    with np.errstate(invalid="ignore"):
+        exponent = np.maximum(np.frexp(np.clip(values, -top, top))[1] - 1, limits.minexp)
+        step = np.ldexp(1.0, exponent - limits.nmant)
+        return np.asarray(np.clip(np.rint(values / step) * step, -top, top).astype(small))
+
+
 def scale_and_zero_point(quantization: Quantization, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Scale (float32) and zero point (int64) broadcast-ready for a tensor of `shape`, blocks repeated."""
     found = []
@@ -99,7 +121,7 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
     Args:
         x: floating-point array.
         quantization: of the result.
-        dtype: canonical name of the storage dtype.
+        dtype: canonical name of the storage dtype; floats of 8 and 4 bits take no rounding but their own (to_small_float()).
         rounding: half_even (ONNX, XNNPACK, OneFlow), half_away (TFLite's QUANTIZE, MNN, OpenVINO) or half_up.
         offset_first: adds the zero point before rounding, as OneFlow does; it matters at ties if it is odd.
 
@@ -115,6 +137,8 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
     scale, zero_point = scale_and_zero_point(quantization, x.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         steps = x / scale.astype(x.dtype)
+    if dtype.startswith("float"):
+        return to_small_float(steps, dtype)
     steps = np.where(np.isnan(steps), x.dtype.type(0), steps)
     if offset_first:
         return saturate(ROUNDINGS[rounding](steps + zero_point.astype(x.dtype)), dtype)
@@ -124,11 +148,13 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
 def dequantize(stored: Any, quantization: Quantization) -> Array:
     """The real values, in float64: scale * (stored - zero_point), as TFLite and ONNX specify.
 
-    Exact for values up to 16 bits; an int32 bias has at most 32 + 24 significant bits, which may round in
-    float64's 53.
+    Floats of 8 and 4 bits have no zero point. Exact for values up to 16 bits; an int32 bias has at most 32 + 24 significant bits,
+    which may round in float64's 53.
     """
     stored = np.asarray(stored)
     scale, zero_point = scale_and_zero_point(quantization, stored.shape)
+    if stored.dtype.name.startswith("float"):
+        return np.asarray(stored.astype(np.float64) * scale.astype(np.float64))
     return np.asarray((stored.astype(np.int64) - zero_point) * scale.astype(np.float64))
 
 

@@ -156,24 +156,34 @@ def _detection(op: Op, s: ShapeContext) -> Result:
 
 
 def _einsum(op: Op, s: ShapeContext) -> Result:
-    """The sizes that the letters of the right side have on the left; without a right side, letters that occur once, sorted."""
+    """The sizes that the letters of the right side have on the left; without a right side, letters that occur once, sorted.
+
+    The dimensions that an ellipsis stands for broadcast; without a right side they come first.
+    """
     left, arrow, right = str(op["equation"]).replace(" ", "").partition("->")
     terms, shapes = left.split(","), [s.shape(i) for i in range(len(op.inputs))]
     if len(terms) != len(shapes):
         raise failure(op, f"{len(terms)} terms in {op['equation']!r} for {len(shapes)} inputs")
-    if "..." in left or any(shape is None for shape in shapes):
+    if any(shape is None for shape in shapes):
         return [None]
     sizes: dict[str, list[Size]] = {}
+    rest: list[Shape | None] = []
     for term, shape in zip(terms, shapes, strict=True):
         assert shape is not None
-        if len(term) != len(shape):
+        front, dots, back = term.partition("...")
+        if len(shape) < len(front + back) or (not dots and len(shape) > len(term)):
             raise failure(op, f"the term {term!r} does not fit the shape {shape}")
-        for letter, size in zip(term, shape, strict=True):
+        end = len(shape) - len(back)
+        for letter, size in zip(front + back, (*shape[: len(front)], *shape[end:]), strict=True):
             sizes.setdefault(letter, []).append(size)
-    letters = right if arrow else "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
-    if any(letter not in sizes for letter in letters):
-        raise failure(op, f"the right side of {op['equation']!r} has letters that the left side lacks")
-    return [tuple(unified(op, [v for v in sizes[letter] if v != 1] or [1], f"sizes of {letter!r}") for letter in letters)]
+        rest.append(shape[len(front) : end])
+    joined = broadcast(op, rest)
+    wanted = right if arrow else "..." + "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
+    front, dots, back = wanted.partition("...")
+    if any(letter not in sizes for letter in front + back) or (joined and not dots):
+        raise failure(op, f"the right side of {op['equation']!r} does not fit the left side")
+    known = {letter: unified(op, [size for size in found if size != 1] or [1], f"sizes of {letter!r}") for letter, found in sizes.items()}
+    return [(*(known[letter] for letter in front), *(joined or ()), *(known[letter] for letter in back))]
 
 
 def _dynamic_quantize(op: Op, s: ShapeContext) -> Result:

@@ -121,6 +121,8 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
         return a == b
     if not is_output:
         return a == b and op.kind == "Pack"
+    if a.block_size:
+        return a == b if op.kind == "Identity" else op.kind == "Transpose" and a.transposed(op["perm"]) == b
     if a.with_axis(b.axis) != b or source.shape is None or other.shape is None:
         return False
     return _is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
@@ -139,7 +141,7 @@ def _is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: 
     if op.kind in ("Pack", "Unpack"):
         axis = int(op["axis"]) % max(len(before), len(after))
         return b == a + (a >= axis) if op.kind == "Pack" else a == b + (b >= axis)
-    if op.kind == "MaxPool":
+    if op.kind in ("MaxPool", "GlobalMaxPool"):
         return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
     if op.kind in ("ReduceMax", "ReduceMin"):
         axes = _constant(graph, op, 1) % len(before)

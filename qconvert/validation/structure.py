@@ -27,6 +27,8 @@ _SORTS: dict[str, type] = {
     **dict.fromkeys(("nms_score_threshold", "nms_iou_threshold", "y_scale", "x_scale", "h_scale", "w_scale"), float),
 }
 _SORT_NAMES = {tuple: "a tuple of integers", int: "an integer", str: "text", float: "a number"}
+#: Attributes that are tuples of text.
+_TEXTS = ("captures",)
 
 _FLAGS = ("keepdims", "trans_a", "trans_b", "exclusive", "reverse", "largest", "sorted", "use_regular_nms",
           "ceil_mode", "count_include_pad", "upper")  # fmt: skip
@@ -144,7 +146,7 @@ def _arity(op: Op, spec: OpSpec) -> Problems:
         if len(given) < fewest or 0 <= most < len(given):
             wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
             yield located(op), f"has {len(given)} {what}, not {wanted}"
-    needed = len(op.inputs) if spec.inputs[1] < 0 else spec.inputs[0]
+    needed = spec.inputs[0] if spec.inputs[1] >= 0 or spec.rule == "opaque" else len(op.inputs)
     for index, name in enumerate(op.inputs[:needed]):
         if not name:
             yield located(op), f"lacks input {index}, which is not optional"
@@ -161,7 +163,10 @@ def _attributes(op: Op, spec: OpSpec) -> Problems:
             continue
         value = op.attributes[name]
         sort = _SORTS.get(name) if default is REQUIRED else type(default)
-        if sort is not None and not _is_of(value, sort):
+        if name in _TEXTS:
+            if not (isinstance(value, tuple) and all(isinstance(item, str) for item in value)):
+                yield located(op), f"has {value!r} as attribute {name!r}, which is a tuple of text"
+        elif sort is not None and not _is_of(value, sort):
             yield located(op), f"has {value!r} as attribute {name!r}, which is {_SORT_NAMES[sort]}"
         choices = _CHOICES.get((op.kind, name)) or _CHOICES.get(name)
         if choices is not None and value not in choices:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic import quantize
-from qconvert.checking.evaluate import detection, elementwise, linear, movement, pool, reduce
+from qconvert.checking.evaluate import detection, elementwise, linear, movement, normalize, pool, reduce
 from qconvert.checking.evaluate.call import Call, ExactResult, Function
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
@@ -20,10 +20,11 @@ from qconvert.ops import OPS
 
 __all__ = ["FUNCTIONS", "ExactResult", "evaluate", "evaluate_op"]
 
-#: The function of every operator, by kind.
+#: The function of every operator, by kind; an Opaque one has none.
 FUNCTIONS: Mapping[str, Function] = {
     **linear.FUNCTIONS,
     **pool.FUNCTIONS,
+    **normalize.FUNCTIONS,
     **elementwise.FUNCTIONS,
     **reduce.FUNCTIONS,
     **movement.FUNCTIONS,

@@ -105,7 +105,8 @@ class Call:
             return dequantize(value, quantization), 1.0
         _, zero_point = scale_and_zero_point(quantization, value.shape)
         scale = quantization.scale.astype(np.float64)
-        return (value.astype(np.int64) - zero_point).astype(np.float64), float(scale[0]) if quantization.axis is None else scale
+        steps = value.astype(np.float64) if value.dtype.name.startswith("float") else value.astype(np.int64) - zero_point
+        return steps.astype(np.float64), float(scale[0]) if quantization.axis is None else scale
 
     def real_zero(self, index: int = 0) -> Any:
         """The stored value of real zero on input `index`'s grid: what padding is filled with."""

@@ -86,6 +86,37 @@ def gelu(call: Call) -> Array:
     return np.asarray(0.5 * x * (1 + np.asarray(_erf(x / math.sqrt(2)), np.float64)))
 
 
+def softplus(x: Array) -> Array:
+    """log(1 + exp(x)), without overflow."""
+    return np.logaddexp(x, 0.0)
+
+
+def celu(call: Call) -> Array:
+    """Celu of ONNX: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+    x, alpha = call.values(), call["alpha"]
+    return np.asarray(np.where(x > 0, x, np.minimum(0, alpha * np.expm1(x / alpha))))
+
+
+def selu(call: Call) -> Array:
+    """Selu of ONNX: gamma * x above 0, gamma * alpha * (exp(x) - 1) below."""
+    x = call.values()
+    return np.asarray(call["gamma"] * np.where(x > 0, x, call["alpha"] * np.expm1(x)))
+
+
+def dynamic_quantize(call: Call) -> list[Array]:
+    """DynamicQuantizeLinear of ONNX: (uint8, scale, zero point) of a range that includes 0.
+
+    The specification computes in float32, and so does this: which side a tie falls on depends on it. All zeros have the scale 1,
+    as in onnxruntime; the specification would divide by zero.
+    """
+    x = call.raw().astype(np.float32)
+    low, high = np.float32(x.min(initial=0)), np.float32(x.max(initial=0))
+    scale = np.float32((high - low) / np.float32(255)) if high > low else np.float32(1)
+    zero_point = np.rint(np.clip(-low / scale, 0, 255))
+    stored = np.clip(np.rint(x / scale) + zero_point, 0, 255)
+    return [stored.astype(np.uint8), np.asarray(scale), np.asarray(zero_point, np.uint8)]
+
+
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     small = np.exp(-np.abs(x))
@@ -144,6 +175,7 @@ FUNCTIONS: dict[str, Function] = {
     "LessOrEqual": _binary(np.less_equal),
     "And": _binary(np.logical_and),
     "Or": _binary(np.logical_or),
+    "Xor": _binary(np.logical_xor),
     "Not": _unary(np.logical_not),
     "Abs": _unary(np.abs),
     "Neg": _unary(np.negative),
@@ -154,6 +186,16 @@ FUNCTIONS: dict[str, Function] = {
     "Square": _unary(np.square),
     "Sin": _unary(np.sin),
     "Cos": _unary(np.cos),
+    "Tan": _unary(np.tan),
+    "Asin": _unary(np.arcsin),
+    "Acos": _unary(np.arccos),
+    "Atan": _unary(np.arctan),
+    "Sinh": _unary(np.sinh),
+    "Cosh": _unary(np.cosh),
+    "Reciprocal": _unary(lambda x: 1 / x),
+    "Erf": _unary(lambda x: np.asarray(_erf(x), np.float64)),
+    "IsNaN": _unary(np.isnan),
+    "IsInf": _unary(np.isinf),
     "Round": _unary(np.rint),
     "Floor": _unary(np.floor),
     "Ceil": _unary(np.ceil),
@@ -162,15 +204,23 @@ FUNCTIONS: dict[str, Function] = {
     "HardSwish": _unary(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     "Sigmoid": _unary(sigmoid),
     "Tanh": _unary(np.tanh),
+    "Softplus": _unary(softplus),
+    "Softsign": _unary(lambda x: x / (1 + np.abs(x))),
+    "Mish": _unary(lambda x: x * np.tanh(softplus(x))),
     "Clip": clip,
     "LeakyRelu": lambda call: np.asarray(np.where(call.values() < 0, call["alpha"] * call.values(), call.values())),
     "Elu": lambda call: np.asarray(np.where(call.values() < 0, call["alpha"] * np.expm1(call.values()), call.values())),
+    "Celu": celu,
+    "Selu": selu,
+    "ThresholdedRelu": lambda call: np.where(call.values() > call["alpha"], call.values(), 0.0),
+    "HardSigmoid": lambda call: np.clip(call["alpha"] * call.values() + call["beta"], 0, 1),
     "Gelu": gelu,
     "Softmax": softmax,
     "LogSoftmax": log_softmax,
     "LpNormalization": lp_normalization,
     "Cast": cast,
     "Where": where,
+    "DynamicQuantizeLinear": dynamic_quantize,
     "Quantize": Call.values,
     "Dequantize": Call.values,
     "Requantize": Call.values,

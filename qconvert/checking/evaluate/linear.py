@@ -52,11 +52,8 @@ def _with_bias(call: Call, total: Array, scale: Array | float) -> Array:
     return np.asarray(total * scale)
 
 
-def conv(call: Call) -> Array:
-    """Conv of ONNX, for any number of spatial dimensions; weights are O,I,spatial."""
-    x, x_scale = call.factor(0)
-    weights, w_scale = call.factor(1, 0)
-    x = channels_last(call, x)
+def _convolved(call: Call, x: Array, weights: Array) -> Array:
+    """The convolution of channels-last data, padded with zeros, with weights O,I,spatial, both of whole steps."""
     kernel, dilations, strides = weights.shape[2:], tuple(call["dilations"]), call["strides"]
     pads = padding(call, x.shape[1:-1], kernel, dilations)
     x = np.pad(x, [(0, 0), *pads, (0, 0)])
@@ -72,8 +69,28 @@ def conv(call: Call) -> Array:
             for i, dilation, size, stride in zip(at, dilations, sizes, strides, strict=True)
         )
         total += _tap(x[(slice(None), *window)], kernels[at], call["group"])
-    real = _with_bias(call, total, np.asarray(x_scale * w_scale)).reshape(x.shape[0], *sizes, -1)
+    return total.reshape(x.shape[0], *sizes, -1)
+
+
+def conv(call: Call) -> Array:
+    """Conv of ONNX, for any number of spatial dimensions; weights are O,I,spatial."""
+    x, x_scale = call.factor(0)
+    weights, w_scale = call.factor(1, 0)
+    real = _with_bias(call, _convolved(call, channels_last(call, x), weights), np.asarray(x_scale * w_scale))
     return activated(channels_first(call, real), call["activation"])
+
+
+def _zero_point(call: Call, index: int) -> Array:
+    """The zero point that input `index` of an integer product holds; 0 if it is absent."""
+    return call.raw(index).astype(np.int64) if call.has(index) else np.zeros((), np.int64)
+
+
+def conv_integer(call: Call) -> Array:
+    """ConvInteger of ONNX: (data, weights, zero point of data, zero point or points, one an output, of weights)."""
+    x, weights = call.raw(0).astype(np.int64) - _zero_point(call, 2).reshape(()), call.raw(1).astype(np.int64)
+    weights = weights - _zero_point(call, 3).reshape(-1, *[1] * (weights.ndim - 1))
+    total = _convolved(call, channels_last(call, x.astype(np.float64)), weights.astype(np.float64))
+    return channels_first(call, total).astype(np.int64)
 
 
 def conv_transpose(call: Call) -> Array:
@@ -117,9 +134,30 @@ def matmul(call: Call) -> Array:
     return activated(np.asarray(real), call["activation"])
 
 
+def matmul_integer(call: Call) -> Array:
+    """MatMulInteger of ONNX; a list of zero points has one for each row of the first and each column of the second operand."""
+    zero_points = [_zero_point(call, 2), _zero_point(call, 3)]
+    if zero_points[0].ndim == 1:
+        zero_points[0] = zero_points[0][:, None]
+    a, b = (call.raw(i).astype(np.int64) - zero_points[i] for i in (0, 1))
+    return np.asarray(a @ b)
+
+
+def einsum(call: Call) -> Array:
+    """Einsum of ONNX: products of whole steps, summed over the letters that the right side lacks."""
+    if all(tensor is not None and tensor.quantization is None for tensor in call.tensors):
+        return np.asarray(np.einsum(call["equation"].replace(" ", ""), *call.all_values()))
+    factors = [call.factor(index) for index in range(len(call.stored))]
+    total = np.einsum(call["equation"].replace(" ", ""), *(steps for steps, _ in factors))
+    return np.asarray(total * math.prod(float(scale) for _, scale in factors))
+
+
 FUNCTIONS: dict[str, Function] = {
     "Conv": conv,
+    "ConvInteger": conv_integer,
     "ConvTranspose": conv_transpose,
     "Gemm": gemm,
     "MatMul": matmul,
+    "MatMulInteger": matmul_integer,
+    "Einsum": einsum,
 }

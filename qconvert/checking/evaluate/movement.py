@@ -154,10 +154,22 @@ def gather_nd(call: Call) -> Array:
 _REDUCTIONS = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
+def _elements(call: Call) -> tuple[Array, ...]:
+    """The place in the data that each element of the indices names: its own, but for the operator's axis."""
+    indices = call.raw(1).astype(np.int64)
+    at: list[Array] = list(np.indices(indices.shape))
+    at[call["axis"]] = indices
+    return tuple(at)
+
+
 def scatter_nd(call: Call) -> Result:
-    """ScatterND of ONNX; quantized values that meet at one index are added as real values."""
-    data, indices, updates = call.raw(), call.raw(1).astype(np.int64), call.raw(2)
-    at, reduction = tuple(np.moveaxis(indices, -1, 0)), call["reduction"]
+    """ScatterND of ONNX."""
+    return _scattered(call, tuple(np.moveaxis(call.raw(1).astype(np.int64), -1, 0)))
+
+
+def _scattered(call: Call, at: tuple[Array, ...]) -> Result:
+    """The data with updates at some places; quantized values that meet at one place are added as real values."""
+    data, updates, reduction = call.raw(), call.raw(2), call["reduction"]
     if reduction == "add" and call.quantization() is not None:
         zero = int(call.real_zero())
         total = data.astype(np.int64)
@@ -190,6 +202,12 @@ def range_(call: Call) -> Array:
     return np.asarray(start + np.arange(count) * delta)
 
 
+def trilu(call: Call) -> Array:
+    """Trilu of ONNX: the upper or lower triangle of matrices, from the k-th diagonal on."""
+    (k,) = call.ints(1) if call.has(1) else [0]
+    return np.triu(call.raw(), k) if call["upper"] else np.tril(call.raw(), k)
+
+
 FUNCTIONS: dict[str, Function] = {
     "Reshape": reshape,
     "Squeeze": lambda call: np.squeeze(call.raw(), tuple(call.ints(1))),
@@ -210,6 +228,9 @@ FUNCTIONS: dict[str, Function] = {
     "Gather": gather,
     "GatherND": gather_nd,
     "ScatterND": scatter_nd,
+    "GatherElements": lambda call: np.asarray(call.raw()[_elements(call)]),
+    "ScatterElements": lambda call: _scattered(call, _elements(call)),
+    "Trilu": trilu,
     "OneHot": one_hot,
     "NonZero": lambda call: np.array(np.nonzero(call.values())),
     "Shape": lambda call: np.array(call.raw().shape, numpy_dtype(call.results[0].dtype)),

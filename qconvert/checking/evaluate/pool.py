@@ -26,14 +26,30 @@ from qconvert.graph import Array
 __all__ = ["FUNCTIONS"]
 
 
-def _windows(call: Call, values: Array, fill: Any) -> Array:
-    """Channels-last values as [N, *output sizes, C, *kernel], padded with `fill`."""
+def _windows(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
+    """Channels-last values as [N, *output sizes, C, *kernel].
+
+    Padding has the value `pad`, or `fill` if there is none; what ceil_mode lets hang over behind it has `fill`.
+    """
     kernel = tuple(call["kernel_shape"])
-    pads = padding(call, values.shape[1:-1], kernel, (1,) * len(kernel))
-    padded = np.pad(values, [(0, 0), *pads, (0, 0)], constant_values=fill)
-    axes = tuple(range(1, 1 + len(kernel)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=axes)
-    return windows[(slice(None), *(slice(None, None, stride) for stride in call["strides"]))]
+    given: Any = call.op.attributes.get("dilations")  # AveragePool has none
+    dilations = tuple(given or (1,) * len(kernel))
+    pads = padding(call, values.shape[1:-1], kernel, dilations)
+    values = np.pad(values, [(0, 0), *pads, (0, 0)], constant_values=fill if pad is None else pad)
+    reach = [(taps - 1) * dilation + 1 for taps, dilation in zip(kernel, dilations, strict=True)]
+    over = [0] * len(kernel)
+    if call["ceil_mode"]:
+        over = [_overhang(*each) for each in zip(values.shape[1:-1], reach, call["strides"], pads, strict=True)]
+    values = np.pad(values, [(0, 0), *((0, extra) for extra in over), (0, 0)], constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(values, reach, axis=tuple(range(1, 1 + len(kernel))))
+    starts = tuple(slice(None, None, stride) for stride in call["strides"])
+    return windows[(slice(None), *starts, slice(None), *(slice(None, None, dilation) for dilation in dilations))]
+
+
+def _overhang(size: int, reach: int, stride: int, pads: tuple[int, int]) -> int:
+    """Elements that a last window needs behind a padded size; it must start on data or on the padding in front."""
+    start = -(-(size - reach) // stride) * stride
+    return max(start + reach - size, 0) if start < size - pads[1] else 0
 
 
 def max_pool(call: Call) -> Array:
@@ -46,11 +62,14 @@ def max_pool(call: Call) -> Array:
 
 
 def average_pool(call: Call) -> Result:
-    """AveragePool that does not count padding; `ties` rounds x.5 of the stored integers where both sides have one quantization."""
+    """AveragePool of ONNX, where only the padding that `pads` names may count.
+
+    `ties` rounds x.5 of the stored integers where both sides have one quantization.
+    """
     data, quantization = channels_last(call, call.raw()), call.quantization()
     axes = tuple(range(-len(call["kernel_shape"]), 0))
     ones = np.ones((1, *data.shape[1:-1], 1), np.int64)
-    count = _windows(call, ones, 0).sum(axis=axes)
+    count = _windows(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
     if quantization is None:
         total = _windows(call, data.astype(np.float64), 0.0).sum(axis=axes)
         return activated(channels_first(call, total / count), call["activation"])
@@ -65,6 +84,19 @@ def average_pool(call: Call) -> Result:
     stored_average = average(total + (zero_point - zero) * count, count) + zero
     stored = saturate(channels_first(call, stored_average), call.results[0].dtype)
     return ExactResult(real, activated_stored(call, stored))
+
+
+def global_average_pool(call: Call) -> Array:
+    """GlobalAveragePool of ONNX: the mean over all spatial dimensions."""
+    steps, scale = call.factor(0)
+    axes = tuple(spatial_axes(call, steps.ndim))
+    return np.asarray(steps.mean(axis=axes, keepdims=True) * scale)
+
+
+def global_max_pool(call: Call) -> Array:
+    """GlobalMaxPool of ONNX: the largest stored value over all spatial dimensions."""
+    data = call.raw()
+    return np.asarray(data.max(axis=tuple(spatial_axes(call, data.ndim)), keepdims=True))
 
 
 def resize(call: Call) -> Array:
@@ -120,4 +152,10 @@ def _interpolate(values: Array, axis: int, numerators: Array, denominator: int) 
     return np.asarray(below * (denominator - weight) + above * weight)
 
 
-FUNCTIONS: dict[str, Function] = {"MaxPool": max_pool, "AveragePool": average_pool, "Resize": resize}
+FUNCTIONS: dict[str, Function] = {
+    "MaxPool": max_pool,
+    "AveragePool": average_pool,
+    "GlobalAveragePool": global_average_pool,
+    "GlobalMaxPool": global_max_pool,
+    "Resize": resize,
+}

@@ -47,6 +47,23 @@ def reduce_mean(call: Call) -> Array:
     return np.asarray(total / count * scale)
 
 
+def reduce_l1(call: Call) -> Array:
+    """ReduceL1 of ONNX: the sum of absolute values."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    return np.asarray(np.abs(steps).sum(**_axes(call)) * scale)
+
+
+def reduce_sum_square(call: Call) -> Array:
+    """ReduceSumSquare of ONNX: the sum of squares."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    return np.asarray(np.square(steps).sum(**_axes(call)) * (scale * scale))
+
+
+def reduce_log_sum_exp(call: Call) -> Array:
+    """ReduceLogSumExp of ONNX, log(sum(exp(x))), with the largest value taken out so that nothing overflows."""
+    return np.asarray(np.logaddexp.reduce(call.values().astype(np.float64), **_axes(call)))
+
+
 def cumulative_sum(call: Call) -> Array:
     """CumSum of ONNX, with its exclusive and reverse forms."""
     steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
@@ -76,6 +93,11 @@ FUNCTIONS: dict[str, Function] = {
     "ReduceMean": reduce_mean,
     "ReduceSum": reduce_sum,
     "ReduceProd": lambda call: np.asarray(call.values().prod(**_axes(call))),
+    "ReduceL1": reduce_l1,
+    "ReduceL2": lambda call: np.sqrt(reduce_sum_square(call)),
+    "ReduceSumSquare": reduce_sum_square,
+    "ReduceLogSum": lambda call: np.log(reduce_sum(call)),
+    "ReduceLogSumExp": reduce_log_sum_exp,
     "ReduceMax": _of_stored(np.max),
     "ReduceMin": _of_stored(np.min),
     "ReduceAny": _of_stored(np.any),

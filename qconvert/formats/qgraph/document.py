@@ -31,8 +31,8 @@ __all__ = ["STORED_AS", "VERSION", "data_keys", "from_document", "to_document"]
 
 VERSION = 1
 
-#: Types that safetensors lacks -> the one-byte type that stores them, one element a byte.
-STORED_AS = {"int2": "int8", "int4": "int8", "uint4": "uint8"}
+#: Types that safetensors lacks -> the one-byte type that stores them, one element a byte; a float4e2m1 as its four bits.
+STORED_AS = {"int2": "int8", "uint2": "uint8", "int4": "int8", "uint4": "uint8", "float4e2m1": "uint8"}
 
 _MOST_ELEMENTS = 2**40
 _MAX_RANK = 64
@@ -253,7 +253,7 @@ def _tensor(item: Any, at: str, constants: Mapping[str, Array]) -> Tensor:
     if dtype not in DTYPES:
         _fail(f"{at}.dtype", f"there is no type {dtype!r}")
     shape = _shape(fields["shape"], f"{at}.shape")
-    quantization = _quantization(fields["quantization"], f"{at}.quantization") if "quantization" in fields else None
+    quantization = _quantization(fields["quantization"], f"{at}.quantization", shape) if "quantization" in fields else None
     data = None
     if "strings" in fields:
         data = _strings(fields["strings"], f"{at}.strings", dtype, shape)
@@ -284,21 +284,34 @@ def _strings(value: Any, at: str, dtype: str, shape: Shape | None) -> Array:
 
 def _typed(array: Array, dtype: str, shape: Shape | None, at: str) -> Array:
     """The stored array as the tensor's type, without a copy."""
-    if dtype == "string" or array.dtype != numpy_dtype(STORED_AS.get(dtype, dtype)) or array.shape != shape:
+    if dtype in ("string", "unknown") or array.dtype != numpy_dtype(STORED_AS.get(dtype, dtype)) or array.shape != shape:
         _fail(at, f"the array is {array.dtype} of shape {array.shape}, the tensor {dtype} of shape {shape}")
     if dtype not in STORED_AS:
         return array
-    low, high = integer_range(dtype)
+    low, high = (0, 15) if dtype == "float4e2m1" else integer_range(dtype)
     if array.size and not (low <= array.min() and array.max() <= high):
         _fail(at, f"the array holds values outside {dtype}")
     return array.view(numpy_dtype(dtype))
 
 
-def _quantization(value: Any, at: str) -> Quantization:
+def _quantization(value: Any, at: str, shape: Shape | None) -> Quantization:
     fields = _object(value, at, {"scale", "zero_point"}, {"axis", "block_size"})
     with np.errstate(over="ignore"):
         scale = np.array(_list(fields["scale"], f"{at}.scale", _number), np.float32)
     zero_point = np.array(_list(fields["zero_point"], f"{at}.zero_point", _integer), np.int64)
     axis = fields.get("axis")
     axis = None if axis is None else _integer(axis, f"{at}.axis", 0)
-    return Quantization(scale, zero_point, axis, _integer(fields.get("block_size", 0), f"{at}.block_size", 0))
+    block_size = _integer(fields.get("block_size", 0), f"{at}.block_size", 0)
+    if block_size and axis is not None:
+        blocks = _block_shape(shape, axis, block_size, at)
+        if scale.size != math.prod(blocks) or zero_point.size != scale.size:
+            _fail(at, f"{scale.size} scales and {zero_point.size} zero points are not one for each block, {blocks}")
+        scale, zero_point = scale.reshape(blocks), zero_point.reshape(blocks)
+    return Quantization(scale, zero_point, axis, block_size)
+
+
+def _block_shape(shape: Shape | None, axis: int, block_size: int, at: str) -> tuple[int, ...]:
+    """The shape of the scales of a tensor: its own, but for `axis`, which has one for each block."""
+    if shape is None or axis >= len(shape) or any(isinstance(size, str) for size in shape):
+        _fail(at, f"blocks along axis {axis} need a tensor with that axis and with sizes that are known, not {shape}")
+    return tuple(-(-int(size) // block_size) if i == axis else int(size) for i, size in enumerate(shape))

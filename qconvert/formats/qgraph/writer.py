@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.errors import FileAccessError, OptionError, UnsupportedError
 from qconvert.formats.qgraph.document import STORED_AS, data_keys, to_document
-from qconvert.graph import Graph
+from qconvert.graph import Array, Graph
 
 __all__ = ["write"]
 
@@ -27,7 +27,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     Raises:
         FileAccessError: the file cannot be written.
         OptionError: an ONNX opset is asked for.
-        UnsupportedError: a constant string is no text.
+        UnsupportedError: a constant string is no text, or a constant's type is unknown.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -38,8 +38,9 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     for name, key in data_keys(graph).items():
         tensor = graph[name]
         assert tensor.data is not None
-        stored = tensor.data.astype(STORED_AS[tensor.dtype]) if tensor.dtype in STORED_AS else tensor.data
-        arrays[key] = np.asarray(stored, order="C")
+        if tensor.dtype == "unknown":
+            raise UnsupportedError("a constant of an unknown type cannot be stored", where=f"tensor {name!r}")
+        arrays[key] = np.asarray(_stored(tensor.dtype, tensor.data), order="C")
     for tensor in graph.constants():
         if tensor.dtype == "string" and not all(isinstance(value, str) for value in tensor.data.flat):  # type: ignore[union-attr]
             raise UnsupportedError("constant strings that are no text cannot be stored", where=f"tensor {tensor.name!r}")
@@ -49,3 +50,10 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
         save_file(arrays, path, metadata={"qgraph": json.dumps(document, allow_nan=False)})
     except SafetensorError as error:
         raise FileAccessError(f"cannot be written: {error}", file=str(path)) from error
+
+
+def _stored(dtype: str, data: Array) -> Array:
+    """The data in a type that safetensors has."""
+    if dtype == "float4e2m1":
+        return data.view(np.uint8) & np.uint8(15)
+    return data.astype(STORED_AS[dtype]) if dtype in STORED_AS else data

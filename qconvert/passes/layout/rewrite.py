@@ -26,9 +26,7 @@ def permuted_tensor(tensor: Tensor, perm: Sequence[int]) -> Tensor:
 
 
 def permuted_quantization(quantization: Quantization | None, perm: Sequence[int]) -> Quantization | None:
-    if quantization is None or quantization.axis is None:
-        return quantization
-    return quantization.with_axis(list(perm).index(quantization.axis))
+    return None if quantization is None else quantization.transposed(perm)
 
 
 def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant: Constants) -> Op:
@@ -64,9 +62,19 @@ def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants) 
     data, quantization = tensor.data, tensor.quantization
     missing = len(perm) - data.ndim
     if quantization is not None and quantization.axis is not None:
-        quantization = quantization.with_axis(list(perm).index(quantization.axis + missing))
+        quantization = _ranked(quantization, missing).transposed(perm)
     full = data.reshape((1,) * missing + data.shape)
     return constant(name, "transposed", full.transpose(perm), quantization)
+
+
+def _ranked(quantization: Quantization, missing: int) -> Quantization:
+    """The quantization of the tensor with `missing` dimensions of size 1 in front."""
+    assert quantization.axis is not None
+    moved = quantization.with_axis(quantization.axis + missing)
+    if not quantization.block_size:
+        return moved
+    shape = (1,) * missing + quantization.scale.shape
+    return replace(moved, scale=quantization.scale.reshape(shape), zero_point=quantization.zero_point.reshape(shape))
 
 
 def _values(graph: Graph, name: str) -> Array:

@@ -22,10 +22,15 @@ _ELEMENTWISE = frozenset((
     "Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "FloorDiv", "FloorMod", "SquaredDifference", "PRelu", "Equal",
     "NotEqual", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Where", "Abs", "Neg", "Exp", "Log",
     "Sqrt", "Rsqrt", "Square", "Sin", "Cos", "Round", "Floor", "Ceil", "Sign", "Relu", "HardSwish", "Sigmoid", "Tanh",
-    "Clip", "LeakyRelu", "Elu", "Gelu", "Not", "Identity", "Reinterpret", "Cast", "Quantize", "Dequantize", "Requantize",
+    "Xor", "Reciprocal", "Erf", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Softplus", "Softsign", "Mish", "IsNaN",
+    "IsInf", "Celu", "Selu", "ThresholdedRelu", "HardSigmoid", "Clip", "LeakyRelu", "Elu", "Gelu", "Not", "Identity",
+    "Reinterpret", "Cast", "Quantize", "Dequantize", "Requantize",
 ))  # fmt: skip
 _AXIS = frozenset(["Concat", "Split", "Softmax", "LogSoftmax", "LpNormalization", "CumSum", "TopK"])
-_REDUCE = frozenset(["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceAny", "ReduceAll"])
+_REDUCE = frozenset((
+    "ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceAny", "ReduceAll", "ReduceL1", "ReduceL2",
+    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+))  # fmt: skip
 
 
 class Role(Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import mmap
@@ -37,42 +38,59 @@ scales = st.floats(2.0**-126, 2.0**60, width=32)
 
 @st.composite
 def constants(draw: st.DrawFn, name: str) -> Tensor:
-    """A constant of any type, with any bits, quantized per tensor or per axis if its type allows it."""
-    dtype = draw(st.sampled_from(DTYPES))
+    """A constant of any type, with any bits, quantized per tensor, per axis or in blocks if its type allows it."""
+    dtype = draw(st.sampled_from([dtype for dtype in DTYPES if dtype != "unknown"]))
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
     count = math.prod(shape)
     if dtype == "string":
         values = draw(st.lists(texts, min_size=count, max_size=count))
         return Tensor(name, dtype, shape, np.array([*values, None], object)[:-1].reshape(shape))
-    if dtype in ("int2", "int4", "uint4", "bool"):
+    if dtype == "float4e2m1":
+        bits = draw(st.lists(st.integers(0, 15), min_size=count, max_size=count))
+        data = np.array(bits, np.uint8).view(numpy_dtype(dtype)).reshape(shape)
+    elif dtype in ("int2", "uint2", "int4", "uint4", "bool"):
         low, high = (0, 1) if dtype == "bool" else integer_range(dtype)
         listed = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
-        data = np.array(listed, np.int8).astype(numpy_dtype(dtype)).reshape(shape)
+        data = np.array(listed, np.int64).astype(numpy_dtype(dtype)).reshape(shape)
     else:
         size = count * numpy_dtype(dtype).itemsize
         data = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), numpy_dtype(dtype)).reshape(shape)
-    quantization = None
-    if "int" in dtype and draw(st.booleans()):
-        axes = [axis for axis, length in enumerate(shape) if length]
-        axis = draw(st.sampled_from(axes)) if axes and draw(st.booleans()) else None
-        number = 1 if axis is None else shape[axis]
-        low, high = integer_range(dtype)
-        points = draw(st.lists(st.integers(low, min(high, 2**63 - 1)), min_size=number, max_size=number))
-        scale = draw(st.lists(scales, min_size=number, max_size=number))
-        quantization = Quantization(np.array(scale, np.float32), np.array(points, np.int64), axis)
+    may_be_quantized = "int" in dtype or dtype.startswith(("float4", "float8"))
+    quantization = draw(quantizations(dtype, shape)) if may_be_quantized and draw(st.booleans()) else None
     return Tensor(name, dtype, shape, data, quantization)
+
+
+@st.composite
+def quantizations(draw: st.DrawFn, dtype: str, shape: tuple[int, ...]) -> Quantization:
+    """Sound parameters for a tensor of a type and shape."""
+    axes = [axis for axis, length in enumerate(shape) if length]
+    axis = draw(st.sampled_from(axes)) if axes and draw(st.booleans()) else None
+    wanted, block_size = (1,) if axis is None else (shape[axis],), 0
+    if axis is not None and all(shape) and draw(st.booleans()):
+        block_size = draw(st.integers(1, 4))
+        wanted = tuple(-(-size // block_size) if i == axis else size for i, size in enumerate(shape))
+    number = math.prod(wanted)
+    low, high = integer_range(dtype) if "int" in dtype else (0, 0)
+    points = draw(st.lists(st.integers(low, min(high, 2**63 - 1)), min_size=number, max_size=number))
+    scale = draw(st.lists(scales, min_size=number, max_size=number))
+    return Quantization(np.array(scale, np.float32).reshape(wanted), np.array(points, np.int64).reshape(wanted), axis, block_size)
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     """Constants that are graph outputs, and a chain of operators with attributes of every sort on a symbolic input."""
-    listed = draw(st.lists(names, min_size=3, max_size=7, unique=True))
+    listed = draw(st.lists(names, min_size=4, max_size=8, unique=True))
     tensors = [Tensor(name, "float32", ("batch", 3)) for name in listed[:3]]
-    tensors += [draw(constants(name)) for name in listed[3:]]
+    tensors.append(Tensor(listed[3], draw(st.sampled_from(DTYPES)), None))
+    tensors += [draw(constants(name)) for name in listed[4:]]
+    payload = base64.b64encode(draw(st.binary(max_size=9))).decode()
+    opaque: dict[str, Any] = {"format": "onnx", "domain": draw(texts), "op_type": draw(texts), "version": draw(st.integers(0, 99))}
+    opaque |= {"payload": payload, "captures": tuple(draw(st.lists(texts, max_size=2)))}
     alpha = draw(st.floats(allow_nan=False, allow_infinity=False))
     ops = (
         Op("LeakyRelu", (listed[0],), (listed[1],), {"alpha": alpha}, draw(texts)),
         Op("Transpose", (listed[1],), (listed[2],), {"perm": (0, 1)}),
+        Op("Opaque", (listed[2], "", listed[0]), ("", listed[3]), opaque),
     )
     return Graph(
         name=draw(texts),
@@ -164,6 +182,9 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     odd = Graph("g", {"k": Tensor("k", "string", (1,), np.array([b"x"], object))}, (), (), ("k",))
     with pytest.raises(UnsupportedError, match="no text"):
         write(odd, tmp_path / "g.qgraph", {})
+    unknown = Graph("g", {"k": Tensor("k", "unknown", (1,), np.array([None], object))}, (), (), ("k",))
+    with pytest.raises(UnsupportedError, match="a constant of an unknown type"):
+        write(unknown, tmp_path / "g.qgraph", {})
     with pytest.raises(QConvertError, match="cannot be written"):
         write(sample(), tmp_path / "absent" / "g.qgraph", {})
 
@@ -283,6 +304,14 @@ DOCUMENTS: list[tuple[Callable[[Any, Any], None], Any, str, str]] = [
     (at("tensors", 0, "quantization", "scale"), ["1"], "tensors[0].quantization.scale[0]", "is text, not a number"),
     (at("tensors", 0, "quantization", "zero_point"), [2**63], "tensors[0].quantization.zero_point[0]", "outside"),
     (at("tensors", 0, "quantization", "axis"), -1, "tensors[0].quantization.axis", "is -1"),
+    (at("tensors", 1, "quantization"), {"scale": [1] * 3, "zero_point": [0] * 3, "axis": 0, "block_size": 512},
+     "tensors[1].quantization", "3 scales and 3 zero points are not one for each block, (2, 1024)"),
+    (at("tensors", 1, "quantization"), {"scale": [1] * 3, "zero_point": [0] * 3, "axis": 2, "block_size": 512},
+     "tensors[1].quantization", "blocks along axis 2 need a tensor with that axis"),
+    (at("tensors", 0, "quantization"), {"scale": [1] * 3, "zero_point": [0] * 3, "axis": 1, "block_size": 512},
+     "tensors[0].quantization", "sizes that are known, not ('n', 1024)"),
+    (at("tensors", 4, "dtype"), "unknown", "tensors[4].data", "the array is int8"),
+    (at("tensors", 4, "dtype"), "float4e2m1", "tensors[4].data", "the array is int8"),
 ]  # fmt: skip
 
 
