@@ -87,11 +87,19 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named rewriting: (graph, target, options of its own) -> the new graph and, in words, what was changed."""
+    """A named rewriting: (graph, target, options of its own) -> the new graph and, in words, what was changed.
+
+    Attributes:
+        name: as in `--passes`.
+        summary: one line for `qconvert passes`.
+        run: the function; its target is None where a conversion has none.
+        exact: whether every output stays the same, bit for bit; if not, what was changed says by how much.
+    """
 
     name: str
     summary: str
     run: Callable[..., tuple[Graph, tuple[str, ...]]]
+    exact: bool = True
 
 
 class Hooks:

@@ -1,0 +1,60 @@
+"""fold_constants: operators on constants are replaced by their results. Exact: only where every runtime gives the same bits.
+
+What can be folded, and up to which size, is in folding.py. Numbers that a Dequantize of constants gives stay computed at run time:
+that is how weights are stored in few bits, and folding it would store them as floats.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.passes.folding import evaluate_constant
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Folds in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay."""
+    values: dict[str, Array] = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
+    unpacked: set[str] = set()  # real numbers that a Dequantize of constants gives
+    folded: set[int] = set()
+    for op in graph.ops:
+        found = None if set(op.outputs) & set(graph.outputs) else _evaluated(graph, op, values)
+        if found is None:
+            continue
+        values.update({name: value for name, value in zip(op.outputs, found, strict=True) if name})
+        folded.add(id(op))
+        if op.kind == "Dequantize" or (op.kind != "Quantize" and unpacked.intersection(op.inputs)):
+            unpacked.update(op.outputs)
+    kept = _kept(graph, folded, unpacked)
+    results = [name for op in graph.ops if id(op) in folded and not unpacked.intersection(op.outputs) for name in op.outputs if name]
+    if len(kept) == len(graph.ops):
+        return graph, ()
+    changed = graph.evolve(tensors=[_constant(graph[name], values[name]) for name in results], ops=kept)
+    gone = Counter(op.kind for op in graph.ops) - Counter(op.kind for op in kept)
+    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(gone.items()))
+    return changed, (f"{sum(gone.values())} operators on constants are replaced by their results ({listed})",)
+
+
+def _evaluated(graph: Graph, op: Op, values: dict[str, Array]) -> list[Array] | None:
+    if op.kind != "Shape" and (not op.inputs or any(name and name not in values for name in op.inputs)):
+        return None
+    return evaluate_constant(op, graph.tensors, [values.get(name) for name in op.inputs])
+
+
+def _kept(graph: Graph, folded: set[int], unpacked: set[str]) -> list[Op]:
+    """Operators that are not folded, and those that unpack what one of them reads."""
+    wanted: set[str] = set(graph.outputs)
+    kept = []
+    for op in reversed(graph.ops):
+        if id(op) not in folded or (unpacked.intersection(op.outputs) and wanted.intersection(op.outputs)):
+            kept.append(op)
+            wanted.update(op.inputs)
+    return kept[::-1]
+
+
+def _constant(tensor: Tensor, data: Array) -> Tensor:
+    return replace(tensor, data=data, shape=data.shape)
