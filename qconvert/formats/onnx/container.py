@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.onnx.verify import verify
+from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
 if TYPE_CHECKING:
     import onnx_ir
 
-__all__ = ["open_model"]
+__all__ = ["external_files", "open_model", "parse_model"]
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -26,8 +28,8 @@ _LARGEST_PROTOBUF = 2**31 - 1
 def open_model(path: Path) -> onnx_ir.Model:
     """The model of an .onnx file, ready to be read.
 
-    Constants are lazy: external ones are views on the memory-mapped file. Functions are inlined, constants that are listed as
-    inputs too (IR version < 4) are constants alone, and nodes are in an order in which they can run.
+    Large constants, external ones and those in the file itself, are views on memory-mapped files. Functions are inlined, constants
+    that are listed as inputs too (IR version < 4) are constants alone, and nodes are in an order in which they can run.
 
     Args:
         path: the file; external data lie beside it.
@@ -37,13 +39,18 @@ def open_model(path: Path) -> onnx_ir.Model:
         InvalidModelError: it is no ONNX file, is damaged, or its external data do not fit.
         UnsupportedError: it holds something that is not covered at all.
     """
-    proto = _parsed(map_file(path))
+    return parse_model(map_file(path), path.parent)
+
+
+def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull)) -> onnx_ir.Model:
+    """The model in `data`; see open_model(). By default there is no folder that external data could lie in."""
+    proto = _parsed(data)
     try:
-        verify(proto, path.parent)
+        verify(proto, folder, len(data))
     except UnicodeDecodeError as error:  # onnx.proto has proto2 strings, which are decoded when they are looked at
         raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}") from error
     model = _deserialized(proto)
-    _map_constants(model, path.parent)
+    _map_constants(model, folder, data)
     _drop_constant_inputs(model)
     _inline_functions(model)
     model.graph.sort()
@@ -51,8 +58,31 @@ def open_model(path: Path) -> onnx_ir.Model:
     return model
 
 
-def _parsed(data: mmap.mmap) -> Any:
-    """The onnx.ModelProto in `data`."""
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files beside an .onnx file that hold constants of it, in the order in which it names them.
+
+    Raises:
+        QConvertError: as open_model().
+    """
+    data = map_file(path)
+    if data.find(b"location") < 0:
+        return ()
+    names: dict[str, None] = {}
+    waiting = [_parsed(data)]
+    while waiting:
+        message = waiting.pop()
+        if message.DESCRIPTOR.name == "TensorProto":
+            if message.data_location == message.EXTERNAL:
+                names.update((entry.value, None) for entry in message.external_data if entry.key == "location")
+            continue
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                waiting += value if isinstance(value, Iterable) else [value]
+    return tuple(path.parent / name for name in names if name != OWN_FILE)
+
+
+def _parsed(data: mmap.mmap | bytes) -> Any:
+    """The onnx.ModelProto in `data`, large constants left out as wire.py says."""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
@@ -60,8 +90,7 @@ def _parsed(data: mmap.mmap) -> Any:
         remedy = "Save it with external data (onnx.save_model(…, save_as_external_data=True))."
         raise InvalidModelError("the file is above 2 GB, the limit of a protobuf", remedy=remedy)
     try:
-        with memoryview(data) as view:
-            return ModelProto.FromString(view)
+        return ModelProto.FromString(without_large_constants(data))
     except DecodeError as error:
         deep = "MaxDepth" in str(error)
         reason = "its graphs are nested too deeply" if deep else "this is no ONNX file, or it is cut off or damaged"
@@ -83,11 +112,11 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "")[:300] or type(error).__name__
 
 
-def _map_constants(model: onnx_ir.Model, folder: Path) -> None:
+def _map_constants(model: onnx_ir.Model, folder: Path, data: mmap.mmap | bytes) -> None:
     """Replaces external tensors by views on one mapping a file; onnx_ir maps the whole file once for each tensor."""
     import onnx_ir
 
-    files: dict[Path, mmap.mmap] = {}
+    files: dict[str, mmap.mmap | bytes] = {OWN_FILE: data}
     graphs = [model.graph, *model.graph.subgraphs(), *(graph for f in model.functions.values() for graph in (f.graph, *f.subgraphs()))]
     for graph in graphs:
         for value in graph.initializers.values():
@@ -102,19 +131,18 @@ def _map_constants(model: onnx_ir.Model, folder: Path) -> None:
                     node.attributes[name] = onnx_ir.AttrTensors(name, items)
 
 
-def _mapped(tensor: onnx_ir.ExternalTensor, folder: Path, files: dict[Path, mmap.mmap]) -> Any:
+def _mapped(tensor: onnx_ir.ExternalTensor, folder: Path, files: dict[str, mmap.mmap | bytes]) -> Any:
     import onnx_ir
 
-    shape, dtype = tensor.shape.numpy(), tensor.dtype
+    shape, dtype, location = tensor.shape.numpy(), tensor.dtype, str(tensor.location)
     if tensor.size == 0:
         return onnx_ir.Tensor(np.zeros(shape, dtype.numpy()), dtype=dtype, name=tensor.name)
-    place = folder / str(tensor.location)
-    if place not in files:
-        files[place] = map_file(place)
+    if location not in files:
+        files[location] = map_file(folder / location)
     packed = dtype.bitwidth < 8
     kind = np.dtype(np.uint8) if packed else dtype.numpy().newbyteorder("<")
     count = (tensor.size * dtype.bitwidth + 7) // 8 if packed else tensor.size
-    data = np.frombuffer(files[place], kind, count, tensor.offset or 0)
+    data = np.frombuffer(files[location], kind, count, tensor.offset or 0)
     if packed:
         return onnx_ir.PackedTensor(data, dtype, shape=tensor.shape, name=tensor.name)
     return onnx_ir.Tensor(data.reshape(shape), dtype=dtype, name=tensor.name)
@@ -146,8 +174,10 @@ def _inline_functions(model: onnx_ir.Model) -> None:
 
 def _infer_shapes(model: onnx_ir.Model) -> None:
     """Fills in shapes and types where onnx can; a model that it cannot infer keeps those that the file gives."""
-    from onnx_ir.passes.common import ShapeInferencePass
+    from onnx_ir.passes.common import LiftConstantsToInitializersPass, ShapeInferencePass
 
+    # inference works on a copy of the model, but without its large initializers
+    LiftConstantsToInitializersPass(size_limit=256)(model)
     with _quiet("onnx_ir.passes.common.shape_inference"):
         ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
 

@@ -7,48 +7,32 @@ and functions do not call themselves. Afterwards a walk over the model takes tim
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.onnx.constants import BITS, STRING, check_constant
 
-__all__ = ["MAX_NODES", "external_place", "verify"]
+__all__ = ["MAX_NODES", "verify"]
 
 #: Nodes of all graphs and functions, and after all function calls are replaced by the functions' nodes.
 MAX_NODES = 1_000_000
 _MAX_DEPTH = 64
-_MAX_ELEMENTS = 2**40
 LOWEST_OPSET = 7
 
-#: TensorProto.DataType -> bits of an element in raw_data and external data (onnx.proto; below 8 bits packed without gaps).
-BITS = {
-    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
-    17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2, 27: 6, 28: 6,
-}  # fmt: skip
-STRING = 8
-#: TensorProto.DataType -> the field that holds the values if raw_data does not; all others use int32_data (onnx.proto).
-_FIELDS = {
-    1: "float_data", 14: "float_data", 7: "int64_data", STRING: "string_data", 11: "double_data", 15: "double_data",
-    12: "uint64_data", 13: "uint64_data",
-}  # fmt: skip
-_ALL_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
-_EXTERNAL = 1
 _GRAPH, _GRAPHS, _TENSOR, _TENSORS, _SPARSE, _SPARSES = 5, 10, 4, 9, 11, 12
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _FunctionId = tuple[str, str, str]
 
 
-def verify(model: Any, folder: Path) -> None:
+def verify(model: Any, folder: Path, own_size: int) -> None:
     """Checks a ModelProto.
 
     Args:
         model: an onnx.ModelProto.
         folder: where external data lie.
+        own_size: the bytes of the model's own file, in which large constants lie (wire.py).
 
     Raises:
         InvalidModelError: the model contradicts the specification; the error names the node or the tensor.
@@ -59,7 +43,7 @@ def verify(model: Any, folder: Path) -> None:
     functions = {_function_id(item): item for item in model.functions}
     if len(functions) != len(model.functions):
         raise InvalidModelError("a function is defined twice")
-    checker = _Checker(folder, functions)
+    checker = _Checker(folder, own_size)
     checker.opsets(model.opset_import, "the model", [node.domain for node in model.graph.node])
     checker.graph(model.graph, [], 1)
     for function in functions.values():
@@ -70,9 +54,9 @@ def verify(model: Any, folder: Path) -> None:
 class _Checker:
     """Walks graphs, nodes and tensors; `nodes` counts what it met."""
 
-    def __init__(self, folder: Path, functions: Mapping[_FunctionId, Any]) -> None:
+    def __init__(self, folder: Path, own_size: int) -> None:
         self.folder = folder
-        self.functions = functions
+        self.own_size = own_size
         self.nodes = 0
 
     def opsets(self, imports: Iterable[Any], owner: str, domains: Iterable[str]) -> None:
@@ -118,7 +102,7 @@ class _Checker:
             names.define(value.name, "an input")
         listed = set(names.defined)
         for tensor in graph.initializer:
-            self.tensor(tensor, f"constant {tensor.name!r}")
+            self._constant(tensor, f"constant {tensor.name!r}")
             if tensor.name in listed:  # IR version < 4 lists constants as inputs too
                 listed.discard(tensor.name)
             else:
@@ -170,41 +154,19 @@ class _Checker:
             if attribute.type in (_SPARSE, _SPARSES) or attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
                 raise UnsupportedError("sparse constants are not covered", where=where)
             if attribute.HasField("t"):
-                self.tensor(attribute.t, where)
+                self._constant(attribute.t, where)
             elif attribute.type == _TENSOR and not attribute.ref_attr_name:
                 raise InvalidModelError("holds no tensor", where=where)
             for tensor in attribute.tensors:
-                self.tensor(tensor, where)
+                self._constant(tensor, where)
             if attribute.HasField("g"):
                 yield attribute.g
             elif attribute.type == _GRAPH and not attribute.ref_attr_name:
                 raise InvalidModelError("holds no graph", where=where)
             yield from attribute.graphs
 
-    def tensor(self, tensor: Any, where: str) -> None:
-        """The data of a constant are as long as its dims and data type say."""
-        count = _element_count(tensor, where)
-        if tensor.data_location == _EXTERNAL:
-            external_place(tensor, self.folder, where)
-            return
-        filled = [name for name in _ALL_FIELDS if len(getattr(tensor, name))]
-        if tensor.HasField("raw_data"):
-            if tensor.data_type == STRING:
-                raise InvalidModelError("strings cannot be raw data", where=where)
-            if filled:
-                raise InvalidModelError(f"has both raw_data and {filled[0]}", where=where)
-            _require_length("raw_data holds {} bytes", len(tensor.raw_data), _byte_count(tensor.data_type, count), tensor, where)
-            return
-        field = _FIELDS.get(tensor.data_type, "int32_data")
-        for name in filled:
-            if name != field:
-                raise InvalidModelError(f"data type {tensor.data_type} is given in {name} instead of {field}", where=where)
-        expected = count
-        if tensor.data_type in (14, 15):  # complex: real and imaginary parts
-            expected = 2 * count
-        elif BITS.get(tensor.data_type, 8) in (2, 4):  # packed into bytes, one in each int32 (onnx.proto, int32_data)
-            expected = _byte_count(tensor.data_type, count)
-        _require_length(f"{field} holds {{}} values", len(getattr(tensor, field)), expected, tensor, where)
+    def _constant(self, tensor: Any, where: str) -> None:
+        check_constant(tensor, self.folder, self.own_size, where)
 
 
 class _Names:
@@ -243,87 +205,6 @@ def _check_type(value: Any, where: str) -> None:
                 if dim.HasField("dim_value") and dim.dim_value < 0:
                     dim.ClearField("dim_value")
         return
-
-
-def _element_count(tensor: Any, where: str) -> int:
-    if tensor.data_type != STRING and tensor.data_type not in BITS:
-        raise InvalidModelError(f"has the unknown data type {tensor.data_type}", where=where)
-    if any(size < 0 for size in tensor.dims):
-        raise InvalidModelError(f"has the negative size {min(tensor.dims)}", where=where)
-    if len(tensor.dims) > 64:  # numpy's limit, above that of any operator
-        raise InvalidModelError(f"has {len(tensor.dims)} dimensions", where=where)
-    if tensor.HasField("segment"):
-        raise InvalidModelError("is given in segments, which no runtime reads", where=where)
-    count = math.prod(tensor.dims)
-    # a size of 0 must not hide others that numpy cannot hold
-    if math.prod(size for size in tensor.dims if size) > _MAX_ELEMENTS:
-        raise InvalidModelError(f"has dims {list(tensor.dims)}, more than {_MAX_ELEMENTS:,} elements", where=where)
-    return count
-
-
-def _byte_count(data_type: int, count: int) -> int:
-    bits: int = BITS[data_type] * count
-    return (bits + 7) // 8
-
-
-def _require_length(text: str, found: int, expected: int, tensor: Any, where: str) -> None:
-    if found != expected:
-        raise InvalidModelError(f"{text.format(found)}, but dims {list(tensor.dims)} need {expected}", where=where)
-
-
-def external_place(tensor: Any, folder: Path, where: str) -> tuple[Path, int, int]:
-    """Where the data of an external tensor lie: (file, offset, length in bytes), all checked against the file system.
-
-    The location is a path relative to the model's folder and stays inside it (ONNX, docs/ExternalData.md); links are refused
-    too, since a model that one was given could point anywhere with them.
-    """
-    entries: dict[str, str] = {}
-    for entry in tensor.external_data:
-        if entries.setdefault(entry.key, entry.value) != entry.value:
-            raise InvalidModelError(f"says twice what its external data's {entry.key} is", where=where)
-    if tensor.data_type == STRING:
-        raise InvalidModelError("strings cannot be external data", where=where)
-    place = _regular_file(entries.get("location", ""), folder, where)
-    offset = _number(entries.get("offset", "0"), "offset", where)
-    expected = _byte_count(tensor.data_type, math.prod(tensor.dims))
-    length = _number(entries.get("length", str(expected)), "length", where)
-    if length != expected:
-        raise InvalidModelError(f"has {length} bytes of external data, but dims {list(tensor.dims)} need {expected}", where=where)
-    size = place.stat().st_size
-    if offset + length > size:
-        reason = f"its external data, bytes {offset} to {offset + length}, end behind the {size} bytes of {entries['location']!r}"
-        raise InvalidModelError(reason, where=where, remedy="The file may be cut off; fetch it again.")
-    return place, offset, length
-
-
-def _number(text: str, name: str, where: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise InvalidModelError(f"the {name} of its external data is {text[:40]!r}, no valid number", where=where)
-    return int(text)
-
-
-def _regular_file(location: str, folder: Path, where: str) -> Path:
-    parts = location.split("/")
-    if not location:
-        raise InvalidModelError("its external data have no location", where=where)
-    if location.startswith("/") or "\\" in location or "\0" in location or re.match(r"[A-Za-z]:", location):
-        raise InvalidModelError(f"its external data's location {location!r} is no relative path with slashes", where=where)
-    if ".." in parts:
-        raise InvalidModelError(f"its external data's location {location!r} leads out of the model's folder", where=where)
-    place = folder
-    for part in parts:
-        place = place / part
-        try:
-            mode = os.lstat(place).st_mode
-        except (OSError, ValueError) as error:
-            reason = f"its external data file {location!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-            raise InvalidModelError(reason, where=where, remedy="The file belongs beside the model.") from error
-        if stat.S_ISLNK(mode):
-            remedy = "Put the file itself beside the model."
-            raise InvalidModelError(f"its external data file {location!r} is a symbolic link", where=where, remedy=remedy)
-    if not stat.S_ISREG(mode):
-        raise InvalidModelError(f"its external data {location!r} is not a regular file", where=where)
-    return place
 
 
 def _check_order(nodes: Any, reads: list[set[str]]) -> None:

@@ -1,0 +1,179 @@
+"""Looks through the bytes of an .onnx file before they are parsed: counts, and leaves large constants where they are.
+
+A parser makes an object of about 100 bytes out of two, and copies every constant. Here the messages are counted and measured
+first, and the raw_data of large constants is cut out of what is parsed: such a constant becomes external data whose location is
+OWN_FILE, so that both kinds are views on a mapped file. The encoding is that of protobuf (https://protobuf.dev/programming-guides/encoding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from qconvert.errors import InvalidModelError
+
+__all__ = ["OWN_FILE", "without_large_constants"]
+
+#: The location of a constant that lies in the model's own file; no real path holds a NUL.
+OWN_FILE = "\0"
+#: Constants of fewer bytes are parsed as they are.
+_LARGE = 1024
+#: Messages that are entered, and bytes of those that are not (types and shapes of values, metadata). A model of 100,000 nodes has
+#: half a million and ten million.
+_MAX_MESSAGES, _MAX_BYTES = 4_000_000, 2**26
+#: Levels of messages; upb, protobuf's parser, stops at 100 as well. A subgraph takes three.
+_MAX_DEPTH = 99
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What a kind of message holds: tags of the fields to enter, of the other messages, and of raw_data (0 if it has none)."""
+
+    entered: Mapping[int, str]
+    counted: frozenset[int]
+    raw: int
+
+
+@cache
+def _messages() -> dict[str, _Message]:
+    """The messages of onnx.proto in which a TensorProto may lie."""
+    from onnx import ModelProto
+
+    children: dict[str, dict[int, str]] = {}
+    waiting = [ModelProto.DESCRIPTOR]
+    while waiting:
+        kind = waiting.pop()
+        if kind.name in children:
+            continue
+        nested = [field for field in kind.fields if field.message_type is not None]
+        children[kind.name] = {field.number << 3 | _BYTES: field.message_type.name for field in nested}
+        waiting += [field.message_type for field in nested]
+    leading = {"TensorProto"}
+    while True:
+        more = {name for name, fields in children.items() if leading.intersection(fields.values())} - leading
+        if not more:
+            break
+        leading |= more
+    raw = 9 << 3 | _BYTES  # TensorProto.raw_data
+    return {
+        name: _Message(
+            {tag: kind for tag, kind in children[name].items() if kind in leading},
+            frozenset(tag for tag, kind in children[name].items() if kind not in leading),
+            raw if name == "TensorProto" else 0,
+        )
+        for name in leading
+    }
+
+
+def without_large_constants(data: Any) -> bytes:
+    """The bytes of a ModelProto in which the raw_data of large constants is replaced by a reference to OWN_FILE.
+
+    Args:
+        data: the whole file, bytes or a mapping.
+
+    Raises:
+        InvalidModelError: it is no protobuf, is cut off, or holds more messages or levels than any model.
+    """
+    with memoryview(data) as view:
+        scanner = _Scanner(view)
+        scanner.message("ModelProto", 0, len(view), 1)
+        pieces, start = [], 0
+        for first, behind, replacement in scanner.edits:
+            pieces += [view[start:first].tobytes(), replacement]
+            start = behind
+        return b"".join([*pieces, view[start:].tobytes()])
+
+
+class _Scanner:
+    """Walks messages in the order of the file; `edits` are (first byte, byte behind, replacement)."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.edits: list[tuple[int, int, bytes]] = []
+        self.messages = 0
+        self.bytes = 0
+        self.kinds = _messages()
+
+    def message(self, name: str, position: int, end: int, depth: int) -> int:
+        """Scans one message; returns by how many bytes it grows (below zero where something is cut out)."""
+        self.messages += 1
+        if self.messages > _MAX_MESSAGES or self.bytes > _MAX_BYTES:
+            raise InvalidModelError("the file holds more nodes, attributes or constants than any model")
+        if depth > _MAX_DEPTH:
+            raise InvalidModelError("its graphs are nested too deeply")
+        kind, view, growth = self.kinds[name], self.view, 0
+        while position < end:
+            start = position
+            tag = view[position]
+            position += 1
+            if tag >= 128:
+                tag, position = self.varint(start, end)
+            wire = tag & 7
+            if wire == _BYTES:
+                length_at = position
+                length, position = self.varint(position, end)
+                behind = position + length
+                if behind > end:
+                    raise _damaged(start)
+                if tag in kind.entered:
+                    slot = len(self.edits)
+                    self.edits.append((0, 0, b""))
+                    grown = self.message(kind.entered[tag], position, behind, depth + 1)
+                    if grown:
+                        written = _varint(length + grown)
+                        self.edits[slot] = (length_at, position, written)
+                        growth += grown + len(written) - (position - length_at)
+                    else:
+                        self.edits.pop()
+                elif tag == kind.raw and length >= _LARGE:
+                    reference = _reference(position, length)
+                    self.edits.append((start, behind, reference))
+                    growth += len(reference) - (behind - start)
+                elif tag in kind.counted:
+                    self.bytes += length + 2
+                position = behind
+            elif wire == _VARINT:
+                position = self.varint(position, end)[1]
+            elif wire in (_FIXED32, _FIXED64):
+                position += 4 if wire == _FIXED32 else 8
+            else:
+                raise _damaged(start)
+        if position > end:
+            raise _damaged(end)
+        return growth
+
+    def varint(self, position: int, end: int) -> tuple[int, int]:
+        """A number in base 128, lowest digits first, and the position behind it."""
+        value = shift = 0
+        for place in range(position, min(end, position + 10)):
+            byte = self.view[place]
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value, place + 1
+            shift += 7
+        raise _damaged(position)
+
+
+def _damaged(position: int) -> InvalidModelError:
+    return InvalidModelError(f"this is no ONNX file, or it is cut off or damaged (byte {position})")
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def _reference(offset: int, length: int) -> bytes:
+    """The fields of a TensorProto that say where its data lie."""
+    from onnx import TensorProto
+
+    tensor = TensorProto(data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", OWN_FILE), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+    return bytes(tensor.SerializeToString())
