@@ -58,6 +58,26 @@ CASES: list[tuple[str, list[Any], dict[str, Any], list[Any]]] = [
     ("MatMul", [("b", 3, 2), ("b", 3, 6)], {"trans_a": 1}, [("b", 2, 6)]),
     ("AveragePool", [(1, 7, 7, 3)], {**WINDOW, "kernel_shape": (3, 3), "strides": (2, 2)}, [(1, 3, 3, 3)]),
     ("MaxPool", [(1, 3, 7, 8)], {**WINDOW, **FIRST, "kernel_shape": (2, 2), "strides": (2, 2), "auto_pad": "SAME_UPPER"}, [(1, 3, 4, 4)]),
+    ("MaxPool", [(1, 9, 9, 3)], {**WINDOW, "kernel_shape": (3, 2), "dilations": (2, 3)}, [(1, 5, 6, 3)]),
+    ("AveragePool", [(1, 6, 7, 3)], {**WINDOW, "kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1}, [(1, 3, 3, 3)]),
+    ("AveragePool", [(1, "h", 7, 3)], {**WINDOW, "kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1}, [(1, "?", 3, 3)]),
+    ("GlobalAveragePool", [("n", "h", 5, 3)], LAST, [("n", 1, 1, 3)]),
+    ("GlobalMaxPool", [(2, 3, 4, 5, 6)], FIRST, [(2, 3, 1, 1, 1)]),
+    ("GlobalMaxPool", [None], FIRST, [None]),
+    ("ConvInteger", [(1, 3, 9, 8), (5, 3, 3, 3), (), (5,)], {**WINDOW, **FIRST, "dilations": (1, 1)}, [(1, 5, 7, 6)]),
+    ("MatMulInteger", [("b", 2, 3), (3, 6), (), (6,)], {}, [("b", 2, 6)]),
+    ("BatchNormalization", [("n", 3, 4), (3,), (3,), (3,), (3,)], FIRST, [("n", 3, 4)]),
+    ("LayerNormalization", [("n", 3, 4), (3, 4)], {"axis": 1}, [("n", 3, 4)]),
+    ("GatherElements", [(5, "n"), (2, 3)], {"axis": 1}, [(2, 3)]),
+    ("GatherElements", [None, (2, "k")], {}, [(2, "k")]),
+    ("ScatterElements", [(5, "n"), (2, 3), (2, 3)], {"axis": -1}, [(5, "n")]),
+    ("Einsum", [("b", 2, 3), ("b", 3, 6)], {"equation": "bij,bjk->bik"}, [("b", 2, 6)]),
+    ("Einsum", [("n", 3), (1, 3)], {"equation": "ij,ij->ji"}, [(3, "n")]),
+    ("Einsum", [(2, 3), (3, 4)], {"equation": "z j, j a"}, [(4, 2)]),
+    ("Einsum", [(5, 2, 3), (7, 1, 3, 4)], {"equation": "...ij,...jk->...ik"}, [(7, 5, 2, 4)]),
+    ("Einsum", [(2, 3), (3,)], {"equation": "...i,i"}, [(2,)]),
+    ("Einsum", [(2, 3), (3,)], {"equation": "ij,j->"}, [()]),
+    ("Einsum", [None, (3,)], {"equation": "ij,j->i"}, [None]),
     ("Resize", [(1, 4, 5, 3), ints(8, 9)], {**LAST, "mode": "linear"}, [(1, 8, 9, 3)]),
     ("Resize", [(1, 3, 4, 5), (2,)], {**FIRST, "mode": "linear"}, [(1, 3, "?", "?")]),
     ("DepthToSpace", [("n", 2, 3, 12)], {**LAST, "blocksize": 2}, [("n", 4, 6, 3)]),
@@ -120,6 +140,8 @@ def test_operators_with_several_outputs() -> None:
     assert shapes_of("TopK", [("n", 9), ints(4)], 2) == [("n", 4), ("n", 4)]
     assert shapes_of("Split", [("n", 9), ints(4, 5)], 2, axis=-1) == [("n", 4), ("n", 5)]
     assert shapes_of("Unpack", [(2, "n")], 2, axis=0) == [("n",), ("n",)]
+    assert shapes_of("DynamicQuantizeLinear", [(2, "n")], 3) == [(2, "n"), (), ()]
+    assert shapes_of("Opaque", [(2, "n"), ()], 2, format="onnx", domain="d", op_type="t", version=1) == [None, None]
     detection = {"max_detections": 10, "max_classes_per_detection": 2, "num_classes": 90}
     boxes: list[Any] = [(1, 99, 4), (1, 99, 91), (99, 4)]
     assert shapes_of("DetectionPostProcess", boxes, 4, **detection)[0] == (1, 20, 4)
@@ -131,6 +153,18 @@ WRONG: list[tuple[str, list[Any], int, dict[str, Any], str]] = [
     ("Conv", [(1, 9, 8, 3), (5, 3, 3, 3), (4,)], 1, {**WINDOW, "dilations": (1, 1)}, "sizes of bias and output channels"),
     ("Conv", [(1, 9, 8, 3), (5, 3, 3)], 1, {**WINDOW, "dilations": (1, 1)}, r"weights of shape \(5, 3, 3\) do not fit"),
     ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (2, 2), "strides": (0, 1)}, "strides"),
+    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (2, 2), "dilations": (0, 1)}, "dilations"),
+    ("MaxPool", [(1, 9, 8, 3)], 1, {**WINDOW, "kernel_shape": (3, 3), "dilations": (1, 4)}, "a window of 9 does not fit a size of 8"),
+    ("GlobalMaxPool", [(2, 3)], 1, FIRST, "have no spatial axis"),
+    ("GatherElements", [(2, 3), (2,)], 1, {}, r"indices of shape \(2,\) for data of shape \(2, 3\)"),
+    ("GatherElements", [(2, 3), (2, 3)], 1, {"axis": 2}, "axis 2 is outside rank 2"),
+    ("Einsum", [(2, 3)], 1, {"equation": "ij,j->i"}, "2 terms in 'ij,j->i' for 1 inputs"),
+    ("Einsum", [(2, 3), (4,)], 1, {"equation": "ij,j->i"}, "sizes of 'j' differ"),
+    ("Einsum", [(2, 3), (3, 1)], 1, {"equation": "ij,j->i"}, r"the term 'j' does not fit the shape \(3, 1\)"),
+    ("Einsum", [(2,)], 1, {"equation": "...ij->i"}, "does not fit the shape"),
+    ("Einsum", [(2, 3)], 1, {"equation": "ij->k"}, "the right side of 'ij->k' does not fit"),
+    ("Einsum", [(2, 3)], 1, {"equation": "...j->j"}, "the right side of '...j->j' does not fit"),
+    ("Einsum", [(2, 3), (4, 3)], 1, {"equation": "...j,...j->..."}, "do not broadcast"),
     ("Gemm", [(2, 4), (7, 5)], 1, {}, "depths of data and weights"),
     ("Gemm", [(2, 4), (7, 4), (2, 2, 7)], 1, {}, "bias"),
     ("MatMul", [(2, 4), (5, 4)], 1, {}, "depths of operands"),
@@ -211,6 +245,54 @@ def test_windows_are_onnxs(size: int, taps: int, stride: int, dilation: int, pad
     inferred = shape_inference.infer_shapes(model, strict_mode=True).graph.output[0].type.tensor_type.shape
     window = {"strides": (stride,), "pads": pads, "dilations": (dilation,), "auto_pad": auto, **FIRST}
     assert shapes_of("Conv", [(1, 2, size), (4, 2, taps)], **window) == [tuple(d.dim_value for d in inferred.dim)]
+
+
+def inferred_by_onnx(kind: str, shapes: list[tuple[int, ...]], **attributes: Any) -> tuple[int, ...]:
+    """The output shape that onnx infers for one node."""
+    from onnx import TensorProto, helper, shape_inference
+
+    names = [f"x{i}" for i in range(len(shapes))]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip(names, shapes, strict=True)]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node(kind, names, ["y"], **attributes)], "g", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+    found = shape_inference.infer_shapes(model, strict_mode=True).graph.output[0].type.tensor_type.shape
+    return tuple(size.dim_value for size in found.dim)
+
+
+@given(
+    size=st.integers(1, 20), taps=st.integers(1, 4), stride=st.integers(1, 4), dilation=st.integers(1, 3),
+    pads=st.tuples(st.integers(0, 3), st.integers(0, 3)), auto=st.sampled_from(["NOTSET", "SAME_LOWER", "VALID"]),
+    ceil=st.integers(0, 1), kind=st.sampled_from(["MaxPool", "AveragePool"]),
+)  # fmt: skip
+def test_pools_are_onnxs(size: int, taps: int, stride: int, dilation: int, pads: tuple[int, int], auto: str, ceil: int, kind: str) -> None:
+    reach = (taps - 1) * dilation + 1
+    own = sum(pads) if auto == "NOTSET" else 0
+    if (auto != "SAME_LOWER" and size + own < reach) or (auto == "VALID" and ceil):  # onnx's VALID ignores ceil_mode
+        return
+    explicit: dict[str, Any] = {"pads": pads} if auto == "NOTSET" else {"auto_pad": auto}
+    shared = {"kernel_shape": (taps,), "strides": (stride,), "dilations": (dilation,), "ceil_mode": ceil}
+    canonical = {**shared, "pads": pads, "auto_pad": auto, **FIRST}
+    if kind == "AveragePool":
+        shared["dilations"] = (1,)
+        del canonical["dilations"]
+    assert shapes_of(kind, [(1, 2, size)], **canonical) == [inferred_by_onnx(kind, [(1, 2, size)], **shared, **explicit)]
+
+
+EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "ij,jk", "ij,ij->", "ij->ji", "ii->i", "ii", "...ij,...jk->...ik", "...i,i", "i...,j->j...i"]
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsums_are_onnxs(equation: str) -> None:
+    sizes = {"i": 3, "j": 4, "k": 5, "b": 2}
+    terms = equation.partition("->")[0].replace("...", ".").split(",")
+    shapes = [tuple(size for letter in term for size in ((7, 2) if letter == "." else (sizes[letter],))) for term in terms]
+    assert shapes_of("Einsum", list(shapes), equation=equation) == [inferred_by_onnx("Einsum", shapes, equation=equation)]
+
+
+@pytest.mark.parametrize("kind", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_global_pools_are_onnxs(kind: str) -> None:
+    assert shapes_of(kind, [(2, 3, 4, 5)], **FIRST) == [inferred_by_onnx(kind, [(2, 3, 4, 5)])]
 
 
 def chain(stored: Shape | None) -> Graph:

@@ -37,7 +37,7 @@ def run(kind: str, inputs: Sequence[Given], *wanted: Wanted, **attributes: Any) 
 
 
 def onnx_node(kind: str, inputs: Sequence[Array | None], outputs: int = 1, **attributes: Any) -> Any:
-    """A model with one ONNX operator of opset 21, and its feeds."""
+    """A model with one ONNX operator of opset 21, or of the one it first came with, and its feeds."""
     import onnx
     from onnx import helper
 
@@ -51,7 +51,8 @@ def onnx_node(kind: str, inputs: Sequence[Array | None], outputs: int = 1, **att
         [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in given_inputs],
         [onnx.ValueInfoProto(name=name) for name in results],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    opset = 23 if kind == "RMSNormalization" else 21
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return model, dict(given_inputs)
 
 

@@ -23,8 +23,12 @@ def test_every_operator_has_a_function() -> None:
 
 
 PLAIN = ["Abs", "Neg", "Exp", "Log", "Sqrt", "Sin", "Cos", "Round", "Floor", "Ceil", "Sign", "Relu", "HardSwish", "Sigmoid", "Tanh"]
+PLAIN += ["Reciprocal", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Erf", "Softplus", "Softsign", "Mish", "IsNaN", "IsInf", "Selu"]
 UNARY: dict[str, dict[str, Any]] = {
     **{kind: {} for kind in PLAIN},
+    "Celu": {"alpha": 0.75},
+    "ThresholdedRelu": {"alpha": 1.5},
+    "HardSigmoid": {"alpha": 0.25, "beta": 0.375},
     "LeakyRelu": {"alpha": 0.25},
     "Elu": {"alpha": 0.75},
     "Softmax": {"axis": 1},
@@ -39,10 +43,37 @@ UNARY: dict[str, dict[str, Any]] = {
 def test_unary_equals_onnx(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.normal(0, 3, tuple(rng.integers(1, 5, 3)))
-    x = np.abs(x) if kind in ("Log", "Sqrt") else x
-    # The reference keeps HardSwish's factor 1/6 in float32.
-    tolerance = 1e-6 if kind == "HardSwish" else 1e-9
-    close(run(kind, [x], **UNARY[kind])[0], reference(kind, [x], **UNARY[kind])[0], tolerance)
+    x = np.abs(x) if kind in ("Log", "Sqrt") else np.clip(x / 4, -1, 1) if kind in ("Asin", "Acos") else x
+    if kind in ("IsNaN", "IsInf"):
+        x = np.where(rng.random(x.shape) < 0.6, rng.choice([np.nan, np.inf, -np.inf], x.shape), x)
+    # The reference keeps HardSwish's factor 1/6 and Erf's and Selu's results in float32.
+    tolerance = 1e-6 if kind in ("HardSwish", "Erf", "Selu") else 1e-9
+    expected = reference(kind, [x], **UNARY[kind])[0]
+    close(run(kind, [x], "bool" if expected.dtype == bool else "float64", **UNARY[kind])[0], expected, tolerance)
+
+
+@pytest.mark.parametrize("kind", ["Softplus", "Mish", "Celu", "Selu", "Softsign"])
+def test_large_values_do_not_overflow(kind: str) -> None:
+    x = np.array([-1e4, 1e4])
+    limits = {"Softplus": [0, 1e4], "Mish": [0, 1e4], "Celu": [-1, 1e4], "Softsign": [-1, 1]}
+    expected = limits.get(kind, [-1.7580993408473766, 10507.009873554803])
+    assert np.allclose(run(kind, [x])[0].stored, expected, rtol=1e-3 if kind == "Softsign" else 1e-7, atol=1e-9)
+
+
+@given(seed=st.integers(0, 2**32), low=st.sampled_from([-1.0, 0.0, 0.5, -2.0]), high=st.sampled_from([0.0, 1.0, 3.0]))
+@quick
+def test_dynamic_quantization_equals_onnxruntime(seed: int, low: float, high: float) -> None:
+    x = np.random.default_rng(seed).uniform(min(low, high), high, (3, 40)).astype(np.float32)
+    expected = runtime("DynamicQuantizeLinear", [x], 3)
+    for got, wanted in zip(run("DynamicQuantizeLinear", [x], "uint8", "float32", "uint8"), expected, strict=True):
+        assert got.stored.dtype == wanted.dtype
+        assert got.stored.shape == wanted.shape
+        assert np.array_equal(got.stored, wanted)
+
+
+def test_exclusive_or() -> None:
+    a, b = np.array([[False], [True]]), np.array([False, True])
+    assert run("Xor", [a, b], "bool")[0].stored.tolist() == [[False, True], [True, False]]
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -105,7 +136,11 @@ def test_clip_and_where() -> None:
 # Reductions and searches
 
 
-@pytest.mark.parametrize("kind", ["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"])
+REDUCTIONS = ["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"]
+REDUCTIONS += ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"]
+
+
+@pytest.mark.parametrize("kind", REDUCTIONS)
 @given(
     seed=st.integers(0, 2**32),
     axes=st.sets(st.integers(-3, 2), min_size=1, max_size=2),
@@ -115,7 +150,15 @@ def test_clip_and_where() -> None:
 def test_reductions_equal_onnx(kind: str, seed: int, axes: set[int], keep: int) -> None:
     chosen = np.array(sorted({axis % 3 for axis in axes}))
     x = np.random.default_rng(seed).normal(size=(2, 3, 4))
+    x = np.abs(x) if kind == "ReduceLogSum" else x
     close(run(kind, [x, chosen], keepdims=keep)[0], reference(kind, [x, chosen], keepdims=keep)[0], 1e-12)
+
+
+def test_reductions_of_plain_integers_stay_integers() -> None:
+    x, axes = np.array([[2**40 + 1, -3]]), np.array([1])
+    assert run("ReduceL1", [x, axes], "int64", keepdims=0)[0].stored.tolist() == [2**40 + 4]
+    assert run("ReduceSumSquare", [x % 7, axes], "int64", keepdims=0)[0].stored.tolist() == [int((x[0, 0] % 7) ** 2 + 16)]
+    assert run("ReduceLogSumExp", [np.array([1000.0, 1000.0]), np.array([0])])[0].stored[0] == 1000 + np.log(2)
 
 
 @given(seed=st.integers(0, 2**32), axis=st.integers(-3, 2), flag=st.integers(0, 1), other=st.integers(0, 1))
@@ -155,6 +198,8 @@ MOVES: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "Gather": ([np.array([[0, -1], [2, 1]])], {"axis": 1}),
     "GatherND": ([np.array([[[0, 1]], [[1, 2]]])], {}),
     "ScatterND": ([np.array([[0], [1]]), np.ones((2, 3, 4), np.int8)], {}),
+    "ScatterElements": ([np.array([[[0, -1, 2, 1]], [[2, 2, 2, 2]]]), np.full((2, 1, 4), 7, np.int8)], {"axis": -2}),
+    "Trilu": ([np.array(1)], {"upper": 1}),
     "NonZero": ([], {}),
     "Shape": ([], {}),
 }
@@ -169,6 +214,36 @@ def test_movement_equals_onnx(kind: str) -> None:
     assert got.real is None
     assert got.stored.dtype == expected.dtype
     assert np.array_equal(got.stored, expected)
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (5, 3, 4)), (1, (1, 2, 4)), (-1, (2, 1, 7))])
+def test_gathered_elements_equal_onnxruntime(axis: int, shape: tuple[int, ...]) -> None:
+    """The indices may be fewer than the data along other axes too, and count from the end if they are negative."""
+    x = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
+    indices = np.random.default_rng(axis + 1).integers(-x.shape[axis], x.shape[axis], shape)
+    got = run("GatherElements", [x, indices], "int32", axis=axis)[0].stored
+    assert np.array_equal(got, runtime("GatherElements", [x, indices], axis=axis)[0])
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scattered_elements_equal_onnxruntime(reduction: str) -> None:
+    x, updates = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([[9, -2, 3], [1, 5, -7]], np.float32)
+    indices = np.array([[1, 1, -1], [0, 1, 2]]) if reduction != "none" else np.array([[3, 1, -4], [0, 1, 2]])
+    inputs = [x, indices, updates]
+    got = run("ScatterElements", inputs, "float32", axis=1, reduction=reduction)[0]
+    close(got, runtime("ScatterElements", inputs, axis=1, reduction=reduction)[0])
+
+
+@pytest.mark.parametrize(("upper", "k"), [(1, None), (0, None), (1, -1), (0, 2)])
+def test_triangles_equal_onnx(upper: int, k: int | None) -> None:
+    inputs = [np.arange(24.0).reshape(2, 3, 4), *([] if k is None else [np.array(k)])]
+    close(run("Trilu", inputs, upper=upper)[0], reference("Trilu", inputs, upper=upper)[0])
+
+
+def test_scattered_quantized_elements_are_added_as_real_values() -> None:
+    q = Quantization.per_tensor(0.5, 9)
+    inputs = [(np.array([10, 11], np.int8), q), np.array([0, 0]), (np.array([12, 8], np.int8), q)]
+    assert run("ScatterElements", inputs, ("int8", q), reduction="add")[0].stored.tolist() == [12, 11]
 
 
 @given(seed=st.integers(0, 2**32), batch=st.integers(0, 2))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.evaluate import evaluate
 from qconvert.errors import InvalidGraphError, OptionError
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
 from tests.checking.evaluation import quick, run
 from tests.tflite_models import TensorSpec, run_litert, single_op
 
@@ -210,6 +210,76 @@ def test_detection_equals_litert(regular: int, per_class: int, threshold: float)
     assert filled == 0 if threshold > 1 else filled > 2
     for exact, real in zip(got[:3], expected, strict=False):
         assert np.allclose(exact.stored[:, :filled], real[:, :filled], atol=1e-6)
+
+
+# What models of ONNX hold besides
+
+
+QUANTIZED: dict[str, tuple[tuple[int, ...], list[Any], dict[str, Any]]] = {
+    "ReduceL1": ((2, 3, 4), [np.array([1, 2])], {"keepdims": 0}),
+    "ReduceL2": ((2, 3, 4), [np.array([0])], {}),
+    "ReduceSumSquare": ((2, 3, 4), [np.array([-1])], {}),
+    "ReduceLogSumExp": ((2, 3, 4), [np.array([1])], {}),
+    "GlobalAveragePool": ((2, 3, 4, 4), [], {"data_format": "channels_first"}),
+    "Einsum": ((2, 3, 4), [], {"equation": "bij->bi"}),
+    "Erf": ((2, 3, 4), [], {}),
+    "HardSigmoid": ((2, 3, 4), [], {"alpha": 0.25}),
+}
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_a_quantized_operator_is_that_of_its_real_values(kind: str) -> None:
+    shape, others, attributes = QUANTIZED[kind]
+    x = np.random.default_rng(8).integers(-128, 128, shape).astype(np.int8)
+    q, out = Quantization.per_tensor(0.0625, 3), Quantization.per_tensor(0.4, -100)
+    got = run(kind, [(x, q), *others], ("int8", out), **attributes)[0]
+    real = run(kind, [dequantize(x, q), *others], **attributes)[0].stored
+    assert np.allclose(got.real, real, rtol=1e-14)
+    assert np.array_equal(got.stored, quantize(real, out, "int8"))
+
+
+def test_global_max_pool_moves_stored_values() -> None:
+    x, q = np.array([[[[3, -7], [5, 1]]]], np.int8), Quantization.per_tensor(0.5, 9)
+    got = run("GlobalMaxPool", [(x, q)], ("int8", q), data_format="channels_last")[0]
+    assert got.stored.tolist() == [[[[5, 1]]]]
+    assert got.real is None
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights_in_blocks_and_a_float_bias(axis: int) -> None:
+    """A Gemm whose weights have a scale for each block of two elements along an axis, checked one product at a time."""
+    x, w = np.array([[4, -2, 6]], np.int8), np.array([[1, 2, 3], [-1, 5, 7], [2, 2, -8]], np.int8)
+    scales = np.array([[0.5, 0.25], [1, 2], [0.125, 4]], np.float32)
+    points = np.array([[0, 1], [2, 0], [-1, 0]])
+    blocks = Quantization(scales, points, 1, 2) if axis else Quantization(scales.T.copy(), points.T.copy(), 0, 2)
+    bias = np.array([0.3, -0.7, 0.1], np.float32)
+    got = run("Gemm", [(x, Quantization.per_tensor(0.5)), (w if axis else w.T.copy(), blocks), bias])[0].stored
+    real = [[(int(w[row, i]) - int(points[row, i // 2])) * float(scales[row, i // 2]) for i in range(3)] for row in range(3)]
+    weights = real if axis else np.array(real).T.tolist()
+    expected = [sum(0.5 * int(x[0, i]) * weights[o][i] for i in range(3)) + float(bias[o]) for o in range(3)]
+    assert np.allclose(got, [expected], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"])
+def test_small_floats_are_the_nearest_ones(dtype: str) -> None:
+    every = np.arange(16 if dtype == "float4e2m1" else 256).astype(np.uint8).view(numpy_dtype(dtype))
+    grid = np.unique(every.astype(np.float64)[np.isfinite(every.astype(np.float64))])
+    middles = (grid[1:] + grid[:-1]) / 2
+    q = Quantization.per_tensor(0.5)
+    stored = quantize(0.5 * grid, q, dtype)
+    assert stored.dtype == numpy_dtype(dtype)
+    assert np.array_equal(stored.astype(np.float64), grid)
+    # A hair beside the middle of two neighbours: a cast by way of float32 would see a tie.
+    hair = np.abs(middles) * 2.0**-40
+    assert np.array_equal(quantize(0.5 * (middles + hair), q, dtype).astype(np.float64), grid[1:])
+    assert np.array_equal(quantize(0.5 * (middles - hair), q, dtype).astype(np.float64), grid[:-1])
+    # Ties go to the neighbour whose last bit is 0, as the cast of a float32 has it.
+    assert np.array_equal(quantize(0.5 * middles, q, dtype), middles.astype(np.float32).astype(numpy_dtype(dtype)))
+    assert quantize(np.array([1e9, -np.inf]), q, dtype).astype(np.float64).tolist() == [grid[-1], grid[0]]
+    assert np.array_equal(dequantize(stored, q), 0.5 * grid)
+    assert bool(np.isnan(quantize(np.array(np.nan), q, dtype).astype(np.float64))) == (dtype != "float4e2m1")
+    got = run("MatMul", [(stored[None], q), (stored[:, None], q)])[0].stored
+    assert got == np.sum((0.5 * grid) ** 2)
 
 
 # Whole graphs and errors

@@ -89,6 +89,83 @@ def test_pools_equal_onnxruntime(case: dict[str, Any]) -> None:
         close(ExactResult(None, _first(case, got.stored)), runtime(kind, [x], **shared)[0], 1e-5)
 
 
+@given(case=convolutions(), ceil=st.integers(0, 1), count=st.integers(0, 1))
+@settings(max_examples=80, deadline=None)
+def test_pools_that_hang_over_and_count_padding_equal_onnxruntime(case: dict[str, Any], ceil: int, count: int) -> None:
+    rng = np.random.default_rng(case["seed"])
+    x = rng.normal(size=(1, 3, *case["sizes"])).astype(np.float32)
+    kernel = case["kernel"]
+    pads = [min(p, k - 1) for p, k in zip(case["pads"], [*kernel] * 2, strict=True)]
+    shared = {"kernel_shape": kernel, "strides": case["strides"], "pads": pads, "ceil_mode": ceil}
+    data, layout = _layout(case, x)
+    got = run("AveragePool", [data], "float32", data_format=layout, count_include_pad=count, **shared)[0]
+    close(ExactResult(None, _first(case, got.stored)), runtime("AveragePool", [x], count_include_pad=count, **shared)[0], 1e-5)
+    got = run("MaxPool", [data], "float32", data_format=layout, dilations=tuple(case["dilations"]), **shared)[0]
+    close(ExactResult(None, _first(case, got.stored)), runtime("MaxPool", [x], dilations=case["dilations"], **shared)[0], 1e-5)
+
+
+def test_what_hangs_over_is_not_counted() -> None:
+    """Windows of 3 in steps of 2 on 1 + 4 + 1 places: the third one starts on data, and covers one place of padding."""
+    shared = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), "ceil_mode": 1, "data_format": "channels_first"}
+    x = np.array([[[1.0, 2.0, 3.0, 4.0]]])
+    assert np.allclose(run("AveragePool", [x], count_include_pad=1, **shared)[0].stored, [[[1, 3, 2]]])
+    assert np.allclose(run("AveragePool", [x], **shared)[0].stored, [[[1.5, 3, 4]]])
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_global_pools_equal_onnxruntime(rank: int, last: bool) -> None:
+    x = np.random.default_rng(rank).normal(size=(2, 3, 4, 5, 2)[:rank]).astype(np.float32)
+    data, layout = _layout({"last": last}, x)
+    for kind in ("GlobalAveragePool", "GlobalMaxPool"):
+        got = run(kind, [data], data_format=layout)[0]
+        close(ExactResult(None, _first({"last": last}, got.stored)), runtime(kind, [x])[0], 1e-6)
+
+
+@given(case=convolutions(), points=st.sampled_from(["none", "data", "both", "each"]))
+@quick
+def test_conv_integer_equals_onnxruntime(case: dict[str, Any], points: str) -> None:
+    rng = np.random.default_rng(case["seed"])
+    x = rng.integers(0, 256, (2, case["group"] * case["depth"], *case["sizes"])).astype(np.uint8)
+    w = rng.integers(0, 256, (case["outputs"], case["depth"], *case["kernel"])).astype(np.uint8)
+    zero_points = [] if points == "none" else [np.array(131, np.uint8)]
+    if points in ("both", "each"):
+        zero_points.append(np.array(7, np.uint8) if points == "both" else rng.integers(0, 9, case["outputs"]).astype(np.uint8))
+    shared = {name: case[name] for name in ("group", "strides", "pads", "dilations")}
+    data, layout = _layout(case, x)
+    got = run("ConvInteger", [data, w, *zero_points], "int32", data_format=layout, **shared)[0].stored
+    assert got.dtype == np.int32
+    if points != "each":
+        assert np.array_equal(_first(case, got), runtime("ConvInteger", [x, w, *zero_points], **shared)[0])
+        return
+    # onnxruntime refuses zero points for each output: they are the real convolution of shifted weights.
+    shifted = [x.astype(np.float32) - 131, w.astype(np.float32) - zero_points[1].reshape(-1, *[1] * (w.ndim - 1))]
+    assert np.array_equal(_first(case, got), runtime("Conv", shifted, **shared)[0])
+
+
+@pytest.mark.parametrize("points", [(), (3,), (3, 5), ((3, 9), (5, 6, 7))])
+def test_matmul_integer_equals_onnx(points: tuple[Any, ...]) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(0, 256, (3, 2, 4)).astype(np.uint8), rng.integers(0, 256, (4, 3)).astype(np.uint8)
+    inputs = [a, b, *(np.array(point, np.uint8) for point in points)]
+    got = run("MatMulInteger", inputs, "int32")[0].stored
+    rows, columns = (np.array(points[0])[..., None], np.array(points[1])) if len(points) == 2 else (points[0] if points else 0, 0)
+    assert np.array_equal(got, (a.astype(int) - rows) @ (b.astype(int) - columns))
+    if not np.ndim(rows):
+        assert np.array_equal(got, runtime("MatMulInteger", inputs)[0])
+
+
+@pytest.mark.parametrize(
+    "equation", ["ij,jk->ik", "bij,bjk->bik", "ij,jk", "ij,ij->", "i j -> j i", "ii->i", "...ij,...jk->...ik", "...i,i", "ij,j,jk->k"]
+)
+def test_einsum_equals_onnxruntime(equation: str) -> None:
+    rng = np.random.default_rng(len(equation))
+    sizes = {"i": 3, "j": 3, "k": 4, "b": 2}
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    inputs = [rng.normal(size=[*(2,) * ("." in term), *(sizes[c] for c in term if c != ".")]).astype(np.float32) for term in terms]
+    close(run("Einsum", inputs, equation=equation)[0], runtime("Einsum", inputs, equation=equation)[0], 1e-5)
+
+
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @given(case=convolutions())
 @quick
