@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.ops import OPS
 from qconvert.validation.structure import Problems, located
 
-__all__ = ["quantization"]
+__all__ = ["is_axis_kept", "quantization"]
 
 _REAL = ("float16", "bfloat16", "float32", "float64")
 _SMALL_FLOATS = ("float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
@@ -125,10 +125,10 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
         return a == b if op.kind == "Identity" else op.kind == "Transpose" and a.transposed(op["perm"]) == b
     if a.with_axis(b.axis) != b or source.shape is None or other.shape is None:
         return False
-    return _is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
+    return is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
 
 
-def _is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
+def is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
     """Whether axis `a` of the input is axis `b` of the output, each index in its place."""
     if before[a] != after[b]:
         return False

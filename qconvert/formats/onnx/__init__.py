@@ -18,15 +18,29 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
     return write(graph, path, options)
 
 
+def _read(path: Path) -> Graph:
+    from qconvert.formats.onnx.reader import read
+
+    return read(path)
+
+
+def _companions(path: Path) -> tuple[Path, ...]:
+    from qconvert.formats.onnx.container import external_files
+
+    return external_files(path)
+
+
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    return [Format("onnx", (".onnx",), "ONNX with QuantizeLinear/DequantizeLinear", write=_write, default_target="ort-x86")]
+    summary = "ONNX: QDQ and QOperator, partly quantized and float"
+    return [Format("onnx", (".onnx",), summary, read=_read, write=_write, default_target="ort-x86", companions=_companions)]
 
 
 @hookimpl
 def qconvert_operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
-    if (format, direction) != ("onnx", "write"):
+    if format != "onnx":
         return {}
-    from qconvert.formats.onnx.ops import WRITERS
+    from qconvert.formats.onnx.ops import READERS, WRITERS
 
-    return WRITERS
+    tables: dict[str, Mapping[str, Callable[..., Any]]] = {"read": READERS, "write": WRITERS}
+    return tables.get(direction, {})

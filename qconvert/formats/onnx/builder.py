@@ -6,6 +6,7 @@ behind a DequantizeLinear that is made when first asked for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.storage import ELEMENT_TYPES
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.ops import ACTIVATIONS
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
@@ -21,7 +22,11 @@ __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
 DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 #: The opset from which QuantizeLinear and DequantizeLinear take a type (ONNX operator changelog).
-QDQ_OPSETS = {"int16": 21, "uint16": 21, "int4": 21, "uint4": 21, "int2": 25}
+QDQ_OPSETS = {
+    **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"), 19),
+    **dict.fromkeys(("int16", "uint16", "int4", "uint4"), 21),
+    "float4e2m1": 23, "int2": 25, "uint2": 25,
+}  # fmt: skip
 
 
 class Builder:
@@ -32,6 +37,8 @@ class Builder:
         opset: the version of the default operator set.
         nodes: NodeProtos in order.
         initializers: constants by name.
+        domains: versions of other domains that nodes need.
+        hidden_reads: for the position of a node in `nodes`, the outer values that its subgraphs read.
     """
 
     def __init__(self, graph: Graph, opset: int) -> None:
@@ -42,9 +49,12 @@ class Builder:
         self.opset = opset
         self.nodes: list[Any] = []
         self.initializers: dict[str, Array] = {}
+        self.domains: dict[str, int] = {}
+        self.hidden_reads: dict[int, list[str]] = {}
         self.source = ""
         self._real: dict[str, str] = {}
         self._taken = set(graph.tensors)
+        self._reads = Counter(name for op in graph.ops for name in op.inputs)
 
     def tensor(self, name: str) -> Tensor:
         """The canonical tensor called `name`."""
@@ -71,7 +81,24 @@ class Builder:
         if self.source:
             node.doc_string = self.source
         self.nodes.append(node)
+        if domain:
+            self.domains.setdefault(domain, 1)
         return list(outputs)
+
+    def carry(self, node: Any, op: Op, version: int, reads: Sequence[str]) -> None:
+        """Adds a node that was read as Opaque from a model with `version` of its domain; its subgraphs read the values `reads`.
+
+        Raises:
+            UnsupportedError: the operator means something else in the version that this model has.
+        """
+        if node.domain in ("", "ai.onnx"):
+            meant, here = (_since(node.op_type, opset) for opset in (version, self.opset))
+            if meant != here:
+                raise self.unsupported(op, f"the meaning that {node.op_type} had in opset {version}, in opset {self.opset}")
+        elif self.domains.setdefault(node.domain, version) != version:
+            raise self.unsupported(op, f"version {version} of {node.domain}, beside version {self.domains[node.domain]}")
+        self.hidden_reads[len(self.nodes)] = list(reads)
+        self.nodes.append(node)
 
     def const(self, data: Any, hint: str) -> str:
         """Adds an initializer; returns its name."""
@@ -89,24 +116,26 @@ class Builder:
             self._initializer(name, tensor.data)
         return name
 
-    def real(self, name: str, scale_axis: int | None = None) -> str:
-        """The tensor's real values: behind a DequantizeLinear if it is quantized, else the tensor itself. "" stays "".
+    def replaced(self, name: str, data: Array) -> str:
+        """The constant `name` in the order of axes that ONNX wants: under its own name if no other operator reads it."""
+        if self._reads[name] > 1 or name in self.initializers:
+            return self.const(data, f"{name}/turned")
+        self._initializer(name, data)
+        return name
 
-        Args:
-            name: the tensor.
-            scale_axis: the axis of per-axis scales, if the writer has transposed the stored constant.
-        """
+    def real(self, name: str) -> str:
+        """The tensor's real values: behind a DequantizeLinear if it is quantized, else the tensor itself. "" stays ""."""
         tensor = self.graph.tensors[name] if name else None
         if tensor is None or tensor.quantization is None:
             return self.stored(name)
         if name not in self._real:
-            self._real[name] = self.dequantize(self.stored(name), tensor.dtype, tensor.quantization, scale_axis)
+            self._real[name] = self.dequantize(self.stored(name), tensor.dtype, tensor.quantization)
         return self._real[name]
 
-    def dequantize(self, value: str, dtype: str, quantization: Quantization, axis: int | None = None) -> str:
+    def dequantize(self, value: str, dtype: str, quantization: Quantization) -> str:
         """Adds a DequantizeLinear of an integer value; returns the name of the float value."""
         self._require_type(dtype, value)
-        scale, zero_point, attributes = self._parameters(value, dtype, quantization, axis)
+        scale, zero_point, attributes = self._parameters(value, dtype, quantization)
         if dtype == "int32":
             zero_point = ""  # ONNX: there is none for int32 (DequantizeLinear-13)
         inputs = [value, scale] + ([zero_point] if zero_point else [])
@@ -116,22 +145,22 @@ class Builder:
         """Adds a QuantizeLinear of a float value onto the grid of `tensor`, named `output`."""
         assert tensor.quantization is not None
         self._require_type(tensor.dtype, tensor.name)
-        scale, zero_point, attributes = self._parameters(output, tensor.dtype, tensor.quantization, None)
+        scale, zero_point, attributes = self._parameters(output, tensor.dtype, tensor.quantization)
         self.node("QuantizeLinear", [value, scale, zero_point], [output], **attributes)
 
-    def _parameters(self, value: str, dtype: str, quantization: Quantization, axis: int | None) -> tuple[str, str, dict[str, Any]]:
+    def _parameters(self, value: str, dtype: str, quantization: Quantization) -> tuple[str, str, dict[str, Any]]:
         """Initializers for scale and zero point, of rank 0 per tensor: onnxruntime's fused operators refuse shape [1]."""
         scales: Array = quantization.scale
-        points = quantization.zero_point.astype(np.dtype(dtype) if dtype not in QDQ_OPSETS else np.int32)
-        if dtype in ("int4", "uint4", "int2", "int16", "uint16"):
-            from qconvert.graph import numpy_dtype
-
-            points = points.astype(numpy_dtype(dtype))
+        points = quantization.zero_point.astype(numpy_dtype(dtype))
         attributes: dict[str, Any] = {}
         if quantization.axis is None:
             scales, points = scales.reshape(()), points.reshape(())
         else:
-            attributes["axis"] = quantization.axis if axis is None else axis
+            attributes["axis"] = quantization.axis
+        if quantization.block_size:
+            if self.opset < 21:
+                raise OptionError(f"blocks of scales need opset 21, not {self.opset}", where=value, remedy="Use --opset 21.")
+            attributes["block_size"] = quantization.block_size
         key = f"{value}/scale"
         if key in self.initializers:  # QuantizeLinear and DequantizeLinear of one tensor share them
             return key, f"{value}/zero_point", attributes
@@ -207,6 +236,16 @@ class Builder:
     def unsupported(self, op: Op, what: str) -> UnsupportedError:
         """The error for something that has no form in ONNX."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip())
+
+
+def _since(op_type: str, opset: int) -> int:
+    """The opset in which the operator got the meaning that it has in `opset`; 0 if the domain ai.onnx does not have it there."""
+    from onnx import defs
+
+    try:
+        return int(defs.get_schema(op_type, opset, "").since_version)
+    except defs.SchemaError:
+        return 0
 
 
 def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:

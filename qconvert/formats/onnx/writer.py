@@ -60,8 +60,7 @@ def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Call
         writers[op.kind](op, builder)
     for name in graph.outputs:
         builder.stored(name)
-    nodes = used_nodes(builder.nodes, graph.outputs)
-    named = {name for node in nodes for name in node.input} | set(graph.outputs)
+    nodes, named = used_nodes(builder, graph.outputs)
     proto = helper.make_graph(
         nodes,
         graph.name,
@@ -69,8 +68,8 @@ def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Call
         [_value_info(graph.tensors[name]) for name in graph.outputs],
         storage({name: data for name, data in builder.initializers.items() if name in named}),
     )
-    domains = {node.domain for node in nodes} - {""}
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
+    domains = {node.domain: builder.domains[node.domain] for node in nodes if node.domain in builder.domains}
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
     properties = {**graph.metadata, **provenance}
@@ -81,21 +80,28 @@ def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Call
     return model
 
 
-def used_nodes(nodes: list[Any], outputs: tuple[str, ...]) -> list[Any]:
-    """The nodes that the outputs depend on, in order: a move of integers leaves a DequantizeLinear that nobody reads."""
+def used_nodes(builder: Builder, outputs: tuple[str, ...]) -> tuple[list[Any], set[str]]:
+    """The nodes that the outputs depend on, in order, and all names that they read: a move of integers leaves a DequantizeLinear
+    that nobody reads."""
     wanted, kept = set(outputs), []
-    for node in reversed(nodes):
+    for position in range(len(builder.nodes) - 1, -1, -1):
+        node = builder.nodes[position]
         if wanted.intersection(node.output):
-            wanted.update(node.input)
+            wanted.update(node.input, builder.hidden_reads.get(position, ()))
             kept.append(node)
-    return kept[::-1]
+    return kept[::-1], wanted
 
 
 def _chosen_opset(graph: Graph, opset: int) -> int:
-    """The opset asked for, or the default, raised where a type in the graph needs more."""
+    """The opset asked for, or the source's, or the default, raised where a type in the graph needs more."""
     if not opset:
+        source = graph.metadata.get("source.opset", "")
+        if source.isdigit() and graph.metadata.get("source.format") == "onnx":
+            wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
+        else:
+            wanted = DEFAULT_OPSET
         needed = [QDQ_OPSETS.get(t.dtype, 0) for t in graph.tensors.values() if t.is_quantized]
-        return max(DEFAULT_OPSET, *needed) if needed else DEFAULT_OPSET
+        return max(wanted, *needed) if needed else wanted
     if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
         raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}")
     return opset

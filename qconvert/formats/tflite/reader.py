@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
-from qconvert.formats.tflite.reading import Draft, Reading
+from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature

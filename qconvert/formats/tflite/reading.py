@@ -3,64 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor
 from qconvert.ops import OPS
-from qconvert.shapes import output_shapes
 
-__all__ = ["Draft", "ReadFunction", "Reading"]
+__all__ = ["ReadFunction", "Reading"]
 
 #: ActivationFunctionType of the TFLite schema.
 _ACTIVATIONS = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
-
-
-class Draft:
-    """The canonical graph while it grows: tensors by name and operators in order."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self.ops: list[Op] = []
-        self._variants: dict[tuple[str, str], str] = {}
-
-    def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
-        """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""
-        name, number = wanted, 1
-        while name in self.tensors or not name:
-            name, number = f"{wanted or 'tensor'}_{number}", number + 1
-        self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
-        return name
-
-    def append(self, op: Op) -> None:
-        """Appends an operator. Outputs whose rank the file does not say get the shape that the operator gives them."""
-        self.ops.append(op)
-        if all(self.tensors[name].shape is not None for name in op.outputs):
-            return
-        for name, shape in zip(op.outputs, output_shapes(self.tensors, op), strict=True):
-            if self.tensors[name].shape is None and shape is not None:
-                named = tuple(f"{name}_{axis}" if size == "?" else size for axis, size in enumerate(shape))
-                self.tensors[name] = replace(self.tensors[name], shape=named)
-
-    def variant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
-        """A constant that is another form of the constant `name`, made once for each `key`."""
-        if (name, key) not in self._variants:
-            self._variants[name, key] = self.add(f"{name}/{key}", data.dtype.name, data.shape, data, quantization)
-        return self._variants[name, key]
-
-    def settle_names(self) -> None:
-        """Gives the name of a constant that no operator uses any more to its first variant."""
-        used = {name for op in self.ops for name in op.inputs}
-        renamed: dict[str, str] = {}
-        for (original, _), variant in self._variants.items():
-            if original not in used and original not in renamed.values() and variant in used:
-                renamed[variant] = original
-                self.tensors[original] = replace(self.tensors.pop(variant), name=original)
-        if renamed:
-            self.ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in self.ops]
 
 
 class Reading:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.tflite.reading import Draft
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 
 __all__ = ["read_tensors"]

@@ -1,9 +1,11 @@
-"""ONNX operators by family. Each module ends with its table: canonical kind -> the function that writes it."""
+"""ONNX operators by family. Each module ends with its tables: canonical kind -> the function that writes it, ONNX operator (behind its
+domain, if that is not ai.onnx) -> the function that reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qconvert.formats.onnx import opaque
 from qconvert.formats.onnx.builder import WriteFunction
 from qconvert.formats.onnx.ops import (
     activation,
@@ -18,9 +20,15 @@ from qconvert.formats.onnx.ops import (
     shape,
     space,
 )
+from qconvert.formats.onnx.reading import ReadFunction
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
 
 _FAMILIES = (conv, matrix, pool, elementwise, activation, reduce, shape, gather, space, quantize, detection)
 
-WRITERS: Mapping[str, WriteFunction] = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}
+WRITERS: Mapping[str, WriteFunction] = {
+    **{kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()},
+    **opaque.WRITERS,
+}
+
+READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in getattr(family, "READERS", {}).items()}

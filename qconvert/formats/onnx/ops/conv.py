@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.graph import Op, Quantization
+import numpy as np
 
-__all__ = ["WRITERS", "real_bias", "require_channels_first"]
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Array, Op, Quantization
+
+__all__ = ["READERS", "WRITERS", "real_bias", "require_channels_first"]
 
 
 def write_conv(op: Op, b: Builder) -> None:
@@ -20,18 +23,18 @@ def write_conv(op: Op, b: Builder) -> None:
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
     require_channels_first(op, b)
-    name = op.inputs[1]
+    name, group = op.inputs[1], int(op["group"])
     weights = b.tensor(name)
     if weights.data is None:
         raise b.unsupported(op, "weights that are computed at run time")
-    group = int(op["group"])
-    if group != 1:
-        raise b.unsupported(op, "groups")
-    swapped = b.const(weights.data.swapaxes(0, 1), f"{name}/IOHW")
+    rows = len(weights.data) // group
+    turned = b.replaced(name, swapped(weights.data, group))
     if weights.quantization is not None:
-        quantization: Quantization = weights.quantization
-        swapped = b.dequantize(swapped, weights.dtype, quantization, None if quantization.axis is None else 1)
-    operands = [b.real(op.inputs[0]), swapped, *real_bias(op, b)]
+        scales = unswapped_scales(weights.quantization, group, rows)
+        if scales is None:
+            raise b.unsupported(op, "groups whose weights have different scales")
+        turned = b.dequantize(turned, weights.dtype, scales)
+    operands = [b.real(op.inputs[0]), turned, *real_bias(op, b)]
     attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
     b.finish(op, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
@@ -67,4 +70,94 @@ def window_attributes(op: Op) -> dict[str, Any]:
     }
 
 
-WRITERS: dict[str, WriteFunction] = {"Conv": write_conv, "ConvTranspose": write_conv_transpose}
+def read_conv(r: Reading) -> None:
+    """Conv."""
+    r.emit("Conv", data_format="channels_first", **read_window(r))
+
+
+def read_conv_integer(r: Reading) -> None:
+    """ConvInteger: integers without scales; zero points are inputs."""
+    r.emit("ConvInteger", dtype="int32", data_format="channels_first", **read_window(r))
+
+
+def write_conv_integer(op: Op, b: Builder) -> None:
+    """ConvInteger."""
+    require_channels_first(op, b)
+    b.node("ConvInteger", [b.stored(name) for name in op.inputs], op.outputs, **window_attributes(op))
+
+
+def read_conv_transpose(r: Reading) -> None:
+    """ConvTranspose: ONNX has its weights as I,O,spatial."""
+    window = read_window(r)
+    if r.attribute("output_shape") is not None:
+        raise NotCoveredError("output_shape")
+    extra = r.attribute("output_padding", (0,) * len(window["strides"]))
+    weights = r.constant(1)
+    if weights is None:
+        raise NotCoveredError("weights that are computed at run time")
+    kernel = transposed_weights(r, weights, window["group"])
+    inputs = [r.input(0), kernel, *r.inputs[2:3]]
+    r.emit("ConvTranspose", inputs, data_format="channels_first", output_padding=extra, **window)
+
+
+def transposed_weights(r: Reading, weights: Array, group: int) -> str:
+    """The weights of input 1 as O,I,spatial, with scales along O. Weights behind a DequantizeLinear turn before it."""
+    source = r.behind_dequantize(1)
+    if source is None:
+        return r.variant(1, "OIHW", swapped(weights, group), None)
+    if source.data is None or source.quantization is None:
+        raise NotCoveredError("weights that are computed at run time")
+    quantization = swapped_scales(source.quantization, group)
+    if quantization is None:
+        raise NotCoveredError(f"weights with scales along axis {source.quantization.axis}")
+    turned = r.turned(source, "OIHW", swapped(source.data, group), quantization)
+    return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
+
+
+def swapped(weights: Array, group: int) -> Array:
+    """I,O/group,spatial as O,I/group,spatial, and back."""
+    if group == 1:
+        return weights.swapaxes(0, 1)
+    inputs, outputs = weights.shape[:2]
+    split = weights.reshape(group, inputs // group, outputs, *weights.shape[2:]).swapaxes(1, 2)
+    return split.reshape(group * outputs, inputs // group, *weights.shape[2:])
+
+
+def swapped_scales(quantization: Quantization, group: int) -> Quantization | None:
+    """The scales along O of weights whose scales run along O/group; None if they run along I."""
+    if quantization.axis is None:
+        return quantization
+    if quantization.axis != 1 or quantization.block_size:
+        return None
+    return Quantization(np.tile(quantization.scale, group), np.tile(quantization.zero_point, group), 0)
+
+
+def unswapped_scales(quantization: Quantization, group: int, rows: int) -> Quantization | None:
+    """The mirror of swapped_scales(); None if the groups have different scales, which ONNX has no place for."""
+    if quantization.axis is None:
+        return quantization
+    scale, zero_point = (values.reshape(group, rows) for values in (quantization.scale, quantization.zero_point))
+    if (scale != scale[0]).any() or (zero_point != zero_point[0]).any():
+        return None
+    return Quantization(scale[0], zero_point[0], 1)
+
+
+def read_window(r: Reading) -> dict[str, Any]:
+    """Attributes that convolutions share, with ONNX's defaults filled in from the weights' rank."""
+    rank = r.tensor(1).rank
+    if rank is None or rank < 3:
+        raise NotCoveredError("weights of unknown rank" if rank is None else f"weights of rank {rank}")
+    spatial = rank - 2
+    auto = r.attribute("auto_pad", "NOTSET")
+    return {
+        "strides": r.attribute("strides", (1,) * spatial),
+        "dilations": r.attribute("dilations", (1,) * spatial),
+        "group": int(r.attribute("group", 1)),
+        "pads": r.attribute("pads", (0,) * 2 * spatial) if auto == "NOTSET" else (0,) * 2 * spatial,
+        "auto_pad": auto,
+    }
+
+
+WRITERS: dict[str, WriteFunction] = {"Conv": write_conv, "ConvInteger": write_conv_integer, "ConvTranspose": write_conv_transpose}
+
+READERS: dict[str, ReadFunction] = {"Conv": read_conv, "ConvInteger": read_conv_integer, "ConvTranspose": read_conv_transpose}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import real_bias
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def write_gemm(op: Op, b: Builder) -> None:
@@ -32,10 +33,51 @@ def write_matmul(op: Op, b: Builder) -> None:
         else:
             value = b.node("Transpose", [b.stored(name)], hint=f"{name}/transposed", perm=perm)[0]
         if tensor.quantization is not None:
-            axis = tensor.quantization.axis
-            value = b.dequantize(value, tensor.dtype, tensor.quantization, None if axis is None else perm.index(axis))
+            value = b.dequantize(value, tensor.dtype, tensor.quantization.transposed(perm))
         operands.append(value)
     b.finish(op, b.node("MatMul", operands, hint=f"{op.outputs[0]}/real_result")[0])
 
 
-WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul}
+def read_gemm(r: Reading) -> None:
+    """Gemm y = alpha * A' @ B' + beta * C, with B as O,I: weights that are I,O are transposed."""
+    r.require_only(alpha=1.0, transA=0)
+    if r.has(2):
+        r.require_only(beta=1.0)
+    r.emit("Gemm", [r.input(0), _rows_of_outputs(r), *r.inputs[2:3]])
+
+
+def _rows_of_outputs(r: Reading) -> str:
+    """Input 1 as O,I: as it is with transB, else transposed, before the DequantizeLinear if there is one."""
+    if r.attribute("transB", 0):
+        return r.input(1)
+    source, data = r.behind_dequantize(1), r.constant(1)
+    if source is not None and source.data is not None and source.quantization is not None:
+        turned = r.turned(source, "transposed", source.data.swapaxes(0, 1), source.quantization.transposed((1, 0)))
+        return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
+    if source is None and data is not None and data.ndim == 2:
+        return r.variant(1, "transposed", data.swapaxes(0, 1), None)
+    return r.emit("Transpose", [r.input(1)], [r.intermediate("transposed", r.tensor(1).dtype)], dtype=r.tensor(1).dtype, perm=(1, 0))[0]
+
+
+def read_matmul(r: Reading) -> None:
+    """MatMul of tensors of rank 2 and more; a vector is another operator's case."""
+    if r.rank(0) < 2 or r.rank(1) < 2:
+        raise NotCoveredError("a vector")
+    r.emit("MatMul")
+
+
+def read_matmul_integer(r: Reading) -> None:
+    """MatMulInteger: integers without scales; zero points are inputs."""
+    if r.rank(0) < 2 or r.rank(1) < 2:
+        raise NotCoveredError("a vector")
+    r.emit("MatMulInteger", dtype="int32")
+
+
+def write_matmul_integer(op: Op, b: Builder) -> None:
+    """MatMulInteger."""
+    b.node("MatMulInteger", [b.stored(name) for name in op.inputs], op.outputs)
+
+
+WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_matmul_integer}
+
+READERS: dict[str, ReadFunction] = {"Gemm": read_gemm, "MatMul": read_matmul, "MatMulInteger": read_matmul_integer}

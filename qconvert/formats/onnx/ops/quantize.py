@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.graph import Op
+from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Op, Quantization
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def write_conversion(op: Op, b: Builder) -> None:
@@ -18,10 +19,75 @@ def write_identity(op: Op, b: Builder) -> None:
     b.node("Identity", [b.stored(op.inputs[0])], op.outputs)
 
 
+def read_quantize_linear(r: Reading) -> None:
+    """QuantizeLinear: the type is that of the zero point, of output_dtype, or uint8. A scale computed at run time stays as it is."""
+    stated = DTYPE_NAMES.get(r.attribute("output_dtype", 0), "")
+    dtype = r.tensor(2).dtype if r.has(2) else stated or "uint8"
+    if r.tensor(0).dtype == "int32":
+        raise NotCoveredError("integers to quantize")
+    r.require_only(saturate=1, precision=0)
+    r.emit("Quantize", [r.input(0)], dtype=dtype, quantization=_stated(r))
+
+
+def read_dequantize_linear(r: Reading) -> None:
+    """DequantizeLinear: the scale is a label of the integers, and its type that of the real values."""
+    quantization = _stated(r)
+    dtype = DTYPE_NAMES.get(r.attribute("output_dtype", 0), "") or r.tensor(1).dtype
+    r.emit("Dequantize", [r.labelled(0, quantization)], dtype=dtype)
+
+
+def _stated(r: Reading) -> Quantization:
+    """Scale and zero point of inputs 1 and 2, along the axis (1 by default) if there are several."""
+    scale, rank = r.tensor(1), r.tensor(0).rank
+    size = r.constant(1)
+    block = int(r.attribute("block_size", 0))
+    if size is None:
+        raise NotCoveredError(f"a scale {scale.name!r} that is computed at run time")
+    if size.ndim == 0 or (size.size == 1 and not _is_along_one(r, size.ndim)):
+        return r.quantization(1, 2)
+    if rank is None:
+        raise NotCoveredError("data of unknown rank with several scales")
+    return r.quantization(1, 2, r.axis(int(r.attribute("axis", 1)), rank), block)
+
+
+def _is_along_one(r: Reading, rank: int) -> bool:
+    """Whether one scale in a list belongs to an axis with one element, or is a block's: onnxruntime takes [1] for per tensor too."""
+    shape, axis = r.tensor(0).shape, int(r.attribute("axis", 1))
+    if rank > 1 or r.attribute("block_size", 0):
+        return True
+    named = r.attribute("axis") is not None
+    return named and shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 1 and r.tensor(0).is_constant
+
+
+def read_identity(r: Reading) -> None:
+    """Identity."""
+    r.emit("Identity", [r.input(0)], r.outputs[:1])
+
+
+def read_dynamic_quantize_linear(r: Reading) -> None:
+    """DynamicQuantizeLinear: scale and zero point are computed at run time and stay so."""
+    r.emit("DynamicQuantizeLinear", dtype=("uint8", "float32", "uint8"))
+
+
+def write_dynamic_quantize_linear(op: Op, b: Builder) -> None:
+    """DynamicQuantizeLinear."""
+    b.node("DynamicQuantizeLinear", [b.real(op.inputs[0])], op.outputs)
+
+
 WRITERS: dict[str, WriteFunction] = {
     "Quantize": write_conversion,
     "Dequantize": write_conversion,
     "Requantize": write_conversion,
+    "DynamicQuantizeLinear": write_dynamic_quantize_linear,
     "Identity": write_identity,
     "Reinterpret": write_identity,
+}
+
+READERS: dict[str, ReadFunction] = {
+    "QuantizeLinear": read_quantize_linear,
+    "DequantizeLinear": read_dequantize_linear,
+    "com.microsoft.QuantizeLinear": read_quantize_linear,
+    "com.microsoft.DequantizeLinear": read_dequantize_linear,
+    "DynamicQuantizeLinear": read_dynamic_quantize_linear,
+    "Identity": read_identity,
 }

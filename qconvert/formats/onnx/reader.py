@@ -1,0 +1,133 @@
+"""Reads an .onnx model into the canonical graph: values, order and what cannot be read natively; operators come from ops/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.draft import Draft
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.onnx.builder import DTYPE_NAMES
+from qconvert.formats.onnx.container import open_model, parse_model
+from qconvert.formats.onnx.opaque import read_opaque
+from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.graph import Array, Graph, Shape, canonical_dtype
+from qconvert.known_values import KnownValues
+from qconvert.passes import absorb_quantization
+from qconvert.plugins import operators
+
+__all__ = ["read", "read_bytes"]
+
+
+def read(path: Path) -> Graph:
+    """The canonical graph of an .onnx file. External data are views on the memory-mapped files.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is no ONNX model, is damaged, or contradicts the specification.
+        UnsupportedError: it holds values that are no tensors.
+    """
+    return read_model(open_model(path), path.stem)
+
+
+def read_bytes(data: bytes, name: str) -> Graph:
+    """The canonical graph of an ONNX model in memory; see read()."""
+    return read_model(parse_model(data), name)
+
+
+def read_model(model: Any, name: str) -> Graph:
+    """The canonical graph of a verified onnx_ir.Model with its nodes in order."""
+    graph = model.graph
+    declared = dict(_declared(graph))
+    draft = Draft(set(declared))
+    known = KnownValues(draft.tensors, draft.producers)
+    inputs = _read_values(graph, declared, draft)
+    readers = operators("onnx", "read")
+    for node in graph:
+        reading = Reading(draft, known, node, _version(model, node), declared)
+        key = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        count = len(draft.ops)
+        try:
+            if key not in readers:
+                raise NotCoveredError(key)
+            readers[key](reading)
+        except NotCoveredError:
+            draft.withdraw(count)
+            read_opaque(reading, node, draft)
+    outputs = [_output_name(value, draft) for value in graph.outputs]
+    draft.prune(outputs)
+    draft.settle_names()
+    found = Graph(
+        name=graph.name or name,
+        tensors=draft.tensors,
+        ops=(),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        metadata=_metadata(model),
+    )
+    found, _ = absorb_quantization.run(found.evolve(ops=draft.ops), None)
+    found.validate()
+    return found
+
+
+def _declared(graph: Any) -> Any:
+    """Name, type and shape of every value that the file names, as it or its shape inference says."""
+    values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs if value.name)]
+    for value in values:
+        dtype = DTYPE_NAMES.get(int(value.dtype), "unknown") if value.dtype is not None else "unknown"
+        yield value.name, (dtype, _shape(value))
+
+
+def _shape(value: Any) -> Shape | None:
+    if value.shape is None:
+        return None
+    sizes = (size if isinstance(size, int) else size.value for size in value.shape)
+    return tuple(size if isinstance(size, int) else size or f"{value.name}_{axis}" for axis, size in enumerate(sizes))
+
+
+def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], draft: Draft) -> list[str]:
+    """Declares the constants and the inputs; returns the names of the inputs that are no constants (before IR version 4 both were)."""
+    for value in graph.initializers.values():
+        data = constant_data(value.const_value)
+        draft.add_exactly(value.name, canonical_dtype(data.dtype), data.shape, data)
+    inputs = []
+    for value in graph.inputs:
+        if value.name in draft.tensors:
+            continue
+        dtype, shape = declared[value.name]
+        if dtype == "unknown":
+            raise UnsupportedError(f"it is {value.type}, not a tensor", where=f"input {value.name!r}")
+        draft.add_exactly(value.name, dtype, shape)
+        inputs.append(value.name)
+    return inputs
+
+
+def constant_data(tensor: Any) -> Array:
+    """The data of an onnx_ir tensor; text as str."""
+    data = np.asarray(tensor.numpy())
+    if data.dtype.kind in "OSU":
+        texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
+        return np.array(texts, object).reshape(data.shape)
+    return data
+
+
+def _version(model: Any, node: Any) -> int:
+    """The opset of a node's domain; 1 for a domain that the model does not import, which onnxruntime takes."""
+    return int(model.graph.opset_imports.get(node.domain, node.version or 1))
+
+
+def _output_name(value: Any, draft: Draft) -> str:
+    if value.name not in draft.tensors:
+        raise InvalidModelError("a graph output is computed by no node", where=repr(value.name))
+    return str(value.name)
+
+
+def _metadata(model: Any) -> dict[str, str]:
+    """Where the model came from, and its own properties. What an earlier conversion wrote is kept under its own keys."""
+    found = {"source.format": "onnx", "source.opset": str(model.graph.opset_imports.get("", 0))}
+    if model.producer_name:
+        found["source.producer"] = f"{model.producer_name} {model.producer_version or ''}".strip()
+    return {**{str(key): str(value) for key, value in model.metadata_props.items()}, **found}
