@@ -8,7 +8,7 @@ import numpy as np
 
 import qconvert
 from qconvert.differences import diff, equal
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 
 HALF = Quantization.per_tensor(0.5, 3)
 WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "data_format": "channels_last"}
@@ -66,6 +66,36 @@ def test_changed_quantization_and_shape() -> None:
     assert diff(base, rolled) == ["tensor 'w': 2 of 2 scales differ, the first scale 0.25 -> 0.125"]
     plain = base.evolve(tensors=[replace(base["y"], quantization=None)])
     assert diff(base, plain) == ["tensor 'y': quantized -> not quantized"]
+
+
+def test_changed_blocks_of_scales() -> None:
+    base, scale = graph(), np.full((2, 2, 1, 1), 0.5, np.float32)
+
+    def with_blocks(scale: Array, block_size: int) -> Graph:
+        q = Quantization(scale, np.zeros(scale.shape, np.int64), 1, block_size)
+        return base.evolve(tensors=[replace(base["w"], quantization=q)])
+
+    changed = scale.copy()
+    changed[1, 0] = 0.75
+    assert diff(with_blocks(scale, 2), with_blocks(scale, 2), exact=True) == []
+    assert diff(with_blocks(scale, 2), with_blocks(changed, 2)) == ["tensor 'w': 1 of 4 scales differ, the first scale 0.5 -> 0.75"]
+    assert diff(with_blocks(scale, 2), with_blocks(scale[:, :1], 3)) == [
+        "tensor 'w': axis 1, blocks of 2 -> axis 1, blocks of 3",
+        "tensor 'w': 4 scales -> 2",
+        "tensor 'w': 4 zero points -> 2",
+    ]
+    assert "tensor 'w': scales of shape (2, 2, 1, 1) -> (4, 1, 1, 1)" in diff(
+        with_blocks(scale, 2), with_blocks(scale.reshape(4, 1, 1, 1), 2)
+    )
+
+
+def test_small_types_are_compared_by_value() -> None:
+    def constant(dtype: str, values: list[int]) -> Graph:
+        return Graph("g", {"k": Tensor("k", dtype, (2,), np.array(values).astype(numpy_dtype(dtype)))}, (), (), ("k",))
+
+    for dtype in ("uint2", "float4e2m1", "float8e4m3fn"):
+        assert diff(constant(dtype, [1, 3]), constant(dtype, [1, 3])) == []
+        assert diff(constant(dtype, [1, 3]), constant(dtype, [1, 2])) == ["tensor 'k': 1 of 2 elements differ, by at most 1"]
 
 
 def test_changed_attributes_and_kinds() -> None:

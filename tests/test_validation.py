@@ -89,6 +89,11 @@ def t(name: str, dtype: str = "int8", shape: Any = (1, 2, 2, 2), quantization: A
     return Tensor(name, dtype, shape, None, quantization)
 
 
+OPAQUE = {"format": "onnx", "domain": "com.example", "op_type": "Odd", "version": 1, "payload": "", "captures": ("t",)}
+LAST = {"data_format": "channels_last"}
+POOL = {**LAST, "strides": (1, 1), "pads": (0, 0, 0, 0), "kernel_shape": (1, 1)}
+FOUR = Quantization.per_tensor(1, 4)
+ONE = np.zeros((1, 1, 1, 1), np.int64)
 BROKEN: list[tuple[Callable[[Graph], Graph], str, str]] = [
     # names
     (lambda g: replace(g, tensors={**g.tensors, "z": g["x"]}), "tensor 'z'", "filed under another name than its own, 'x'"),
@@ -155,8 +160,23 @@ BROKEN: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (with_quantization("q", [0.5, 0.5, 0.5], 0, axis=3), "Conv 'c'", "has data 'q' quantized per axis"),
     (with_tensor("b", quantization=None), "Conv 'c'", "has the bias 'b' of plain int32, not quantized int32"),
     (with_tensor("b", dtype="int64", data=np.zeros(2, np.int64)), "Conv 'c'", "has the bias 'b' of quantized int64"),
+    (with_tensor("b", dtype="float16", data=np.zeros(2, np.float16), quantization=None), "Conv 'c'", "bias 'b' of plain float16, not"),
     (with_quantization("b", [0.125, 0.0625], 1, axis=0), "Conv 'c'", "has the bias 'b' with a zero point other than 0"),
     (with_quantization("b", [0.125, 0.0626], axis=0), "Conv 'c'", "is not input scale * weight scale"),
+    # what models of ONNX hold besides
+    (add_op(Op("Opaque", ("t",), ("z",), {**OPAQUE, "payload": 1}), t("z", "unknown", None)), "Opaque 'z'", "'payload', which is text"),
+    (add_op(Op("Opaque", ("t",), ("z",), {**OPAQUE, "captures": (1,)}), t("z", "unknown", None)), "Opaque 'z'", "which is a tuple of text"),
+    (add_op(Op("Opaque", ("t",), ("z",), {**OPAQUE, "version": "1"}), t("z", "unknown", None)), "Opaque 'z'", "'version', which is an int"),
+    (add_op(Op("Opaque", ("t",), ("z",)), t("z", "unknown", None)), "Opaque 'z'", "lacks the attribute 'format'"),
+    (add_op(Op("Relu", ("t",), ("z",)), t("z", "unknown", quantization=HALF)), "tensor 'z'", "is quantized although its type is unknown"),
+    (add_op(Op("Relu", ("t",), ("z",)), t("z", "uint2", quantization=FOUR)), "tensor 'z'", "outside uint2 (0 to 3)"),
+    (add_op(Op("Relu", ("t",), ("z",)), t("z", "float8e5m2", quantization=HALF)), "tensor 'z'", "zero point 3, which float8e5m2 cannot"),
+    (add_op(Op("GlobalMaxPool", ("t",), ("z",), LAST), t("z", shape=(1, 1, 1, 2))), "GlobalMaxPool 'z'", "have different quantizations"),
+    (add_op(Op("ScatterElements", ("t", "i", "x"), ("z",)), t("z", quantization=HALF), Tensor("i", "int64", (1, 1, 1, 1), ONE)),
+     "ScatterElements 'z'", "moves int8 of 't' into float32 of 'x'"),
+    (add_op(Op("IsNaN", ("t",), ("z",)), t("z", quantization=HALF)), "IsNaN 'z'", "gives plain numbers, but 'z' is quantized"),
+    (add_op(Op("AveragePool", ("t",), ("z",), {**POOL, "ceil_mode": 2}), t("z")), "AveragePool 'z'", "'ceil_mode', which is one of 0, 1"),
+    (add_op(Op("GroupNormalization", ("t", "w", "w"), ("z",), LAST), t("z")), "GroupNormalization 'z'", "lacks the attribute 'num_groups'"),
     # shapes
     (with_tensor("c", shape=(1, 4, 4, 5)), "Conv 'c'", "gives 'c' the shape (1, 4, 4, 2), but the graph says (1, 4, 4, 5)"),
     (with_tensor("x", shape=(1, 4, 4)), "Quantize 'q'", "gives 'q' the shape (1, 4, 4)"),
@@ -180,6 +200,29 @@ def test_int16_data_take_an_int64_bias() -> None:
     for name in ("q", "c", "p", "t"):
         graph = with_tensor(name, dtype="int16")(graph)
     with_tensor("b", dtype="int64", data=np.zeros(2, np.int64))(graph).validate()
+
+
+def test_blocks_a_float_bias_and_opaque_operators_are_sound() -> None:
+    blocks = Quantization(np.full((2, 2, 1, 1), 0.5, np.float32), np.ones((2, 2, 1, 1), np.int64), 1, 2)
+    graph = with_tensor("w", quantization=blocks)(sound())
+    graph = with_tensor("b", dtype="float32", data=np.zeros(2, np.float32), quantization=None)(graph)
+    opaque = Op("Opaque", ("t", "", "y"), ("", "z"), OPAQUE)
+    add_op(opaque, t("z", "unknown", None), t("y", "float32"))(graph).validate()
+    add_op(Op("Opaque", (), ("z",), OPAQUE), t("z", "float8e4m3fn", None, Quantization.per_tensor(2.0)))(graph).validate()
+
+
+def test_a_transpose_moves_blocks() -> None:
+    scale = np.arange(1, 5, dtype=np.float32).reshape(1, 2, 2)
+    blocks = Quantization(scale, np.zeros(scale.shape, np.int64), 0, 3)
+    op = Op("Transpose", ("x",), ("y",), {"perm": (2, 0, 1)})
+    for quantization, is_sound in ((blocks.transposed((2, 0, 1)), True), (replace(blocks, axis=1), False), (HALF, False)):
+        tensors = [t("x", shape=(3, 2, 2), quantization=blocks), t("y", shape=(2, 3, 2), quantization=quantization)]
+        graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+        if is_sound:
+            graph.validate()
+        else:
+            with pytest.raises(InvalidGraphError):
+                graph.validate()
 
 
 def moved(kind: str, before: Any, after: Any, a: int, b: int, constants: tuple[Any, ...] = (), **attributes: Any) -> Graph:
@@ -209,6 +252,7 @@ KEPT = [
     moved("Gather", (3, 4), (5, 2, 4), 1, 2, (np.zeros((5, 2)),), axis=0),
     moved("ReduceMax", (3, 4), (4,), 1, 0, ((0,),), keepdims=0),
     moved("MaxPool", (1, 2, 2, 3), (1, 2, 2, 3), 3, 3, **SPATIAL),
+    moved("GlobalMaxPool", (1, 2, 2, 3), (1, 1, 1, 3), 3, 3, data_format="channels_last"),
     moved("Unpack", (1, 4), (4,), 1, 0, axis=0),
     moved("Pack", (3, 4), (1, 3, 4), 1, 2, axis=0),
 ]  # fmt: skip

@@ -88,6 +88,9 @@ def test_io_layout_leaves_none() -> None:
         (Op("Tile", ("b", "k"), ("c",)), [tensor("k", data=np.int64([1, 1, 1, 2]))], (1, 5, 6, 6)),
         (Op("Gather", ("b", "k"), ("c",), {"axis": 3}), [tensor("k", data=np.int64([2, 0]))], (1, 5, 6, 2)),
         (Op("Relu", ("b",), ("c",)), [], (1, 5, 6, 3)),
+        (Op("HardSigmoid", ("b",), ("c",)), [], (1, 5, 6, 3)),
+        (Op("Softplus", ("b",), ("c",)), [], (1, 5, 6, 3)),
+        (Op("ReduceL2", ("b", "k"), ("c",), {"keepdims": 1}), [tensor("k", data=np.int64([3]))], (1, 5, 6, 1)),
     ],
     ids=lambda value: value.kind if isinstance(value, Op) else "",
 )  # fmt: skip
@@ -135,6 +138,39 @@ def test_per_axis_scales_move_with_their_axis() -> None:
         tensor("d", 1, 5, 6, 3),
     ]
     ops = [*pooled("ab"), Op("Dequantize", ("k",), ("q",)), Op("Mul", ("b", "q"), ("c",)), *pooled("cd")]
+    assert transposes(rewritten(graph(tensors, ops, ("a",), ("d",)))) == 2
+
+
+CHANNELS = [tensor(name, data=np.float32([0.5, 1.5, 2.5])) for name in "stuv"]
+SPATIAL = [
+    Op("BatchNormalization", ("b", "s", "t", "u", "v"), ("c",), {"data_format": "channels_last"}),
+    Op("InstanceNormalization", ("b", "s", "t"), ("c",), {"data_format": "channels_last"}),
+    Op("GroupNormalization", ("b", "s", "t"), ("c",), {"data_format": "channels_last", "num_groups": 3}),
+    Op("GlobalAveragePool", ("b",), ("c",), {"data_format": "channels_last"}),
+    Op("GlobalMaxPool", ("b",), ("c",), {"data_format": "channels_last"}),
+    Op("MaxPool", ("b",), ("c",), {**POOL, "dilations": (2, 1), "ceil_mode": 1, "strides": (2, 3)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", SPATIAL, ids=lambda op: op.kind)
+def test_spatial_operators_change_their_data_format(op: Op) -> None:
+    shape = {"GlobalAveragePool": (1, 1, 1, 3), "GlobalMaxPool": (1, 1, 1, 3), "MaxPool": (1, 3, 2, 3)}.get(op.kind, (1, 5, 6, 3))
+    constants = [constant for constant in CHANNELS if constant.name in op.inputs]
+    tensors = [tensor("a", 1, 5, 6, 3), tensor("b", 1, 5, 6, 3), tensor("c", *shape), *constants]
+    result = rewritten(graph(tensors, [*pooled("ab"), op], ("a",), ("c",)))
+    assert transposes(result) == (1 if shape[1:3] == (1, 1) else 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 6, 3), (5, 1, 3), (3,)])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_blocks_of_scales_move_with_their_axis(shape: tuple[int, ...], axis: int) -> None:
+    axis %= len(shape)
+    blocks = tuple(-(-size // 2) if i == axis else size for i, size in enumerate(shape))
+    scale = RNG.uniform(0.1, 1, blocks).astype(np.float32)
+    points = RNG.integers(-3, 3, blocks)
+    k = Tensor("k", "int8", shape, RNG.integers(-9, 9, shape).astype(np.int8), Quantization(scale, points, axis, 2))
+    tensors = [*(tensor(n, 1, 5, 6, 3) for n in "abcd"), k]
+    ops = [*pooled("ab"), Op("Mul", ("b", "k"), ("c",)), *pooled("cd")]
     assert transposes(rewritten(graph(tensors, ops, ("a",), ("d",)))) == 2
 
 
