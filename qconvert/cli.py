@@ -29,6 +29,7 @@ OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25;
 LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw: 4-D inputs and outputs channels first.")]
 FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
 NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
+ExternalOption = Annotated[bool, typer.Option("--external-data", help="ONNX constants in a file beside, even below 1 GiB.")]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
@@ -65,6 +66,7 @@ def convert_command(
     io_layout: LayoutOption = "",
     io_float: FloatOption = False,
     numerics: NumericsOption = "exact",
+    external_data: ExternalOption = False,
     force: ForceOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -87,6 +89,7 @@ def convert_command(
         io_layout=io_layout,
         io_float=io_float,
         numerics=numerics,
+        external_data=external_data,
         force=force,
     )
     if json:

@@ -105,6 +105,7 @@ def convert(
     io_float: bool = False,
     opset: int = 0,
     numerics: str = "exact",
+    external_data: bool = False,
 ) -> ConversionReport:
     """Converts a model file to another format, normalized for a target.
 
@@ -118,6 +119,7 @@ def convert(
         opset: the ONNX opset; 0 for the default.
         numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
             "fast" always takes the form that the target runs fastest.
+        external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB.
 
     Raises:
         QConvertError: anything that the user can cause; nothing is written then.
@@ -131,11 +133,15 @@ def convert(
     if source.exists() and result.exists() and source.samefile(result):
         raise OptionError("source and result are the same file", file=str(source))
     graph = load(source, source_format)
+    reader = format_named(source_format) if source_format else format_of(source)
+    others = reader.companions(source) if reader.companions else ()
+    if source.resolve().parent == result.resolve().parent and any(item.name.startswith(result.name) for item in others):
+        raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
     kept = _carried_over(graph)
     graph, changes = normalize(graph, chosen, io_layout=io_layout, io_float=io_float, numerics=numerics)
-    provenance = _provenance(source, chosen, changes)
+    provenance = _provenance(source, others, chosen, changes)
     try:
-        notes = save(graph, result, writer.name, force=force, opset=opset, provenance=provenance)
+        notes = save(graph, result, writer.name, force=force, opset=opset, provenance=provenance, external_data=external_data)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
@@ -144,7 +150,7 @@ def convert(
     return ConversionReport(
         source=str(source),
         result=str(result),
-        source_format=(format_named(source_format) if source_format else format_of(source)).name,
+        source_format=reader.name,
         result_format=writer.name,
         target=chosen.name if chosen else "",
         operators=dict(Counter(op.kind for op in graph.ops).most_common()),
@@ -203,14 +209,18 @@ def _carried_over(graph: Graph) -> dict[str, int]:
     }
 
 
-def _provenance(source: Path, target: Target | None, changes: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """What the result says of where it came from; no paths, since a model file travels."""
+def _provenance(source: Path, others: tuple[Path, ...], target: Target | None, changes: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """What the result says of where it came from; no paths, since a model file travels.
+
+    Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
+    """
     with source.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {
         "qconvert.version": qconvert.__version__,
         "qconvert.source": source.name,
         "qconvert.source_sha256": digest,
+        **({"qconvert.source_data": json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
         "qconvert.target": target.name if target else "",
         "qconvert.changes": json.dumps([{"pass": name, "change": note} for name, note in changes]),
         "qconvert.scales": "all scales and zero points are the source's own",

@@ -45,9 +45,11 @@ class Format:
         suffixes: file name endings, with the dot.
         summary: one line for `qconvert formats`.
         read: file -> Graph, or None if the format cannot be read.
-        write: (Graph, file, options) -> notes, or None. It writes the file at the path given, which the caller moves into place, and
-            may return, in words, what the user should know of the form that it chose.
+        write: (Graph, file, options) -> notes, or None. It writes the file at the path given, and further files beside it if the
+            format needs them, which the caller moves into place. It may return, in words, what the user should know of the form
+            that it chose.
         default_target: the target that a conversion to this format uses when none is named.
+        companions: file -> the further files that belong to it, or None if there are never any.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Format:
     read: Callable[[Path], Graph] | None = None
     write: Callable[[Graph, Path, Mapping[str, Any]], tuple[str, ...] | None] | None = None
     default_target: str = ""
+    companions: Callable[[Path], tuple[Path, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,17 +121,17 @@ def check(
 
 def _runtime(path: Path, kernels: str) -> Runtime:
     """The file's own runtime, by its suffix."""
-    kind = format_of(path).name
-    data = bytes(map_file(path))
+    kind, companions = format_of(path).name, format_of(path).companions
+    data = map_file(path)
     if kind == "tflite":
         from qconvert.formats.tflite.probe import accepted_copy
         from qconvert.runtimes.litert import LiteRT
 
-        return LiteRT(accepted_copy(data), kernels)
+        return LiteRT(accepted_copy(bytes(data)), kernels)
     if kind == "onnx":
         from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-        return OnnxRuntime(data)
+        return OnnxRuntime(path if companions and companions(path) else bytes(data))
     raise OptionError(f"there is no runtime for {kind} files", file=str(path))
 
 

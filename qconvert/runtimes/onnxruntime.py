@@ -22,7 +22,7 @@ class OnnxRuntime:
     """An .onnx model loaded in onnxruntime.
 
     Args:
-        model: the file's content.
+        model: the file's content, or the file, which may have external data.
         threads: number of threads; 0 for onnxruntime's default.
         optimize: whether the graph is optimized (all levels) or left as it is.
         save_optimized: where to write the graph after optimizing.
@@ -35,7 +35,7 @@ class OnnxRuntime:
         RuntimeRefusedError: onnxruntime does not take the model.
     """
 
-    def __init__(self, model: bytes, threads: int = 1, optimize: bool = True, save_optimized: Path | None = None) -> None:
+    def __init__(self, model: bytes | Path, threads: int = 1, optimize: bool = True, save_optimized: Path | None = None) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -46,7 +46,9 @@ class OnnxRuntime:
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
         try:
-            self._session = onnxruntime.InferenceSession(bytes(model), options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                str(model) if isinstance(model, Path) else bytes(model), options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # onnxruntime's errors share no base class but Exception
             raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
         self.inputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self._session.get_inputs()}
