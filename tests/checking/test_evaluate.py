@@ -154,6 +154,14 @@ def test_reductions_equal_onnx(kind: str, seed: int, axes: set[int], keep: int) 
     close(run(kind, [x, chosen], keepdims=keep)[0], reference(kind, [x, chosen], keepdims=keep)[0], 1e-12)
 
 
+@pytest.mark.parametrize("kind", REDUCTIONS)
+@pytest.mark.parametrize("keep", [0, 1])
+def test_no_axes_reduce_all(kind: str, keep: int) -> None:
+    x = np.arange(1.0, 7.0).reshape(2, 3)
+    expected = reference(kind, [x, np.zeros(0, np.int64)], keepdims=keep)[0]
+    close(run(kind, [x, np.zeros(0, np.int64)], keepdims=keep)[0], np.asarray(expected))
+
+
 def test_reductions_of_plain_integers_stay_integers() -> None:
     x, axes = np.array([[2**40 + 1, -3]]), np.array([1])
     assert run("ReduceL1", [x, axes], "int64", keepdims=0)[0].stored.tolist() == [2**40 + 4]

@@ -221,6 +221,18 @@ QUANTIZED: dict[str, tuple[tuple[int, ...], list[Any], dict[str, Any]]] = {
     "ReduceSumSquare": ((2, 3, 4), [np.array([-1])], {}),
     "ReduceLogSumExp": ((2, 3, 4), [np.array([1])], {}),
     "GlobalAveragePool": ((2, 3, 4, 4), [], {"data_format": "channels_first"}),
+    "AveragePool": (
+        (2, 3, 6, 5),
+        [],
+        {
+            "data_format": "channels_first",
+            "kernel_shape": (3, 3),
+            "strides": (2, 2),
+            "pads": (1, 0, 0, 1),
+            "ceil_mode": 1,
+            "count_include_pad": 1,
+        },
+    ),
     "Einsum": ((2, 3, 4), [], {"equation": "bij->bi"}),
     "Erf": ((2, 3, 4), [], {}),
     "HardSigmoid": ((2, 3, 4), [], {"alpha": 0.25}),
@@ -243,6 +255,15 @@ def test_global_max_pool_moves_stored_values() -> None:
     got = run("GlobalMaxPool", [(x, q)], ("int8", q), data_format="channels_last")[0]
     assert got.stored.tolist() == [[[[5, 1]]]]
     assert got.real is None
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint8", "bfloat16", "float16"])
+def test_max_pool_of_every_type(dtype: str) -> None:
+    x = np.array([[[[0, 2], [1, 3]]]]).astype(numpy_dtype(dtype))
+    window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (1, 1, 0, 0), "data_format": "channels_first"}
+    got = run("MaxPool", [x], dtype, **window)[0].stored
+    assert got.dtype == numpy_dtype(dtype)
+    assert got.astype(int).tolist() == [[[[0, 2], [1, 3]]]]
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -21,7 +21,7 @@ from qconvert.checking.evaluate.call import (
 )
 from qconvert.checking.evaluate.linear import padding
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Array
+from qconvert.graph import Array, integer_range
 
 __all__ = ["FUNCTIONS"]
 
@@ -55,7 +55,8 @@ def _overhang(size: int, reach: int, stride: int, pads: tuple[int, int]) -> int:
 def max_pool(call: Call) -> Array:
     """MaxPool of ONNX: the largest stored value; padding never wins."""
     data = call.raw()
-    lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    dtype = call.results[0].dtype
+    lowest = integer_range(dtype)[0] if "int" in dtype else -np.inf
     windows = _windows(call, channels_last(call, data), lowest)
     largest = windows.max(axis=tuple(range(-len(call["kernel_shape"]), 0)))
     return activated_stored(call, channels_first(call, largest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ __all__ = ["FUNCTIONS"]
 
 
 def _axes(call: Call) -> dict[str, Any]:
-    """Arguments of a numpy reduction; no axes at all reduce nothing."""
-    return {"axis": tuple(call.ints(1)), "keepdims": bool(call["keepdims"])}
+    """Arguments of a numpy reduction; no axes at all mean all of them, as in ONNX."""
+    return {"axis": tuple(call.ints(1)) or None, "keepdims": bool(call["keepdims"])}
 
 
 def _of_stored(function: Callable[..., Any]) -> Function:
@@ -39,7 +40,7 @@ def reduce_sum(call: Call) -> Array:
 
 def reduce_mean(call: Call) -> Array:
     """ReduceMean of ONNX; plain integers are divided towards zero."""
-    count = int(np.prod([call.raw().shape[axis] for axis in call.ints(1)], dtype=np.int64))
+    count = math.prod(call.raw().shape[axis] for axis in call.ints(1) or range(call.raw().ndim))
     if call.quantization() is None and call.raw().dtype.kind in "iu":
         total = call.values().sum(**_axes(call))
         return np.asarray(np.sign(total) * (np.abs(total) // count))
