@@ -1,0 +1,76 @@
+"""float_bias_to_int32: float32 biases of quantized operators become int32 at input scale * weight scale.
+
+Integer kernels add the bias to the sum of products, whose scale this is; the scale is the float32 product of the two float32 scales.
+Values are divided in float64 and rounded half to even. Not exact: the note says the largest error in steps (LSB) of that scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, saturate, scale_and_zero_point
+from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.passes.linear import bias_quantization, quantized_bias
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Changes the constant biases of Conv, ConvTranspose and Gemm with quantized data and weights.
+
+    A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales
+    read is made once for each scale.
+    """
+    ops, readers = list(graph.ops), graph.consumers()
+    made: dict[tuple[str, bytes], Tensor] = {}
+    notes: list[str] = []
+    inexact, largest = 0, 0.0
+    for index, op in enumerate(graph.ops):
+        bias = quantized_bias(graph, op)
+        if bias is None or bias.dtype != "float32" or bias.is_quantized:
+            continue
+        new = _stored(graph, op, bias)
+        if new is None:
+            notes.append(f"the bias {bias.name!r} of {op} stays float32: it does not fit int32 at input scale * weight scale")
+            continue
+        assert new.quantization is not None
+        key = (bias.name, new.quantization.scale.tobytes())
+        if key not in made:
+            shared = len(readers[bias.name]) > 1 or bias.name in graph.outputs
+            taken = {tensor.name for tensor in made.values()}
+            made[key] = replace(new, name=graph.fresh_name(f"{bias.name}/int32", taken)) if shared else new
+            changed, error = _cost(bias, new)
+            inexact, largest = inexact + changed, max(largest, error)
+        ops[index] = replace(op, inputs=(*op.inputs[:2], made[key].name))
+    if not made:
+        return graph, tuple(notes)
+    values = sum(tensor.data.size for tensor in made.values() if tensor.data is not None)
+    note = f"{len(made)} biases of {values} values are int32; {inexact} of them are not exact, by at most {largest:.3g} LSB"
+    return graph.evolve(tensors=made.values(), ops=ops), (note, *notes)
+
+
+def _stored(graph: Graph, op: Op, bias: Tensor) -> Tensor | None:
+    """The bias as integers; None if it does not fit."""
+    data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
+    assert data is not None and weights is not None and bias.data is not None
+    grid = bias_quantization(data, weights, bias.data.shape)
+    if grid is None or not np.isfinite(bias.data).all():
+        return None
+    scale, _ = scale_and_zero_point(grid, bias.data.shape)
+    steps = np.rint(bias.data.astype(np.float64) / scale.astype(np.float64))
+    low, high = integer_range("int32")
+    if steps.size and not (low <= steps.min() and steps.max() <= high):
+        return None
+    return replace(bias, dtype="int32", data=saturate(steps, "int32"), quantization=grid)
+
+
+def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:
+    """How many values changed, as float32, and the largest change in LSB."""
+    assert old.data is not None and new.data is not None and new.quantization is not None
+    real = dequantize(new.data, new.quantization)
+    scale, _ = scale_and_zero_point(new.quantization, old.data.shape)
+    error = np.abs(real - old.data) / scale
+    return int((real.astype(np.float32) != old.data).sum()), float(error.max(initial=0))

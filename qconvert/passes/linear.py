@@ -1,0 +1,65 @@
+"""What passes share about the weights and biases of Conv, ConvTranspose, Gemm and MatMul."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Quantization, Tensor
+
+__all__ = ["LINEAR", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias"]
+
+LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+def output_axis(op: Op, rank: int) -> int:
+    """The axis of the weights that the output channels run along."""
+    if op.kind != "MatMul":
+        return 0
+    return rank - 2 if op["trans_b"] else rank - 1
+
+
+def constant_weights(graph: Graph) -> dict[str, int]:
+    """The quantized constants that serve as weights and as nothing else, with their axis of output channels."""
+    axes: dict[str, set[int]] = {}
+    for op in graph.ops:
+        for position, name in enumerate(op.inputs):
+            if not name or graph[name].quantization is None or graph[name].data is None:
+                continue
+            rank = graph[name].rank or 0
+            is_weight = op.kind in LINEAR and position == 1 and rank >= 2
+            axes.setdefault(name, set()).add(output_axis(op, rank) if is_weight else -1)
+    return {name: min(found) for name, found in axes.items() if len(found) == 1 and found != {-1} and name not in graph.outputs}
+
+
+def is_quantized(graph: Graph, op: Op) -> bool:
+    """Whether data and weights of a linear operator are quantized, so that products have a scale."""
+    return graph[op.inputs[0]].is_quantized and graph[op.inputs[1]].is_quantized
+
+
+def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
+    """The constant bias of a quantized linear operator."""
+    if op.kind not in LINEAR or len(op.inputs) < 3 or not op.inputs[2] or not is_quantized(graph, op):
+        return None
+    bias = graph[op.inputs[2]]
+    return bias if bias.is_constant else None
+
+
+def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[int, ...]) -> Quantization | None:
+    """Input scale * weight scale, a float32 product, for an integer bias of `shape`; None if it has no such grid.
+
+    Args:
+        data: of the input, per tensor.
+        weights: per tensor, or one scale for each output channel.
+        shape: of the bias; channels run along its last axis.
+    """
+    if data.axis is not None or weights.block_size:
+        return None
+    with np.errstate(under="ignore", over="ignore"):
+        scale = data.scale * weights.scale
+    if not (np.isfinite(scale) & (scale > 0)).all():
+        return None
+    if weights.axis is None:
+        return Quantization.per_tensor(float(scale[0]))
+    if not shape or shape[-1] != scale.size or any(size != 1 for size in shape[:-1]):
+        return None
+    return Quantization.per_axis(scale, len(shape) - 1)

@@ -1,0 +1,117 @@
+"""per_axis_to_per_tensor: weights with a scale for each output channel are requantized to one scale.
+
+Not exact, unless all scales of a tensor are equal. The new scale keeps the range: the largest magnitude over all channels is the
+largest symmetric integer (127 in 8 bits), so channels with small weights lose steps. The int32 bias is requantized to input scale *
+new weight scale. The notes say, for each tensor, the largest error of a weight in steps (LSB) of the new scale and of the channel's old
+one, and the SQNR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize, saturate
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.passes.linear import bias_quantization, constant_weights, quantized_bias
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Requantizes the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
+    axes = constant_weights(graph)
+    per_axis = [t for t in graph.constants() if t.name in axes and t.quantization is not None and t.quantization.axis is not None]
+    changed: dict[str, Tensor] = {}
+    notes: list[str] = []
+    for tensor in per_axis:
+        found = _requantized(tensor)
+        if found is None:
+            notes.append(f"{tensor.name!r} stays as it is: its weights are not integers with a scale for each channel")
+        else:
+            changed[tensor.name] = found
+    ops, biases = _with_biases(graph, changed, notes)
+    notes = [*(_report(graph[name], tensor) for name, tensor in changed.items()), *notes]
+    if not changed:
+        return graph, tuple(notes)
+    return graph.evolve(tensors=[*changed.values(), *biases], ops=ops), tuple(notes)
+
+
+def _requantized(tensor: Tensor) -> Tensor | None:
+    q, data = tensor.quantization, tensor.data
+    if q is None or data is None or q.block_size or "float" in tensor.dtype:
+        return None
+    if (q.scale == q.scale[0]).all() and (q.zero_point == q.zero_point[0]).all():
+        return replace(tensor, quantization=Quantization(q.scale[:1].copy(), q.zero_point[:1].copy()))
+    low, high = integer_range(tensor.dtype)
+    zero_point = 0 if low < 0 else (high + 1) // 2
+    real = dequantize(data, q)
+    scale = np.float32(np.abs(real).max(initial=0) / (high - zero_point))
+    if not scale > 0:
+        scale = q.scale.max()
+    chosen = Quantization.per_tensor(float(scale), zero_point)
+    return replace(tensor, data=quantize(real, chosen, tensor.dtype), quantization=chosen)
+
+
+def _with_biases(graph: Graph, changed: dict[str, Tensor], notes: list[str]) -> tuple[list[Op], list[Tensor]]:
+    """The operators with their requantized biases. Weights whose bias would not fit its type are taken out of `changed`."""
+    made: dict[tuple[str, bytes], Tensor] = {}
+    wanted: dict[int, Tensor] = {}
+    readers = graph.consumers()
+    for op in graph.ops:
+        bias = quantized_bias(graph, op)
+        if bias is None or bias.quantization is None or op.inputs[1] not in changed:
+            continue
+        new = _requantized_bias(graph, op, bias, changed[op.inputs[1]])
+        if new is None:
+            notes.append(f"{op.inputs[1]!r} stays per axis: with one scale the bias {bias.name!r} would leave {bias.dtype}")
+            del changed[op.inputs[1]]
+            continue
+        assert new.quantization is not None
+        key = (bias.name, new.quantization.scale.tobytes())
+        if key not in made:
+            shared = len(readers[bias.name]) > 1 or bias.name in graph.outputs
+            taken = {tensor.name for tensor in made.values()}
+            made[key] = replace(new, name=graph.fresh_name(f"{bias.name}/per_tensor", taken)) if shared else new
+        wanted[id(op)] = made[key]
+    kept = {id(op): wanted[id(op)] for op in graph.ops if id(op) in wanted and op.inputs[1] in changed}
+    ops = [replace(op, inputs=(*op.inputs[:2], kept[id(op)].name)) if id(op) in kept else op for op in graph.ops]
+    return ops, list(kept.values())
+
+
+def _requantized_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Tensor | None:
+    """The bias at input scale * new weight scale; None if a value leaves its type."""
+    old, data = bias.quantization, graph[op.inputs[0]].quantization
+    assert old is not None and bias.data is not None and data is not None and weights.quantization is not None
+    new = bias_quantization(data, weights.quantization, bias.data.shape)
+    if new is None:
+        return None
+    if (old.scale == new.scale[0]).all():
+        return replace(bias, quantization=new)
+    steps = np.rint(dequantize(bias.data, old) / np.float64(new.scale[0]))
+    low, high = integer_range(bias.dtype)
+    if steps.size and not (low <= steps.min() and steps.max() <= high):
+        return None
+    return replace(bias, data=saturate(steps, bias.dtype), quantization=new)
+
+
+def _report(old: Tensor, new: Tensor) -> str:
+    """What the requantization of one tensor costs."""
+    assert old.data is not None and new.data is not None and old.quantization is not None and new.quantization is not None
+    if old.data is new.data:
+        return f"{old.name!r}: all scales are equal, exact"
+    before = dequantize(old.data, old.quantization)
+    error = np.abs(before - dequantize(new.data, new.quantization))
+    axis = old.quantization.axis or 0
+    steps = error.max(axis=tuple(i for i in range(error.ndim) if i != axis), initial=0) / old.quantization.scale
+    largest = float(error.max(initial=0) / new.quantization.scale[0])
+    return (
+        f"{old.name!r}: largest error {largest:.3g} LSB, {steps.max(initial=0):.3g} LSB of the channel's old scale; {_sqnr(before, error)}"
+    )
+
+
+def _sqnr(signal: Array, error: Array) -> str:
+    noise = float((error**2).sum())
+    return f"SQNR {10 * np.log10(float((signal**2).sum()) / noise):.1f} dB" if noise else "no weight changed"
