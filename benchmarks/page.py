@@ -10,7 +10,7 @@ from typing import Any
 
 from measures import Fidelity
 
-__all__ = ["LITERT", "Row", "Section", "markdown", "sections", "show"]
+__all__ = ["LITERT", "Row", "Section", "cells", "markdown", "sections", "show"]
 
 LITERT = "LiteRT"
 COLUMNS = "The column qconvert is the default target ort-x86, qconvert-vnni the target ort-x86-vnni."
@@ -169,12 +169,13 @@ def markdown(parts: list[Section], command: str, facts: list[str]) -> str:
     lines += [*(f"- {fact}" for fact in facts), ""]
     for part in parts:
         lines += [f"## {part.title}", ""]
-        lines += [_cells(part.header), "|" + "---|" * len(part.header), *map(_cells, part.lines)]
+        lines += [cells(part.header), "|" + "---|" * len(part.header), *map(cells, part.lines)]
         lines += ["", part.note, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _cells(values: list[str]) -> str:
+def cells(values: list[str]) -> str:
+    """A line of a table in Markdown."""
     return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"
 
 
