@@ -1,0 +1,31 @@
+"""signed_to_unsigned: signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers. Exact.
+
+Activations, weights, graph inputs and outputs alike: stored integers and zero points move by half the range. Biases (int32) stay. Where
+an operator needs the integers themselves (one outside the operator set, an int64 bias), its tensors stay, behind a Requantize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.graph import Graph
+from qconvert.passes.storage import UNSIGNED, change_storage, needs_storage
+from qconvert.plugins import Target
+
+__all__ = ["run", "stored_as"]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """int4, int8 and int16 become uint4, uint8 and uint16. Who feeds the graph adds 8, 128 or 32768."""
+    return stored_as(graph, UNSIGNED)
+
+
+def stored_as(graph: Graph, dtypes: Mapping[str, str]) -> tuple[Graph, tuple[str, ...]]:
+    """Stores all quantized tensors in other types, old -> new."""
+    moved = [tensor for tensor in graph.tensors.values() if tensor.is_quantized and tensor.dtype in dtypes]
+    changed, count = change_storage(graph, moved, dtypes, keeps=needs_storage, keep_io=False)
+    if all(tensor.name in changed.tensors and changed[tensor.name] == tensor for tensor in moved):
+        return graph, ()
+    types = ", ".join(f"{dtype} as {dtypes[dtype]}" for dtype in sorted({tensor.dtype for tensor in moved}))
+    constants = sum(tensor.is_constant for tensor in moved)
+    return changed, (f"{count} activations and {constants} constants are stored otherwise ({types}); their real values stay",)
