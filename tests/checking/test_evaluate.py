@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qconvert.checking.evaluate import FUNCTIONS
+from qconvert.errors import UnsupportedError
 from qconvert.graph import Quantization
 from qconvert.ops import OPS
 from tests.checking.evaluation import close, quick, reference, run, runtime
@@ -252,6 +253,8 @@ def test_scattered_quantized_elements_are_added_as_real_values() -> None:
     q = Quantization.per_tensor(0.5, 9)
     inputs = [(np.array([10, 11], np.int8), q), np.array([0, 0]), (np.array([12, 8], np.int8), q)]
     assert run("ScatterElements", inputs, ("int8", q), reduction="add")[0].stored.tolist() == [12, 11]
+    with pytest.raises(UnsupportedError, match="products of quantized values"):
+        run("ScatterElements", inputs, ("int8", q), reduction="mul")
 
 
 @given(seed=st.integers(0, 2**32), batch=st.integers(0, 2))

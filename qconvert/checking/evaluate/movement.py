@@ -8,6 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import saturate
 from qconvert.checking.evaluate.call import Call, Function, Result, activated, channels_first, channels_last
+from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, numpy_dtype
 
 __all__ = ["FUNCTIONS"]
@@ -175,6 +176,8 @@ def _scattered(call: Call, at: tuple[Array, ...]) -> Result:
         total = data.astype(np.int64)
         np.add.at(total, at, updates.astype(np.int64) - zero)
         return saturate(total, call.results[0].dtype)
+    if reduction == "mul" and call.quantization() is not None:
+        raise UnsupportedError("products of quantized values do not stay on their grid", where=str(call.op))
     result = data.copy()
     if reduction == "none":
         result[at] = updates
