@@ -104,7 +104,7 @@ class _Scanner:
             raise InvalidModelError("the file holds more nodes, attributes or constants than any model")
         if depth > _MAX_DEPTH:
             raise InvalidModelError("its graphs are nested too deeply")
-        kind, view, growth = self.kinds[name], self.view, 0
+        kind, view, growth, references = self.kinds[name], self.view, 0, b""
         while position < end:
             start = position
             tag = view[position]
@@ -129,9 +129,9 @@ class _Scanner:
                     else:
                         self.edits.pop()
                 elif tag == kind.raw and length >= _LARGE:
-                    reference = _reference(position, length)
-                    self.edits.append((start, behind, reference))
-                    growth += len(reference) - (behind - start)
+                    self.edits.append((start, behind, b""))
+                    growth -= behind - start
+                    references += _reference(position, length)
                 elif tag in kind.counted:
                     self.bytes += length + 2
                 position = behind
@@ -143,7 +143,9 @@ class _Scanner:
                 raise _damaged(start)
         if position > end:
             raise _damaged(end)
-        return growth
+        if references:  # at the end, since of a field that is given twice the last one counts
+            self.edits.append((end, end, references))
+        return growth + len(references)
 
     def varint(self, position: int, end: int) -> tuple[int, int]:
         """A number in base 128, lowest digits first, and the position behind it."""
