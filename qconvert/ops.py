@@ -149,7 +149,7 @@ _TABLE = [
     _spec("Pack", "pack", "move", inputs=(1, -1), axis=REQUIRED),
     _spec("Unpack", "unpack", "move", outputs=(1, -1), axis=REQUIRED),
     _spec("Split", "split", "move", inputs=2, outputs=(1, -1), data=1, axis=REQUIRED),
-    _spec("Reshape", "reshape", "move", inputs=2, data=1),
+    _spec("Reshape", "reshape", "move", inputs=2, data=1, allowzero=0),
     _spec("Squeeze", "squeeze", "move", inputs=2, data=1),
     _spec("Unsqueeze", "unsqueeze", "move", inputs=2, data=1),
     _spec("Transpose", "transpose", "move", perm=REQUIRED),

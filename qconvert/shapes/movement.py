@@ -92,14 +92,14 @@ def _factors(sizes: Sequence[Size]) -> tuple[int, Counter[str]]:
 
 
 def _reshape(op: Op, s: ShapeContext) -> Result:
-    """0 copies the size of the same axis, one -1 takes what is left (ONNX Reshape with allowzero = 0)."""
+    """0 copies the size of the same axis, one -1 takes what is left (ONNX Reshape); with allowzero, 0 is a size."""
     data, sizes = s.shape(0), s.ints(1)
     if sizes is None:
         return [s.unknowns(1)]
     if sizes.count(-1) > 1 or min(sizes, default=0) < -1:
         raise failure(op, f"{sizes} is no shape")
     result: list[Size] = list(sizes)
-    for axis in (axis for axis, size in enumerate(sizes) if size == 0):
+    for axis in (axis for axis, size in enumerate(sizes) if size == 0 and not op["allowzero"]):
         if data is not None and axis >= len(data):
             raise failure(op, f"{sizes} copies axis {axis} of shape {data}")
         result[axis] = UNKNOWN if data is None else data[axis]

@@ -31,7 +31,7 @@ _SORT_NAMES = {tuple: "a tuple of integers", int: "an integer", str: "text", flo
 _TEXTS = ("captures",)
 
 _FLAGS = ("keepdims", "trans_a", "trans_b", "exclusive", "reverse", "largest", "sorted", "use_regular_nms",
-          "ceil_mode", "count_include_pad", "upper")  # fmt: skip
+          "ceil_mode", "count_include_pad", "upper", "allowzero")  # fmt: skip
 #: Values that an attribute may have, by its name or by (kind, name).
 _CHOICES: dict[str | tuple[str, str], tuple[Any, ...]] = {
     **dict.fromkeys(_FLAGS, (0, 1)),

@@ -53,6 +53,7 @@ class Builder:
         self.hidden_reads: dict[int, list[str]] = {}
         self.source = ""
         self._real: dict[str, str] = {}
+        self._node_names: set[str] = set()
         self._taken = set(graph.tensors)
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
 
@@ -75,15 +76,27 @@ class Builder:
         if isinstance(outputs, int):
             outputs = [self.name(hint or f"{inputs[0] or 'value'}/{op_type}") for _ in range(outputs)]
         given = {key: value for key, value in attributes.items() if value is not None}
-        node = self._helper.make_node(
-            op_type, list(inputs), list(outputs), name=self.name(f"{op_type}:{outputs[0]}"), domain=domain, **given
-        )
+        name = self.node_name(op_type, outputs)
+        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **given)
         if self.source:
             node.doc_string = self.source
         self.nodes.append(node)
         if domain:
             self.domains.setdefault(domain, 1)
         return list(outputs)
+
+    def node_name(self, op_type: str, outputs: Sequence[str]) -> str:
+        """An unused name for a node: the source's for the operator that it stands for, else one made of its type and output."""
+        kind, _, named = self.source.partition(" ")
+        if kind == op_type and named and not named.startswith("#") and named not in self._node_names:
+            wanted = named
+        else:
+            wanted = f"{op_type}:{next(filter(None, outputs), '')}"
+        name, number = wanted, 1
+        while name in self._node_names:
+            name, number = f"{wanted}_{number}", number + 1
+        self._node_names.add(name)
+        return name
 
     def carry(self, node: Any, op: Op, version: int, reads: Sequence[str]) -> None:
         """Adds a node that was read as Opaque from a model with `version` of its domain; its subgraphs read the values `reads`.

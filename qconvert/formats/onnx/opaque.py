@@ -19,7 +19,7 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
 
     proto = serde.serialize_node(node)
     captures = tuple(name for name in dict.fromkeys(_captured(proto, set())) if name in draft.tensors)
-    for field in ("input", "output", "doc_string", "metadata_props"):
+    for field in ("name", "input", "output", "doc_string", "metadata_props"):
         proto.ClearField(field)
     for output in filter(None, reading.outputs):
         draft.tensors.pop(output, None)
@@ -64,7 +64,7 @@ def write_opaque(op: Op, b: Builder) -> None:
         _rename(node, renamed)
     node.input.extend(given[:count])
     node.output.extend(op.outputs)
-    node.name = b.name(node.name or f"{node.op_type}:{op.outputs[0]}")
+    node.name = b.node_name(node.op_type, op.outputs)
     b.carry(node, op, int(op["version"]), given[count:])
 
 

@@ -140,6 +140,14 @@ class Reading:
         array = np.asarray(data)
         return self._draft.add(f"{self.outputs[0]}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
+    def declare_constant(self, data: Any) -> None:
+        """Makes output 0 a constant."""
+        array = np.asarray(data)
+        if array.dtype.kind in "OSU":
+            texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in array.reshape(-1)]
+            array = np.array(texts, object).reshape(array.shape)
+        self._draft.add_exactly(self.outputs[0], canonical_dtype(array.dtype), array.shape, array)
+
     def folded(self, index: int) -> str:
         """Input `index` as a constant wherever its value is known before the model runs, else as it is."""
         tensor = self.tensor(index)
@@ -285,12 +293,15 @@ class Reading:
         along = axis if values.ndim == 1 and axis is not None and not (values.size == 1 and axis is None) else None
         return Quantization(values.reshape(-1), np.array(zeros).reshape(-1), along)
 
-    def labelled(self, index: int, quantization: Quantization) -> str:
+    def labelled(self, index: int, quantization: Quantization, dtype: str = "") -> str:
         """Input `index` with a label: the tensor itself if it has none or the same one, else the same integers under another label.
 
-        Plain integers get their label back through the movements that led to them, up to a constant or an input of the graph.
+        Plain integers get their label back through the movements that led to them, up to a constant or an input of the graph. `dtype` is
+        what the label says of the type, for a tensor whose type nothing else says.
         """
         tensor = self.tensor(index)
+        if tensor.dtype == "unknown" and dtype:
+            tensor = self._draft.tensors[tensor.name] = replace(tensor, dtype=dtype)
         if "int" not in tensor.dtype and not tensor.dtype.startswith("float8") and tensor.dtype != "float4e2m1":
             raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not a quantized type")
         self._require_fit(tensor, quantization)

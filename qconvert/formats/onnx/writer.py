@@ -67,6 +67,7 @@ def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Call
         [_value_info(graph.tensors[name]) for name in graph.inputs],
         [_value_info(graph.tensors[name]) for name in graph.outputs],
         storage({name: data for name, data in builder.initializers.items() if name in named}),
+        value_info=[_value_info(graph.tensors[name]) for name in _inner_values(nodes, graph)],
     )
     domains = {node.domain: builder.domains[node.domain] for node in nodes if node.domain in builder.domains}
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
@@ -90,6 +91,12 @@ def used_nodes(builder: Builder, outputs: tuple[str, ...]) -> tuple[list[Any], s
             wanted.update(node.input, builder.hidden_reads.get(position, ()))
             kept.append(node)
     return kept[::-1], wanted
+
+
+def _inner_values(nodes: list[Any], graph: Graph) -> list[str]:
+    """The tensors of the graph that nodes write, apart from its outputs: their types and shapes go into the file."""
+    written = dict.fromkeys(name for node in nodes for name in node.output if name in graph.tensors)
+    return [name for name in written if name not in graph.outputs and graph[name].dtype != "unknown"]
 
 
 def _chosen_opset(graph: Graph, opset: int) -> int:

@@ -8,9 +8,25 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_gather(r: Reading) -> None:
+    """Gather."""
+    r.emit("Gather", axis=int(r.attribute("axis", 0)))
+
+
+def read_gather_elements(r: Reading) -> None:
+    """GatherElements."""
+    r.emit("GatherElements", axis=int(r.attribute("axis", 0)))
+
+
+def write_gather_elements(op: Op, b: Builder) -> None:
+    """GatherElements."""
+    b.node("GatherElements", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
 
 
 def write_gather(op: Op, b: Builder) -> None:
@@ -30,9 +46,32 @@ def write_gather(op: Op, b: Builder) -> None:
     b.node("Gather", [b.node("Reshape", [data, flat], hint=f"{name}/flat")[0], rows], op.outputs, axis=0)
 
 
+def read_gather_nd(r: Reading) -> None:
+    """GatherND."""
+    r.emit("GatherND", batch_dims=int(r.attribute("batch_dims", 0)))
+
+
 def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND."""
     b.node("GatherND", [b.stored(op.inputs[0]), b.stored(op.inputs[1])], op.outputs, batch_dims=int(op["batch_dims"]))
+
+
+def read_scatter_nd(r: Reading) -> None:
+    """ScatterND."""
+    r.emit("ScatterND", reduction=r.attribute("reduction", "none"))
+
+
+def read_scatter_elements(r: Reading) -> None:
+    """ScatterElements, and Scatter, its name before opset 11."""
+    r.emit("ScatterElements", axis=int(r.attribute("axis", 0)), reduction=r.attribute("reduction", "none"))
+
+
+def write_scatter_elements(op: Op, b: Builder) -> None:
+    """ScatterElements; its reduction is new in opset 16."""
+    reduction = None if op["reduction"] == "none" else op["reduction"]
+    if reduction and b.opset < 16:
+        raise b.unsupported(op, f"reduction {reduction} below opset 16")
+    b.node("ScatterElements", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]), reduction=reduction)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
@@ -81,6 +120,11 @@ def write_one_hot(op: Op, b: Builder) -> None:
     b.node("Cast", found, op.outputs, to=ELEMENT_TYPES[result.dtype])
 
 
+def read_non_zero(r: Reading) -> None:
+    """NonZero."""
+    r.emit("NonZero", dtype="int64")
+
+
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero."""
     tensor = b.tensor(op.inputs[0])
@@ -97,4 +141,16 @@ WRITERS: dict[str, WriteFunction] = {
     "TopK": write_topk,
     "OneHot": write_one_hot,
     "NonZero": write_non_zero,
+    "GatherElements": write_gather_elements,
+    "ScatterElements": write_scatter_elements,
+}
+
+READERS: dict[str, ReadFunction] = {
+    "Gather": read_gather,
+    "GatherND": read_gather_nd,
+    "GatherElements": read_gather_elements,
+    "ScatterND": read_scatter_nd,
+    "ScatterElements": read_scatter_elements,
+    "Scatter": read_scatter_elements,
+    "NonZero": read_non_zero,
 }

@@ -1,4 +1,4 @@
-"""AveragePool and MaxPool."""
+"""AveragePool, MaxPool and their global forms."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction, clip_range
 from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 from qconvert.ops import ACTIVATIONS
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_average_pool(r: Reading) -> None:
+    """AveragePool."""
+    if any(value != 1 for value in r.attribute("dilations", ())):
+        raise NotCoveredError("dilations")
+    r.emit("AveragePool", count_include_pad=int(r.attribute("count_include_pad", 0)), **_read_attributes(r))
 
 
 def write_average_pool(op: Op, b: Builder) -> None:
@@ -28,7 +36,7 @@ def _may_tie(op: Op, b: Builder) -> bool:
     """An average of n integers is a tie only if n is even. Padding makes n vary; such a pool stays an AveragePool."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     same = data.quantization is not None and data.quantization == result.quantization and not op["activation"]
-    unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"])
+    unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"]) and not op["ceil_mode"]
     known = data.shape is not None and isinstance(data.shape[1], int)
     return op["ties"] != "even" and same and unpadded and known and math.prod(op["kernel_shape"]) % 2 == 0
 
@@ -71,6 +79,15 @@ def _averaging_conv(op: Op, b: Builder, bias: int, output: str) -> str:
     return output
 
 
+def read_max_pool(r: Reading) -> None:
+    """MaxPool without indices."""
+    r.require_only(storage_order=0)
+    if len(r.outputs) > 1 and r.outputs[1]:
+        raise NotCoveredError("indices")
+    dilations = r.attribute("dilations", ())
+    r.emit("MaxPool", outputs=r.outputs[:1], dilations=dilations if any(v != 1 for v in dilations) else (), **_read_attributes(r))
+
+
 def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else on real values."""
     require_channels_first(op, b)
@@ -85,6 +102,43 @@ def write_max_pool(op: Op, b: Builder) -> None:
         b.rename(pooled, tensor.name)
 
 
+def read_global_average_pool(r: Reading) -> None:
+    """GlobalAveragePool."""
+    r.emit("GlobalAveragePool", data_format="channels_first")
+
+
+def write_global_average_pool(op: Op, b: Builder) -> None:
+    """GlobalAveragePool of real values."""
+    require_channels_first(op, b)
+    b.finish(op, b.node("GlobalAveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def read_global_max_pool(r: Reading) -> None:
+    """GlobalMaxPool."""
+    r.emit("GlobalMaxPool", data_format="channels_first")
+
+
+def write_global_max_pool(op: Op, b: Builder) -> None:
+    """GlobalMaxPool: ONNX has it for real values alone."""
+    require_channels_first(op, b)
+    b.finish(op, b.node("GlobalMaxPool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def _read_attributes(r: Reading) -> dict[str, Any]:
+    kernel, auto = r.attribute("kernel_shape"), r.attribute("auto_pad", "NOTSET")
+    if kernel is None:
+        raise r.invalid("lacks the attribute 'kernel_shape'")
+    none = (0,) * 2 * len(kernel)
+    return {
+        "kernel_shape": kernel,
+        "strides": r.attribute("strides", (1,) * len(kernel)),
+        "pads": r.attribute("pads", none) if auto == "NOTSET" else none,
+        "auto_pad": auto,
+        "ceil_mode": int(r.attribute("ceil_mode", 0)),
+        "data_format": "channels_first",
+    }
+
+
 def _attributes(op: Op) -> dict[str, Any]:
     auto = op["auto_pad"]
     return {
@@ -92,7 +146,22 @@ def _attributes(op: Op) -> dict[str, Any]:
         "strides": list(op["strides"]),
         "pads": list(op["pads"]) if auto == "NOTSET" else None,
         "auto_pad": None if auto == "NOTSET" else auto,
+        "ceil_mode": int(op["ceil_mode"]) or None,
+        "count_include_pad": op.attributes.get("count_include_pad") or None,
+        "dilations": op.attributes.get("dilations") or None,
     }
 
 
-WRITERS: dict[str, WriteFunction] = {"AveragePool": write_average_pool, "MaxPool": write_max_pool}
+WRITERS: dict[str, WriteFunction] = {
+    "AveragePool": write_average_pool,
+    "MaxPool": write_max_pool,
+    "GlobalAveragePool": write_global_average_pool,
+    "GlobalMaxPool": write_global_max_pool,
+}
+
+READERS: dict[str, ReadFunction] = {
+    "AveragePool": read_average_pool,
+    "MaxPool": read_max_pool,
+    "GlobalAveragePool": read_global_average_pool,
+    "GlobalMaxPool": read_global_max_pool,
+}

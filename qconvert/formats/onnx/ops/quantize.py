@@ -33,7 +33,8 @@ def read_dequantize_linear(r: Reading) -> None:
     """DequantizeLinear: the scale is a label of the integers, and its type that of the real values."""
     quantization = _stated(r)
     dtype = DTYPE_NAMES.get(r.attribute("output_dtype", 0), "") or r.tensor(1).dtype
-    r.emit("Dequantize", [r.labelled(0, quantization)], dtype=dtype)
+    stored = r.tensor(2).dtype if r.has(2) else "int32" if r.tensor(0).dtype == "unknown" else ""
+    r.emit("Dequantize", [r.labelled(0, quantization, stored)], dtype=dtype)
 
 
 def _stated(r: Reading) -> Quantization:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.graph import Op
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Op, Quantization
 
-__all__ = ["WRITERS", "moved"]
+__all__ = ["READERS", "WRITERS", "moved"]
 
 #: Integer types for which onnxruntime's CPU provider lacks a kernel of an operator that moves data (1.31).
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}
@@ -26,14 +27,83 @@ def moved(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: An
     b.node("Cast", result, op.outputs, to=ELEMENT_TYPES[tensor.dtype])
 
 
+def read_same_form(r: Reading) -> None:
+    """An operator with the same inputs here: Tile, Expand."""
+    r.emit(r.op_type, [r.input(0), r.folded(1)])
+
+
+def read_reshape(r: Reading) -> None:
+    """Reshape; 0 copies a size."""
+    sizes = r.folded(1)
+    known = r.lookup(sizes).data
+    allowzero = int(r.attribute("allowzero", 0)) if known is None or 0 in known else 0
+    extra: dict[str, Any] = {"allowzero": 1} if allowzero else {}
+    r.emit("Reshape", [r.input(0), sizes], **extra)
+
+
+def read_flatten(r: Reading) -> None:
+    """Flatten as a Reshape to two dimensions."""
+    axis, shape = int(r.attribute("axis", 1)), r.tensor(0).shape
+    if axis == 1 or (axis == 0 and shape is not None):
+        sizes = [0, -1] if axis else [1, -1]
+    elif shape is None:
+        raise NotCoveredError("data of unknown rank")
+    else:
+        front = shape[: axis % len(shape) if axis < 0 else axis]
+        if any(isinstance(size, str) for size in front) or 0 in shape:
+            raise NotCoveredError(f"axis {axis} of shape {shape}")
+        sizes = [int(np.prod([int(size) for size in front], dtype=np.int64)), -1]
+    r.emit("Reshape", [r.input(0), r.const(np.array(sizes, np.int64), "shape")])
+
+
+def read_squeeze(r: Reading) -> None:
+    """Squeeze: axes are an attribute before opset 13; without any, all axes of size 1."""
+    axes = r.attribute("axes") if r.version < 13 else r.ints(1) if r.has(1) else None
+    if axes is None:
+        shape = r.tensor(0).static_shape
+        if shape is None:
+            raise NotCoveredError(f"no axes for data of shape {r.tensor(0).shape}")
+        axes = [axis for axis, size in enumerate(shape) if size == 1]
+    elif r.has(1):
+        r.emit("Squeeze", [r.input(0), r.folded(1)])
+        return
+    r.emit("Squeeze", [r.input(0), r.const(np.array(axes, np.int64), "axes")])
+
+
+def read_unsqueeze(r: Reading) -> None:
+    """Unsqueeze: axes are an attribute before opset 13."""
+    axes = r.const(np.array(r.attribute("axes", ()), np.int64), "axes") if r.version < 13 else r.folded(1)
+    if r.lookup(axes).data is None:
+        raise NotCoveredError("axes that are computed at run time")
+    r.emit("Unsqueeze", [r.input(0), axes])
+
+
 def write_same_form(op: Op, b: Builder) -> None:
     """An operator with the same inputs in ONNX: Reshape, Squeeze, Unsqueeze, Tile, Expand, Slice."""
     moved(op, b, op.kind, [b.stored(name) for name in op.inputs[1:]])
 
 
+def read_transpose(r: Reading) -> None:
+    """Transpose; without perm the axes are reversed."""
+    perm = r.attribute("perm")
+    r.emit("Transpose", perm=tuple(range(r.rank()))[::-1] if perm is None else perm)
+
+
+def write_reshape(op: Op, b: Builder) -> None:
+    """Reshape; sizes of 0 that are meant so need opset 14."""
+    if op["allowzero"] and b.opset < 14:
+        raise b.unsupported(op, f"sizes of 0 in opset {b.opset}")
+    moved(op, b, "Reshape", [b.stored(op.inputs[1])], allowzero=int(op["allowzero"]) or None)
+
+
 def write_transpose(op: Op, b: Builder) -> None:
     """Transpose."""
     b.node("Transpose", [b.stored(op.inputs[0])], op.outputs, perm=list(op["perm"]))
+
+
+def read_concat(r: Reading) -> None:
+    """Concat."""
+    r.emit("Concat", axis=int(r.attribute("axis")))
 
 
 def write_concat(op: Op, b: Builder) -> None:
@@ -61,6 +131,23 @@ def write_unpack(op: Op, b: Builder) -> None:
         b.node("Squeeze", [part, axes], [output])
 
 
+def read_split(r: Reading) -> None:
+    """Split: sizes are an attribute before opset 13, and equal ones where none are given."""
+    axis = int(r.attribute("axis", 0))
+    if r.version >= 13 and r.has(1):
+        r.emit("Split", [r.input(0), r.folded(1)], axis=axis)
+        return
+    sizes = r.attribute("split") if r.version < 13 else None
+    if sizes is None:
+        shape, count = r.tensor(0).shape, len(r.outputs)
+        size = None if shape is None else shape[r.axis(axis, len(shape))]
+        if not isinstance(size, int):
+            raise NotCoveredError(f"equal parts of a size of {size}")
+        part = -(-size // count)  # the last part may be smaller (opset 18)
+        sizes = [max(min(part, size - i * part), 0) for i in range(count)]
+    r.emit("Split", [r.input(0), r.const(np.array(sizes, np.int64), "split")], axis=axis)
+
+
 def write_split(op: Op, b: Builder) -> None:
     """Split."""
     _split(op, b, b.stored(op.inputs[1]), op.outputs)
@@ -79,6 +166,55 @@ def _split(op: Op, b: Builder, sizes: str, outputs: tuple[str, ...] | None = Non
     return [found[0] for found in casts]
 
 
+def read_slice(r: Reading) -> None:
+    """Slice: starts, ends and axes are attributes before opset 10; axes default to the first ones."""
+    if r.version < 10:
+        starts, ends = r.attribute("starts"), r.attribute("ends")
+        axes = r.attribute("axes", tuple(range(len(starts))))
+        bounds = [r.const(np.array(v, np.int64), word) for word, v in (("starts", starts), ("ends", ends), ("axes", axes))]
+        r.emit("Slice", [r.input(0), *bounds])
+        return
+    count = r.tensor(1).static_shape
+    if not r.has(3) and count is None:
+        raise NotCoveredError("starts of unknown length")
+    axes = r.folded(3) if r.has(3) else r.const(np.arange(count[0] if count else 0, dtype=np.int64), "axes")
+    r.emit("Slice", [r.input(0), r.folded(1), r.folded(2), axes, *([r.folded(4)] if r.has(4) else [])])
+
+
+def read_pad(r: Reading) -> None:
+    """Pad: amounts and value are attributes before opset 11; the amounts of some axes alone (opset 18) are given for all."""
+    mode, data = r.attribute("mode", "constant"), r.tensor(0)
+    if r.version < 11:
+        amounts = r.const(np.array(r.attribute("pads"), np.int64), "pads")
+        value = float(r.attribute("value", 0.0))
+        filler = r.const(np.array(value, np.float32), "padding") if value else ""
+    else:
+        amounts, filler = _amounts(r), r.input(2) if r.has(2) else ""
+    if mode != "constant":
+        r.emit("Pad", [data.name, amounts], mode=mode)
+        return
+    if data.quantization is not None:
+        filler = _stored_filler(r, filler, data.dtype, data.quantization)
+    r.emit("Pad", [data.name, amounts, *([filler] if filler else [])], mode=mode)
+
+
+def _amounts(r: Reading) -> str:
+    if not r.has(3):
+        return r.folded(1)
+    pads, axes, rank = r.ints(1), r.ints(3), r.rank(0)
+    full = np.zeros((2, rank), np.int64)
+    full[:, [r.axis(axis, rank) for axis in axes]] = np.array(pads).reshape(2, -1)
+    return r.const(full.reshape(-1), "pads")
+
+
+def _stored_filler(r: Reading, filler: str, dtype: str, quantization: Quantization) -> str:
+    """The padding of stored integers, with their label: ONNX pads them with the integer 0, which is seldom real zero."""
+    value = np.array(0) if not filler else r.constant(2)
+    if value is None or value.size != 1:
+        raise NotCoveredError("a padding value that is computed at run time")
+    return r.const(value.reshape(()).astype(dtype), "padding", quantization)
+
+
 def write_pad(op: Op, b: Builder) -> None:
     """Pad of the stored integers: real zero is the zero point. ONNX has no symmetric mode: its edges are put on by Concat."""
     tensor = b.tensor(op.outputs[0])
@@ -91,10 +227,15 @@ def write_pad(op: Op, b: Builder) -> None:
     wide = tensor.dtype in _NO_KERNEL["Pad"]
     value = op.inputs[2] if len(op.inputs) > 2 else ""
     if value:
-        filler = b.node("Reshape", [b.stored(value), b.const(np.array([], np.int64), f"{tensor.name}/scalar")])[0]
+        filler = b.stored(value)
+        if b.tensor(value).rank != 0:
+            filler = b.node("Reshape", [filler, b.const(np.array([], np.int64), f"{tensor.name}/scalar")])[0]
         filler = b.node("Cast", [filler], to=ELEMENT_TYPES["int32"])[0] if wide else filler
+    elif tensor.quantization is None:
+        moved(op, b, "Pad", [b.stored(op.inputs[1])], mode="constant")
+        return
     else:
-        zero = int(tensor.quantization.zero_point[0]) if tensor.quantization is not None else 0
+        zero = int(tensor.quantization.zero_point[0])
         filler = b.const(np.array(zero, "int32" if wide else tensor.dtype), f"{tensor.name}/padding")
     moved(op, b, "Pad", [b.stored(op.inputs[1]), filler], mode="constant")
 
@@ -117,9 +258,58 @@ def _pad_symmetric(op: Op, b: Builder) -> None:
     b.rename(current, name)
 
 
+def read_shape(r: Reading) -> None:
+    """Shape, with a Slice behind it where only some sizes are asked for (opset 15)."""
+    start, end = int(r.attribute("start", 0)), r.attribute("end")
+    if start == 0 and end is None:
+        r.emit("Shape", dtype="int64")
+        return
+    whole = r.emit("Shape", outputs=[r.intermediate("whole", "int64")], dtype="int64")
+    bounds = [start, 2**31 - 1 if end is None else int(end), 0]
+    r.emit("Slice", [*whole, *(r.const(np.array([v], np.int64), "bound") for v in bounds)], dtype="int64")
+
+
 def write_shape(op: Op, b: Builder) -> None:
     """Shape."""
     b.node("Shape", [b.stored(op.inputs[0])], op.outputs)
+
+
+def read_constant(r: Reading) -> None:
+    """Constant, in whichever of its attributes the value is."""
+    for name, dtype in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64), ("value_ints", np.int64)):
+        value = r.attribute(name)
+        if value is not None:
+            r.declare_constant(np.array(value, dtype))
+            return
+    for name in ("value_string", "value_strings"):
+        if (text := r.attribute(name)) is not None:
+            r.declare_constant(np.array(text, object))
+            return
+    if (data := r.attribute("value")) is None:
+        raise NotCoveredError("a sparse value")
+    r.declare_constant(data)
+
+
+def read_constant_of_shape(r: Reading) -> None:
+    """ConstantOfShape as the Expand of one element."""
+    value = r.attribute("value", np.zeros(1, np.float32))
+    filler = r.const(np.asarray(value).reshape(()), "value")
+    r.emit("Expand", [filler, r.folded(0)], dtype=r.lookup(filler).dtype)
+
+
+def read_range(r: Reading) -> None:
+    """Range."""
+    r.emit("Range", [r.folded(index) for index in range(3)])
+
+
+def read_trilu(r: Reading) -> None:
+    """Trilu."""
+    r.emit("Trilu", upper=int(r.attribute("upper", 1)))
+
+
+def write_trilu(op: Op, b: Builder) -> None:
+    """Trilu."""
+    b.node("Trilu", [b.stored(name) for name in op.inputs], op.outputs, upper=int(op["upper"]))
 
 
 def write_range(op: Op, b: Builder) -> None:
@@ -130,7 +320,8 @@ def write_range(op: Op, b: Builder) -> None:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(["Reshape", "Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
+    **dict.fromkeys(["Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
+    "Reshape": write_reshape,
     "Transpose": write_transpose,
     "Concat": write_concat,
     "Pack": write_pack,
@@ -139,4 +330,23 @@ WRITERS: dict[str, WriteFunction] = {
     "Pad": write_pad,
     "Shape": write_shape,
     "Range": write_range,
+    "Trilu": write_trilu,
+}
+
+READERS: dict[str, ReadFunction] = {
+    **dict.fromkeys(["Tile", "Expand"], read_same_form),
+    "Reshape": read_reshape,
+    "Flatten": read_flatten,
+    "Squeeze": read_squeeze,
+    "Unsqueeze": read_unsqueeze,
+    "Slice": read_slice,
+    "Transpose": read_transpose,
+    "Concat": read_concat,
+    "Split": read_split,
+    "Pad": read_pad,
+    "Shape": read_shape,
+    "Constant": read_constant,
+    "ConstantOfShape": read_constant_of_shape,
+    "Range": read_range,
+    "Trilu": read_trilu,
 }

@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import require_channels_first
-from qconvert.graph import Op
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Array, Op
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_resize(r: Reading) -> None:
+    """Resize of spatial dimensions to known sizes, or by factors that give whole sizes; the rest stays as it is."""
+    if r.version < 11:
+        read_upsample(r)
+        return
+    mode = r.attribute("mode", "nearest")
+    coordinates, nearest = r.attribute("coordinate_transformation_mode", "half_pixel"), r.attribute("nearest_mode", "round_prefer_floor")
+    r.require_only(antialias=0, exclude_outside=0, keep_aspect_ratio_policy="stretch", axes=None, cubic_coeff_a=-0.75)
+    if coordinates not in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"):
+        raise NotCoveredError(f"coordinates {coordinates}")
+    _emit_resize(r, r.constant(2), r.constant(3), mode, coordinates, nearest)
+
+
+def read_upsample(r: Reading) -> None:
+    """Upsample, and the Resize of opset 10: coordinates are multiplied, and rounded down where sizes grow."""
+    scales = r.constant(1) if r.version >= 9 else np.array(r.attribute("scales", ()), np.float32)
+    if scales is None or (scales < 1).any():
+        raise NotCoveredError("factors below 1")
+    mode = "linear" if r.attribute("mode", "nearest") in ("linear", "bilinear") else r.attribute("mode", "nearest")
+    _emit_resize(r, scales, None, mode, "asymmetric", "floor")
+
+
+def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: str, coordinates: str, nearest: str) -> None:
+    shape = r.tensor(0).shape
+    if shape is None or len(shape) < 3 or mode not in ("nearest", "linear", "cubic"):
+        raise NotCoveredError(f"data of shape {shape} and mode {mode}")
+    spatial = shape[2:]
+    if sizes is not None and sizes.size:
+        wanted = [int(size) for size in sizes.reshape(-1)]
+        if len(wanted) != len(shape) or any(isinstance(a, int) and a != b for a, b in zip(shape[:2], wanted, strict=False)):
+            raise NotCoveredError(f"sizes {wanted} for shape {shape}")
+        result = wanted[2:]
+    elif scales is not None and scales.size == len(shape) and all(isinstance(size, int) for size in spatial):
+        products = [int(size) * float(scale) for size, scale in zip(spatial, scales.reshape(-1)[2:], strict=True)]
+        result = [int(value) for value in products]
+        if (scales.reshape(-1)[:2] != 1).any() or result != products or 0 in result:
+            raise NotCoveredError(f"factors {scales.reshape(-1).tolist()} for shape {shape}")
+    else:
+        raise NotCoveredError("sizes that are computed at run time")
+    target = r.const(np.array(result, np.int64), "sizes")
+    attributes: dict[str, Any] = {"nearest_mode": nearest} if mode == "nearest" else {}
+    r.emit(
+        "Resize", [r.input(0), target], mode=mode, coordinate_transformation_mode=coordinates, data_format="channels_first", **attributes
+    )
+
+
+def read_depth_to_space(r: Reading) -> None:
+    """DepthToSpace, depth-column-row order."""
+    r.require_only(mode="DCR")
+    r.emit("DepthToSpace", blocksize=int(r.attribute("blocksize")), data_format="channels_first")
+
+
+def read_space_to_depth(r: Reading) -> None:
+    """SpaceToDepth."""
+    r.emit("SpaceToDepth", blocksize=int(r.attribute("blocksize")), data_format="channels_first")
 
 
 def write_resize(op: Op, b: Builder) -> None:
@@ -50,6 +110,9 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
     """SpaceToDepth as Reshape, Transpose, Reshape of stored values: onnxruntime's own takes floats alone."""
     require_channels_first(op, b)
     size = int(op["blocksize"])
+    if b.tensor(op.inputs[0]).dtype == "float32":
+        b.node("SpaceToDepth", [b.stored(op.inputs[0])], op.outputs, blocksize=size)
+        return
     channels, height, width = _static(op, b)
     split = [-1, channels, height // size, size, width // size, size]
     joined = [-1, channels * size * size, height // size, width // size]
@@ -60,6 +123,9 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace, depth-column-row order, likewise."""
     require_channels_first(op, b)
     size = int(op["blocksize"])
+    if b.tensor(op.inputs[0]).dtype == "float32":
+        b.node("DepthToSpace", [b.stored(op.inputs[0])], op.outputs, blocksize=size, mode="DCR")
+        return
     channels, height, width = _static(op, b)
     split = [-1, size, size, channels // size**2, height, width]
     joined = [-1, channels // size**2, height * size, width * size]
@@ -146,4 +212,11 @@ WRITERS: dict[str, WriteFunction] = {
     "DepthToSpace": write_depth_to_space,
     "SpaceToBatch": write_space_to_batch,
     "BatchToSpace": write_batch_to_space,
+}
+
+READERS: dict[str, ReadFunction] = {
+    "Resize": read_resize,
+    "Upsample": read_upsample,
+    "DepthToSpace": read_depth_to_space,
+    "SpaceToDepth": read_space_to_depth,
 }
