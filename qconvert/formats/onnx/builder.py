@@ -102,16 +102,18 @@ class Builder:
         """Adds a node that was read as Opaque from a model with `version` of its domain; its subgraphs read the values `reads`.
 
         Raises:
-            UnsupportedError: the operator means something else in the version that this model has.
+            UnsupportedError: the operator means something else in the version that this model has, or there are two versions.
         """
+        from qconvert.formats.onnx.versions import lifted
+
+        nodes = [node]
         if node.domain in ("", "ai.onnx"):
-            meant, here = (_since(node.op_type, opset) for opset in (version, self.opset))
-            if meant != here:
-                raise self.unsupported(op, f"the meaning that {node.op_type} had in opset {version}, in opset {self.opset}")
+            nodes = lifted(node, op, version, self)
         elif self.domains.setdefault(node.domain, version) != version:
             raise self.unsupported(op, f"version {version} of {node.domain}, beside version {self.domains[node.domain]}")
-        self.hidden_reads[len(self.nodes)] = list(reads)
-        self.nodes.append(node)
+        for item in nodes:
+            self.hidden_reads[len(self.nodes)] = list(reads)
+            self.nodes.append(item)
 
     def const(self, data: Any, hint: str) -> str:
         """Adds an initializer; returns its name."""
@@ -249,16 +251,6 @@ class Builder:
     def unsupported(self, op: Op, what: str) -> UnsupportedError:
         """The error for something that has no form in ONNX."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip())
-
-
-def _since(op_type: str, opset: int) -> int:
-    """The opset in which the operator got the meaning that it has in `opset`; 0 if the domain ai.onnx does not have it there."""
-    from onnx import defs
-
-    try:
-        return int(defs.get_schema(op_type, opset, "").since_version)
-    except defs.SchemaError:
-        return 0
 
 
 def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
