@@ -1,0 +1,95 @@
+"""fold_batch_norm: a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias.
+
+y = (conv(x) - mean) * scale / sqrt(var + epsilon) + B (ONNX BatchNormalization, opset 15, inference) is the convolution with weights and
+bias scaled. They are computed in float64 and rounded to float32 once, so outputs are equal only up to float32 rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+_KINDS = ("Conv", "ConvTranspose", "Gemm")
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Folds where weights and statistics are float32 constants and nobody else reads the convolution's result. Names what stays."""
+    producers, consumers = graph.producers(), graph.consumers()
+    folded: dict[int, Op] = {}
+    gone: set[int] = set()
+    added: dict[str, Tensor] = {}
+    notes: list[str] = []
+    for op in graph.ops:
+        before = producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
+        if before is None or before.kind not in _KINDS or id(before) in folded:
+            continue
+        public = before.outputs[0] in graph.outputs or len(consumers[before.outputs[0]]) > 1
+        reason = "something else reads its input" if public else _obstacle(graph, before, op)
+        if reason:
+            notes.append(f"{op} stays: {reason}")
+            continue
+        weights, bias = _folded(graph, before, op)
+        names = []
+        for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
+            shared = not old or len(consumers[old]) > 1 or old in graph.outputs
+            name = graph.fresh_name(f"{old or op.outputs[0]}/{'batch_norm' if old else word}", added) if shared else old
+            added[name] = Tensor(name, "float32", data.shape, data)
+            names.append(name)
+        folded[id(before)] = replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs)
+        gone.add(id(op))
+    if not folded:
+        return graph, tuple(notes)
+    ops = [folded.get(id(op), op) for op in graph.ops if id(op) not in gone]
+    note = f"{len(gone)} BatchNormalizations are part of the weights before them; equal up to float32 rounding"
+    return graph.evolve(tensors=added.values(), ops=ops), (note, *notes)
+
+
+def _obstacle(graph: Graph, before: Op, op: Op) -> str:
+    """Why a BatchNormalization cannot be folded; "" if it can."""
+    if any(graph[name].is_quantized for name in (*before.inputs, *before.outputs, *op.outputs) if name):
+        return f"the {before.kind} before it is quantized"
+    if before["activation"]:
+        return f"the {before.kind} before it has an activation"
+    constants = [*before.inputs[1:], *op.inputs[1:]]
+    if any(name and (graph.constant(name) is None or graph[name].dtype != "float32") for name in constants):
+        return "weights or statistics are not float32 constants"
+    if before.kind != "Gemm" and before["data_format"] != op["data_format"]:
+        return "its layout is another than the convolution's"
+    channels = graph[before.inputs[1]].shape
+    bias = graph.constant(before.inputs[2]) if len(before.inputs) > 2 else None
+    if (
+        not channels
+        or any(graph[name].shape != channels[:1] for name in op.inputs[1:])
+        or (bias is not None and bias.size not in (1, channels[0]))
+    ):
+        return "it has other channels than the weights"
+    if bias is not None and bias.size > 1 and bias.shape[-1] != bias.size:
+        return "the bias does not run along the channels"
+    return "" if np.isfinite(_factor(graph, op)).all() else "its variance is not positive"
+
+
+def _factor(graph: Graph, op: Op) -> Array:
+    scale, _, _, variance = _statistics(graph, op)
+    with np.errstate(all="ignore"):
+        return np.asarray(scale / np.sqrt(variance + float(op["epsilon"])))
+
+
+def _statistics(graph: Graph, op: Op) -> list[Array]:
+    """scale, B, mean and variance, in float64."""
+    return [np.asarray(graph.constant(name), np.float64) for name in op.inputs[1:5]]
+
+
+def _folded(graph: Graph, before: Op, op: Op) -> tuple[Array, Array]:
+    _, offset, mean, _ = _statistics(graph, op)
+    factor = _factor(graph, op)
+    weights = np.asarray(graph.constant(before.inputs[1]), np.float64)
+    given = graph.constant(before.inputs[2]) if len(before.inputs) > 2 and before.inputs[2] else None
+    bias = np.zeros(1) if given is None else given.astype(np.float64).reshape(-1)
+    scaled = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
+    return scaled.astype(np.float32), ((bias - mean) * factor + offset).astype(np.float32)

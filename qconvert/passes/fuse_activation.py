@@ -1,0 +1,127 @@
+"""fuse_activation: a Relu or Clip becomes the activation of the operator before it, or disappears where the grid implies it. Exact.
+
+- Relu, Clip to (0, 6) and Clip to (-1, 1) behind an operator that can carry an activation, if nobody else reads its result.
+- A float Relu or Clip whose readers are all Quantize: if the smallest real value of their grids is at least the lower bound, and the
+  largest at most the upper one, saturation gives the same integers.
+
+On a quantized result an activation is a limit on stored integers. It is the integer that the bound rounds to, and kernels round to even
+or away from zero; where the bound is such a tie, nothing is fused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range, round_half_away
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.ops import ACTIVATIONS, OPS
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+Bounds = tuple[float | None, float | None]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Drops what the grids imply first, then fuses what is left."""
+    graph, dropped = _drop_implied(graph)
+    graph, fused = _fuse(graph)
+    notes = []
+    if fused:
+        notes.append(f"{fused} Relu and Clip operators are activations of the operators before them")
+    if dropped:
+        notes.append(f"{dropped} Relu and Clip operators are gone, since saturation of the grid behind them does the same")
+    return graph, tuple(notes)
+
+
+def _bounds(graph: Graph, op: Op) -> Bounds | None:
+    """The range that a Relu or Clip leaves, None on an open side; None if it is not one with constant bounds."""
+    if op.kind == "Relu":
+        return (0.0, None)
+    if op.kind != "Clip":
+        return None
+    found: list[float | None] = []
+    for name in (*op.inputs[1:], "", "")[:2]:
+        data = graph.constant(name) if name else None
+        if name and (data is None or data.size != 1 or graph[name].is_quantized):
+            return None
+        value = None if data is None else float(data.reshape(-1)[0])
+        if value is not None and math.isnan(value):
+            return None
+        found.append(None if value is None or math.isinf(value) else value)
+    lower, upper = found
+    return None if lower is not None and upper is not None and lower > upper else (lower, upper)
+
+
+def _drop_implied(graph: Graph) -> tuple[Graph, int]:
+    consumers = graph.consumers()
+    same: dict[str, str] = {}
+    for op in graph.ops:
+        bounds = _bounds(graph, op)
+        if bounds is None or op.outputs[0] in _public(graph) or graph[op.outputs[0]].dtype != "float32" or graph[op.inputs[0]].is_quantized:
+            continue
+        readers = consumers.get(op.outputs[0], [])
+        if readers and all(reader.kind == "Quantize" and _implies(graph[reader.outputs[0]], bounds) for reader in readers):
+            same[op.outputs[0]] = same.get(op.inputs[0], op.inputs[0])
+    if not same:
+        return graph, 0
+    kept = [op for op in graph.ops if op.outputs[0] not in same]
+    return graph.evolve(ops=[replace(op, inputs=tuple(same.get(name, name) for name in op.inputs)) for op in kept]), len(same)
+
+
+def _public(graph: Graph) -> set[str]:
+    return {*graph.outputs, *(name for signature in graph.signatures for name in signature.outputs.values())}
+
+
+def _implies(tensor: Tensor, bounds: Bounds) -> bool:
+    """Whether saturation to the grid limits real values at least as much as `bounds`.
+
+    Quantization is monotone, and a bound outside the grid quantizes to its end, so the limit in front of it changes nothing.
+    """
+    if tensor.quantization is None or "float" in tensor.dtype:
+        return False
+    lowest, highest = affine_range(tensor.quantization, tensor.dtype)
+    lower, upper = bounds
+    return (lower is None or bool((lowest >= lower).all())) and (upper is None or bool((highest <= upper).all()))
+
+
+def _fuse(graph: Graph) -> tuple[Graph, int]:
+    producers, consumers, public = graph.producers(), graph.consumers(), _public(graph)
+    fused: dict[int, Op] = {}
+    gone: set[int] = set()
+    for op in graph.ops:
+        bounds = _bounds(graph, op)
+        activation = next((name for name, limits in ACTIVATIONS.items() if name and limits == bounds), "")
+        before = producers.get(op.inputs[0]) if activation else None
+        if before is None or id(before) in fused or before.outputs[0] in public or len(consumers[before.outputs[0]]) != 1:
+            continue
+        if _can_carry(before) and _stays_equal(graph[op.inputs[0]], graph[op.outputs[0]], ACTIVATIONS[activation]):
+            fused[id(before)] = replace(before.with_attributes(activation=activation), outputs=op.outputs)
+            gone.add(id(op))
+    if not fused:
+        return graph, 0
+    return graph.evolve(ops=[fused.get(id(op), op) for op in graph.ops if id(op) not in gone]), len(gone)
+
+
+def _can_carry(op: Op) -> bool:
+    return (
+        "activation" in OPS[op.kind].attributes and not op["activation"] and not op.attributes.get("fixed_point") and len(op.outputs) == 1
+    )
+
+
+def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:
+    """Whether limiting what the operator gives is limiting what it stores."""
+    if inner.dtype != result.dtype or inner.quantization != result.quantization:
+        return False
+    q = inner.quantization
+    return q is None or (q.is_per_tensor and all(bound is None or _is_unambiguous(bound, q.scale[0]) for bound in bounds))
+
+
+def _is_unambiguous(bound: float, scale: np.float32) -> bool:
+    """Whether every kernel rounds the bound to the same integer: to even or away from zero, in float32 or float64."""
+    single, double = np.float32(bound) / scale, np.float64(bound) / np.float64(scale)
+    rounded = {float(np.rint(single)), float(np.rint(double)), float(round_half_away(single)), float(round_half_away(double))}
+    return len(rounded) == 1

@@ -1,0 +1,116 @@
+"""fuse_activation: activations move into operators and vanish behind grids; ambiguous bounds stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from passes.graphs import CONV, applied, assert_equal, constant, make, q, quantized_conv, random_integers
+
+from qconvert import Graph, Op, Quantization, Tensor
+from qconvert.checking.evaluate import evaluate
+
+BOUNDS = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+
+
+def clip(name: str, result: str, bounds: tuple[float | None, float | None]) -> tuple[Op, list[Tensor]]:
+    limits = [constant(f"{result}_{i}", np.array(b, np.float32)) for i, b in enumerate(bounds) if b is not None]
+    names = tuple(f"{result}_{i}" if b is not None else "" for i, b in enumerate(bounds))
+    return Op("Clip", (name, *names), (result,)), limits
+
+
+def behind_conv(bounds: tuple[float | None, float | None], grid: Quantization) -> Graph:
+    """A quantized convolution with a Clip behind it on the same grid."""
+    graph = quantized_conv()
+    op, limits = clip("y", "z", bounds)
+    y = replace(graph["y"], quantization=grid, shape=None)
+    tensors = [*graph.tensors.values(), y, replace(y, name="z"), *limits]
+    return make([*graph.ops, op], tensors, "x", "z")
+
+
+@pytest.mark.parametrize("activation", list(BOUNDS))
+def test_a_clip_of_integers_behind_a_convolution(activation: str) -> None:
+    graph = behind_conv(BOUNDS[activation], q(0.07, -20))
+    changed, notes = applied(graph, "fuse_activation")
+    (conv,) = changed.ops
+    assert (conv.kind, conv["activation"], conv.outputs) == ("Conv", activation, ("z",))
+    assert notes == ("1 Relu and Clip operators are activations of the operators before them",)
+    x = random_integers((1, 3, 5, 5), "int8")
+    assert_equal(graph, changed, {"x": x})
+    assert np.array_equal(evaluate(graph, {"x": x})["z"], evaluate(changed, {"x": x})["z"])
+
+
+@pytest.mark.parametrize(("bounds", "scale"), [((0.0, 6.0), 4.0), ((-1.0, 1.0), 0.4), ((0.0, 6.0), 6 / 2.5)])
+def test_a_bound_on_a_tie_stays(bounds: tuple[float, float], scale: float) -> None:
+    """6 / 4 = 1.5 is 2 either way, but 1 / 0.4 = 2.5 is 2 to even and 3 away from zero."""
+    changed, _ = applied(behind_conv(bounds, q(scale, 0)), "fuse_activation")
+    half = np.float32(bounds[1]) / np.float32(scale)
+    differs = np.rint(half) != np.floor(half + np.float32(0.5))
+    assert [op.kind for op in changed.ops] == (["Conv", "Clip"] if differs else ["Conv"])
+    assert differs == (scale != 4.0)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "Concat", "Conv", "AveragePool", "MaxPool"])
+def test_floats(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    shape = (1, 2, 4, 4) if kind in ("Conv", "AveragePool", "MaxPool") else (4, 4)
+    other = rng.normal(0, 4, (3, 2, 3, 3) if kind == "Conv" else (4, 4)).astype(np.float32)
+    window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
+    attributes = {"Conv": CONV, "AveragePool": window, "MaxPool": window, "Concat": {"axis": 0}}.get(kind, {})
+    inputs = ("x",) if kind in ("AveragePool", "MaxPool") else ("x", "c")
+    op, limits = clip("a", "y", (0.0, 6.0))
+    graph = make([Op(kind, inputs, ("a",), attributes), op], [Tensor("x", "float32", shape), constant("c", other), *limits], "x", "y")
+    changed, _ = applied(graph, "fuse_activation")
+    assert [(op.kind, op["activation"]) for op in changed.ops] == [(kind, "relu6")]
+    assert_equal(graph, changed, {"x": rng.normal(0, 4, shape).astype(np.float32)})
+
+
+def test_a_result_that_others_read_stays() -> None:
+    ops = [Op("Add", ("x", "x"), ("a",)), Op("Relu", ("a",), ("y",)), Op("Neg", ("a",), ("z",))]
+    graph = make(ops, [Tensor("x", "float32", (4,))], "x", "y z")
+    assert applied(graph, "fuse_activation") == (graph, ())
+    graph = make(ops[:2], [Tensor("x", "float32", (4,))], "x", "y a")
+    assert applied(graph, "fuse_activation") == (graph, ())
+
+
+def test_only_one_activation_is_fused() -> None:
+    first, limits = clip("b", "y", (0.0, 6.0))
+    graph = make([Op("Add", ("x", "x"), ("a",)), Op("Relu", ("a",), ("b",)), first], [Tensor("x", "float32", (4,)), *limits], "x", "y")
+    changed, _ = applied(graph, "fuse_activation")
+    assert [op.kind for op in changed.ops] == ["Add", "Clip"]
+    assert_equal(graph, changed, {"x": np.float32([-3, 1, 2.5, 9])})
+
+
+VALUES = np.concatenate([np.linspace(-9, 9, 1001), [0, -0.0, 6, 5.99999, 1e30, -1e30]]).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "dtype", "scale", "zero_point", "implied"),
+    [
+        ((0.0, None), "uint8", 0.02, 0, True),
+        ((0.0, None), "int8", 0.02, -128, True),
+        ((0.0, None), "uint8", 0.02, 1, False),
+        ((0.0, 6.0), "uint8", 6 / 255.1, 0, True),
+        ((0.0, 6.0), "uint8", 0.024, 0, False),
+        ((None, 6.0), "int8", 0.03, 100, True),
+        ((-1.0, 1.0), "int8", 1 / 128.1, 0, True),
+        ((0.0, 3.4e38), "uint8", 0.02, 0, True),
+        ((0.05, None), "uint8", 0.02, 0, False),
+    ],
+)  # fmt: skip
+def test_what_the_grid_implies(bounds: tuple[float | None, float | None], dtype: str, scale: float, zero_point: int, implied: bool) -> None:
+    op, limits = clip("a", "b", bounds)
+    tensors = [Tensor("x", "float32", VALUES.shape), Tensor("y", dtype, None, None, q(scale, zero_point)), *limits]
+    graph = make([Op("Neg", ("x",), ("a",)), op, Op("Quantize", ("b",), ("y",))], tensors, "x", "y")
+    changed, _ = applied(graph, "fuse_activation")
+    assert [op.kind for op in changed.ops] == (["Neg", "Quantize"] if implied else ["Neg", "Clip", "Quantize"])
+    assert_equal(graph, changed, {"x": VALUES})
+
+
+def test_every_reader_must_imply_it() -> None:
+    grids = {"y": q(0.02, 0), "z": q(0.02, 5)}
+    tensors = [Tensor("x", "float32", (4,)), *(Tensor(name, "uint8", None, None, grid) for name, grid in grids.items())]
+    ops = [Op("Relu", ("x",), ("a",)), Op("Quantize", ("a",), ("y",)), Op("Quantize", ("a",), ("z",))]
+    graph = make(ops, tensors, "x", "y z")
+    assert applied(graph, "fuse_activation") == (graph, ())
