@@ -89,6 +89,13 @@ class Reading:
         """Whether input `index` is there."""
         return index < len(self.inputs) and bool(self.inputs[index])
 
+    def is_used(self, index: int) -> bool:
+        """Whether some node or the graph itself reads output `index`."""
+        if index >= len(self.outputs) or not self.outputs[index]:
+            return False
+        value = self._node.outputs[index]
+        return bool(value.uses()) or bool(value.is_graph_output())
+
     def input(self, index: int) -> str:
         """The name of input `index`; raises InvalidModelError if it is absent."""
         if not self.has(index):

@@ -14,6 +14,7 @@ from qconvert.formats.onnx.ops import (
     elementwise,
     gather,
     matrix,
+    normalize,
     pool,
     quantize,
     reduce,
@@ -24,7 +25,7 @@ from qconvert.formats.onnx.reading import ReadFunction
 
 __all__ = ["READERS", "WRITERS"]
 
-_FAMILIES = (conv, matrix, pool, elementwise, activation, reduce, shape, gather, space, quantize, detection)
+_FAMILIES = (conv, matrix, pool, elementwise, activation, normalize, reduce, shape, gather, space, quantize, detection)
 
 WRITERS: Mapping[str, WriteFunction] = {
     **{kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()},

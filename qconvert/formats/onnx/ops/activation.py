@@ -8,10 +8,21 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction, clip_range
-from qconvert.formats.onnx.ops.elementwise import write_same_named
-from qconvert.graph import Op
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
+
+#: Attributes of activations with one or two parameters, with ONNX's defaults.
+_PARAMETERS: dict[str, dict[str, float]] = {
+    "LeakyRelu": {"alpha": 0.01},
+    "Elu": {"alpha": 1.0},
+    "Celu": {"alpha": 1.0},
+    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+    "ThresholdedRelu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+}
 
 
 def write_clip(op: Op, b: Builder) -> None:
@@ -27,14 +38,10 @@ def write_clip(op: Op, b: Builder) -> None:
     b.finish(op, b.node(op.kind, values, hint=f"{result.name}/real_result")[0])
 
 
-def write_leaky_relu(op: Op, b: Builder) -> None:
-    """LeakyRelu."""
-    b.finish(op, b.node("LeakyRelu", b.reals(op), hint=f"{op.outputs[0]}/real_result", alpha=float(op["alpha"]))[0])
-
-
-def write_elu(op: Op, b: Builder) -> None:
-    """Elu."""
-    b.finish(op, b.node("Elu", b.reals(op), hint=f"{op.outputs[0]}/real_result", alpha=float(op["alpha"]))[0])
+def write_parametric(op: Op, b: Builder) -> None:
+    """An activation with numbers as attributes."""
+    attributes = {name: float(op[name]) for name in _PARAMETERS[op.kind]}
+    b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
 def write_hard_swish(op: Op, b: Builder) -> None:
@@ -47,15 +54,26 @@ def write_hard_swish(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Mul", [x, gate], hint=f"{op.outputs[0]}/real_result")[0])
 
 
+def write_mish(op: Op, b: Builder) -> None:
+    """Mish (opset 18); below, its definition x * tanh(softplus(x)) (Misra, 2019)."""
+    x, name = b.real(op.inputs[0]), op.outputs[0]
+    if b.opset >= 18:
+        b.finish(op, b.node("Mish", [x], hint=f"{name}/real_result")[0])
+        return
+    curve = b.node("Tanh", b.node("Softplus", [x]))[0]
+    b.finish(op, b.node("Mul", [x, curve], hint=f"{name}/real_result")[0])
+
+
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu (opset 20); below, its definition by erf or tanh (Hendrycks and Gimpel, 2016)."""
     x, name = b.real(op.inputs[0]), op.outputs[0]
     if b.opset >= 20:
         b.finish(op, b.node("Gelu", [x], hint=f"{name}/real_result", approximate=op["approximate"])[0])
         return
+    dtype = real_dtype(b.tensor(op.inputs[0]))
 
     def number(value: float) -> str:
-        return b.const(np.float32(value), f"{name}/constant")
+        return b.const(np.array(value, dtype), f"{name}/constant")
 
     if op["approximate"] == "tanh":
         cube = b.node("Mul", [b.node("Mul", [b.node("Mul", [x, x])[0], x])[0], number(0.044715)])[0]
@@ -65,6 +83,11 @@ def write_gelu(op: Op, b: Builder) -> None:
         curve = b.node("Erf", b.node("Mul", [x, number(math.sqrt(0.5))]))[0]
     half = b.node("Mul", [x, number(0.5)])[0]
     b.finish(op, b.node("Mul", [half, b.node("Add", [curve, number(1.0)])[0]], hint=f"{name}/real_result")[0])
+
+
+def real_dtype(tensor: Tensor) -> Any:
+    """The numpy type of a tensor's real values."""
+    return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 
 def write_softmax(op: Op, b: Builder) -> None:
@@ -86,17 +109,104 @@ def write_lp_normalization(op: Op, b: Builder) -> None:
     b.finish(op, b.node("LpNormalization", b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
+def read_clip(r: Reading) -> None:
+    """Clip with known bounds: attributes before opset 11, inputs since. Bounds of labelled integers become real values."""
+    if r.version < 11:
+        dtype = numpy_dtype(r.tensor(0).dtype)
+        given = (r.attribute("min"), r.attribute("max"))
+        limits = [None if value is None else np.array(value, dtype) for value in given]
+        names = ["" if limit is None else r.const(limit, hint) for limit, hint in zip(limits, ("lowest", "highest"), strict=True)]
+    else:
+        limits = [r.constant(index) for index in (1, 2)]
+        if any(r.has(index) and (limit is None or limit.size != 1) for index, limit in zip((1, 2), limits, strict=True)):
+            raise NotCoveredError("bounds that are computed at run time")
+        names = [r.folded(index) if r.has(index) else "" for index in (1, 2)]
+    tensor = r.tensor(0)
+    if tensor.quantization is not None:
+        _read_stored_clip(r, tensor, tensor.quantization, [None if limit is None else int(limit.reshape(-1)[0]) for limit in limits])
+    else:
+        r.emit("Clip", [r.input(0), *names])
+
+
+def _read_stored_clip(r: Reading, tensor: Tensor, q: Quantization, limits: list[int | None]) -> None:
+    """Clip of stored integers: nothing if it leaves the whole type, integers if they are known, else a Clip between real values.
+
+    The bounds are scale * (bound - zero_point) in float32, which come back as the same integers when divided by the scale.
+    """
+    low, high = integer_range(tensor.dtype)
+    lowest, highest = low if limits[0] is None else limits[0], high if limits[1] is None else limits[1]
+    data = r.constant(0)
+    if lowest <= low and highest >= high:
+        r.emit("Identity", [tensor.name])
+    elif data is not None:
+        kept = np.minimum(np.maximum(data, data.dtype.type(lowest)), data.dtype.type(highest))
+        r.emit("Identity", [r.const(kept, "clipped", q)])
+    elif not q.is_per_tensor:
+        raise NotCoveredError("bounds of integers with several scales")
+    else:
+        steps = [None if limit is None else np.float32(limit - int(q.zero_point[0])) for limit in limits]
+        bounds = [
+            "" if n is None else r.const(np.float32(n * q.scale[0]), hint) for n, hint in zip(steps, ("lowest", "highest"), strict=True)
+        ]
+        r.emit("Clip", [tensor.name, *bounds])
+
+
+def read_parametric(r: Reading) -> None:
+    """An activation with numbers as attributes."""
+    r.emit(r.op_type, **{name: float(r.attribute(name, default)) for name, default in _PARAMETERS[r.op_type].items()})
+
+
+def read_gelu(r: Reading) -> None:
+    """Gelu."""
+    r.emit("Gelu", approximate=r.attribute("approximate", "none"))
+
+
+def read_softmax(r: Reading) -> None:
+    """Softmax and LogSoftmax. Before opset 13 they work on a matrix, whose rows are all dimensions from the axis on."""
+    if r.version >= 13:
+        r.emit(r.op_type, axis=int(r.attribute("axis", -1)))
+        return
+    rank = r.rank()
+    axis = r.axis(int(r.attribute("axis", 1)), rank) if rank else 0
+    if axis == rank - 1:
+        r.emit(r.op_type, axis=axis)
+        return
+    shape, dtype = r.tensor(0).shape or (), r.tensor(0).dtype
+    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    rows = [*sizes[:axis], -1 if -1 in sizes[axis:] else math.prod(sizes[axis:])]
+    if sizes.count(-1) > 1 or 0 in sizes:
+        raise NotCoveredError(f"rows of unknown length in the shape {shape}")
+    flat = r.emit("Reshape", [r.input(0), r.const(np.array(rows, np.int64), "rows")], [r.intermediate("flat", dtype)], dtype=dtype)
+    curve = r.emit(r.op_type, flat, [r.intermediate("result", dtype)], dtype=dtype, axis=axis)
+    r.emit("Reshape", [*curve, r.const(np.array(sizes, np.int64), "sizes")], dtype=dtype)
+
+
+def read_lp_normalization(r: Reading) -> None:
+    """LpNormalization."""
+    r.emit("LpNormalization", axis=int(r.attribute("axis", -1)), p=int(r.attribute("p", 2)))
+
+
+_PLAIN = "Sigmoid Tanh PRelu Softplus Softsign"
+
 WRITERS: dict[str, WriteFunction] = {
-    "Sigmoid": write_same_named,
-    "Tanh": write_same_named,
-    "PRelu": write_same_named,
+    **dict.fromkeys(_PLAIN.split(), write_same_named),
+    **dict.fromkeys(_PARAMETERS, write_parametric),
     "Relu": write_clip,
     "Clip": write_clip,
-    "LeakyRelu": write_leaky_relu,
-    "Elu": write_elu,
     "HardSwish": write_hard_swish,
+    "Mish": write_mish,
     "Gelu": write_gelu,
     "Softmax": write_softmax,
     "LogSoftmax": write_log_softmax,
     "LpNormalization": write_lp_normalization,
+}
+
+READERS: dict[str, ReadFunction] = {
+    **dict.fromkeys(f"{_PLAIN} Relu HardSwish Mish".split(), read_same_named),
+    **dict.fromkeys(_PARAMETERS, read_parametric),
+    "Clip": read_clip,
+    "Gelu": read_gelu,
+    "Softmax": read_softmax,
+    "LogSoftmax": read_softmax,
+    "LpNormalization": read_lp_normalization,
 }

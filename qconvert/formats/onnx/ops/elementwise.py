@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import xnnpack_add_multipliers
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction, clip_range
-from qconvert.graph import Op, integer_range
+from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction, clip_range
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.ops import ACTIVATIONS
 
-__all__ = ["WRITERS", "write_same_named"]
+__all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 
 
 def write_same_named(op: Op, b: Builder) -> None:
@@ -109,7 +110,7 @@ def write_comparison(op: Op, b: Builder) -> None:
 
 
 def write_logic(op: Op, b: Builder) -> None:
-    """And, Or, Not."""
+    """And, Or, Xor, Not."""
     b.node(op.kind, [b.stored(name) for name in op.inputs], op.outputs)
 
 
@@ -130,13 +131,98 @@ def write_cast(op: Op, b: Builder) -> None:
     b.node("Cast", [b.stored(op.inputs[0])], op.outputs, to=ELEMENT_TYPES[op["to"]])
 
 
-_SAME = "Sub Mul Div Max Min Pow Abs Neg Exp Log Sqrt Sin Cos Round Floor Ceil Sign"
-_COMPARISONS = "Equal NotEqual Greater GreaterOrEqual Less LessOrEqual"
+def write_is(op: Op, b: Builder) -> None:
+    """IsNaN and IsInf of real values."""
+    b.node(op.kind, b.reals(op), op.outputs)
+
+
+def write_einsum(op: Op, b: Builder) -> None:
+    """Einsum."""
+    b.finish(op, b.node("Einsum", b.reals(op), hint=f"{op.outputs[0]}/real_result", equation=op["equation"])[0])
+
+
+def read_same_named(r: Reading) -> None:
+    """An operator that ONNX has under the same name, without attributes that change its meaning."""
+    r.emit(r.op_type)
+
+
+def read_variadic(r: Reading) -> None:
+    """Max, Min and Sum of any number of inputs: a chain of pairs from the left, which is the order in which onnxruntime works."""
+    _chain(r, "Add" if r.op_type == "Sum" else r.op_type, r.outputs[0])
+
+
+def read_mean(r: Reading) -> None:
+    """Mean: the sum divided by the number of inputs, as onnxruntime computes it."""
+    if len(r.inputs) == 1:
+        _chain(r, "Add", r.outputs[0])
+        return
+    dtype = r.tensor(0).dtype
+    count = r.const(np.array(len(r.inputs), numpy_dtype(dtype)), "count")
+    total = _chain(r, "Add", r.intermediate("sum", dtype))
+    r.emit("Div", [total, count], dtype=dtype)
+
+
+def _chain(r: Reading, kind: str, output: str) -> str:
+    """All inputs joined by an operator of two; one input alone is passed on."""
+    names = [r.input(index) for index in range(len(r.inputs))]
+    if len(names) == 1:
+        return r.emit("Identity", names, [output])[0]
+    total, dtype = names[0], r.tensor(0).dtype
+    for position, name in enumerate(names[1:], 2):
+        result = output if position == len(names) else r.intermediate("partial", dtype)
+        total = r.emit(kind, [total, name], [result], dtype=dtype)[0]
+    return total
+
+
+def read_mod(r: Reading) -> None:
+    """Mod of integers, whose remainder has the sign of the divisor; fmod's has that of the dividend."""
+    r.require_only(fmod=0)
+    if "int" not in r.tensor(0).dtype:
+        raise NotCoveredError(f"remainders of {r.tensor(0).dtype}")
+    r.emit("FloorMod")
+
+
+def read_truth(r: Reading) -> None:
+    """Comparisons and logic, and IsNaN; IsInf of both infinities."""
+    r.require_only(detect_negative=1, detect_positive=1)
+    r.emit(r.op_type, dtype="bool")
+
+
+def read_cast(r: Reading) -> None:
+    """Cast, and CastLike, to the type of its second input."""
+    r.require_only(saturate=1, round_mode="up")
+    wanted = r.tensor(1).dtype if r.op_type == "CastLike" else DTYPE_NAMES.get(int(r.attribute("to", 0)), "unknown")
+    if wanted == "unknown":
+        raise NotCoveredError("a type that is not known")
+    r.emit("Cast", [r.input(0)], dtype=wanted, to=wanted)
+
+
+def read_where(r: Reading) -> None:
+    """Where."""
+    r.emit("Where", dtype=r.tensor(1).dtype)
+
+
+def read_einsum(r: Reading) -> None:
+    """Einsum."""
+    r.emit("Einsum", equation=r.attribute("equation", ""))
+
+
+def read_dropout(r: Reading) -> None:
+    """Dropout in inference: its input. A mask that somebody reads, or training, is another operator's case."""
+    training = r.constant(2) if r.has(2) else None
+    if r.is_used(1) or (r.has(2) and (training is None or training.any())):
+        raise NotCoveredError("a mask or training")
+    r.emit("Identity", [r.input(0)], r.outputs[:1])
+
+
+_UNARY = "Abs Neg Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Round Floor Ceil Sign"
+_COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(_SAME.split(), write_same_named),
-    **dict.fromkeys(_COMPARISONS.split(), write_comparison),
-    **dict.fromkeys(("And", "Or", "Not"), write_logic),
+    **dict.fromkeys(f"{_UNARY} Sub Mul Div Max Min Pow".split(), write_same_named),
+    **dict.fromkeys(f"{_COMPARISONS} NotEqual".split(), write_comparison),
+    **dict.fromkeys(("And", "Or", "Xor", "Not"), write_logic),
+    **dict.fromkeys(("IsNaN", "IsInf"), write_is),
     "Add": write_add,
     "FloorDiv": write_floor_div,
     "FloorMod": write_floor_mod,
@@ -145,4 +231,18 @@ WRITERS: dict[str, WriteFunction] = {
     "Rsqrt": write_rsqrt,
     "Where": write_where,
     "Cast": write_cast,
+    "Einsum": write_einsum,
+}
+
+READERS: dict[str, ReadFunction] = {
+    **dict.fromkeys(f"{_UNARY} Add Sub Mul Div Pow".split(), read_same_named),
+    **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN IsInf".split(), read_truth),
+    **dict.fromkeys(("Max", "Min", "Sum"), read_variadic),
+    "Mean": read_mean,
+    "Mod": read_mod,
+    "Where": read_where,
+    "Cast": read_cast,
+    "CastLike": read_cast,
+    "Einsum": read_einsum,
+    "Dropout": read_dropout,
 }

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
+__all__ = ["READERS", "WRITERS"]
 
 #: The opset from which each reduction takes its axes as an input (ONNX operator changelog).
 _AXES_AS_INPUT = {"ReduceSum": 13}
@@ -22,7 +23,7 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
     if b.opset >= _AXES_AS_INPUT.get(kind, _AXES_AS_INPUT_OTHERS):
         inputs.append(b.stored(op.inputs[1]))
     else:
-        axes = b.ints(op, 1)
+        axes = b.ints(op, 1) or None
     outputs: list[str] | int = [output] if isinstance(output, str) else output
     return b.node(kind, inputs, outputs, hint=f"{op.outputs[0]}/reduced", axes=axes, keepdims=int(op["keepdims"]))[0]
 
@@ -55,11 +56,55 @@ def write_arg(op: Op, b: Builder) -> None:
     b.node(op.kind, [value], op.outputs, axis=int(op["axis"]), keepdims=int(op["keepdims"]))
 
 
+def read_reduce(r: Reading) -> None:
+    """A reduction along known axes: an attribute in older opsets, an input in newer ones; all of them if none are named."""
+    axes = r.ints(1) if r.has(1) else tuple(r.attribute("axes", ()))
+    if not axes and r.attribute("noop_with_empty_axes", 0):
+        if r.op_type not in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):
+            raise NotCoveredError(f"{r.op_type} of single elements")
+        r.emit("Identity", [r.input(0)])
+        return
+    if axes and r.has(1):
+        name = r.folded(1)
+    else:
+        name = r.const(np.array(axes or range(r.rank()), np.int64), "axes")
+    r.emit(r.op_type, [r.input(0), name], keepdims=int(r.attribute("keepdims", 1)))
+
+
+def read_arg(r: Reading) -> None:
+    """ArgMax and ArgMin: the first of equal elements."""
+    r.require_only(select_last_index=0)
+    r.emit(r.op_type, dtype="int64", axis=int(r.attribute("axis", 0)), keepdims=int(r.attribute("keepdims", 1)))
+
+
+def read_cumsum(r: Reading) -> None:
+    """CumSum along a known axis."""
+    (axis,) = r.ints(1) or (0,)
+    r.emit("CumSum", [r.input(0)], axis=axis, exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
+
+
+def read_top_k(r: Reading) -> None:
+    """TopK: k is an attribute before opset 10."""
+    k = r.folded(1) if r.version >= 10 else r.const(np.array([r.attribute("k")], np.int64), "k")
+    attributes: dict[str, Any] = {"axis": int(r.attribute("axis", -1)), "largest": int(r.attribute("largest", 1))}
+    r.emit("TopK", [r.input(0), k], dtype=(r.tensor(0).dtype, "int64"), sorted=int(r.attribute("sorted", 1)), **attributes)
+
+
+_REDUCTIONS = "Mean Sum Prod Max Min L1 L2 SumSquare LogSum LogSumExp"
+
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"], write_reduce),
+    **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS.split()], write_reduce),
     "ReduceAny": write_reduce_logic,
     "ReduceAll": write_reduce_logic,
     "CumSum": write_cumsum,
     "ArgMax": write_arg,
     "ArgMin": write_arg,
+}
+
+READERS: dict[str, ReadFunction] = {
+    **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS.split()], read_reduce),
+    "ArgMax": read_arg,
+    "ArgMin": read_arg,
+    "CumSum": read_cumsum,
+    "TopK": read_top_k,
 }

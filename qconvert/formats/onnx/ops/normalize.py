@@ -1,0 +1,125 @@
+"""Normalizations by statistics that are given or are the data's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.ops.activation import real_dtype
+from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Op
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def write_channel_normalization(op: Op, b: Builder) -> None:
+    """BatchNormalization and InstanceNormalization."""
+    require_channels_first(op, b)
+    b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result", epsilon=float(op["epsilon"]))[0])
+
+
+def write_group_normalization(op: Op, b: Builder) -> None:
+    """GroupNormalization (opset 21); below, an InstanceNormalization of the groups, scaled channel by channel."""
+    require_channels_first(op, b)
+    name, epsilon, groups = op.outputs[0], float(op["epsilon"]), int(op["num_groups"])
+    x, scale, bias = b.reals(op)
+    if b.opset >= 21:
+        value = b.node("GroupNormalization", [x, scale, bias], hint=f"{name}/real_result", epsilon=epsilon, num_groups=groups)[0]
+        b.finish(op, value)
+        return
+    data = b.tensor(op.inputs[0])
+    if data.rank is None:
+        raise b.unsupported(op, f"data of unknown rank below opset 21, in opset {b.opset},")
+    dtype = real_dtype(data)
+    ones, zeros = (b.const(np.full(groups, value, dtype), f"{name}/{hint}") for value, hint in ((1, "ones"), (0, "zeros")))
+    rows = b.node("Reshape", [x, b.const(np.array([0, groups, -1]), f"{name}/groups")], hint=f"{name}/grouped")[0]
+    even = b.node("InstanceNormalization", [rows, ones, zeros], epsilon=epsilon)[0]
+    back = b.node("Reshape", [even, b.node("Shape", [x])[0]])[0]
+    shape = b.const(np.array([-1] + [1] * (data.rank - 2)), f"{name}/channels")
+    factor, offset = (b.node("Reshape", [value, shape])[0] for value in (scale, bias))
+    b.finish(op, b.node("Add", [b.node("Mul", [back, factor])[0], offset], hint=f"{name}/real_result")[0])
+
+
+def write_layer_normalization(op: Op, b: Builder) -> None:
+    """LayerNormalization (opset 17) and RMSNormalization (opset 23); below, their definitions."""
+    name, axis, epsilon = op.outputs[0], int(op["axis"]), float(op["epsilon"])
+    operands = b.reals(op)
+    if b.opset >= (17 if op.kind == "LayerNormalization" else 23):
+        b.finish(op, b.node(op.kind, operands, hint=f"{name}/real_result", axis=axis, epsilon=epsilon)[0])
+        return
+    data, x = b.tensor(op.inputs[0]), operands[0]
+    if data.rank is None and axis >= 0:
+        raise b.unsupported(op, f"data of unknown rank in opset {b.opset}")
+    axes = list(range(axis - (data.rank or 0) if axis >= 0 else axis, 0))
+    if op.kind == "LayerNormalization":
+        x = b.node("Sub", [x, _mean(b, x, axes)])[0]
+    spread = b.node("Add", [_mean(b, b.node("Mul", [x, x])[0], axes), b.const(np.array(epsilon, real_dtype(data)), f"{name}/epsilon")])
+    value = b.node("Div", [x, b.node("Sqrt", spread)[0]])[0]
+    for kind, operand in zip(("Mul", "Add"), operands[1:], strict=False):
+        if operand:
+            value = b.node(kind, [value, operand], hint=f"{name}/real_result")[0]
+    b.finish(op, value)
+
+
+def _mean(b: Builder, value: str, axes: list[int]) -> str:
+    """The mean along axes, which are an input from opset 18 on."""
+    if b.opset >= 18:
+        return b.node("ReduceMean", [value, b.const(np.array(axes), f"{value}/axes")])[0]
+    return b.node("ReduceMean", [value], axes=axes)[0]
+
+
+def read_batch_normalization(r: Reading) -> None:
+    """BatchNormalization of inference, with one mean and variance a channel."""
+    r.require_only(training_mode=0, spatial=1)
+    if any(r.is_used(index) for index in range(1, len(r.outputs))):
+        raise NotCoveredError("statistics as outputs")
+    r.emit("BatchNormalization", outputs=r.outputs[:1], **_spatial(r))
+
+
+def read_instance_normalization(r: Reading) -> None:
+    """InstanceNormalization."""
+    r.emit("InstanceNormalization", **_spatial(r))
+
+
+def read_group_normalization(r: Reading) -> None:
+    """GroupNormalization: before opset 21 it had one scale for each group, not for each channel."""
+    if r.version < 21:
+        raise NotCoveredError("scales for each group")
+    r.require_only(stash_type=1)
+    r.emit("GroupNormalization", num_groups=int(r.attribute("num_groups", 0)), **_spatial(r))
+
+
+def read_layer_normalization(r: Reading) -> None:
+    """LayerNormalization and RMSNormalization, without the statistics as outputs."""
+    r.require_only(stash_type=1)
+    if any(r.is_used(index) for index in range(1, len(r.outputs))):
+        raise NotCoveredError("statistics as outputs")
+    r.emit(r.op_type, outputs=r.outputs[:1], axis=int(r.attribute("axis", -1)), epsilon=_epsilon(r))
+
+
+def _spatial(r: Reading) -> dict[str, Any]:
+    return {"epsilon": _epsilon(r), "data_format": "channels_first"}
+
+
+def _epsilon(r: Reading) -> float:
+    return float(r.attribute("epsilon", 1e-5))
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "BatchNormalization": write_channel_normalization,
+    "InstanceNormalization": write_channel_normalization,
+    "GroupNormalization": write_group_normalization,
+    "LayerNormalization": write_layer_normalization,
+    "RMSNormalization": write_layer_normalization,
+}
+
+READERS: dict[str, ReadFunction] = {
+    "BatchNormalization": read_batch_normalization,
+    "InstanceNormalization": read_instance_normalization,
+    "GroupNormalization": read_group_normalization,
+    "LayerNormalization": read_layer_normalization,
+    "RMSNormalization": read_layer_normalization,
+}
