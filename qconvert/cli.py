@@ -28,8 +28,10 @@ TargetOption = Annotated[str, typer.Option("--target", help="What the result is 
 OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25; by default 17, or what the types need.")]
 LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw: 4-D inputs and outputs channels first.")]
 FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
+PassesOption = Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")]
 NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
 ExternalOption = Annotated[bool, typer.Option("--external-data", help="ONNX constants in a file beside, even below 1 GiB.")]
+FormOption = Annotated[str, typer.Option("--form", help="ONNX: qdq (the default) or qoperator.")]
 ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
@@ -66,7 +68,9 @@ def convert_command(
     io_layout: LayoutOption = "",
     io_float: FloatOption = False,
     numerics: NumericsOption = "exact",
+    passes: PassesOption = "",
     external_data: ExternalOption = False,
+    form: FormOption = "",
     force: ForceOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -89,7 +93,9 @@ def convert_command(
         io_layout=io_layout,
         io_float=io_float,
         numerics=numerics,
+        passes=[name.strip() for name in passes.split(",") if name.strip()],
         external_data=external_data,
+        form=form,
         force=force,
     )
     if json:
@@ -190,6 +196,17 @@ def formats_command(json: JsonOption = False) -> None:
         print_formats()
 
 
+@app.command("passes")
+def passes_command(json: JsonOption = False) -> None:
+    """List the passes that --passes can run, and which of them are exact."""
+    from qconvert.reports import passes_document, print_passes
+
+    if json:
+        typer.echo(json_module.dumps(passes_document(), indent=2))
+    else:
+        print_passes()
+
+
 @app.command("plugins")
 def plugins_command(json: JsonOption = False) -> None:
     """List the plugins that are loaded, from where, and those that were skipped and why."""
@@ -207,7 +224,7 @@ def _add_pairs() -> None:
     found = formats().values()
     for source in found:
         for result in found:
-            if source is not result and source.read is not None and result.write is not None:
+            if source.read is not None and result.write is not None:
                 _add_pair(source.name, result.name)
 
 

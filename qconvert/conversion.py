@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class ConversionReport:
         source, result: the files.
         source_format, result_format, target: names.
         operators: kinds in the result's graph with their counts.
-        changes: for each pass that changed something, its name and what it changed. All are exact unless they say otherwise.
+        changes: for each pass that changed something, its name and what it changed. `qconvert passes` says which are exact.
         kept: counts of what was carried over (weights, scales …).
         audit: which operators the target runs as integer kernels; see check/audit.py.
         seconds: wall time.
@@ -105,43 +105,51 @@ def convert(
     io_float: bool = False,
     opset: int = 0,
     numerics: str = "exact",
+    passes: Sequence[str] = (),
     external_data: bool = False,
+    form: str = "",
 ) -> ConversionReport:
     """Converts a model file to another format, normalized for a target.
 
     Args:
         source, result: the files.
         source_format, result_format: names of formats; by default the suffixes decide.
-        target: the name of a target of the result's format; "" for the format's default.
+        target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
         force: whether an existing result may be replaced.
         io_layout: "nchw" gives 4-D inputs and outputs channels first; "" keeps the source's layout.
         io_float: whether quantized inputs and outputs become float.
         opset: the ONNX opset; 0 for the default.
         numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
             "fast" always takes the form that the target runs fastest.
+        passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them.
         external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB.
+        form: "qdq" or "qoperator", the form of an ONNX result; "" for qdq.
 
     Raises:
         QConvertError: anything that the user can cause; nothing is written then.
     """
+    for name in passes:
+        pass_named(name)
     started = time.perf_counter()
     source, result = Path(source), Path(result)
     writer = format_named(result_format) if result_format else format_of(result)
-    chosen = _target(writer, target)
+    reader = format_named(source_format) if source_format else format_of(source)
+    chosen = _target(writer, target or (writer.own_target if reader is writer else ""))
     if result.exists() and not force:
         raise FileAccessError("already exists", file=str(result), remedy="Use --force to replace it.")
     if source.exists() and result.exists() and source.samefile(result):
         raise OptionError("source and result are the same file", file=str(source))
     graph = load(source, source_format)
-    reader = format_named(source_format) if source_format else format_of(source)
     others = reader.companions(source) if reader.companions else ()
     if source.resolve().parent == result.resolve().parent and any(item.name.startswith(result.name) for item in others):
         raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
     kept = _carried_over(graph)
+    graph, by_hand = run_passes(graph, passes, chosen)
     graph, changes = normalize(graph, chosen, io_layout=io_layout, io_float=io_float, numerics=numerics)
+    changes = (*by_hand, *changes)
     provenance = _provenance(source, others, chosen, changes)
     try:
-        notes = save(graph, result, writer.name, force=force, opset=opset, provenance=provenance, external_data=external_data)
+        notes = save(graph, result, writer.name, force=force, opset=opset, provenance=provenance, external_data=external_data, form=form)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
@@ -160,6 +168,28 @@ def convert(
         seconds=time.perf_counter() - started,
         provenance=provenance,
     )
+
+
+def run_passes(graph: Graph, names: Sequence[str], target: Target | None = None) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+    """The graph after the passes of these names, in their order, and what each changed.
+
+    Args:
+        graph: what they rewrite.
+        names: of passes; docs/passes.md lists the built-in ones.
+        target: for those passes that ask for one; without it they change nothing.
+
+    Raises:
+        OptionError: there is no such pass.
+        InvalidGraphError: what the passes made breaks an invariant.
+    """
+    target = target or Target("", "", "no target")
+    changes: list[tuple[str, str]] = []
+    for name in names:
+        graph, notes = pass_named(name).run(graph, target, **({"wanted": True} if name == "float_io" else {}))
+        changes += [(name, note) for note in notes]
+    if names:
+        graph.validate()
+    return graph, tuple(changes)
 
 
 def normalize(
@@ -216,6 +246,7 @@ def _provenance(source: Path, others: tuple[Path, ...], target: Target | None, c
     """
     with source.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    exact = all(pass_named(name).exact for name, _ in changes)
     return {
         "qconvert.version": qconvert.__version__,
         "qconvert.source": source.name,
@@ -223,5 +254,5 @@ def _provenance(source: Path, others: tuple[Path, ...], target: Target | None, c
         **({"qconvert.source_data": json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
         "qconvert.target": target.name if target else "",
         "qconvert.changes": json.dumps([{"pass": name, "change": note} for name, note in changes]),
-        "qconvert.scales": "all scales and zero points are the source's own",
+        "qconvert.scales": "all scales and zero points are the source's own" if exact else "some are new: see qconvert.changes",
     }

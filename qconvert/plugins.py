@@ -49,6 +49,7 @@ class Format:
             format needs them, which the caller moves into place. It may return, in words, what the user should know of the form
             that it chose.
         default_target: the target that a conversion to this format uses when none is named.
+        own_target: likewise for a conversion from this format to itself.
         companions: file -> the further files that belong to it, or None if there are never any.
     """
 
@@ -58,6 +59,7 @@ class Format:
     read: Callable[[Path], Graph] | None = None
     write: Callable[[Graph, Path, Mapping[str, Any]], tuple[str, ...] | None] | None = None
     default_target: str = ""
+    own_target: str = ""
     companions: Callable[[Path], tuple[Path, ...]] | None = None
 
 
@@ -122,7 +124,7 @@ class Hooks:
 
     @hookspec
     def qconvert_operators(self, format: str, direction: str) -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
-        """Operators to add to the tables of a format: name -> function; direction is "read" or "write"."""
+        """Operators to add to the tables of a format: name -> function; direction is "read" or "write", and for onnx "write_qoperator"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
 
     Args:
         format: the name of the format.
-        direction: "read" or "write".
+        direction: "read", "write", or "write_qoperator" (see formats/onnx/qoperator).
     """
     tables = _host()[0].hook.qconvert_operators(format=format, direction=direction)
     return {name: function for table in reversed(tables) for name, function in table.items()}

@@ -34,5 +34,5 @@ TARGETS = (
            passes=_PASSES, layout="channels_first", activations="uint8", integer_kernels=_KERNELS),
     Target("ort-arm", "onnx", "onnxruntime on Arm CPUs: int8 activations and weights", passes=_PASSES, layout="channels_first",
            activations="int8", integer_kernels=_KERNELS),
-    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_PASSES, layout="channels_first"),
+    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_PASSES[1:], layout="channels_first"),
 )  # fmt: skip

@@ -33,14 +33,22 @@ def _companions(path: Path) -> tuple[Path, ...]:
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "ONNX: QDQ and QOperator, partly quantized and float"
-    return [Format("onnx", (".onnx",), summary, read=_read, write=_write, default_target="ort-x86", companions=_companions)]
+    return [
+        Format(
+            "onnx", (".onnx",), summary, read=_read, write=_write, default_target="ort-x86", own_target="generic", companions=_companions
+        )
+    ]
 
 
 @hookimpl
 def qconvert_operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
     if format != "onnx":
         return {}
-    from qconvert.formats.onnx.ops import READERS, WRITERS
+    from qconvert.formats.onnx import ops, qoperator
 
-    tables: dict[str, Mapping[str, Callable[..., Any]]] = {"read": READERS, "write": WRITERS}
+    tables: dict[str, Mapping[str, Callable[..., Any]]] = {
+        "read": {**ops.READERS, **qoperator.READERS},
+        "write": ops.WRITERS,
+        "write_qoperator": qoperator.WRITERS,
+    }
     return tables.get(direction, {})

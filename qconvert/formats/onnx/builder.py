@@ -55,11 +55,16 @@ class Builder:
         self._real: dict[str, str] = {}
         self._node_names: set[str] = set()
         self._taken = set(graph.tensors)
+        self._producers = graph.producers()
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
 
     def tensor(self, name: str) -> Tensor:
         """The canonical tensor called `name`."""
         return self.graph.tensors[name]
+
+    def producer(self, name: str) -> Op | None:
+        """The canonical operator that computes the tensor `name`, or None."""
+        return self._producers.get(name)
 
     def name(self, wanted: str) -> str:
         """An unused value name."""
@@ -150,7 +155,8 @@ class Builder:
     def dequantize(self, value: str, dtype: str, quantization: Quantization) -> str:
         """Adds a DequantizeLinear of an integer value; returns the name of the float value."""
         self._require_type(dtype, value)
-        scale, zero_point, attributes = self._parameters(value, dtype, quantization)
+        scale, zero_point = self.parameters(value, dtype, quantization)
+        attributes = self._axis(quantization, value)
         if dtype == "int32":
             zero_point = ""  # ONNX: there is none for int32 (DequantizeLinear-13)
         inputs = [value, scale] + ([zero_point] if zero_point else [])
@@ -160,29 +166,35 @@ class Builder:
         """Adds a QuantizeLinear of a float value onto the grid of `tensor`, named `output`."""
         assert tensor.quantization is not None
         self._require_type(tensor.dtype, tensor.name)
-        scale, zero_point, attributes = self._parameters(output, tensor.dtype, tensor.quantization)
-        self.node("QuantizeLinear", [value, scale, zero_point], [output], **attributes)
+        scale, zero_point = self.parameters(output, tensor.dtype, tensor.quantization)
+        self.node("QuantizeLinear", [value, scale, zero_point], [output], **self._axis(tensor.quantization, output))
 
-    def _parameters(self, value: str, dtype: str, quantization: Quantization) -> tuple[str, str, dict[str, Any]]:
+    def grid(self, name: str) -> tuple[str, str]:
+        """The initializers for scale and zero point of the quantized tensor `name`."""
+        tensor = self.graph.tensors[name]
+        assert tensor.quantization is not None
+        return self.parameters(name, tensor.dtype, tensor.quantization)
+
+    def parameters(self, value: str, dtype: str, quantization: Quantization) -> tuple[str, str]:
         """Initializers for scale and zero point, of rank 0 per tensor: onnxruntime's fused operators refuse shape [1]."""
-        scales: Array = quantization.scale
-        points = quantization.zero_point.astype(numpy_dtype(dtype))
-        attributes: dict[str, Any] = {}
-        if quantization.axis is None:
-            scales, points = scales.reshape(()), points.reshape(())
-        else:
-            attributes["axis"] = quantization.axis
-        if quantization.block_size:
-            if self.opset < 21:
-                raise OptionError(f"blocks of scales need opset 21, not {self.opset}", where=value, remedy="Use --opset 21.")
-            attributes["block_size"] = quantization.block_size
         key = f"{value}/scale"
         if key in self.initializers:  # QuantizeLinear and DequantizeLinear of one tensor share them
-            return key, f"{value}/zero_point", attributes
+            return key, f"{value}/zero_point"
+        scales: Array = quantization.scale
+        points = quantization.zero_point.astype(numpy_dtype(dtype))
+        if quantization.axis is None:
+            scales, points = scales.reshape(()), points.reshape(())
         self._taken.update((key, f"{value}/zero_point"))
         self._initializer(key, np.asarray(scales))
         self._initializer(f"{value}/zero_point", np.asarray(points))
-        return key, f"{value}/zero_point", attributes
+        return key, f"{value}/zero_point"
+
+    def _axis(self, quantization: Quantization, where: str) -> dict[str, Any]:
+        """The attributes that say along which axis, and in which blocks, the scales run."""
+        if quantization.block_size and self.opset < 21:
+            raise OptionError(f"blocks of scales need opset 21, not {self.opset}", where=where, remedy="Use --opset 21.")
+        sizes = {"axis": quantization.axis, "block_size": quantization.block_size or None}
+        return {key: value for key, value in sizes.items() if value is not None}
 
     def _require_type(self, dtype: str, where: str) -> None:
         needed = QDQ_OPSETS.get(dtype, 0)

@@ -1,4 +1,4 @@
-"""Writes the canonical graph as an ONNX QDQ model: the container; operators come from ops/."""
+"""Writes the canonical graph as an ONNX model: the container; operators come from ops/ (QDQ) and qoperator/."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
 from qconvert.formats.onnx.storage import inline, store
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.ops import OPS
 from qconvert.plugins import operators
 
-__all__ = ["DEFAULT_OPSET", "write"]
+__all__ = ["DEFAULT_OPSET", "FORMS", "write"]
 
+FORMS = ("qdq", "qoperator")
 DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 25
 _LARGEST_FILE = 2**31 - 1
@@ -29,25 +31,46 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         graph: activations and weights in the layout and storage types that the target wants; shapes known.
         path: the file; it is overwritten.
         options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
-            constants go to `path`.data even if they are less than 1 GiB).
+            constants go to `path`.data even if they are less than 1 GiB), "form" ("qdq", the default, or "qoperator", where what has no
+            such form stays between DequantizeLinear and QuantizeLinear).
 
     Raises:
-        OptionError: the opset does not exist or is too low for a type in the graph.
+        OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.
         UnsupportedError: operators that no plugin writes; all are listed.
     """
     data_file = path.with_name(path.name + ".data")
     storage = partial(store, data_file=data_file, external=bool(options.get("external_data")))
-    model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage)
+    kept: Counter[tuple[str, str]] = Counter()
+    form = str(options.get("form") or FORMS[0])
+    model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept)
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
-    return (f"the constants are in {data_file.name}, which belongs to the model",) if data_file.exists() else ()
+    notes = [
+        f"{count} {kind} {'stays' if count == 1 else 'stay'} between DequantizeLinear and QuantizeLinear: {reason}"
+        for (kind, reason), count in sorted(kept.items())
+    ]
+    if data_file.exists():
+        notes.append(f"the constants are in {data_file.name}, which belongs to the model")
+    return tuple(notes)
 
 
-def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Callable[[Mapping[str, Array]], list[Any]] = inline) -> Any:
-    """The onnx.ModelProto of `graph`; see write(). `storage` makes TensorProtos of the constants."""
+def build(
+    graph: Graph,
+    opset: int,
+    provenance: Mapping[str, str],
+    storage: Callable[[Mapping[str, Array]], list[Any]] = inline,
+    form: str = FORMS[0],
+    kept: Counter[tuple[str, str]] | None = None,
+) -> Any:
+    """The onnx.ModelProto of `graph`; see write().
+
+    `storage` makes TensorProtos of the constants; `kept` counts the operators that have no QOperator form, with the reasons.
+    """
     from onnx import helper
 
+    if form not in FORMS:
+        raise OptionError(f"there is no form {form!r}", remedy=f"Forms: {', '.join(FORMS)}.")
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     missing = Counter(op.kind for op in graph.ops if op.kind not in writers)
@@ -57,7 +80,11 @@ def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Call
     builder = Builder(graph, opset)
     for op in graph.ops:
         builder.source = op.source
-        writers[op.kind](op, builder)
+        reason = _write_qoperator(op, builder) if form == "qoperator" else None
+        if reason != "":
+            writers[op.kind](op, builder)
+        if reason and kept is not None:
+            kept[op.kind, reason] += 1
     for name in graph.outputs:
         builder.stored(name)
     nodes, named = used_nodes(builder, graph.outputs)
@@ -79,6 +106,17 @@ def build(graph: Graph, opset: int, provenance: Mapping[str, str], storage: Call
         properties["source.signatures"] = json.dumps(found)
     helper.set_model_props(model, properties)
     return model
+
+
+def _write_qoperator(op: Op, builder: Builder) -> str | None:
+    """Writes `op` in QOperator form: "" if it was written, the reason if it has no such form, None if it needs none.
+
+    Data movement works on stored integers in either form, and what is not quantized stays as it is.
+    """
+    writers = operators("onnx", "write_qoperator")
+    reason: str = writers[op.kind](op, builder) if op.kind in writers else f"QOperator has no {op.kind}"
+    is_quantized = any(builder.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
+    return reason if not reason or (is_quantized and OPS[op.kind].rule == "real") else None
 
 
 def used_nodes(builder: Builder, outputs: tuple[str, ...]) -> tuple[list[Any], set[str]]:

@@ -142,9 +142,9 @@ def unswapped_scales(quantization: Quantization, group: int, rows: int) -> Quant
     return Quantization(scale[0], zero_point[0], 1)
 
 
-def read_window(r: Reading) -> dict[str, Any]:
-    """Attributes that convolutions share, with ONNX's defaults filled in from the weights' rank."""
-    rank = r.tensor(1).rank
+def read_window(r: Reading, weights: int = 1) -> dict[str, Any]:
+    """Attributes that convolutions share, with ONNX's defaults filled in from the rank of the weights, input `weights`."""
+    rank = r.tensor(weights).rank
     if rank is None or rank < 3:
         raise NotCoveredError("weights of unknown rank" if rank is None else f"weights of rank {rank}")
     spatial = rank - 2

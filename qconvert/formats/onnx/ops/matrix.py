@@ -5,9 +5,9 @@ from __future__ import annotations
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import real_bias
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.graph import Op
+from qconvert.graph import Op, Quantization
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "matmul_operand"]
 
 
 def write_gemm(op: Op, b: Builder) -> None:
@@ -17,25 +17,30 @@ def write_gemm(op: Op, b: Builder) -> None:
 
 
 def write_matmul(op: Op, b: Builder) -> None:
-    """MatMul, with the integers of a transposed operand transposed before it."""
+    """MatMul of real values."""
     operands = []
-    for name, transposed in zip(op.inputs, (op["trans_a"], op["trans_b"]), strict=True):
-        tensor = b.tensor(name)
-        if not transposed:
+    for index, name in enumerate(op.inputs):
+        value, grid = matmul_operand(op, b, index)
+        if value == name:
             operands.append(b.real(name))
-            continue
-        rank = tensor.rank
-        if rank is None:
-            raise b.unsupported(op, f"operand {name!r} of unknown rank")
-        perm = [*range(rank - 2), rank - 1, rank - 2]
-        if tensor.data is not None:
-            value = b.const(tensor.data.transpose(perm), f"{name}/transposed")
         else:
-            value = b.node("Transpose", [b.stored(name)], hint=f"{name}/transposed", perm=perm)[0]
-        if tensor.quantization is not None:
-            value = b.dequantize(value, tensor.dtype, tensor.quantization.transposed(perm))
-        operands.append(value)
+            operands.append(value if grid is None else b.dequantize(value, b.tensor(name).dtype, grid))
     b.finish(op, b.node("MatMul", operands, hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | None]:
+    """The stored value of operand `index` as ONNX's MatMul wants it, and its quantization: transposed if the operator says so."""
+    tensor, rank = b.tensor(op.inputs[index]), b.tensor(op.inputs[index]).rank
+    if not op[("trans_a", "trans_b")[index]]:
+        return b.stored(tensor.name), tensor.quantization
+    if rank is None:
+        raise b.unsupported(op, f"operand {tensor.name!r} of unknown rank")
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    if tensor.data is not None:
+        value = b.const(tensor.data.transpose(perm), f"{tensor.name}/transposed")
+    else:
+        value = b.node("Transpose", [b.stored(tensor.name)], hint=f"{tensor.name}/transposed", perm=perm)[0]
+    return value, None if tensor.quantization is None else tensor.quantization.transposed(perm)
 
 
 def read_gemm(r: Reading) -> None:

@@ -13,7 +13,7 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 from qconvert.ops import ACTIVATIONS
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "may_tie"]
 
 
 def read_average_pool(r: Reading) -> None:
@@ -26,13 +26,13 @@ def read_average_pool(r: Reading) -> None:
 def write_average_pool(op: Op, b: Builder) -> None:
     """AveragePool, padding not counted. Where averages can be ties, the source's way of rounding them is kept (_tied_average)."""
     require_channels_first(op, b)
-    if _may_tie(op, b):
+    if may_tie(op, b):
         _tied_average(op, b)
         return
     b.finish(op, b.node("AveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))[0])
 
 
-def _may_tie(op: Op, b: Builder) -> bool:
+def may_tie(op: Op, b: Builder) -> bool:
     """An average of n integers is a tie only if n is even. Padding makes n vary; such a pool stays an AveragePool."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     same = data.quantization is not None and data.quantization == result.quantization and not op["activation"]

@@ -1,0 +1,21 @@
+"""QOperator forms: operators whose inputs and outputs are integers, with scales and zero points among their inputs.
+
+In each family the functions that read and write a form stand side by side. READERS: ONNX operator (behind its domain) -> function.
+WRITERS: canonical kind -> function that adds the form and returns "", or adds nothing and returns the reason in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.onnx.qoperator import activation, conv, elementwise, matrix, movement, pool
+from qconvert.formats.onnx.qoperator.forms import WriteForm
+from qconvert.formats.onnx.reading import ReadFunction
+
+__all__ = ["READERS", "WRITERS"]
+
+_FAMILIES = (conv, matrix, elementwise, pool, activation, movement)
+
+WRITERS: Mapping[str, WriteForm] = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}
+
+READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

@@ -1,0 +1,62 @@
+"""QLinearConv, of ai.onnx and of com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.ops.conv import read_window, require_channels_first, window_attributes
+from qconvert.formats.onnx.qoperator.forms import (
+    CONTRIB,
+    WriteForm,
+    bias_reason,
+    emit_result,
+    linear_reason,
+    one_grid,
+    operand,
+    write_form,
+)
+from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.graph import Op, Quantization
+
+__all__ = ["READERS", "WRITERS", "bias_grid", "weights_grid"]
+
+
+def read_qlinear_conv(r: Reading) -> None:
+    """QLinearConv(x, x_scale, x_zero_point, w, …, y_scale, y_zero_point, B): B is int32 at x_scale * w_scale."""
+    r.require_only(channels_last=0)
+    window = read_window(r, 3)
+    grids = one_grid(r, 1), weights_grid(r, 4, 0)
+    result = one_grid(r, 6)
+    bias = [r.labelled(8, bias_grid(*grids))] if r.has(8) else []
+    inputs = [r.labelled(0, grids[0]), r.labelled(3, grids[1]), *bias]
+    emit_result(r, "Conv", inputs, r.tensor(0).dtype, 6, result, data_format="channels_first", **window)
+
+
+def weights_grid(r: Reading, scale: int, axis: int) -> Quantization:
+    """The quantization of the weights before input `scale`: along `axis` if there is a list of scales as long as that."""
+    data, shape = r.constant(scale), r.tensor(scale - 1).shape
+    is_list = data is not None and data.ndim == 1 and (data.size > 1 or (shape is not None and shape[axis] == 1))
+    return r.quantization(scale, scale + 1, axis if is_list else None)
+
+
+def bias_grid(data: Quantization, weights: Quantization) -> Quantization:
+    """The quantization that a bias has without stating it: the float32 products of the scales (ONNX QLinearConv-10)."""
+    scales = data.scale * weights.scale
+    return Quantization.per_tensor(float(scales[0])) if weights.is_per_tensor else Quantization.per_axis(scales, 0)
+
+
+def write_conv(op: Op, b: Builder) -> str:
+    """Conv as QLinearConv."""
+    reason = linear_reason(op, b, "QLinearConv") or bias_reason(op, b, "QLinearConv")
+    if reason or b.tensor(op.outputs[0]).quantization is None:
+        return reason or "QLinearConv has no real result"
+    require_channels_first(op, b)
+    inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.grid(op.outputs[0])]
+    bias = [b.stored(name) for name in op.inputs[2:] if name]
+    return write_form(op, b, "QLinearConv", [*inputs, *bias], domain="", **window_attributes(op))
+
+
+WRITERS: Mapping[str, WriteForm] = {"Conv": write_conv}
+
+READERS: Mapping[str, ReadFunction] = {"QLinearConv": read_qlinear_conv, f"{CONTRIB}.QLinearConv": read_qlinear_conv}

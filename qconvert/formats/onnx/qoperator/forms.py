@@ -1,0 +1,118 @@
+"""What the QOperator families share: operands as value, scale and zero point, results on a grid, and reasons for having no such form.
+
+The types are those of onnxruntime 1.31's kernels on CPUs, which are narrower than the operators' own (docs/ContribOperators.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qconvert.formats.onnx.builder import Builder, clip_range
+from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.graph import Attribute, Op, Quantization, integer_range
+from qconvert.ops import ACTIVATIONS
+
+__all__ = ["CONTRIB", "WriteForm", "linear_reason", "one_grid", "one_type_reason", "operand", "read_form", "write_form"]
+
+CONTRIB = "com.microsoft"
+_BYTES = ("int8", "uint8")
+
+#: Writes an operator in QOperator form and returns "", or adds nothing and says why it has none.
+WriteForm = Callable[[Op, Builder], str]
+
+
+def one_grid(r: Reading, scale: int) -> Quantization:
+    """The quantization of input `scale` and the zero point behind it; raises NotCoveredError if there is more than one scale."""
+    data = r.constant(scale)
+    if data is not None and data.size != 1:
+        raise NotCoveredError(f"{data.size} scales")
+    return r.quantization(scale, scale + 1)
+
+
+def read_form(
+    r: Reading,
+    kind: str,
+    operands: Sequence[int],
+    result: int,
+    leading: Sequence[str] = (),
+    trailing: Sequence[str] = (),
+    **attributes: Any,
+) -> None:
+    """Appends the canonical operator `kind` of quantized operands with a quantized result.
+
+    Args:
+        operands: the indices of the inputs that hold data; each has its scale and zero point behind it.
+        result: the index of the result's scale, which has its zero point behind it.
+        leading, trailing: inputs of the canonical operator before and behind the operands.
+        attributes: of the canonical operator.
+    """
+    grids = [one_grid(r, index + 1) for index in operands]
+    grid = one_grid(r, result)
+    inputs = [r.labelled(index, found) for index, found in zip(operands, grids, strict=True)]
+    emit_result(r, kind, [*leading, *inputs, *trailing], r.tensor(operands[0]).dtype, result, grid, **attributes)
+
+
+def emit_result(r: Reading, kind: str, inputs: Sequence[str], dtype: str, scale: int, grid: Quantization, **attributes: Attribute) -> None:
+    """Appends `kind` with a result on `grid`, of the type of the zero point behind input `scale`, or `dtype` if there is none."""
+    stored = r.tensor(scale + 1).dtype if r.has(scale + 1) else dtype
+    r.emit(kind, inputs, r.outputs[:1], dtype=stored, quantization=grid, integers=True, **attributes)
+
+
+def operand(b: Builder, name: str) -> list[str]:
+    """The stored value of a quantized tensor with its scale and zero point."""
+    return [b.stored(name), *b.grid(name)]
+
+
+def write_form(op: Op, b: Builder, op_type: str, inputs: Sequence[str], domain: str = CONTRIB, **attributes: Any) -> str:
+    """Adds the node with a quantized result; a fused activation is a Clip of the integers, where the range does not imply it."""
+    tensor = b.tensor(op.outputs[0])
+    bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+    lowest, highest = clip_range(tensor, bounds)
+    is_clipped = (lowest, highest) != integer_range(tensor.dtype)
+    name = b.name(f"{tensor.name}/unclipped") if is_clipped else tensor.name
+    b.node(op_type, inputs, [name], domain=domain, **attributes)
+    if is_clipped:
+        b.clip_stored(name, tensor, lowest, highest)
+    return ""
+
+
+def one_type_reason(op: Op, b: Builder, op_type: str, data: Sequence[str]) -> str:
+    """Why `op_type`, which takes one 8-bit type with one scale for each tensor, cannot be used; "" if it can."""
+    tensors = [b.tensor(name) for name in (*data, *op.outputs)]
+    for tensor in tensors:
+        if tensor.quantization is None:
+            return f"{op_type} takes quantized operands and results alone"
+        if tensor.dtype not in _BYTES:
+            return f"{op_type} takes int8 and uint8, not {tensor.dtype}"
+        if not tensor.quantization.is_per_tensor:
+            return f"{op_type} takes one scale for each tensor"
+    found = dict.fromkeys(tensor.dtype for tensor in tensors)
+    return f"{op_type} takes one type, not {' and '.join(found)}" if len(found) > 1 else ""
+
+
+def linear_reason(op: Op, b: Builder, op_type: str) -> str:
+    """Why the product of `op`'s first two inputs cannot be `op_type`: data and result of one 8-bit type, int8 weights beside int8 data."""
+    data, weights, result = b.tensor(op.inputs[0]), b.tensor(op.inputs[1]), b.tensor(op.outputs[0])
+    if data.quantization is None or weights.quantization is None:
+        return f"{op_type} takes quantized operands alone"
+    if not data.quantization.is_per_tensor:
+        return f"{op_type} takes one scale for the data"
+    outside = [tensor.dtype for tensor in (data, weights) if tensor.dtype not in _BYTES]
+    if outside:
+        return f"{op_type} takes int8 and uint8, not {outside[0]}"
+    if data.dtype == "int8" and weights.dtype == "uint8":
+        return f"{op_type} takes int8 data with int8 weights alone"
+    if result.quantization is not None and result.dtype != data.dtype:
+        return f"{op_type} gives {data.dtype} for {data.dtype} data, not {result.dtype}"
+    return ""
+
+
+def bias_reason(op: Op, b: Builder, op_type: str) -> str:
+    """Why the bias of a Conv or Gemm does not fit `op_type`, whose bias is int32 at input scale * weight scale; "" if it does."""
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return ""
+    bias = b.tensor(op.inputs[2])
+    if bias.dtype == "int32" and bias.quantization is not None:
+        return ""
+    return f"{op_type} takes an int32 bias, not {bias.dtype}"

@@ -1,0 +1,142 @@
+"""QLinearMatMul, QGemm, MatMulIntegerToFloat and MatMulNBits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.ops.matrix import matmul_operand
+from qconvert.formats.onnx.qoperator.conv import bias_grid, weights_grid
+from qconvert.formats.onnx.qoperator.forms import (
+    CONTRIB,
+    WriteForm,
+    bias_reason,
+    emit_result,
+    linear_reason,
+    one_grid,
+    operand,
+    write_form,
+)
+from qconvert.formats.onnx.qoperator.nbits import read_matmul_nbits, write_matmul_nbits
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.graph import Op, Quantization
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_qlinear_matmul(r: Reading) -> None:
+    """QLinearMatMul(a, a_scale, a_zero_point, b, …, y_scale, y_zero_point)."""
+    grids = one_grid(r, 1), _columns_grid(r, 3, 4, 5)
+    result = one_grid(r, 6)
+    inputs = [r.labelled(0, grids[0]), r.labelled(3, grids[1])]
+    emit_result(r, "MatMul", inputs, r.tensor(0).dtype, 6, result)
+
+
+def _columns_grid(r: Reading, data: int, scale: int, zero_point: int) -> Quantization:
+    """The quantization of a right operand: one scale, or a list along its columns."""
+    if r.rank(0) < 2 or r.rank(data) < 2:
+        raise NotCoveredError("a vector")
+    scales = r.constant(scale)
+    if scales is not None and scales.ndim > 1:
+        raise NotCoveredError(f"scales of shape {scales.shape}")
+    is_list = scales is not None and scales.size > 1
+    return r.quantization(scale, zero_point, r.rank(data) - 1 if is_list else None)
+
+
+def read_matmul_integer_to_float(r: Reading) -> None:
+    """MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias): the result and the bias are real."""
+    if r.tensor(2).dtype != "float32":
+        raise NotCoveredError(f"scales of {r.tensor(2).dtype}")
+    data = r.constant(2)
+    if data is not None and data.size != 1:
+        raise NotCoveredError(f"{data.size} scales of the left operand")
+    grids = r.quantization(2, 4), _columns_grid(r, 1, 3, 5)
+    inputs = [r.labelled(0, grids[0]), r.labelled(1, grids[1])]
+    if not r.has(6):
+        r.emit("MatMul", inputs, dtype="float32", integers=True)
+        return
+    product = r.emit("MatMul", inputs, [r.intermediate("product", "float32")], dtype="float32", integers=True)
+    r.emit("Add", [*product, r.input(6)], dtype="float32")
+
+
+def read_qgemm(r: Reading) -> None:
+    """QGemm(A, a_scale, a_zero_point, B, …, C, y_scale, y_zero_point): C is int32 at a_scale * b_scale; the result may be real."""
+    r.require_only(alpha=1.0, transA=0)
+    transposed = bool(r.attribute("transB", 0))
+    grids = one_grid(r, 1), weights_grid(r, 4, 0 if transposed else 1)
+    result = one_grid(r, 7) if r.has(7) else None
+    bias = [r.labelled(6, bias_grid(grids[0], grids[1].with_axis(None if grids[1].is_per_tensor else 0)))] if r.has(6) else []
+    inputs = [r.labelled(0, grids[0]), _outputs_first(r, grids[1], transposed), *bias]
+    if result is None:
+        r.emit("Gemm", inputs, r.outputs[:1], dtype="float32", integers=True)
+    else:
+        emit_result(r, "Gemm", inputs, r.tensor(0).dtype, 7, result)
+
+
+def _outputs_first(r: Reading, grid: Quantization, transposed: bool) -> str:
+    """QGemm's B with its label as O,I."""
+    if transposed:
+        return r.labelled(3, grid)
+    data, turned = r.constant(3), grid.transposed((1, 0))
+    if data is not None:
+        return r.variant(3, "transposed", data.swapaxes(0, 1), turned)
+    name = r.intermediate("transposed", r.tensor(3).dtype, turned)
+    return r.emit("Transpose", [r.labelled(3, grid)], [name], dtype=r.tensor(3).dtype, perm=(1, 0))[0]
+
+
+def write_matmul(op: Op, b: Builder) -> str:
+    """MatMul as QLinearMatMul; with a real result as MatMulIntegerToFloat, with a real left operand as MatMulNBits."""
+    if b.tensor(op.inputs[0]).quantization is None:
+        return write_matmul_nbits(op, b)
+    result = b.tensor(op.outputs[0])
+    op_type = "MatMulIntegerToFloat" if result.quantization is None else "QLinearMatMul"
+    reason = linear_reason(op, b, op_type) or _columns_reason(op, b, op_type)
+    if reason or (result.quantization is None and result.dtype != "float32"):
+        return reason or f"{op_type} gives float32, not {result.dtype}"
+    left, right = (
+        [value, *b.parameters(value, b.tensor(name).dtype, grid)]
+        for name, (value, grid) in zip(op.inputs, (matmul_operand(op, b, index) for index in (0, 1)), strict=True)
+        if grid is not None
+    )
+    if result.quantization is not None:
+        return write_form(op, b, op_type, [*left, *right, *b.grid(result.name)], domain="")
+    inputs = [left[0], right[0], left[1], right[1], left[2], right[2]]
+    b.finish(op, b.node(op_type, inputs, hint=f"{result.name}/real_result", domain=CONTRIB)[0])
+    return ""
+
+
+def _columns_reason(op: Op, b: Builder, op_type: str) -> str:
+    """Why the scales of the right operand do not fit: onnxruntime takes a list along the columns of a matrix."""
+    tensor = b.tensor(op.inputs[1])
+    grid, rank = tensor.quantization, tensor.rank
+    if grid is None or grid.is_per_tensor:
+        return ""
+    if grid.block_size or rank != 2:
+        return f"{op_type} takes one scale, or one for each column of a matrix"
+    return "" if grid.axis == (0 if op["trans_b"] else 1) else f"{op_type} takes scales along columns, not along rows"
+
+
+def write_gemm(op: Op, b: Builder) -> str:
+    """Gemm as QGemm, with a quantized or a real result."""
+    result = b.tensor(op.outputs[0])
+    reason = linear_reason(op, b, "QGemm") or bias_reason(op, b, "QGemm")
+    if reason or (result.quantization is None and result.dtype != "float32"):
+        return reason or f"QGemm gives float32, not {result.dtype}"
+    bias = [b.stored(op.inputs[2])] if len(op.inputs) > 2 and op.inputs[2] else [""]
+    inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *bias]
+    if result.quantization is not None:
+        return write_form(op, b, "QGemm", [*inputs, *b.grid(result.name)], transB=1)
+    if not inputs[-1]:
+        inputs.pop()
+    b.finish(op, b.node("QGemm", inputs, hint=f"{result.name}/real_result", domain=CONTRIB, transB=1)[0])
+    return ""
+
+
+WRITERS: Mapping[str, WriteForm] = {"Gemm": write_gemm, "MatMul": write_matmul}
+
+READERS: Mapping[str, ReadFunction] = {
+    "QLinearMatMul": read_qlinear_matmul,
+    f"{CONTRIB}.MatMulIntegerToFloat": read_matmul_integer_to_float,
+    f"{CONTRIB}.MatMulNBits": read_matmul_nbits,
+    f"{CONTRIB}.QGemm": read_qgemm,
+}
