@@ -16,11 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import quantize, round_half_away, round_half_even
-from qconvert.graph import Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
+from qconvert.arithmetic import affine_range, quantize, round_half_away, round_half_even
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.known_values import KnownValues
 from qconvert.ops import ACTIVATIONS, OPS
 from qconvert.passes import remove_dead_code
+from qconvert.passes.folding import evaluate_constant
 from qconvert.plugins import Target
 from qconvert.validation.quantization import is_axis_kept
 
@@ -35,12 +36,26 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Absorbs what can be absorbed exactly; the note counts the operators that became quantized."""
     if not any(op.kind in ("Quantize", "Dequantize") for op in graph.ops):
         return graph, ()
-    graph = _merge_equal(_quantize_constants(graph))
+    graph = _merge_equal(_quantize_constants(_without_identities(graph)))
     absorber = _Absorber(graph)
     for op in graph.ops:
         absorber.visit(op)
     graph, _ = remove_dead_code.run(graph.evolve(tensors=absorber.tensors.values(), ops=absorber.ops), target)
     return graph, (f"{absorber.count} operators between Dequantize and Quantize are quantized",) if absorber.count else ()
+
+
+def _without_identities(graph: Graph) -> Graph:
+    """Values under one name each; an Identity (or a Cast to the same type) that gives an output of the graph its name stays."""
+    renamed: dict[str, str] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        op = _renamed(op, renamed)
+        is_same = op.kind in ("Identity", "Cast") and _is_same_grid(graph[op.inputs[0]], graph[op.outputs[0]])
+        if is_same and op.outputs[0] not in graph.outputs:
+            renamed[op.outputs[0]] = op.inputs[0]
+        else:
+            ops.append(op)
+    return graph.evolve(ops=ops) if renamed else graph
 
 
 def _quantize_constants(graph: Graph) -> Graph:
@@ -151,11 +166,31 @@ class _Absorber:
             inputs[index] = name
         if filler:
             inputs[2] = filler
+        if first.data is not None and len(outputs) == 1 and self._move_constant(op, first, grids[0], inputs):
+            return True
         written = [self._integers(name, first.dtype, grid) for name, grid in zip(outputs, grids, strict=True) if grid is not None]
         self.ops.append(replace(op, inputs=tuple(inputs), outputs=(*written, *op.outputs[len(written) :])))
         for real, stored in zip(outputs, written, strict=True):
             self._dequantize(stored, real, op)
         return True
+
+    def _move_constant(self, op: Op, source: Tensor, grid: Quantization | None, inputs: Sequence[str]) -> bool:
+        """Moves the integers of a constant now. The result takes the constant's name if nobody else reads it."""
+        moved = replace(op, inputs=tuple(inputs))
+        values = [self._data(name) if name else None for name in inputs]
+        plain = {name: replace(self.tensors[name], quantization=None) for name in inputs if name}
+        found = evaluate_constant(moved, plain, values)
+        if found is None:
+            return False
+        real = op.outputs[0]
+        alone = len(self._consumers.get(source.name, [])) == 1 == len(self._consumers.get(op.inputs[0], []))
+        name = source.name if alone and source.name not in self._graph.outputs else self._integers(real, source.dtype, _known(grid))
+        self.tensors[name] = Tensor(name, source.dtype, found[0].shape, found[0], grid)
+        self._dequantize(name, real, op)
+        return True
+
+    def _data(self, name: str) -> Array | None:
+        return self.tensors[name].data if name not in self._graph.tensors else self._known.get(name)
 
     def _moved_grid(self, op: Op, source: Tensor, output: str) -> Quantization | None:
         """The quantization of moved integers; None if scales along an axis do not survive the movement."""
@@ -222,8 +257,9 @@ class _Absorber:
             self.ops.append(op)
         else:
             if activation:
-                op = op.with_attributes(activation=activation)
                 self._gone.add(result)
+                if not _is_implied(ACTIVATIONS[activation], grid):
+                    op = op.with_attributes(activation=activation)
             name = self._integers(result, grid.dtype, grid.quantization)
             self.ops.append(replace(op, outputs=(name,)))
             self._dequantize(name, result, op)
@@ -332,6 +368,11 @@ class _Absorber:
         self._stored[real] = stored
 
 
+def _known(grid: Quantization | None) -> Quantization:
+    assert grid is not None
+    return grid
+
+
 def _moves_one(op: Op) -> bool:
     """Whether an operator moves one tensor and nothing else, so that rounding before or after it is the same."""
     return (
@@ -344,6 +385,14 @@ def _moves_one(op: Op) -> bool:
 
 def _is_same_grid(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.quantization == b.quantization
+
+
+def _is_implied(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:
+    """Whether every value of the grid lies between the bounds anyway."""
+    assert grid.quantization is not None
+    low, high = (float(values[0]) for values in affine_range(grid.quantization, grid.dtype))
+    lower, upper = bounds
+    return (lower is None or low >= lower) and (upper is None or high <= upper)
 
 
 def _is_exact(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:

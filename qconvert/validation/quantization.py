@@ -191,11 +191,11 @@ def _converts(graph: Graph, op: Op) -> Iterator[str]:
 
 
 def _relabels(graph: Graph, op: Op) -> Iterator[str]:
-    """The same stored integers under another quantization."""
+    """The same stored integers under another quantization, or with none on one side."""
     source, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if source.dtype != result.dtype or not (source.is_quantized and result.is_quantized):
+    if source.dtype != result.dtype or not (source.is_quantized or result.is_quantized):
         sides = " and ".join(f"{side.name!r} ({side.dtype})" for side in (source, result))
-        yield f"needs two quantized tensors of one type, not {sides}"
+        yield f"needs quantized tensors of one type, not {sides}"
 
 
 def _accumulates(graph: Graph, op: Op) -> Iterator[str]:

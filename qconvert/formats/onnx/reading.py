@@ -175,9 +175,12 @@ class Reading:
         return self._draft.variant(self.input(index), key, data, quantization)
 
     def behind_dequantize(self, index: int) -> Tensor | None:
-        """The quantized tensor whose real values input `index` is, or None."""
+        """The quantized tensor whose real values input `index` is, with its data if they are known; None if there is none."""
         op = self._draft.producers.get(self.input(index))
-        return self._draft.tensors[op.inputs[0]] if op is not None and op.kind == "Dequantize" else None
+        if op is None or op.kind != "Dequantize":
+            return None
+        tensor = self._draft.tensors[op.inputs[0]]
+        return replace(tensor, data=self._known.get(tensor.name))
 
     def turned(self, tensor: Tensor, key: str, data: Array, quantization: Quantization | None) -> str:
         """The constant `tensor` in another order of axes; see variant()."""
@@ -314,8 +317,11 @@ class Reading:
         self._require_fit(tensor, quantization)
         if tensor.quantization == quantization:
             return tensor.name
-        if tensor.data is not None and tensor.quantization is not None:
-            return self._draft.variant(tensor.name, f"label_{_key(quantization)}", tensor.data, quantization)
+        data = tensor.data if tensor.quantization is not None else None
+        if tensor.data is None and tensor.name in self._draft.producers:
+            data = self._known.get(tensor.name)
+        if data is not None:
+            return self._draft.variant(tensor.name, f"label_{_key(quantization)}", data, quantization)
         if tensor.quantization is None and self._label(tensor, quantization):
             return tensor.name
         name = self._draft.add(f"{tensor.name}/labelled", tensor.dtype, tensor.shape, None, quantization)
