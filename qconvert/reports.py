@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from qconvert.conversion import ConversionReport
 
 __all__ = [
-    "check_document", "conversion_document", "formats_document", "inspect_document", "plugins_document", "print_check",
-    "print_conversion", "print_formats", "print_inspection", "print_plugins", "progress",
+    "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document", "plugins_document", "print_check",
+    "print_conversion", "print_formats", "print_inspection", "print_passes", "print_plugins", "progress",
 ]  # fmt: skip
 
 
@@ -65,8 +65,10 @@ def print_conversion(report: ConversionReport, verbose: bool) -> None:
     """What was carried over, what was changed and at what cost, which operators run as integers, and the time."""
     total = sum(report.operators.values())
     lines = [f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else "")]
-    lines.append("kept: " + ", ".join(f"{count} {what}" for what, count in report.kept.items()) + "; none was changed")
-    lines += [f"{name}: {change} (exact)" for name, change in report.changes]
+    inexact = {item.name for item in passes().values() if not item.exact}
+    counts = ", ".join(f"{count} {what}" for what, count in report.kept.items())
+    lines.append(f"read: {counts}" if any(name in inexact for name, _ in report.changes) else f"kept: {counts}; none was changed")
+    lines += [f"{name}: {change}" + ("" if name in inexact else " (exact)") for name, change in report.changes]
     integer = sum(line.count for line in report.audit if line.integer)
     others = sum(line.count for line in report.audit if not line.integer)
     if report.audit:
@@ -203,6 +205,19 @@ def print_formats() -> None:
         default = " (default)" if formats()[item["format"]].default_target == item["name"] else ""
         goals.add_row(item["name"], item["format"], item["summary"] + default)
     _print(listed, goals)
+
+
+def passes_document() -> list[dict[str, Any]]:
+    """Every pass with what it changes and whether it is exact."""
+    return [{"name": item.name, "exact": item.exact, "summary": item.summary} for item in passes().values()]
+
+
+def print_passes() -> None:
+    """A table of passes."""
+    table = _table("pass", "exact", "what it changes")
+    for item in passes_document():
+        table.add_row(item["name"], "yes" if item["exact"] else "no", item["summary"])
+    _print(table)
 
 
 def plugins_document() -> list[dict[str, str]]:

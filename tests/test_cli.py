@@ -33,7 +33,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_lists_the_commands_without_importing_numpy() -> None:
     done = run("--help", python=("-X", "importtime"))
     assert done.returncode == 0
-    for command in ("convert", "check", "inspect", "diff", "formats", "plugins", "tflite2onnx", "tflite2qgraph", "qgraph2onnx"):
+    for command in ("convert", "check", "inspect", "diff", "formats", "passes", "plugins", "tflite2onnx", "tflite2qgraph", "qgraph2onnx"):
         assert command in done.stdout
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
     assert imported.isdisjoint({"numpy", "onnx", "onnxruntime", "ai_edge_litert", "rich.console"})
@@ -127,3 +127,29 @@ def test_a_plugin_that_fails_is_named_and_skipped(tmp_path: Path) -> None:
     assert broken["name"] == "broken"
     assert broken["origin"] == "broken_plugin (broken-plugin 1.0)"
     assert broken["problem"] == "RuntimeError: half installed"
+
+
+def test_passes_are_listed() -> None:
+    listed = {item["name"]: item for item in json.loads(run("passes", "--json").stdout)}
+    assert listed["per_axis_to_per_tensor"]["exact"] is False and listed["signed_to_unsigned"]["exact"] is True
+    printed = run("passes").stdout
+    assert all(name in printed for name in listed) and {"fuse_pad", "remove_dead_code"} <= listed.keys()
+
+
+def test_passes_by_hand_run_first_and_in_order(tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    report = json.loads(
+        run("tflite2onnx", MODEL, out, "--json", "--passes", "unsigned_to_signed, signed_to_unsigned,per_axis_to_per_tensor").stdout
+    )
+    names = list(dict.fromkeys(name for name, _ in report["changes"]))
+    assert names == ["signed_to_unsigned", "per_axis_to_per_tensor", "assign_layout", "guard_saturation"]
+    assert report["provenance"]["qconvert.scales"] == "some are new: see qconvert.changes"
+    printed = run("convert", MODEL, out, "-f", "--passes", "per_axis_to_per_tensor").stdout
+    assert "none was changed" not in printed and "SQNR" in printed
+
+
+def test_an_unknown_pass(tmp_path: Path) -> None:
+    done = run("convert", MODEL, tmp_path / "model.onnx", "--passes", "signed_to_unsigned,nonsense")
+    assert done.returncode == 2
+    assert "there is no pass 'nonsense'" in done.stderr and "remove_dead_code" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -48,7 +48,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not made:
         return graph, tuple(notes)
     values = sum(tensor.data.size for tensor in made.values() if tensor.data is not None)
-    note = f"{len(made)} biases of {values} values are int32; {inexact} of them are not exact, by at most {largest:.3g} LSB"
+    cost = f"{inexact} of them are not exact, by at most {largest:.3g} LSB" if inexact else "all of them exact"
+    note = f"{len(made)} biases of {values} values are int32; {cost}"
     return graph.evolve(tensors=made.values(), ops=ops), (note, *notes)
 
 
