@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import clip_range
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.storage import ELEMENT_TYPES
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -212,6 +213,9 @@ class Builder:
         if tensor.quantization is None:
             self._finish_float(value, tensor, bounds)
             return
+        if tensor.dtype.startswith("float"):
+            self.quantize(self._clipped(value, tensor, bounds), tensor, tensor.name)
+            return
         lowest, highest = clip_range(tensor, bounds)
         low, high = integer_range(tensor.dtype)
         if (lowest, highest) == (low, high):
@@ -229,16 +233,19 @@ class Builder:
         self.node("Clip", [value, *limits], [tensor.name])
 
     def _finish_float(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None]) -> None:
+        self.rename(self._clipped(value, tensor, bounds), tensor.name)
+
+    def _clipped(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None]) -> str:
+        """A real value between bounds; itself if there are none."""
         if bounds == (None, None):
-            self.rename(value, tensor.name)
-        elif bounds == (0.0, None):
-            self.node("Relu", [value], [tensor.name])
-        else:
-            limits = [
-                "" if limit is None else self.const(np.float32(limit), f"{tensor.name}/{word}")
-                for word, limit in zip(("lowest", "highest"), bounds, strict=True)
-            ]
-            self.node("Clip", [value, *limits], [tensor.name])
+            return value
+        if bounds == (0.0, None):
+            return self.node("Relu", [value], hint=f"{tensor.name}/clipped")[0]
+        limits = [
+            "" if limit is None else self.const(np.float32(limit), f"{tensor.name}/{word}")
+            for word, limit in zip(("lowest", "highest"), bounds, strict=True)
+        ]
+        return self.node("Clip", [value, *limits], hint=f"{tensor.name}/clipped")[0]
 
     def rename(self, value: str, name: str) -> None:
         """Makes `value` be called `name`: renames the output that makes it, or adds an Identity."""
@@ -263,25 +270,6 @@ class Builder:
     def unsupported(self, op: Op, what: str) -> UnsupportedError:
         """The error for something that has no form in ONNX."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip())
-
-
-def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
-    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)] within the type.
-
-    TFLite computes the same limits (CalculateActivationRangeQuantized, kernel_util.cc): zero_point + round(bound / scale).
-    """
-    assert tensor.quantization is not None
-    low, high = integer_range(tensor.dtype)
-    scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
-
-    def stored(bound: float) -> int:
-        quotient = np.float32(bound) / np.float32(scale)
-        return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
-
-    lower, upper = bounds
-    lowest = low if lower is None else min(max(low, stored(lower)), high)
-    highest = high if upper is None else max(min(high, stored(upper)), low)
-    return lowest, highest
 
 
 WriteFunction = Callable[[Op, Builder], None]

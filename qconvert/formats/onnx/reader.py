@@ -75,10 +75,13 @@ def read_model(model: Any, name: str) -> Graph:
 
 def _declared(graph: Any) -> Any:
     """Name, type and shape of every value that the file names, as it or its shape inference says."""
+    from onnx_ir import TensorType
+
     values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs if value.name)]
     for value in values:
-        dtype = DTYPE_NAMES.get(int(value.dtype), "unknown") if value.dtype is not None else "unknown"
-        yield value.name, (dtype, _shape(value))
+        is_tensor = value.dtype is not None and (value.type is None or isinstance(value.type, TensorType))
+        dtype = DTYPE_NAMES.get(int(value.dtype), "unknown") if is_tensor else "unknown"
+        yield value.name, (dtype, _shape(value) if is_tensor or value.type is None else None)
 
 
 def _shape(value: Any) -> Shape | None:
@@ -99,7 +102,7 @@ def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], d
             continue
         dtype, shape = declared[value.name]
         if dtype == "unknown":
-            raise UnsupportedError(f"it is {value.type}, not a tensor", where=f"input {value.name!r}")
+            raise _no_tensor(value, "input")
         draft.add_exactly(value.name, dtype, shape)
         inputs.append(value.name)
     return inputs
@@ -122,7 +125,13 @@ def _version(model: Any, node: Any) -> int:
 def _output_name(value: Any, draft: Draft) -> str:
     if value.name not in draft.tensors:
         raise InvalidModelError("a graph output is computed by no node", where=repr(value.name))
+    if draft.tensors[value.name].dtype == "unknown":
+        raise _no_tensor(value, "output")
     return str(value.name)
+
+
+def _no_tensor(value: Any, side: str) -> UnsupportedError:
+    return UnsupportedError(f"it is {value.type}, not a tensor of a covered type", where=f"{side} {value.name!r}")
 
 
 def _metadata(model: Any) -> dict[str, str]:

@@ -210,11 +210,12 @@ class Reading:
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
         rule = OPS[kind].rule
+        ordered = kind in _ORDERED or attributes.get("mode") == "nearest"
         if not integers and rule in ("real", "index"):
-            ins = self._plain(kind, ins)
+            ins = self._plain(ins, ordered)
         first = next((self._draft.tensors[name] for name in (ins[1:] if kind == "Where" else ins) if name), None)
         moved = None
-        if first is not None and (rule == "move" or (kind in _ORDERED and rule == "real" and not integers)):
+        if first is not None and (rule == "move" or (ordered and rule == "real" and not integers)):
             moved = first.quantization
         op = Op(kind, tuple(ins), tuple(outs), attributes, self.source)
         shapes = output_shapes(self._draft.tensors, op)
@@ -249,12 +250,20 @@ class Reading:
     @staticmethod
     def _along(quantization: Quantization, shape: Shape) -> Quantization | None:
         """Scales along an axis survive a move only where the axis does; the validation says whether they fit."""
-        axis = quantization.axis
-        return quantization if axis is not None and axis < len(shape) and shape[axis] == quantization.scale.size else None
+        axis, sizes, block = quantization.axis, quantization.scale.shape, quantization.block_size
+        if axis is None or axis >= len(shape):
+            return None
+        length = shape[axis]
+        blocks = -(-length // block) if block and isinstance(length, int) else length
+        fits = sizes == (*shape[:axis], blocks, *shape[axis + 1 :]) if block else sizes == (length,)
+        return quantization if fits else None
 
-    def _plain(self, kind: str, names: list[str]) -> list[str]:
-        """The inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers as they are."""
-        if kind in _ORDERED:
+    def _plain(self, names: list[str], ordered: bool) -> list[str]:
+        """The inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers as they are.
+
+        What only compares and moves (`ordered`) gives the same on integers and on real values, if all have one label.
+        """
+        if ordered:
             labels = [self._draft.tensors[name].quantization for name in names if name and "int" in self._draft.tensors[name].dtype]
             if not labels or all(label == labels[0] for label in labels):
                 return names

@@ -20,8 +20,9 @@ def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     """
     if _since(node.op_type, version) == _since(node.op_type, b.opset):
         return [node]
-    if node.op_type == "Hardmax" and version < 13:  # onnx 1.23 keeps its axis, which had another meaning before
-        raise b.unsupported(op, f"the meaning that Hardmax had in opset {version}, in opset {b.opset}")
+    # onnx 1.23 keeps the axis of Hardmax, which had another meaning before, and the batch axis of Scan, which there is no more
+    if (node.op_type == "Hardmax" and version < 13) or (node.op_type == "Scan" and version < 9):
+        raise b.unsupported(op, f"the meaning that {node.op_type} had in opset {version}, in opset {b.opset}")
     from onnx import helper, version_converter
 
     named = [name for name in dict.fromkeys((*node.input, *op.inputs)) if name]
