@@ -8,18 +8,14 @@ computed, so a model cannot make a fold larger than LARGEST.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qconvert.arithmetic import quantize, scale_and_zero_point
-from qconvert.checking.evaluate import movement
 from qconvert.checking.evaluate.call import Call
 from qconvert.errors import QConvertError
-from qconvert.graph import Array, Op, Shape, Tensor, canonical_dtype, integer_range, numpy_dtype
-from qconvert.ops import OPS
+from qconvert.graph import Array, Op, Shape, Tensor, canonical_dtype, numpy_dtype
+from qconvert.passes.folding_functions import FUNCTIONS
 from qconvert.shapes import output_shapes
 from qconvert.shapes.context import MAX_RANK
 
@@ -29,11 +25,6 @@ __all__ = ["LARGEST", "evaluate_constant"]
 LARGEST = 64 * 2**20
 SMALL = 2**16
 GROWTH = 16
-
-_FLOATS = ("float16", "float32", "float64")
-_MOVED = frozenset(
-    "Reshape Squeeze Unsqueeze Transpose Slice Pad Tile Expand Pack Unpack Split Gather GatherND DepthToSpace SpaceToDepth".split()
-)
 
 
 def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]) -> list[Array] | None:
@@ -51,11 +42,7 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
     """
     if op.kind == "Shape":
         return _shape(op, tensors, values)
-    if (
-        op.kind not in _FUNCTIONS
-        or len(values) != len(op.inputs)
-        or any(bool(n) and v is None for n, v in zip(op.inputs, values, strict=True))
-    ):
+    if op.kind not in FUNCTIONS or [bool(name) for name in op.inputs] != [value is not None for value in values]:
         return None
     given = {name: _given(name, value, tensors.get(name)) for name, value in zip(op.inputs, values, strict=True) if value is not None}
     if not given:
@@ -67,7 +54,7 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
         inputs = tuple(given[name] if name else None for name in op.inputs)
         results = tuple(tensors.get(name) or Tensor(name, _data(op, given).dtype, None) for name in op.outputs if name)
         with np.errstate(all="ignore"):
-            found = _FUNCTIONS[op.kind](Call(op, tuple(values), inputs, results))
+            found = FUNCTIONS[op.kind](Call(op, tuple(values), inputs, results))
     except (QConvertError, ArithmeticError, AssertionError, IndexError, KeyError, MemoryError, TypeError, ValueError):
         return None
     if found is None:
@@ -109,226 +96,3 @@ def _fits(op: Op, given: Mapping[str, Tensor], tensors: Mapping[str, Tensor], sh
         dtype = op["to"] if op.kind == "Cast" else tensors[name].dtype if name in tensors else _data(op, given).dtype
         total += math.prod(int(size) for size in shape) * numpy_dtype(dtype).itemsize
     return total <= limit
-
-
-_Function = Callable[[Call], Any]
-
-
-def _plain(call: Call) -> bool:
-    return not any(tensor is not None and tensor.is_quantized for tensor in (*call.tensors, *call.results))
-
-
-def _one_quantization(call: Call, first: int = 0, count: int | None = None) -> bool:
-    """Whether stored values can stand for the real ones: all data inputs and outputs have equal types and quantizations."""
-    sides = [tensor for tensor in (*call.tensors[first:count], *call.results) if tensor is not None]
-    return all(side.dtype == sides[0].dtype and side.quantization == sides[0].quantization for side in sides)
-
-
-def _move(call: Call) -> Any:
-    """Stored values change place; what gives them other scales is not foldable here."""
-    if any(t is not None and t.quantization is not None and t.quantization.axis is not None for t in call.tensors):
-        return None  # the axis moves too: validation knows how, and the operator stays
-    if call.op.kind == "Pad" and call["mode"] != "constant":
-        return None
-    if call.op.kind in ("Gather", "GatherND") and call["batch_dims"]:
-        return None
-    return movement.FUNCTIONS[call.op.kind](call)
-
-
-def _concat(call: Call) -> Any:
-    if not _one_quantization(call) or call["activation"] or not _per_tensor(call):
-        return None
-    return np.concatenate([call.raw(i) for i in range(len(call.stored))], axis=call["axis"])
-
-
-def _where(call: Call) -> Any:
-    if not _one_quantization(call, 1) or not _per_tensor(call) or call.raw(0).dtype != np.bool_:
-        return None
-    return np.where(call.raw(0), call.raw(1), call.raw(2))
-
-
-def _per_tensor(call: Call) -> bool:
-    return all(tensor is None or tensor.quantization is None or tensor.quantization.is_per_tensor for tensor in call.tensors)
-
-
-def _numbers(call: Call, floats: bool) -> bool:
-    """Whether all inputs are plain numbers of one type: integers, or, if `floats`, IEEE floats too."""
-    dtypes = {canonical_dtype(value.dtype) for value in call.stored if value is not None}
-    if len(dtypes) != 1 or not _plain(call) or call.op.attributes.get("activation"):
-        return False
-    (dtype,) = dtypes
-    return (dtype in _FLOATS and floats) or np.dtype(numpy_dtype(dtype)).kind in "iu"
-
-
-def _numeric(function: Callable[..., Any], floats: bool = True) -> _Function:
-    """An operator on plain numbers of one type that gives the same type."""
-
-    def run(call: Call) -> Any:
-        return function(*(value for value in call.stored if value is not None)) if _numbers(call, floats) else None
-
-    return run
-
-
-def _divide(a: Array, b: Array) -> Any:
-    """a / b; integers towards zero, and not where C leaves the result undefined."""
-    if a.dtype.kind == "f":
-        return a / b
-    if _is_undefined(a, b):
-        return None
-    quotient = a // b
-    return quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
-
-
-def _floored(function: Callable[..., Any]) -> _Function:
-    return _numeric(lambda a, b: None if _is_undefined(a, b) else function(a, b), floats=False)
-
-
-def _is_undefined(a: Array, b: Array) -> bool:
-    """A division by zero, or of the smallest integer by -1."""
-    return bool((b == 0).any()) or (a.dtype.kind == "i" and bool((a == np.iinfo(a.dtype).min).any() and (b == -1).any()))
-
-
-def _extreme(function: Callable[..., Any]) -> _Function:
-    """Max or Min; runtimes differ on NaN and on which zero of 0 and -0 they give."""
-
-    def run(*values: Array) -> Any:
-        if values[0].dtype.kind == "f" and any(np.isnan(v).any() or (np.signbit(v) & (v == 0)).any() for v in values):
-            return None
-        return function(*values)
-
-    return _numeric(run)
-
-
-def _clip(call: Call) -> Any:
-    result: Any = call.raw()
-    for index, function in ((1, np.maximum), (2, np.minimum)):
-        if call.has(index):
-            pair = replace(call, stored=(result, call.raw(index).reshape(())), tensors=call.tensors[:1] * 2)
-            result = _extreme(function)(pair)
-            if result is None:
-                return None
-    return result if _numbers(call, True) else None
-
-
-def _compare(function: Callable[..., Any]) -> _Function:
-    def run(call: Call) -> Any:
-        same = call.raw(0).dtype == call.raw(1).dtype
-        return function(call.raw(0), call.raw(1)) if same and _plain(call) and call.raw(0).dtype.kind in "biuf" else None
-
-    return run
-
-
-def _logic(function: Callable[..., Any]) -> _Function:
-    def run(call: Call) -> Any:
-        return function(*call.stored) if all(value is not None and value.dtype == np.bool_ for value in call.stored) else None
-
-    return run
-
-
-def _cast(call: Call) -> Any:
-    """The same number in another type, rounded to even; None where it does not fit, which ONNX leaves open."""
-    value, wanted = call.raw(), str(call["to"])
-    have = canonical_dtype(value.dtype)
-    if not _plain(call) or "string" in (have, wanted):
-        return None
-    if wanted == have:
-        return value
-    if wanted == "bool":
-        return value != 0
-    if wanted in _FLOATS or (wanted == "bfloat16" and have in ("float32", "float16", "bool", "int8", "uint8")):
-        return value.astype(numpy_dtype(wanted))
-    if "float" in wanted or wanted == "unknown" or "complex" in have:
-        return None
-    low, high = integer_range(wanted)
-    wide = np.trunc(value.astype(np.float64)) if "float" in have else value if value.dtype.kind in "biu" else value.astype(np.int64)
-    if wide.size and not (low <= wide.min().item() and wide.max().item() <= high):
-        return None
-    return (wide.astype(np.int64) if "float" in have and wanted != "uint64" else wide).astype(numpy_dtype(wanted))
-
-
-def _range(call: Call) -> Any:
-    """start, start + delta …: integers, and floats that are whole and below 2**24, where adding and multiplying agree."""
-    if not _numbers(call, True) or any(value is None or value.size != 1 for value in call.stored):
-        return None
-    start, _, delta = (call.raw(i).reshape(-1)[0] for i in range(3))
-    values = movement.FUNCTIONS["Range"](call)
-    assert isinstance(values, np.ndarray)
-    if start.dtype.kind == "f":
-        ends = (start, delta, *values[-1:])
-        if start.dtype == np.float16 or any(end != np.rint(end) or abs(end) > 2**24 for end in ends):
-            return None
-    return values.astype(start.dtype)
-
-
-def _quantize(call: Call) -> Any:
-    """QuantizeLinear: saturate(round_half_even(x / scale) + zero_point), in float32."""
-    x, (result,) = call.raw(), call.results
-    if x.dtype != np.float32 or result.quantization is None or "float" in result.dtype or np.isnan(x).any():
-        return None
-    return quantize(x, result.quantization, result.dtype)
-
-
-def _dequantize(call: Call) -> Any:
-    """DequantizeLinear: (x - zero_point) * scale, in float32."""
-    tensor = call.tensors[0]
-    if tensor is None or tensor.quantization is None or (call.results[0].name in ("", tensor.name)):
-        return None
-    scale, zero_point = scale_and_zero_point(tensor.quantization, call.raw().shape)
-    if "float" in tensor.dtype:
-        return call.raw().astype(np.float32) * scale
-    return (call.raw().astype(np.int64) - zero_point).astype(np.float32) * scale
-
-
-def _reduced(function: Any) -> _Function:
-    """A reduction of integers, which no order of adding changes. No axes mean all."""
-
-    def run(call: Call) -> Any:
-        if not _plain(call) or call.raw().dtype.kind not in "iu":
-            return None
-        return function(call.raw(), axis=tuple(call.ints(1)) or None, keepdims=bool(call["keepdims"])).astype(call.raw().dtype)
-
-    return run
-
-
-_FUNCTIONS: Mapping[str, _Function] = {
-    **dict.fromkeys(_MOVED, _move),
-    "Identity": Call.raw,
-    "Reinterpret": Call.raw,
-    "Concat": _concat,
-    "Where": _where,
-    "Cast": _cast,
-    "Range": _range,
-    "Quantize": _quantize,
-    "Dequantize": _dequantize,
-    "Add": _numeric(np.add),
-    "Sub": _numeric(np.subtract),
-    "Mul": _numeric(np.multiply),
-    "Div": _numeric(_divide),
-    "FloorDiv": _floored(np.floor_divide),
-    "FloorMod": _floored(np.mod),
-    "Max": _extreme(np.maximum),
-    "Min": _extreme(np.minimum),
-    "Clip": _clip,
-    "Neg": _numeric(np.negative),
-    "Abs": _numeric(np.abs),
-    "Sign": _numeric(np.sign, floats=False),
-    "Square": _numeric(np.square),
-    "Sqrt": lambda call: _numeric(np.sqrt)(call) if call.raw().dtype.kind == "f" else None,
-    **{
-        kind: _compare(function)
-        for kind, function in (
-            ("Equal", np.equal), ("NotEqual", np.not_equal), ("Greater", np.greater), ("GreaterOrEqual", np.greater_equal),
-            ("Less", np.less), ("LessOrEqual", np.less_equal),
-        )
-    },
-    "And": _logic(np.logical_and),
-    "Or": _logic(np.logical_or),
-    "Xor": _logic(np.logical_xor),
-    "Not": _logic(np.logical_not),
-    "ReduceSum": _reduced(np.sum),
-    "ReduceProd": _reduced(np.prod),
-    "ReduceMax": _reduced(np.max),
-    "ReduceMin": _reduced(np.min),
-}  # fmt: skip
-
-assert set(_FUNCTIONS) <= set(OPS)

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from checking.evaluation import runtime
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from qconvert.graph import Array, Op, Quantization, Tensor, canonical_dtype
+from qconvert.ops import OPS
 from qconvert.passes.folding import LARGEST, evaluate_constant
+from qconvert.passes.folding_functions import FUNCTIONS
 
 F = np.float32
 RNG = np.random.default_rng(3)
@@ -167,3 +171,31 @@ def test_small_results_may_grow_more() -> None:
     assert found is not None and found[0].shape == (4096,)
     assert fold("Expand", np.zeros(2**20, F), ints(20, 2**20)) is None
     assert LARGEST == 64 * 2**20
+
+
+DTYPES = ["float32", "float16", "float64", "int8", "uint8", "int32", "int64", "uint64", "bool"]
+KINDS = sorted(FUNCTIONS)
+
+
+@settings(max_examples=600, deadline=None)
+@given(data=st.data())
+def test_operators_on_anything_give_arrays_of_their_type_or_nothing(data: st.DataObject) -> None:
+    """Attributes and inputs that need not fit together: never an error, never more than LARGEST."""
+    kind = data.draw(st.sampled_from(KINDS))
+    numbers = st.integers(-3, 5) | st.sampled_from([2**31, 2**62, -(2**63)])
+    values: list[Array | None] = []
+    for _ in range(data.draw(st.integers(0, 5))):
+        dtype = data.draw(st.sampled_from(DTYPES))
+        shape = tuple(data.draw(st.lists(st.integers(0, 4), max_size=3)))
+        drawn = [data.draw(numbers) for _ in range(int(np.prod(shape)) % 5 or 1)]
+        with np.errstate(over="ignore"):
+            values.append(np.resize(np.array(drawn), shape).astype(dtype))
+    attributes = {name: data.draw(numbers) for name in OPS[kind].attributes if name not in ("perm", "to", "mode", "activation")}
+    if "perm" in OPS[kind].attributes:
+        attributes["perm"] = tuple(data.draw(st.lists(numbers, max_size=4)))
+    if "to" in OPS[kind].attributes:
+        attributes["to"] = data.draw(st.sampled_from([*DTYPES, "int4", "bfloat16", "string", "unknown", "?"]))
+    grid = Quantization.per_tensor(0.5, 1) if data.draw(st.booleans()) else None
+    known = tuple(Tensor(f"x{i}", canonical_dtype(v.dtype), v.shape, None, grid) for i, v in enumerate(values) if v is not None)
+    found = fold(kind, *values, tensors=known, outputs=data.draw(st.integers(1, 3)), **attributes)
+    assert found is None or sum(array.nbytes for array in found) <= LARGEST
