@@ -153,21 +153,21 @@ class Builder:
             self._real[name] = self.dequantize(self.stored(name), tensor.dtype, tensor.quantization)
         return self._real[name]
 
-    def dequantize(self, value: str, dtype: str, quantization: Quantization) -> str:
-        """Adds a DequantizeLinear of an integer value; returns the name of the float value."""
+    def dequantize(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> str:
+        """Adds a DequantizeLinear of an integer value; returns the name of the value of type `real`."""
         self._require_type(dtype, value)
-        scale, zero_point = self.parameters(value, dtype, quantization)
+        scale, zero_point = self.parameters(value, dtype, quantization, real)
         attributes = self._axis(quantization, value)
         if dtype == "int32":
             zero_point = ""  # ONNX: there is none for int32 (DequantizeLinear-13)
         inputs = [value, scale] + ([zero_point] if zero_point else [])
         return self.node("DequantizeLinear", inputs, hint=f"{value}/real", **attributes)[0]
 
-    def quantize(self, value: str, tensor: Tensor, output: str) -> None:
-        """Adds a QuantizeLinear of a float value onto the grid of `tensor`, named `output`."""
+    def quantize(self, value: str, tensor: Tensor, output: str, real: str = "float32") -> None:
+        """Adds a QuantizeLinear of a value of type `real` onto the grid of `tensor`, named `output`."""
         assert tensor.quantization is not None
         self._require_type(tensor.dtype, tensor.name)
-        scale, zero_point = self.parameters(output, tensor.dtype, tensor.quantization)
+        scale, zero_point = self.parameters(output, tensor.dtype, tensor.quantization, real)
         self.node("QuantizeLinear", [value, scale, zero_point], [output], **self._axis(tensor.quantization, output))
 
     def grid(self, name: str) -> tuple[str, str]:
@@ -176,12 +176,12 @@ class Builder:
         assert tensor.quantization is not None
         return self.parameters(name, tensor.dtype, tensor.quantization)
 
-    def parameters(self, value: str, dtype: str, quantization: Quantization) -> tuple[str, str]:
-        """Initializers for scale and zero point, of rank 0 per tensor: onnxruntime's fused operators refuse shape [1]."""
-        key = f"{value}/scale"
+    def parameters(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> tuple[str, str]:
+        """Initializers for scale, of type `real`, and zero point, of rank 0 per tensor: onnxruntime's fused operators refuse shape [1]."""
+        key = f"{value}/scale" if real == "float32" else f"{value}/scale_{real}"
         if key in self.initializers:  # QuantizeLinear and DequantizeLinear of one tensor share them
             return key, f"{value}/zero_point"
-        scales: Array = quantization.scale
+        scales: Array = quantization.scale.astype(numpy_dtype(real), copy=False)
         points = quantization.zero_point.astype(numpy_dtype(dtype))
         if quantization.axis is None:
             scales, points = scales.reshape(()), points.reshape(())
@@ -213,17 +213,15 @@ class Builder:
         if tensor.quantization is None:
             self._finish_float(value, tensor, bounds)
             return
-        if tensor.dtype.startswith("float"):
+        if bounds == (None, None) or tensor.dtype.startswith("float"):
             self.quantize(self._clipped(value, tensor, bounds), tensor, tensor.name)
             return
-        lowest, highest = clip_range(tensor, bounds)
-        low, high = integer_range(tensor.dtype)
-        if (lowest, highest) == (low, high):
+        if bounds == (None, None) or clip_range(tensor, bounds) == integer_range(tensor.dtype):
             self.quantize(value, tensor, tensor.name)
             return
         unclipped = self.name(f"{tensor.name}/unclipped")
         self.quantize(value, tensor, unclipped)
-        self.clip_stored(unclipped, tensor, lowest, highest)
+        self.clip_stored(unclipped, tensor, *clip_range(tensor, bounds))
 
     def clip_stored(self, value: str, tensor: Tensor, lowest: int, highest: int) -> None:
         """Adds a Clip of stored integers, which becomes `tensor`."""

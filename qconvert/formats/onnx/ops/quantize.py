@@ -10,8 +10,14 @@ __all__ = ["READERS", "WRITERS"]
 
 
 def write_conversion(op: Op, b: Builder) -> None:
-    """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both."""
-    b.finish(op, b.real(op.inputs[0]))
+    """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both. Their scale has the type of the real values."""
+    source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    if op.kind == "Quantize" and source.dtype != "float32":
+        b.quantize(b.stored(source.name), result, result.name, source.dtype)
+    elif op.kind == "Dequantize" and result.dtype != "float32" and source.quantization is not None:
+        b.rename(b.dequantize(b.stored(source.name), source.dtype, source.quantization, result.dtype), result.name)
+    else:
+        b.finish(op, b.real(source.name))
 
 
 def write_identity(op: Op, b: Builder) -> None:
