@@ -37,6 +37,7 @@ from qconvert.arithmetic.requantize import (
 from qconvert.arithmetic.rounding import (
     ROUNDINGS,
     affine_range,
+    clip_range,
     dequantize,
     quantize,
     round_half_away,
@@ -56,6 +57,7 @@ __all__ = [
     "choose_cambricon",
     "choose_google_affine",
     "choose_google_symmetric",
+    "clip_range",
     "dequantize",
     "effective_scale",
     "multiply_by_quantized_multiplier",

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import OptionError
-from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
+from qconvert.graph import Array, Quantization, Tensor, integer_range, numpy_dtype
 
 __all__ = [
     "ROUNDINGS",
     "affine_range",
+    "clip_range",
     "dequantize",
     "quantize",
     "round_half_away",
@@ -163,3 +164,22 @@ def affine_range(quantization: Quantization, dtype: str) -> tuple[Array, Array]:
     low, high = integer_range(dtype)
     scale = quantization.scale.astype(np.float64)
     return scale * (low - quantization.zero_point), scale * (high - quantization.zero_point)
+
+
+def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
+    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)] within the type.
+
+    TFLite computes the same limits (CalculateActivationRangeQuantized, kernel_util.cc): zero_point + round(bound / scale).
+    """
+    assert tensor.quantization is not None
+    low, high = integer_range(tensor.dtype)
+    scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+
+    def stored(bound: float) -> int:
+        quotient = np.float32(bound) / np.float32(scale)
+        return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
+
+    lower, upper = bounds
+    lowest = low if lower is None else min(max(low, stored(lower)), high)
+    highest = high if upper is None else max(min(high, stored(upper)), low)
+    return lowest, highest

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range, quantize, round_half_away, round_half_even
+from qconvert.arithmetic import clip_range, quantize, round_half_away, round_half_even
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.known_values import KnownValues
 from qconvert.ops import ACTIVATIONS, OPS
@@ -124,7 +124,7 @@ class _Absorber:
         elif op.kind == "Quantize":
             self._quantize(op)
             return
-        elif self._moved(op) or self._absorbed(op):
+        elif self._moved(op) or self._absorbed(op) or self._clipped(op):
             return
         self.ops.append(op)
 
@@ -258,13 +258,53 @@ class _Absorber:
         else:
             if activation:
                 self._gone.add(result)
-                if not _is_implied(ACTIVATIONS[activation], grid):
-                    op = op.with_attributes(activation=activation)
+                op = _with_activation(op, grid, clip_range(grid, ACTIVATIONS[activation]))
             name = self._integers(result, grid.dtype, grid.quantization)
-            self.ops.append(replace(op, outputs=(name,)))
-            self._dequantize(name, result, op)
+            op = replace(op, outputs=(name,))
+            if not self._clipped(op):
+                self.ops.append(op)
+            self._dequantize(self._alias.get(name, name), result, op)
         self.count += 1
         return True
+
+    def _clipped(self, op: Op) -> bool:
+        """A Relu or Clip of integers on one grid: nothing if the grid is no wider, the activation of the operator before it, or a Clip
+        whose bounds are on the grid."""
+        bounds = self._bounds(op)
+        source, result = self.tensors[op.inputs[0]], self.tensors[op.outputs[0]]
+        q = source.quantization
+        if bounds is None or q is None or not q.is_per_tensor or not _is_same_grid(source, result) or not _is_exact(bounds, source):
+            return False
+        limits = clip_range(source, bounds)
+        if limits == integer_range(source.dtype) and result.name not in self._graph.outputs:
+            self._alias[result.name] = source.name
+            return True
+        before = self._writer(source.name)
+        if before is not None and any(clip_range(source, known) == limits for known in ACTIVATIONS.values()):
+            self.ops[before] = replace(_with_activation(self.ops[before], source, limits), outputs=(result.name,))
+            return True
+        names = [
+            self._scalar(f"{result.name}/{word}", np.float32(limit - q.zero_point[0]) * q.scale[0])
+            for word, limit in zip(("lowest", "highest"), limits, strict=True)
+        ]
+        self.ops.append(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
+        return True
+
+    def _writer(self, name: str) -> int | None:
+        """The position of the operator that writes `name` for one reader alone and can take an activation; None if there is none."""
+        if len(self._consumers.get(name, [])) > 1 or name in self._graph.outputs:
+            return None
+        for position in range(len(self.ops) - 1, max(len(self.ops) - 4, -1), -1):
+            op = self.ops[position]
+            if name in op.outputs:
+                is_able = "activation" in OPS[op.kind].attributes and not op["activation"] and len(op.outputs) == 1
+                return position if is_able else None
+        return None
+
+    def _scalar(self, wanted: str, value: np.float32) -> str:
+        name = self._graph.fresh_name(wanted, self.tensors)
+        self.tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
+        return name
 
     def _linear_inputs(self, op: Op, stored: Sequence[str]) -> list[str]:
         """The integers of data and weights if both have them and the kernels' arithmetic fits, with the bias if it has their scale."""
@@ -387,12 +427,11 @@ def _is_same_grid(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.quantization == b.quantization
 
 
-def _is_implied(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:
-    """Whether every value of the grid lies between the bounds anyway."""
-    assert grid.quantization is not None
-    low, high = (float(values[0]) for values in affine_range(grid.quantization, grid.dtype))
-    lower, upper = bounds
-    return (lower is None or low >= lower) and (upper is None or high <= upper)
+def _with_activation(op: Op, grid: Tensor, limits: tuple[int, int]) -> Op:
+    """The operator with the activation that leaves the integers between `limits`; none if that is the whole grid."""
+    found = next((name for name, bounds in ACTIVATIONS.items() if clip_range(grid, bounds) == limits), None)
+    assert found is not None
+    return op.with_attributes(activation=found) if found else op
 
 
 def _is_exact(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:

@@ -18,6 +18,7 @@ from qconvert.graph import Array, Graph, Shape, canonical_dtype
 from qconvert.known_values import KnownValues
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import operators
+from qconvert.shapes import UNKNOWN
 
 __all__ = ["read", "read_bytes"]
 
@@ -78,17 +79,21 @@ def _declared(graph: Any) -> Any:
     from onnx_ir import TensorType
 
     values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs if value.name)]
+    inputs = set(graph.inputs)
     for value in values:
         is_tensor = value.dtype is not None and (value.type is None or isinstance(value.type, TensorType))
         dtype = DTYPE_NAMES.get(int(value.dtype), "unknown") if is_tensor else "unknown"
-        yield value.name, (dtype, _shape(value) if is_tensor or value.type is None else None)
+        yield value.name, (dtype, _shape(value, value in inputs) if is_tensor or value.type is None else None)
 
 
-def _shape(value: Any) -> Shape | None:
+def _shape(value: Any, is_input: bool) -> Shape | None:
+    """The shape that is stated. Sizes without a name, or numbered by onnx's shape inference (unk__0 …), say nothing of inner values."""
     if value.shape is None:
         return None
-    sizes = (size if isinstance(size, int) else size.value for size in value.shape)
-    return tuple(size if isinstance(size, int) else size or f"{value.name}_{axis}" for axis, size in enumerate(sizes))
+    sizes = [size if isinstance(size, int) else size.value for size in value.shape]
+    sizes = [None if isinstance(size, str) and size.startswith("unk__") and not is_input else size for size in sizes]
+    unnamed = (f"{value.name}_{axis}" if is_input else UNKNOWN for axis in range(len(sizes)))
+    return tuple(size if isinstance(size, int) else size or name for size, name in zip(sizes, unnamed, strict=True))
 
 
 def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], draft: Draft) -> list[str]:

@@ -212,7 +212,7 @@ class Reading:
         rule = OPS[kind].rule
         ordered = kind in _ORDERED or attributes.get("mode") == "nearest"
         if not integers and rule in ("real", "index"):
-            ins = self._plain(ins, ordered)
+            ins = self._plain(kind, ins, ordered)
         first = next((self._draft.tensors[name] for name in (ins[1:] if kind == "Where" else ins) if name), None)
         moved = None
         if first is not None and (rule == "move" or (ordered and rule == "real" and not integers)):
@@ -236,7 +236,7 @@ class Reading:
         return "bool" if OPS[kind].shape == "broadcast_bool" else "unknown" if first is None else first.dtype
 
     def _declare(self, name: str, dtype: str, shape: Shape | None, quantization: Quantization | None) -> None:
-        """Adds the tensor `name`, or completes it; the shape that the operator gives goes before the one that the file states."""
+        """Adds the tensor `name`, or completes it: with the file's names of sizes, but where the file contradicts the operator."""
         old = self._draft.tensors.get(name)
         if old is None:
             stated = self._declared.get(name, ("", None))[1]
@@ -245,7 +245,7 @@ class Reading:
         if quantization is not None and quantization.axis is not None and shape is not None:
             quantization = self._along(quantization, shape)
         label = quantization if old.quantization is None else old.quantization
-        self._draft.tensors[name] = replace(old, shape=merged(name, shape, known), quantization=label)
+        self._draft.tensors[name] = replace(old, shape=merged(name, shape if known is None else known, shape), quantization=label)
 
     @staticmethod
     def _along(quantization: Quantization, shape: Shape) -> Quantization | None:
@@ -258,13 +258,15 @@ class Reading:
         fits = sizes == (*shape[:axis], blocks, *shape[axis + 1 :]) if block else sizes == (length,)
         return quantization if fits else None
 
-    def _plain(self, names: list[str], ordered: bool) -> list[str]:
+    def _plain(self, kind: str, names: list[str], ordered: bool) -> list[str]:
         """The inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers as they are.
 
         What only compares and moves (`ordered`) gives the same on integers and on real values, if all have one label.
         """
         if ordered:
-            labels = [self._draft.tensors[name].quantization for name in names if name and "int" in self._draft.tensors[name].dtype]
+            count = OPS[kind].data
+            data = [self._draft.tensors[name] for name in (names if count < 0 else names[:count]) if name]
+            labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
             if not labels or all(label == labels[0] for label in labels):
                 return names
         return [self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
@@ -305,6 +307,8 @@ class Reading:
         if block_size:
             if axis is None:
                 raise self.invalid("blocks of scales without an axis")
+            if (values < 0).any():  # onnxruntime's quantizer of weights in blocks makes such scales
+                raise NotCoveredError("negative scales")
             return Quantization(values, np.array(zeros), axis, block_size)
         if values.ndim > 1 or (values.size != 1 and axis is None):
             raise self.invalid(f"the scale {self.inputs[scale]!r} has shape {values.shape}, which fits neither a tensor nor an axis")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction, clip_range
+from qconvert.arithmetic import clip_range
+from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype

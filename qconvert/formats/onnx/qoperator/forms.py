@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qconvert.formats.onnx.builder import Builder, clip_range
+from qconvert.arithmetic import clip_range
+from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.graph import Attribute, Op, Quantization, integer_range
 from qconvert.ops import ACTIVATIONS
