@@ -7,8 +7,6 @@ OWN_FILE, so that both kinds are views on a mapped file. The encoding is that of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,65 +18,42 @@ __all__ = ["OWN_FILE", "without_large_constants"]
 OWN_FILE = "\0"
 #: Constants of fewer bytes are parsed as they are.
 _LARGE = 1024
-#: Messages that are entered, and bytes of those that are not (types and shapes of values, metadata). A model of 100,000 nodes has
-#: half a million and ten million.
-_MAX_MESSAGES, _MAX_BYTES = 4_000_000, 2**26
+#: Nodes, attributes, types, sizes and all else. A model of 100,000 nodes has about a million and a half.
+_MAX_MESSAGES = 4_000_000
 #: Levels of messages; upb, protobuf's parser, stops at 100 as well. A subgraph takes three.
 _MAX_DEPTH = 99
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """What a kind of message holds: tags of the fields to enter, of the other messages, and of raw_data (0 if it has none)."""
-
-    entered: Mapping[int, str]
-    counted: frozenset[int]
-    raw: int
+_RAW_DATA = 9 << 3 | _BYTES  # of a TensorProto
 
 
 @cache
-def _messages() -> dict[str, _Message]:
-    """The messages of onnx.proto in which a TensorProto may lie."""
+def _messages() -> dict[str, dict[int, str]]:
+    """Kind of message -> tag of a field that holds messages -> their kind, for all that a ModelProto may hold (onnx.proto)."""
     from onnx import ModelProto
 
-    children: dict[str, dict[int, str]] = {}
+    found: dict[str, dict[int, str]] = {}
     waiting = [ModelProto.DESCRIPTOR]
     while waiting:
         kind = waiting.pop()
-        if kind.name in children:
-            continue
-        nested = [field for field in kind.fields if field.message_type is not None]
-        children[kind.name] = {field.number << 3 | _BYTES: field.message_type.name for field in nested}
-        waiting += [field.message_type for field in nested]
-    leading = {"TensorProto"}
-    while True:
-        more = {name for name, fields in children.items() if leading.intersection(fields.values())} - leading
-        if not more:
-            break
-        leading |= more
-    raw = 9 << 3 | _BYTES  # TensorProto.raw_data
-    return {
-        name: _Message(
-            {tag: kind for tag, kind in children[name].items() if kind in leading},
-            frozenset(tag for tag, kind in children[name].items() if kind not in leading),
-            raw if name == "TensorProto" else 0,
-        )
-        for name in leading
-    }
+        if kind.name not in found:
+            nested = [field for field in kind.fields if field.message_type is not None]
+            found[kind.name] = {field.number << 3 | _BYTES: field.message_type.name for field in nested}
+            waiting += [field.message_type for field in nested]
+    return found
 
 
-def without_large_constants(data: Any) -> bytes:
+def without_large_constants(data: Any, *, max_messages: int = _MAX_MESSAGES) -> bytes:
     """The bytes of a ModelProto in which the raw_data of large constants is replaced by a reference to OWN_FILE.
 
     Args:
         data: the whole file, bytes or a mapping.
+        max_messages: how many messages it may hold.
 
     Raises:
         InvalidModelError: it is no protobuf, is cut off, or holds more messages or levels than any model.
     """
     with memoryview(data) as view:
-        scanner = _Scanner(view)
+        scanner = _Scanner(view, max_messages)
         scanner.message("ModelProto", 0, len(view), 1)
         pieces, start = [], 0
         for first, behind, replacement in scanner.edits:
@@ -90,21 +65,21 @@ def without_large_constants(data: Any) -> bytes:
 class _Scanner:
     """Walks messages in the order of the file; `edits` are (first byte, byte behind, replacement)."""
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, max_messages: int) -> None:
         self.view = view
         self.edits: list[tuple[int, int, bytes]] = []
-        self.messages = 0
-        self.bytes = 0
+        self.left = max_messages
         self.kinds = _messages()
 
     def message(self, name: str, position: int, end: int, depth: int) -> int:
         """Scans one message; returns by how many bytes it grows (below zero where something is cut out)."""
-        self.messages += 1
-        if self.messages > _MAX_MESSAGES or self.bytes > _MAX_BYTES:
+        self.left -= 1
+        if self.left < 0:
             raise InvalidModelError("the file holds more nodes, attributes or constants than any model")
         if depth > _MAX_DEPTH:
             raise InvalidModelError("its graphs are nested too deeply")
-        kind, view, growth, references = self.kinds[name], self.view, 0, b""
+        nested, view, growth, references = self.kinds[name], self.view, 0, b""
+        raw = _RAW_DATA if name == "TensorProto" else 0
         while position < end:
             start = position
             tag = view[position]
@@ -118,22 +93,20 @@ class _Scanner:
                 behind = position + length
                 if behind > end:
                     raise _damaged(start)
-                if tag in kind.entered:
+                if tag in nested:
                     slot = len(self.edits)
                     self.edits.append((0, 0, b""))
-                    grown = self.message(kind.entered[tag], position, behind, depth + 1)
-                    if grown:
+                    grown = self.message(nested[tag], position, behind, depth + 1)
+                    if len(self.edits) > slot + 1:
                         written = _varint(length + grown)
                         self.edits[slot] = (length_at, position, written)
                         growth += grown + len(written) - (position - length_at)
                     else:
                         self.edits.pop()
-                elif tag == kind.raw and length >= _LARGE:
+                elif tag == raw and length >= _LARGE:
                     self.edits.append((start, behind, b""))
                     growth -= behind - start
                     references += _reference(position, length)
-                elif tag in kind.counted:
-                    self.bytes += length + 2
                 position = behind
             elif wire == _VARINT:
                 position = self.varint(position, end)[1]

@@ -1,0 +1,416 @@
+"""Opening .onnx files: what a sound one gives, and one clear error for each way in which one can be bad."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.formats.onnx import wire
+from qconvert.formats.onnx.container import external_files, open_model, parse_model
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "onnx"
+SOUND = [path.read_bytes() for path in sorted(FIXTURES.glob("*.onnx"))[:4]]
+
+
+def model(*nodes: Any, constants: tuple[Any, ...] = (), outputs: tuple[str, ...] = ("y",), opset: int = 17, **more: Any) -> Any:
+    """A ModelProto with the input x and float outputs."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(list(nodes), "g", inputs, results, list(constants))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
+
+
+def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
+
+
+def constant(name: str = "c", dims: tuple[int, ...] = (4,), kind: int = TensorProto.FLOAT, **fields: Any) -> Any:
+    return TensorProto(name=name, dims=dims, data_type=kind, **fields)
+
+
+def external(dims: tuple[int, ...] = (4,), kind: int = TensorProto.FLOAT, **entries: Any) -> Any:
+    """A constant in an external file; entries are location, offset and length."""
+    tensor = constant("c", dims, kind, data_location=TensorProto.EXTERNAL)
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def adding(tensor: Any) -> Any:
+    """y = x + c."""
+    return model(node("Add", "x c", "y"), constants=(tensor,))
+
+
+def nested(depth: int) -> Any:
+    """If in If in If …; put together by hand, since onnx's helpers copy at every level."""
+    graph = helper.make_graph([], "innermost", [], []).SerializeToString()
+    for _ in range(depth):
+        branch = b"\x0a\x01b\x32" + length(graph) + graph + b"\xa0\x01\x05"  # AttributeProto: name, g, type
+        inner = b"\x0a\x01x\x22\x02If\x2a" + length(branch) + branch  # NodeProto: input, op_type, attribute
+        graph = b"\x0a" + length(inner) + inner
+    return b"\x08\x08\x3a" + length(graph) + graph + b"\x42\x02\x10\x11"  # ModelProto: ir_version, graph, opset_import
+
+
+def length(data: bytes) -> bytes:
+    digits, value = bytearray(), len(data)
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def function(name: str, *nodes: Any) -> Any:
+    return helper.make_function("local", name, ["a"], ["b"], list(nodes), [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)])
+
+
+def calling(functions: list[Any]) -> Any:
+    found = model(node("f0", "x", "y", domain="local"), functions=functions)
+    found.opset_import.append(helper.make_opsetid("local", 1))
+    return found
+
+
+def doubling(levels: int) -> Any:
+    """A function that calls another twice, which calls another twice …"""
+    calls = [
+        function(f"f{n}", node(f"f{n + 1}", "a", "m", domain="local"), node(f"f{n + 1}", "m", "b", domain="local")) for n in range(levels)
+    ]
+    return calling([*calls, function(f"f{levels}", node("Relu", "a", "b"))])
+
+
+def twice_imported() -> Any:
+    found = model(node("Relu", "x", "y"))
+    found.opset_import.append(helper.make_opsetid("", 16))
+    return found
+
+
+def without_opset() -> Any:
+    found = model(node("Relu", "x", "y"))
+    del found.opset_import[:]
+    return found
+
+
+def bad_type() -> Any:
+    found = model(node("Relu", "x", "y"))
+    found.graph.input[0].type.tensor_type.elem_type = 77
+    return found
+
+
+def with_two_alphas() -> Any:
+    found = model(node("LeakyRelu", "x", "y", alpha=1.0))
+    found.graph.node[0].attribute.append(helper.make_attribute("alpha", 2.0))
+    return found
+
+
+def sparse() -> Any:
+    found = model(node("Relu", "x", "y"))
+    found.graph.sparse_initializer.add().values.name = "s"
+    return found
+
+
+FLOATS = np.ones(4, np.float32).tobytes()
+BAD: dict[str, tuple[Any, str]] = {
+    "text": (b"This is a text, and no model at all.", "no ONNX file"),
+    "zeros": (bytes(1000), "no ONNX file"),
+    "no graph": (onnx.ModelProto(ir_version=8), "holds no graph"),
+    "opset too new": (model(node("Relu", "x", "y"), opset=1000), f"opset 1000; opsets 7 to {onnx.defs.onnx_opset_version()} are known"),
+    "opset too old": (model(node("Relu", "x", "y"), opset=6), "opset 6; opsets 7 to"),
+    "no opset": (without_opset(), "does not import their operator set"),
+    "two opsets": (twice_imported(), "two versions of the operator set 'ai.onnx'"),
+    "nested 40 deep": (nested(40), "nested too deeply"),
+    "nested 5000 deep": (nested(5000), "nested too deeply"),
+    "raw data too short": (adding(constant(raw_data=FLOATS[:-1])), "'c': raw_data holds 15 bytes, but dims [4] need 16"),
+    "large raw data too short": (adding(constant(dims=(1024,), raw_data=bytes(4095))), "'c': raw_data holds 4095 bytes"),
+    "raw data too long": (adding(constant(raw_data=FLOATS * 2)), "raw_data holds 32 bytes"),
+    "too few floats": (adding(constant(float_data=[1, 2])), "float_data holds 2 values, but dims [4] need 4"),
+    "no data": (adding(constant()), "float_data holds 0 values"),
+    "wrong field": (adding(constant(int32_data=[1, 2, 3, 4])), "int32_data instead of float_data"),
+    "two fields": (adding(constant(raw_data=FLOATS, float_data=[1, 2, 3, 4])), "both raw_data and float_data"),
+    "unpacked int4": (adding(constant(kind=TensorProto.INT4, int32_data=[1, 2, 3, 4])), "int32_data holds 4 values, but dims [4] need 2"),
+    "negative size": (adding(constant(dims=(-4,), raw_data=FLOATS)), "negative size -4"),
+    "huge dims": (adding(constant(dims=(2**31, 2**31), raw_data=FLOATS)), "more than 1,099,511,627,776 elements"),
+    "billions of elements": (adding(constant(dims=(4_000_000_000,), raw_data=FLOATS)), "need 16000000000"),
+    "huge beside zero": (adding(constant(dims=(0, 2**40, 2**40), raw_data=b"")), "elements"),
+    "65 dimensions": (adding(constant(dims=(1,) * 65, raw_data=FLOATS[:4])), "65 dimensions"),
+    "unknown type of constant": (adding(constant(kind=99, raw_data=FLOATS)), "unknown data type 99"),
+    "unknown type of input": (bad_type(), "value 'x': has the unknown data type 77"),
+    "raw strings": (adding(constant(kind=TensorProto.STRING, raw_data=b"abcd")), "strings cannot be raw data"),
+    "sparse": (sparse(), "sparse constants"),
+    "constant twice": (
+        model(node("Add", "x c", "y"), constants=(constant(raw_data=FLOATS), constant(raw_data=FLOATS))),
+        "the value 'c' is defined twice, the second time by a constant",
+    ),
+    "value twice": (
+        model(node("Relu", "x", "y"), node("Neg", "x", "y", name="second")),
+        "'y' is defined twice, the second time by Neg 'second'",
+    ),
+    "node writes input": (model(node("Relu", "x", "x"), outputs=("x",)), "'x' is defined twice"),
+    "unknown input": (model(node("Add", "x nothing", "y", name="sum")), "Add 'sum': reads 'nothing', which nothing writes"),
+    "unwritten output": (model(node("Relu", "x", "z")), "output 'y' is written by no node"),
+    "cycle": (model(node("Add", "x b", "a"), node("Relu", "a", "b"), node("Neg", "b", "y")), "cycle"),
+    "node reads itself": (model(node("Add", "x y", "y", name="loop")), "Add 'loop': depends on its own output"),
+    "attribute twice": (with_two_alphas(), "attribute 'alpha': is given twice"),
+    "function calls itself": (calling([function("f0", node("f0", "a", "b", domain="local"))]), "function 'f0': the function calls itself"),
+    "functions in a ring": (
+        calling([function("f0", node("f1", "a", "b", domain="local")), function("f1", node("f0", "a", "b", domain="local"))]),
+        "calls itself",
+    ),
+    "function bomb": (doubling(40), "more than 1,000,000 nodes once its functions are inlined"),
+    "function twice": (calling([function("f0", node("Relu", "a", "b"))] * 2), "a function is defined twice"),
+    "constant in an attribute": (
+        model(node("Constant", "", "y", value=constant(raw_data=FLOATS[:3]))), "attribute 'value': raw_data holds 3 bytes"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_model(case: str, tmp_path: Path) -> None:
+    proto, words = BAD[case]
+    path = written(proto, tmp_path)
+    with pytest.raises((InvalidModelError, UnsupportedError)) as caught:
+        open_model(path)
+    assert words in str(caught.value)
+    assert "\n" not in caught.value.reason
+
+
+def written(proto: Any, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(proto if isinstance(proto, bytes) else proto.SerializeToString())
+    return path
+
+
+PLACES: dict[str, tuple[dict[str, Any], str]] = {
+    "absolute": ({"location": "/etc/passwd"}, "no relative path"),
+    "climbing": ({"location": "../secret"}, "leads out of the model's folder"),
+    "climbing inside": ({"location": "folder/../../secret"}, "leads out of the model's folder"),
+    "backslashes": ({"location": "..\\secret"}, "no relative path"),
+    "drive": ({"location": "C:secret"}, "no relative path"),
+    "empty": ({"location": ""}, "no location"),
+    "none": ({}, "no location"),
+    "absent": ({"location": "absent.data"}, "'absent.data' cannot be read: No such file"),
+    "NUL": ({"location": "a\0b"}, "no relative path"),
+    "too long": ({"location": "a" * 5000}, "cannot be read"),
+    "link": ({"location": "link"}, "'link' is a symbolic link"),
+    "linked folder": ({"location": "linked/weights"}, "is a symbolic link"),
+    "folder": ({"location": "folder"}, "not a regular file"),
+    "folder itself": ({"location": "."}, "not a regular file"),
+    "pipe": ({"location": "pipe"}, "not a regular file"),
+    "negative offset": ({"location": "weights", "offset": "-16"}, "offset of its external data is '-16', no valid number"),
+    "no number": ({"location": "weights", "offset": "0x10"}, "no valid number"),
+    "other digits": ({"location": "weights", "offset": "١"}, "no valid number"),
+    "huge number": ({"location": "weights", "offset": "9" * 400}, "no valid number"),
+    "negative length": ({"location": "weights", "length": "-1"}, "no valid number"),
+    "offset past the end": ({"location": "weights", "offset": "1000000"}, "bytes 1000000 to 1000016, end behind the 64 bytes of 'weights'"),
+    "end past the end": ({"location": "weights", "offset": "49"}, "bytes 49 to 65, end behind the 64 bytes"),
+    "length past the end": ({"location": "weights", "length": "1000"}, "has 1000 bytes of external data, but dims [4] need 16"),
+    "length too short": ({"location": "weights", "length": "8"}, "has 8 bytes of external data"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PLACES)
+@pytest.mark.parametrize("place", ["constant", "attribute"])
+def test_bad_external_data(case: str, place: str, tmp_path: Path) -> None:
+    import os
+
+    folder = tmp_path / "models"
+    (folder / "folder").mkdir(parents=True)
+    for path in (tmp_path / "secret", folder / "weights", tmp_path / "elsewhere"):
+        path.write_bytes(bytes(64))
+    (folder / "link").symlink_to(folder / "weights")
+    (folder / "linked").symlink_to(folder / "folder")
+    (folder / "folder" / "weights").write_bytes(bytes(64))
+    os.mkfifo(folder / "pipe")
+
+    entries, words = PLACES[case]
+    tensor = external(**entries)
+    proto = adding(tensor) if place == "constant" else model(node("Constant", "", "y", value=tensor))
+    with pytest.raises(InvalidModelError) as caught:
+        open_model(written(proto, folder))
+    assert words in str(caught.value)
+    assert ("'c'" if place == "constant" else "Constant 'y'") in caught.value.where
+
+
+def test_external_string_and_doubled_entries(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(bytes(64))
+    with pytest.raises(InvalidModelError, match="strings cannot be raw or external data"):
+        open_model(written(adding(external(kind=TensorProto.STRING, location="weights")), tmp_path))
+    tensor = external(location="weights")
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    with pytest.raises(InvalidModelError, match="says twice what its external data's location is"):
+        open_model(written(adding(tensor), tmp_path))
+    tensor = external(location="weights", offset="0")
+    tensor.raw_data = FLOATS
+    with pytest.raises(InvalidModelError, match="in two places"):
+        open_model(written(adding(tensor), tmp_path))
+
+
+def test_file_above_2_gb(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as stream:
+        stream.truncate(2**31)
+    with pytest.raises(InvalidModelError, match="above 2 GB"):
+        open_model(path)
+
+
+@pytest.mark.parametrize(
+    ("what", "piece"),
+    {"nodes": b"\x0a\x00", "constants": b"\x2a\x00", "values": b"\x6a\x00", "attributes": b"\x0a\x82\x01" + b"\x2a\x00" * 65}.items(),
+)
+def test_many_repeated_messages(what: str, piece: bytes) -> None:
+    graph = piece * (800_000 // len(piece))
+    data = b"\x08\x08\x3a" + length(graph) + graph
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidModelError, match="more nodes, attributes or constants than any model"):
+            wire.without_large_constants(data, max_messages=100_000)
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+    assert wire.without_large_constants(data) == data
+
+
+def test_eight_megabytes_of_empty_nodes(tmp_path: Path) -> None:
+    graph = b"\x0a\x00" * 4_100_000
+    with pytest.raises(InvalidModelError, match="more nodes, attributes or constants than any model"):
+        open_model(written(b"\x08\x08\x3a" + length(graph) + graph, tmp_path))
+
+
+def test_more_than_a_million_nodes(tmp_path: Path) -> None:
+    graph = b"\x0a\x00" * 1_000_001
+    with pytest.raises(InvalidModelError, match="more than 1,000,000 nodes"):
+        open_model(written(b"\x08\x08\x3a" + length(graph) + graph + b"\x42\x02\x10\x11", tmp_path))
+
+
+def test_every_truncation_is_an_error(tmp_path: Path) -> None:
+    data = adding(constant(dims=(512,), raw_data=bytes(2048))).SerializeToString()
+    assert parse_model(data).graph.initializers["c"].const_value is not None
+    for size in range(1, len(data), 7):
+        with pytest.raises(QConvertError):
+            parse_model(data[:size])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SOUND), st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 255)), min_size=1, max_size=8))
+def test_mutated_models_open_or_are_refused(data: bytes, changes: list[tuple[int, int]]) -> None:
+    mutated = bytearray(data)
+    for place, byte in changes:
+        mutated[place % len(mutated)] = byte
+    try:
+        opened = parse_model(bytes(mutated))
+    except QConvertError as error:
+        assert error.reason
+    else:
+        for found in opened.graph.initializers.values():
+            assert found.const_value is not None
+            assert found.const_value.numpy().shape == tuple(found.const_value.shape)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(QConvertError):
+        parse_model(b"\x08\x08" + data)
+
+
+# Sound models
+
+
+def test_external_constant_is_a_view(tmp_path: Path) -> None:
+    values = np.arange(8, dtype=np.float32)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "weights").write_bytes(values.tobytes())
+    path = written(adding(external(location="folder/weights", offset="16", length="16")), tmp_path)
+    found = opened_constant(open_model(path))
+    assert found.tolist() == [4, 5, 6, 7]
+    assert not found.flags.owndata
+    assert not found.flags.writeable
+    assert external_files(path) == (tmp_path / "folder" / "weights",)
+
+
+def opened_constant(opened: Any) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = opened.graph.initializers["c"].const_value.numpy()
+    return found
+
+
+@pytest.mark.parametrize("count", [255, 256, 300, 40_000])
+def test_inline_constants_keep_their_values(count: int, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=count).astype(np.float32)
+    path = written(adding(numpy_helper.from_array(values, "c")), tmp_path)
+    found = opened_constant(open_model(path))
+    assert np.array_equal(found, values)
+    assert found.dtype == np.float32
+    assert external_files(path) == ()
+
+
+def test_large_constants_are_not_parsed() -> None:
+    data = adding(constant(dims=(2**20,), raw_data=bytes(2**22))).SerializeToString()
+    rest = wire.without_large_constants(data)
+    assert len(rest) < 300
+    assert onnx.ModelProto.FromString(rest).graph.initializer[0].external_data[0].value == wire.OWN_FILE
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_byte"), [(TensorProto.INT4, 2), (TensorProto.UINT4, 2), (TensorProto.INT2, 4), (TensorProto.UINT2, 4)]
+)
+def test_packed_external_constants(kind: int, per_byte: int, tmp_path: Path) -> None:
+    signed = kind in (TensorProto.INT4, TensorProto.INT2)
+    levels = 2 ** (8 // per_byte)
+    values = np.random.default_rng(1).integers(-levels // 2 if signed else 0, levels // 2 if signed else levels, 2051)
+    tensor = helper.make_tensor("c", kind, values.shape, values.tolist())
+    packed = numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
+    assert len(packed) == -(-2051 // per_byte)
+    (tmp_path / "weights").write_bytes(b"\xff" + packed)
+    proto = model(node("Cast", "c", "y", to=1), constants=(external((2051,), kind, location="weights", offset="1"),), opset=25)
+    assert np.array_equal(opened_constant(open_model(written(proto, tmp_path))).astype(int), values)
+
+
+def test_functions_are_inlined_and_nodes_sorted(tmp_path: Path) -> None:
+    swapped = function("f0", node("Neg", "m", "b"), node("Relu", "a", "m"))
+    opened = open_model(written(calling([swapped]), tmp_path))
+    assert [item.op_type for item in opened.graph] == ["Relu", "Neg"]
+    assert not opened.functions
+    unsorted = model(node("Neg", "m", "y"), node("Relu", "x", "m"))
+    opened = open_model(written(unsorted, tmp_path))
+    assert [item.op_type for item in opened.graph] == ["Relu", "Neg"]
+    assert [tuple(item.outputs[0].shape or ()) for item in opened.graph] == [(4,), (4,)]
+
+
+def test_constant_listed_as_input_is_a_constant(tmp_path: Path) -> None:
+    proto = adding(constant(raw_data=FLOATS))
+    proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, [4]))
+    proto.ir_version = 3
+    opened = open_model(written(proto, tmp_path))
+    assert [value.name for value in opened.graph.inputs] == ["x"]
+    assert opened_constant(opened).tolist() == [1, 1, 1, 1]
+
+
+def test_subgraphs_have_their_own_scope(tmp_path: Path) -> None:
+    def branch(kind: str) -> Any:
+        return helper.make_graph([node(kind, "x", "inner")], kind, [], [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [4])])
+
+    chosen = node("If", "c", "y", then_branch=branch("Relu"), else_branch=branch("Neg"))
+    opened = open_model(written(model(chosen, constants=(constant(dims=(), kind=TensorProto.BOOL, raw_data=b"\x01"),)), tmp_path))
+    assert [item.op_type for item in opened.graph] == ["If"]
+
+
+@pytest.mark.parametrize("case", ["cycle", "raw data too short", "nested 5000 deep", "unknown type of constant", "function bomb", "text"])
+def test_command_line(case: str, tmp_path: Path) -> None:
+    proto, words = BAD[case]
+    path = written(proto, tmp_path)
+    command = [sys.executable, "-m", "qconvert.cli", "convert", str(path), str(tmp_path / "out.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: {path}")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [item.name for item in tmp_path.iterdir()] == ["model.onnx"]
