@@ -127,6 +127,9 @@ def check_command(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: Annotated[Kernels, typer.Option("--kernels", help="LiteRT kernels to compare with.")] = Kernels.default,
+    optimize: Annotated[
+        bool, typer.Option("--optimize/--no-optimize", help="Whether onnxruntime optimizes the graphs of both sides.")
+    ] = True,
     per_op: Annotated[bool, typer.Option("--per-op", help="Feed each operator with the source's own tensors.")] = False,
     max_lsb: Annotated[float, typer.Option("--max-lsb", help="Largest difference allowed at the outputs; no limit by default.")] = -1.0,
     seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
@@ -145,6 +148,7 @@ def check_command(
             inputs=inputs or [],
             samples=samples,
             kernels=kernels.value,
+            optimize=optimize,
             per_op=per_op,
             max_lsb=None if max_lsb < 0 else max_lsb,
             seed=seed,

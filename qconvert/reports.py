@@ -92,7 +92,7 @@ def _share(value: float) -> str:
 
 def print_check(report: CheckReport) -> None:
     """A table of the outputs, a table of the operators if they were checked, and the verdict."""
-    title = f"{report.runs} inputs, LiteRT {report.kernels} kernels"
+    title = f"{report.runs} inputs, {report.runtime}"
     table = _one_line_a_row(_table("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=title), 0)
     for item in report.outputs:
         sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
@@ -107,6 +107,8 @@ def print_check(report: CheckReport) -> None:
         _print(listed)
         classes = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators)
         _print("; ".join(f"{count} {name}" for name, count in classes.most_common()))
+    for text in report.notes:
+        _print(f"note: {text}")
     for text in report.problems:
         _print(f"problem: {text}")
     _print("passed" if report.passed else "failed")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from zlib import crc32
 
 import numpy as np
 
-from qconvert.checking.inputs import load_inputs, random_inputs
+from qconvert.checking.inputs import accepted_inputs, load_inputs
 from qconvert.checking.operators import OperatorFinding, check_operators
 from qconvert.conversion import load
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import format_of
@@ -56,7 +57,17 @@ class OutputComparison:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found. `problems` says, in sentences, why it failed; it passed if there are none."""
+    """What a check found.
+
+    Attributes:
+        source, result: the files.
+        kernels: LiteRT's kernels that were asked for.
+        runs: how many inputs were run.
+        outputs, operators: what was compared.
+        problems: in sentences, why the check failed; it passed if there are none.
+        runtime: what ran the source, in words.
+        notes: what the reader should know of how the check was done.
+    """
 
     source: str
     result: str
@@ -65,6 +76,8 @@ class CheckReport:
     outputs: tuple[OutputComparison, ...]
     operators: tuple[OperatorFinding, ...]
     problems: tuple[str, ...]
+    runtime: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -78,6 +91,7 @@ def check(
     inputs: list[str] | None = None,
     samples: int = 5,
     kernels: str = "default",
+    optimize: bool = True,
     per_op: bool = False,
     max_lsb: float | None = None,
     seed: int = 0,
@@ -86,11 +100,12 @@ def check(
     """Compares a source model and its conversion.
 
     Args:
-        source: a .tflite model.
+        source: a .tflite or .onnx model.
         result: the converted model, .onnx (or .tflite, for its outputs alone).
         inputs: files and folders of inputs (see inputs.py); random inputs without.
         samples: how many inputs at most.
-        kernels: LiteRT's "default" (XNNPACK) or "reference" kernels.
+        kernels: LiteRT's "default" (XNNPACK) or "reference" kernels, for a .tflite source.
+        optimize: whether onnxruntime optimizes the graphs of both sides, or runs every node as it stands.
         per_op: whether each operator is also fed with the source's own tensors and judged.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range.
         seed: of random inputs.
@@ -103,23 +118,45 @@ def check(
     if samples < 1:
         raise OptionError("at least one sample is needed")
     graph = load(source)
-    feeds = load_inputs(graph, inputs, samples) if inputs else random_inputs(graph, samples, seed)
-    left, right = _runtime(source, kernels), _runtime(result, kernels)
+    left, right = _runtime(source, kernels, optimize), _runtime(result, kernels, optimize)
+    note = ""
+    if inputs:
+        feeds = load_inputs(graph, inputs, samples)
+        computed = [left.run(feed) for feed in feeds]
+    else:
+        feeds, computed, note = accepted_inputs(graph, samples, seed, left.run)
     pairs: dict[str, list[tuple[Array, Array]]] = {}
-    for done, feed in enumerate(feeds):
-        expected = left.run(feed)
+    for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
         actual = right.run(_matched_inputs(graph, feed, right))
         for name, a, b in _matched_outputs(graph, expected, actual):
             pairs.setdefault(name, []).append((a, b))
         progress("inputs", done + 1, len(feeds))
     outputs = tuple(_compare(graph[name], found) for name, found in pairs.items())
     findings: tuple[OperatorFinding, ...] = ()
-    if per_op:
+    unmatched = ""
+    if per_op and {format_of(source).name, format_of(result).name} == {"onnx"}:
+        from qconvert.checking.onnx_operators import check_onnx_operators
+
+        findings, unmatched = check_onnx_operators(source, result, graph, feeds, optimize, progress)
+    elif per_op:
         findings = check_operators(source, result, graph, feeds, kernels, progress)
-    return CheckReport(str(source), str(result), kernels, len(feeds), outputs, findings, tuple(_problems(outputs, findings, max_lsb)))
+    problems = tuple(_problems(outputs, findings, max_lsb))
+    together = ""
+    if findings and optimize and all(op.equal == 1 for op in findings) and any(item.equal < 1 for item in outputs):
+        together = "every operator compared is equal by itself, the outputs are not: onnxruntime fuses the whole graphs differently"
+    notes = tuple(text for text in (note, unmatched, together) if text)
+    ran = _runtime_in_words(source, kernels, optimize)
+    return CheckReport(str(source), str(result), kernels, len(feeds), outputs, findings, problems, ran, notes)
 
 
-def _runtime(path: Path, kernels: str) -> Runtime:
+def _runtime_in_words(source: Path, kernels: str, optimize: bool) -> str:
+    without = "" if optimize else ", onnxruntime without optimizations"
+    return (
+        f"LiteRT {kernels} kernels{without}" if format_of(source).name == "tflite" else f"onnxruntime{without and ' without optimizations'}"
+    )
+
+
+def _runtime(path: Path, kernels: str, optimize: bool) -> Runtime:
     """The file's own runtime, by its suffix."""
     kind, companions = format_of(path).name, format_of(path).companions
     data = map_file(path)
@@ -131,8 +168,12 @@ def _runtime(path: Path, kernels: str) -> Runtime:
     if kind == "onnx":
         from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-        return OnnxRuntime(path if companions and companions(path) else bytes(data))
-    raise OptionError(f"there is no runtime for {kind} files", file=str(path))
+        try:
+            return OnnxRuntime(path if companions and companions(path) else bytes(data), optimize=optimize)
+        except RuntimeRefusedError as error:
+            error.file = error.file or str(path)
+            raise
+    raise OptionError(f"no runtime runs {kind} files", file=str(path), remedy="Convert it to .onnx first, and check that.")
 
 
 def _matched_inputs(graph: Graph, feed: Mapping[str, Array], runtime: Runtime) -> dict[str, Array]:
@@ -181,29 +222,35 @@ def _compare(tensor: Tensor, pairs: list[tuple[Array, Array]]) -> OutputComparis
     """Statistics over all runs, in steps of the source's scale."""
     if any(a.shape != b.shape for a, b in pairs):
         raise OptionError(f"the result gives shape {pairs[0][1].shape} instead of {pairs[0][0].shape}", where=f"output {tensor.name!r}")
-    left, right = (np.stack([_steps(tensor, pair[side]) for pair in pairs]) for side in (0, 1))
-    difference = np.abs(left - right)
+    left, right = (np.concatenate([_steps(tensor, pair[side]).reshape(-1) for pair in pairs]) for side in (0, 1))
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(left - right)
+    difference[(left == right) | (np.isnan(left) & np.isnan(right))] = 0  # infinities and NaN of both sides are equal
+    difference[np.isnan(difference)] = np.inf
     unit, scale = "LSB", 1.0
+    finite = left[np.isfinite(left)]
     if pairs[0][0].dtype.kind == "f":
-        unit, scale = "of range", float(left.max(initial=0) - left.min(initial=0)) or 1.0
+        unit, scale = "of range", float(finite.max(initial=0) - finite.min(initial=0)) or 1.0
     noise = float(np.square(difference).mean()) if difference.size else 0.0
-    signal = float(np.square(left - (0 if tensor.quantization is None else tensor.quantization.zero_point[0])).mean()) if left.size else 0.0
-    rows = left.reshape(len(pairs), -1)
-    is_scores = pairs[0][0].ndim == 2 and pairs[0][0].shape[0] == 1 and rows.shape[1] > 1
-    same = float((rows.argmax(1) == right.reshape(len(pairs), -1).argmax(1)).mean()) if is_scores else None
+    offset = 0 if tensor.quantization is None else tensor.quantization.zero_point[0]
+    signal = float(np.square(finite - offset).mean()) if finite.size else 0.0
+    is_scores = all(a.ndim == 2 and a.shape[0] == 1 and a.shape[1] > 1 for a, _ in pairs)
+    same = float(np.mean([_steps(tensor, a).argmax() == _steps(tensor, b).argmax() for a, b in pairs])) if is_scores else None
     return OutputComparison(
         tensor.name,
         float((difference == 0).mean()) if difference.size else 1.0,
         float(difference.max(initial=0)) / scale,
         float(difference.mean()) / scale if difference.size else 0.0,
         unit,
-        None if noise == 0 else float(10 * np.log10(max(signal, 1e-300) / noise)),
+        None if noise == 0 else float(10 * (np.log10(max(signal, 1e-300)) - np.log10(noise))),
         same,
     )
 
 
 def _steps(tensor: Tensor, values: Array) -> Array:
-    """Stored values as float64; real values of a quantized output in steps of its scale."""
+    """Stored values as float64; real values of a quantized output in steps of its scale; texts as numbers of their own."""
+    if values.dtype.kind in "OSU":
+        return np.array([crc32(str(value).encode()) for value in values.reshape(-1)], np.float64).reshape(values.shape)
     if tensor.quantization is not None and values.dtype.kind == "f" and "int" in tensor.dtype:
         return np.asarray(np.rint(values.astype(np.float64) / tensor.quantization.scale[0] + tensor.quantization.zero_point[0]))
     offset = {("int8", "uint8"): -128, ("uint8", "int8"): 128}.get((tensor.dtype, values.dtype.name), 0)

@@ -54,11 +54,14 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
     Args:
         graph, op: the operator.
         exact: r, in steps from the zero point, float64.
-        kernels: the source's: "default" (XNNPACK) or "reference".
+        kernels: the source's: LiteRT's "default" (XNNPACK) or "reference", or "onnxruntime", whose reach is the result's.
 
     Returns: the source's and the result's reach, arrays like `exact`, and whether the arithmetic is so coarse that the operator
     counts as approximate.
     """
+    if kernels == "onnxruntime":
+        reach = kernel_reach(graph, op, exact, "default")[1]
+        return reach, reach, False
     size = np.abs(exact)
     fine = np.maximum(_LEAST, size * _FLOAT32)
     wide = graph[op.outputs[0]].dtype == "int16"

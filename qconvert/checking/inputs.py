@@ -3,43 +3,130 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from qconvert.errors import FileAccessError, OptionError
-from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
+from qconvert.errors import FileAccessError, OptionError, RuntimeRefusedError
+from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
 
-__all__ = ["load_inputs", "random_inputs"]
+__all__ = ["accepted_inputs", "load_inputs", "random_inputs"]
 
+#: Plain integers go up to this, unless the source refuses them.
+_LARGEST = 8
+#: Sizes tried, one after the other, for dimensions known only when the model runs.
+_SIZES = (1, 2, 16, 64, 224)
+_INTEGERS = {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"}
 _IMAGES = {".bmp", ".png", ".jpg", ".jpeg", ".ppm"}
 
 
-def random_inputs(graph: Graph, samples: int, seed: int) -> list[dict[str, Array]]:
-    """`samples` sets of inputs: integers over the whole range of their type, floats from -1 to 1. Symbolic sizes are 1.
+def random_inputs(graph: Graph, samples: int, seed: int, *, size: int = 1, largest: int = _LARGEST) -> list[dict[str, Array]]:
+    """`samples` sets of inputs: quantized integers over the whole range of their type, others from 0; floats from -1 to 1, or from a
+    normal distribution over the range of the Quantize that reads them.
+
+    Args:
+        graph: the source.
+        samples: how many sets.
+        seed: of the random numbers.
+        size: of every dimension that is known only when the model runs; the first of an input is 2 at most.
+        largest: bound of plain integers, which are indices or sizes more often than data; see also _bound().
 
     Returns: for each sample, stored values by input name.
     """
     rng = np.random.default_rng(seed)
-    return [{name: _random(graph[name], rng) for name in graph.inputs} for _ in range(samples)]
+    readers = graph.consumers()
+    bounds = {name: (_range(graph, readers.get(name, [])), min(largest, _bound(graph, name, readers))) for name in graph.inputs}
+    return [{name: _random(graph[name], rng, *bounds[name], size) for name in graph.inputs} for _ in range(samples)]
 
 
-def _random(tensor: Tensor, rng: np.random.Generator) -> Array:
-    shape = _shape(tensor)
+def accepted_inputs(
+    graph: Graph, samples: int, seed: int, run: Callable[[Mapping[str, Array]], dict[str, Array]]
+) -> tuple[list[dict[str, Array]], list[dict[str, Array]], str]:
+    """Random inputs that the source takes, what it computes from them, and, in words, what had to be chosen otherwise.
+
+    A model may refuse indices that are too large, or sizes that are too small for its windows: plain integers are halved down to 0,
+    then sizes known only at run time grow.
+
+    Args:
+        graph, samples, seed: as in random_inputs().
+        run: runs the source.
+
+    Raises:
+        RuntimeRefusedError: the source refuses all of them; this is what it said first.
+    """
+    plain = any("int" in graph[name].dtype and not graph[name].is_quantized for name in graph.inputs)
+    free = any(isinstance(size, str) for name in graph.inputs for size in graph[name].shape or ())
+    refusal: RuntimeRefusedError | None = None
+    for size in _SIZES if free else (1,):
+        for largest in _halves(_LARGEST) if plain else (_LARGEST,):
+            feeds = random_inputs(graph, samples, seed, size=size, largest=largest)
+            try:
+                computed = [run(feed) for feed in feeds]
+            except RuntimeRefusedError as error:
+                refusal = refusal or error
+                continue
+            notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
+            notes += [f"sizes known only at run time are {size}, the first of an input {min(size, 2)}"] * (size > 1)
+            return feeds, computed, f"{' and '.join(notes)}: the source refuses others" if notes else ""
+    assert refusal is not None
+    raise refusal
+
+
+def _halves(number: int) -> list[int]:
+    """The number, its half, and so on down to 0."""
+    return [number] if not number else [number, *_halves(number // 2)]
+
+
+def _range(graph: Graph, readers: list[Op]) -> tuple[float, float] | None:
+    """The real range of the Quantize that reads an input, if one does."""
+    for op in readers:
+        tensor = graph[op.outputs[0]]
+        if op.kind == "Quantize" and tensor.quantization is not None and tensor.dtype in _INTEGERS:
+            scale, zero_point = float(tensor.quantization.scale.flat[0]), int(tensor.quantization.zero_point.flat[0])
+            low, high = integer_range(tensor.dtype)
+            return (low - zero_point) * scale, (high - zero_point) * scale
+    return None
+
+
+def _bound(graph: Graph, name: str, readers: Mapping[str, list[Op]]) -> int:
+    """The largest index that every Gather which reads `name`, directly or past a Cast or a reshape, can take."""
+    found = 2**63 - 1
+    for op in readers.get(name, []):
+        if op.kind in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze") and op.inputs[0] == name:
+            found = min(found, _bound(graph, op.outputs[0], readers))
+        elif op.kind in ("Gather", "GatherElements") and op.inputs[1] == name:
+            size = (graph[op.inputs[0]].shape or (1,))[op["axis"]]
+            found = min(found, size - 1 if isinstance(size, int) else 0)
+    return found
+
+
+def _random(tensor: Tensor, rng: np.random.Generator, real: tuple[float, float] | None, largest: int, size: int) -> Array:
+    shape = _shape(tensor, size)
     if tensor.dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    if "int" in tensor.dtype:
+    if tensor.dtype in _INTEGERS:
         low, high = integer_range(tensor.dtype)
-        if not tensor.is_quantized:
-            low, high = 0, min(high, 8)  # plain integers are indices or sizes more often than data
-        return rng.integers(low, high, shape, endpoint=True).astype(numpy_dtype(tensor.dtype))
-    return rng.uniform(-1, 1, shape).astype(numpy_dtype(tensor.dtype))
+        if not tensor.is_quantized and not _is_data(tensor):
+            low, high = 0, min(high, largest)
+        return rng.integers(low, high, shape, endpoint=True, dtype=np.int64).astype(numpy_dtype(tensor.dtype))
+    if "float" not in tensor.dtype:
+        raise OptionError(f"there are no random inputs of type {tensor.dtype}", where=f"input {tensor.name!r}", remedy="Use --inputs.")
+    if real is None:
+        return rng.uniform(-1, 1, shape).astype(numpy_dtype(tensor.dtype))
+    # Five standard deviations span the range: 1.2% of the values saturate.
+    return rng.normal(sum(real) / 2, (real[1] - real[0]) / 5, shape).astype(numpy_dtype(tensor.dtype))
 
 
-def _shape(tensor: Tensor) -> tuple[int, ...]:
+def _is_data(tensor: Tensor) -> bool:
+    """Bytes are data even where the graph does not know their scale, as before an operator that it carries unread."""
+    return tensor.dtype in ("int8", "uint8")
+
+
+def _shape(tensor: Tensor, size: int = 1) -> tuple[int, ...]:
     if tensor.shape is None:
-        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}")
-    return tuple(1 if isinstance(size, str) else size for size in tensor.shape)
+        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy="Use --inputs.")
+    return tuple((min(size, 2) if axis == 0 else size) if isinstance(own, str) else own for axis, own in enumerate(tensor.shape))
 
 
 def load_inputs(graph: Graph, paths: list[str], samples: int) -> list[dict[str, Array]]:

@@ -7,6 +7,7 @@ output. Between the cuts stand islands of nodes, one for each operator of the so
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,12 +66,17 @@ class Islands:
         return _shifted(tensor, data, self.dtypes[tensor.name], tensor.dtype)
 
 
-def cut(model: Any, names: set[str]) -> Islands:
-    """Cuts an onnx.ModelProto at the values called `names`; those that it does not have are ignored."""
-    from onnx import helper, shape_inference
+def cut(model: Any, names: set[str], described: Mapping[str, Any] | None = None) -> Islands:
+    """Cuts an onnx.ModelProto at the values called `names`; those that it does not have are ignored.
 
-    inferred = shape_inference.infer_shapes(model, data_prop=True)
-    known = {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)}
+    Args:
+        model: the model.
+        names: where to cut.
+        described: the values' ValueInfoProtos by name; by default what onnx's shape inference finds.
+    """
+    from onnx import helper
+
+    known = _inferred(model) if described is None else described
     constants = {item.name for item in model.graph.initializer}
     written = {name for node in model.graph.node for name in node.output}
     cuts = {name for name in names if (name in written or name in known) and name not in constants}
@@ -81,7 +87,7 @@ def cut(model: Any, names: set[str]) -> Islands:
     cut_model.CopyFrom(model)
     read: set[str] = set()
     for node in cut_model.graph.node:
-        read.update(name for name in node.input if name in cuts)
+        read.update(name for name in _reads(node) if name in cuts)
         for position, name in enumerate(node.output):
             if name in cuts:
                 node.output[position] = name + _COMPUTED
@@ -102,6 +108,24 @@ def cut(model: Any, names: set[str]) -> Islands:
         {name: helper.tensor_dtype_to_np_dtype(known[name].type.tensor_type.elem_type).name for name in cuts},
         frozenset(_transposed(model)),
     )
+
+
+def _inferred(model: Any) -> dict[str, Any]:
+    """Names, types and shapes of a model's values, as onnx infers them."""
+    from onnx import shape_inference
+
+    graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    return {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+
+
+def _reads(node: Any) -> Iterator[str]:
+    """The names that a node reads, those in its subgraphs included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (value.name for value in graph.output)
+            for inner in graph.node:
+                yield from _reads(inner)
 
 
 def _transposed(model: Any) -> list[str]:

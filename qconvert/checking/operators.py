@@ -15,7 +15,7 @@ from qconvert.graph import Array, Graph, Op
 from qconvert.ops import OPS
 from qconvert.plugins import format_of
 
-__all__ = ["OperatorFinding", "check_operators"]
+__all__ = ["OperatorFinding", "check_operators", "is_rounded", "worse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def check_operators(
         progress: is called with (what, done, total).
     """
     if format_of(source).name != "tflite" or format_of(result).name != "onnx":
-        raise OptionError("operators can be checked from .tflite to .onnx only")
+        raise OptionError("operators can be checked from .tflite to .onnx and from .onnx to .onnx only")
     from qconvert.formats.onnx.inspection import parse
     from qconvert.formats.tflite.probe import accepted_copy, with_all_outputs
     from qconvert.runtimes.litert import LiteRT
@@ -91,7 +91,7 @@ def _judge(
 ) -> None:
     """Judges the outputs of one operator; a tensor that the source does not have is worked out for the operators behind it."""
     missing = [name for name in op.outputs if name not in values]
-    exact = _exact(graph, op, values) if missing or (OPS[op.kind].rule in ("real", "convert") and _is_rounded(graph, op)) else None
+    exact = _exact(graph, op, values) if missing or (OPS[op.kind].rule in ("real", "convert") and is_rounded(graph, op)) else None
     for index, name in enumerate(op.outputs):
         if name in missing:
             assert exact is not None
@@ -101,10 +101,10 @@ def _judge(
             real = exact[index][0] if exact is not None else None
             output = op if index == 0 else replace(op, outputs=op.outputs[index:])
             found = classify(graph, output, values[name], back, real, kernels)
-            findings[name] = _worse(findings.get(name), op, name, found)
+            findings[name] = worse(findings.get(name), op, name, found)
 
 
-def _is_rounded(graph: Graph, op: Op) -> bool:
+def is_rounded(graph: Graph, op: Op) -> bool:
     """Whether the operator ends on a grid; concatenating integers of one quantization does not round."""
     result = graph[op.outputs[0]]
     if op.kind == "Concat" and all(graph[name].quantization == result.quantization for name in op.inputs):
@@ -119,7 +119,7 @@ def _exact(graph: Graph, op: Op, values: dict[str, Array]) -> list[tuple[Array |
     return [(found.real, found.stored) for found in evaluate_op(graph, op, inputs)]
 
 
-def _worse(old: OperatorFinding | None, op: Op, name: str, new: Finding) -> OperatorFinding:
+def worse(old: OperatorFinding | None, op: Op, name: str, new: Finding) -> OperatorFinding:
     """The two findings of one output joined: the worse verdict, the larger difference, the mean share."""
     found = OperatorFinding(
         op.source or op.kind, name, new.verdict, new.reason, new.equal, new.largest, new.predicted_rate, new.unexplained
