@@ -10,21 +10,27 @@ from collections import Counter
 from dataclasses import replace
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.passes.folding import evaluate_constant
+from qconvert.passes.folding import LARGEST, evaluate_constant
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Folds in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay."""
+    """Folds in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay.
+
+    All results together may have LARGEST bytes, or twice the size of the model's constants: many small operators make much, too.
+    """
     values: dict[str, Array] = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
     unpacked: set[str] = set()  # real numbers that a Dequantize of constants gives
     folded: set[int] = set()
+    budget = max(LARGEST, 2 * sum(data.nbytes for data in values.values()))
     for op in graph.ops:
         found = None if set(op.outputs) & set(graph.outputs) else _evaluated(graph, op, values)
-        if found is None:
+        size = sum(array.nbytes for array in found or ())
+        if found is None or size > budget:
             continue
+        budget -= size
         values.update({name: value for name, value in zip(op.outputs, found, strict=True) if name})
         folded.add(id(op))
         if op.kind == "Dequantize" or (op.kind != "Quantize" and unpacked.intersection(op.inputs)):

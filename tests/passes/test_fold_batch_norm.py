@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes.graphs import CONV, applied, constant, make, q
+from passes.graphs import CONV, applied, constant, make, outputs, q
 
 from qconvert import Graph, Op, Tensor
 from qconvert.checking.evaluate import evaluate
@@ -22,7 +22,7 @@ NORM = Op("BatchNormalization", ("a", "scale", "offset", "mean", "variance"), ("
 SHAPES = {"Conv": (4, 3, 3, 3), "ConvTranspose": (4, 3, 3, 3), "Gemm": (4, 6)}
 
 
-def network(kind: str, bias: np.ndarray[Any, Any] | None, *more: Op, outputs: str = "y", **attributes: Any) -> Graph:
+def network(kind: str, bias: np.ndarray[Any, Any] | None, *more: Op, wanted: str = "y", **attributes: Any) -> Graph:
     tensors = [constant("w", RNG.normal(0, 1, SHAPES[kind]).astype(np.float32)), *STATISTICS]
     tensors.append(Tensor("x", "float32", (2, 6) if kind == "Gemm" else (2, 3, 5, 5)))
     names = ("x", "w")
@@ -30,7 +30,7 @@ def network(kind: str, bias: np.ndarray[Any, Any] | None, *more: Op, outputs: st
         tensors.append(constant("b", bias))
         names += ("b",)
     op = Op(kind, names, ("a",), {**({} if kind == "Gemm" else CONV), **attributes})
-    return make([op, NORM, *more], tensors, "x", outputs)
+    return make([op, NORM, *more], tensors, "x", wanted)
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
@@ -43,6 +43,8 @@ def test_folded_and_equal_up_to_rounding(kind: str, bias: Any) -> None:
     x = RNG.normal(0, 1, graph["x"].shape).astype(np.float32)
     a, b = (evaluate(g, {"x": x})["y"] for g in (graph, changed))
     assert np.abs(a - b).max() < 1e-5 * np.abs(a).max()
+    (a,), (b,) = outputs(graph, {"x": x}), outputs(changed, {"x": x})
+    assert np.abs(a - b).max() < 1e-5 * np.abs(a).max()
     s, o, m, v = (np.asarray(t.data, np.float64) for t in STATISTICS)
     factor = s / np.sqrt(v + 1e-3)
     expected = (factor.reshape(-1, *[1] * (len(SHAPES[kind]) - 1)) * graph["w"].data).astype(np.float32)
@@ -52,7 +54,7 @@ def test_folded_and_equal_up_to_rounding(kind: str, bias: Any) -> None:
 
 
 def test_weights_of_two_operators_are_copied() -> None:
-    graph = network("Gemm", np.float32([[7]]), Op("Gemm", ("x", "w"), ("z",)), outputs="y z")
+    graph = network("Gemm", np.float32([[7]]), Op("Gemm", ("x", "w"), ("z",)), wanted="y z")
     changed, _ = applied(graph, "fold_batch_norm")
     assert changed["w"] == graph["w"]
     x = RNG.normal(0, 1, (2, 6)).astype(np.float32)
@@ -68,7 +70,7 @@ def stays(graph: Graph, reason: str) -> None:
 
 
 def test_what_stays_is_named() -> None:
-    stays(network("Conv", None, Op("Neg", ("a",), ("z",)), outputs="y z"), "something else reads its input")
+    stays(network("Conv", None, Op("Neg", ("a",), ("z",)), wanted="y z"), "something else reads its input")
     stays(network("Conv", None, activation="relu"), "the Conv before it has an activation")
     stays(network("Gemm", np.ones((2, 4), np.float32)), "it has other channels than the weights")
 

@@ -6,6 +6,7 @@ import numpy as np
 from passes.graphs import applied, assert_equal, constant, make, q
 
 from qconvert import Op, Tensor
+from qconvert.passes.folding import LARGEST
 
 X = Tensor("x", "float32", (2, 3))
 FEEDS = {"x": np.float32([[1, -2, 3], [4, -5, 6]])}
@@ -89,3 +90,15 @@ def test_graph_outputs_and_large_results_stay() -> None:
     graph = make(ops, tensors, "", "y z")
     changed, notes = applied(graph, "fold_constants")
     assert changed is graph and notes == ()
+
+
+def test_many_operators_cannot_make_more_than_a_budget() -> None:
+    """Each doubles what the one before it gives: 26 of them and 20 copies would make 1 GiB."""
+    ops = [Op("Concat", (f"c{i}", f"c{i}"), (f"c{i + 1}",), {"axis": 0}) for i in range(26)]
+    branches = [Op("Neg", ("c23",), (f"n{i}",)) for i in range(20)]
+    adds = [Op("Add", ("x", "c26"), ("y",)), *(Op("Add", ("x", f"n{i}"), (f"y{i}",)) for i in range(20))]
+    tensors = [constant("c0", np.float32([1])), Tensor("x", "float32", (1,))]
+    graph = make([*ops, *branches, *adds], tensors, "x", " ".join(["y", *(f"y{i}" for i in range(20))]))
+    changed, _ = applied(graph, "fold_constants")
+    assert sum(tensor.data.nbytes for tensor in changed.constants() if tensor.data is not None) <= LARGEST
+    assert {"Concat", "Neg", "Add"} == {op.kind for op in changed.ops}
