@@ -26,6 +26,8 @@ def read_matmul_nbits(r: Reading) -> None:
     packed, scales, points = r.constant(1), r.constant(2), r.constant(3)
     if packed is None or scales is None or (points is None and r.has(3)):
         raise NotCoveredError("weights that are computed at run time")
+    if (scales < 0).any():  # onnxruntime's quantizer makes such scales for symmetric weights
+        raise NotCoveredError("negative scales")
     columns, depth, block = (int(r.attribute(name, 0)) for name in ("N", "K", "block_size"))
     blocks = -(-depth // block) if block > 0 else 0
     if min(columns, depth, blocks) < 1 or packed.size != columns * blocks * block // 2 or scales.size != columns * blocks:
