@@ -107,9 +107,9 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 
 
 def _can_carry(op: Op) -> bool:
-    return (
-        "activation" in OPS[op.kind].attributes and not op["activation"] and not op.attributes.get("fixed_point") and len(op.outputs) == 1
-    )
+    """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
+    own_rounding = op.attributes.get("fixed_point") or op.attributes.get("ties", "even") != "even"
+    return "activation" in OPS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
 
 
 def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:
