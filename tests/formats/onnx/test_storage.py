@@ -1,0 +1,200 @@
+"""Constants in a file beside the model: their bytes, their places, and that both files appear or none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qconvert import Graph, Op, Tensor, load, save
+from qconvert.errors import FileAccessError, OptionError
+from qconvert.files import map_file, release_pages, whole_file
+from qconvert.formats.onnx import storage
+from qconvert.formats.onnx.container import external_files, open_model
+from qconvert.graph import Array, numpy_dtype
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+GENERATOR = np.random.default_rng(0)
+WEIGHT = GENERATOR.normal(size=(64, 48)).astype(np.float32)
+
+
+def graph(weight: np.ndarray[Any, Any] = WEIGHT) -> Graph:
+    """y = x @ weight, and a constant too small to leave the model."""
+    tensors = {
+        "x": Tensor("x", "float32", (1, 64)),
+        "weight": Tensor("weight", "float32", (64, 48), weight),
+        "bias": Tensor("bias", "float32", (48,), np.ones(48, np.float32)),
+        "m": Tensor("m", "float32", (1, 48)),
+        "y": Tensor("y", "float32", (1, 48)),
+    }
+    ops = (Op("MatMul", ("x", "weight"), ("m",)), Op("Add", ("m", "bias"), ("y",)))
+    return Graph("g", tensors, ops, ("x",), ("y",))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(item.name for item in folder.iterdir())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_external_data_give_the_same_model(transposed: bool, tmp_path: Path) -> None:
+    weight = np.ascontiguousarray(WEIGHT.T).T if transposed else WEIGHT
+    save(graph(weight), tmp_path / "inline.onnx")
+    notes = save(graph(weight), tmp_path / "model.onnx", external_data=True)
+    assert notes == ("the constants are in model.onnx.data, which belongs to the model",)
+    assert names(tmp_path) == ["inline.onnx", "model.onnx", "model.onnx.data"]
+    assert (tmp_path / "model.onnx.data").read_bytes() == WEIGHT.tobytes()
+    x = {"x": GENERATOR.normal(size=(1, 64)).astype(np.float32)}
+    expected = OnnxRuntime(tmp_path / "inline.onnx").run(x)["y"]
+    assert np.array_equal(OnnxRuntime(tmp_path / "model.onnx").run(x)["y"], expected)
+    onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
+    assert external_files(tmp_path / "model.onnx") == (tmp_path / "model.onnx.data",)
+
+
+def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> None:
+    constants: dict[str, Array] = {
+        "small": np.zeros(256, np.float32),
+        "odd": GENERATOR.integers(0, 255, 1025).astype(np.uint8),
+        "page": GENERATOR.integers(0, 255, 70_000).astype(np.uint8),
+        "next": GENERATOR.integers(0, 255, 2000).astype(np.uint8),
+    }
+    tensors = {item.name: item for item in storage.store(constants, tmp_path / "data", external=True)}
+    assert tensors["small"].raw_data == bytes(1024)
+    entries = {name: {item.key: item.value for item in tensor.external_data} for name, tensor in tensors.items()}
+    assert [int(entries[name]["offset"]) for name in ("odd", "page", "next")] == [0, 4096, 4096 + 70_016]
+    data = (tmp_path / "data").read_bytes()
+    for name in ("odd", "page", "next"):
+        start, length = int(entries[name]["offset"]), int(entries[name]["length"])
+        assert data[start : start + length] == constants[name].tobytes()
+
+
+def test_only_a_gibibyte_leaves_the_model_by_itself(tmp_path: Path) -> None:
+    one = np.broadcast_to(np.zeros(1, np.int8), (2**30,))  # no memory behind it
+    assert storage.byte_count(one) == storage.EXTERNAL_ABOVE
+    storage.store({"c": WEIGHT}, tmp_path / "data")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("dtype", "per_byte"), [("int4", 2), ("uint4", 2), ("float4e2m1", 2), ("int2", 4), ("uint2", 4)])
+@pytest.mark.parametrize("external", [False, True])
+def test_packed_constants(dtype: str, per_byte: int, external: bool, tmp_path: Path) -> None:
+    codes = GENERATOR.integers(0, 2 ** (8 // per_byte), 8191).astype(np.uint8)
+    kind = numpy_dtype(dtype)
+    table = np.arange(2 ** (8 // per_byte)) - (2 ** (8 // per_byte - 1) if dtype.startswith("int") else 0)
+    values = codes.view(kind) if dtype == "float4e2m1" else table[codes].astype(kind)
+    (tensor,) = storage.store({"c": values}, tmp_path / "data", external=external)
+    if external:
+        onnx.external_data_helper.load_external_data_for_tensor(tensor, str(tmp_path))
+    assert len(tensor.raw_data) == -(-8191 // per_byte)
+    assert np.array_equal(numpy_helper.to_array(tensor).astype(np.float32), values.astype(np.float32))
+
+
+def test_strings_and_empty_constants_stay_inline(tmp_path: Path) -> None:
+    constants = {"s": np.array(["a", "β"] * 1000, object), "e": np.zeros((0, 4), np.float32)}
+    strings, empty = storage.store(constants, tmp_path / "data", external=True)
+    assert strings.string_data[:2] == [b"a", "β".encode()]
+    assert numpy_helper.to_array(empty).shape == (0, 4)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="resident pages are read from /proc, which only Linux has")
+def test_a_mapped_constant_passes_without_staying_in_memory(tmp_path: Path) -> None:
+    size = 96 * 2**20
+    (tmp_path / "source").write_bytes(GENERATOR.bytes(size))
+    data = np.frombuffer(map_file(tmp_path / "source"), np.uint8, size - 8192, 4096).reshape(-1, 1024)
+    data.max()
+    before = resident(tmp_path / "source")
+    assert before > size * 0.9
+    storage.store({"c": data}, tmp_path / "data", external=True)
+    assert resident(tmp_path / "source") < size * 0.01
+    assert (tmp_path / "data").read_bytes() == data.tobytes()
+    release_pages(data[3:9, ::2].T)
+    assert data[5, 7] == (tmp_path / "source").read_bytes()[4096 + 5 * 1024 + 7]
+    release_pages(np.zeros(4))
+
+
+def resident(path: Path) -> int:
+    """Bytes of a mapped file that are in this process's memory."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if line.endswith(str(path)))
+    return next(int(line.split()[1]) * 1024 for line in lines[at:] if line.startswith("Rss:"))
+
+
+def test_both_files_or_none(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), whole_file(tmp_path / "model.onnx") as path:
+        path.write_bytes(b"model")
+        path.with_name("model.onnx.data").write_bytes(b"data")
+        raise RuntimeError
+    assert names(tmp_path) == []
+    (tmp_path / "model.onnx.data").write_bytes(b"mine")
+    with pytest.raises(FileAccessError, match=r"model\.onnx\.data: already exists"):
+        save(graph(), tmp_path / "model.onnx", external_data=True)
+    assert names(tmp_path) == ["model.onnx.data"]
+    assert (tmp_path / "model.onnx.data").read_bytes() == b"mine"
+    save(graph(), tmp_path / "model.onnx", external_data=True, force=True)
+    assert (tmp_path / "model.onnx.data").read_bytes() == WEIGHT.tobytes()
+
+
+def test_a_model_that_cannot_be_moved_leaves_the_data_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx.data").write_bytes(b"before")
+    with pytest.raises(FileAccessError), whole_file(tmp_path / "model.onnx", force=True) as path:
+        path.with_name("model.onnx.data").write_bytes(b"after")
+        path.with_name("model.onnx.more").write_bytes(b"more")
+        path.write_bytes(b"model")
+        (tmp_path / "model.onnx").mkdir()
+    assert names(tmp_path) == ["model.onnx", "model.onnx.data"]
+    assert (tmp_path / "model.onnx.data").read_bytes() == b"before"
+
+
+def quantized(folder: Path, data_name: str) -> Path:
+    """A small QDQ model whose weights lie in the file `data_name`."""
+    weight = numpy_helper.from_array(GENERATOR.integers(-127, 128, (64, 48)).astype(np.int8), "w")
+    scales = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in (("s", 0.05), ("t", 0.01), ("u", 0.5))]
+    zero = numpy_helper.from_array(np.array(3, np.int8), "z")
+    none = numpy_helper.from_array(np.array(0, np.int8), "n")
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xr"]),
+        helper.make_node("DequantizeLinear", ["w", "t", "n"], ["wr"]),
+        helper.make_node("MatMul", ["xr", "wr"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "u", "z"], ["mq"]),
+        helper.make_node("DequantizeLinear", ["mq", "u", "z"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name, size in (("x", 64), ("y", 48))]
+    proto = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight, *scales, zero, none])
+    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location=data_name, size_threshold=1024)
+    return path
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_command_line(form: str, tmp_path: Path) -> None:
+    source, result = quantized(tmp_path, "weights.bin"), tmp_path / "result.onnx"
+    command = [sys.executable, "-m", "qconvert.cli", "onnx2onnx", str(source), str(result), "--form", form, "--target", "generic"]
+    done = subprocess.run([*command, "--external-data"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path) == ["model.onnx", "result.onnx", "result.onnx.data", "weights.bin"]
+    assert (tmp_path / "result.onnx.data").read_bytes() == (tmp_path / "weights.bin").read_bytes()
+    written = open_model(result)
+    assert written.metadata_props["qconvert.source_data"] == '{"weights.bin": 3072}'
+    assert ("QLinearMatMul" in {node.op_type for node in written.graph}) == (form == "qoperator")
+    x = {"x": GENERATOR.normal(size=(1, 64)).astype(np.float32)}
+    runs = [next(iter(OnnxRuntime(path, optimize=False).run(x).values())) for path in (source, result)]
+    assert np.array_equal(runs[0], runs[1])
+    assert load(result)["w"].data is not None
+
+
+def test_a_result_does_not_replace_the_sources_constants(tmp_path: Path) -> None:
+    from qconvert import convert
+
+    source = quantized(tmp_path, "result.onnx.data")
+    before = (tmp_path / "result.onnx.data").read_bytes()
+    with pytest.raises(OptionError, match="constants of the source"):
+        convert(source, tmp_path / "result.onnx", force=True, external_data=True)
+    assert names(tmp_path) == ["model.onnx", "result.onnx.data"]
+    assert (tmp_path / "result.onnx.data").read_bytes() == before
