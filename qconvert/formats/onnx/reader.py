@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.builder import DTYPE_NAMES
+from qconvert.formats.onnx.builder import BIAS_SCALES, DTYPE_NAMES
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
@@ -69,7 +71,7 @@ def read_model(model: Any, name: str) -> Graph:
         outputs=tuple(outputs),
         metadata=_metadata(model),
     )
-    found, _ = absorb_quantization.run(found.evolve(ops=draft.ops), None)
+    found, _ = absorb_quantization.run(_with_bias_scales(found.evolve(ops=draft.ops)), None)
     found.validate()
     return found
 
@@ -136,7 +138,30 @@ def _output_name(value: Any, draft: Draft) -> str:
 
 
 def _no_tensor(value: Any, side: str) -> UnsupportedError:
-    return UnsupportedError(f"it is {value.type}, not a tensor of a covered type", where=f"{side} {value.name!r}")
+    reason = "its type is neither stated nor inferred" if value.type is None else f"it is {value.type}, not a tensor of a covered type"
+    return UnsupportedError(reason, where=f"{side} {value.name!r}")
+
+
+def _with_bias_scales(graph: Graph) -> Graph:
+    """Biases with the scales that their source stated, kept in the metadata where QOperator implies others by a last bit."""
+    text = graph.metadata.get(BIAS_SCALES)
+    if text is None:
+        return graph
+    changed = []
+    for name, scales in _parsed_scales(text).items():
+        tensor = graph.tensors.get(name)
+        q = None if tensor is None or tensor.dtype != "int32" else tensor.quantization
+        if tensor is not None and q is not None and q.scale.shape == scales.shape and np.allclose(scales, q.scale, rtol=1e-6, atol=0):
+            changed.append(replace(tensor, quantization=replace(q, scale=scales)))
+    metadata = {key: value for key, value in graph.metadata.items() if key != BIAS_SCALES}
+    return graph.evolve(tensors=changed, metadata=metadata)
+
+
+def _parsed_scales(text: str) -> dict[str, Array]:
+    try:
+        return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidModelError(f"the metadata entry {BIAS_SCALES} is no map of names to numbers") from error
 
 
 def _metadata(model: Any) -> dict[str, str]:

@@ -21,7 +21,9 @@ def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     if _since(node.op_type, version) == _since(node.op_type, b.opset):
         return [node]
     # onnx 1.23 keeps the axis of Hardmax, which had another meaning before, and the batch axis of Scan, which there is no more
-    if (node.op_type == "Hardmax" and version < 13) or (node.op_type == "Scan" and version < 9):
+    # nor does it say that Dropout's mask was something else in onnxruntime before opset 12
+    masked = node.op_type == "Dropout" and version < 12 and len(node.output) > 1
+    if masked or (node.op_type == "Hardmax" and version < 13) or (node.op_type == "Scan" and version < 9):
         raise b.unsupported(op, f"the meaning that {node.op_type} had in opset {version}, in opset {b.opset}")
     from onnx import helper, version_converter
 

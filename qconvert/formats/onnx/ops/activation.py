@@ -41,7 +41,7 @@ def write_clip(op: Op, b: Builder) -> None:
 
 def write_parametric(op: Op, b: Builder) -> None:
     """An activation with numbers as attributes."""
-    attributes = {name: float(op[name]) for name in _PARAMETERS[op.kind]}
+    attributes: dict[str, Any] = {name: float(op[name]) for name in _PARAMETERS[op.kind]}
     b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
@@ -154,7 +154,8 @@ def _read_stored_clip(r: Reading, tensor: Tensor, q: Quantization, limits: list[
 
 def read_parametric(r: Reading) -> None:
     """An activation with numbers as attributes."""
-    r.emit(r.op_type, **{name: float(r.attribute(name, default)) for name, default in _PARAMETERS[r.op_type].items()})
+    attributes: dict[str, Any] = {name: float(r.attribute(name, default)) for name, default in _PARAMETERS[r.op_type].items()}
+    r.emit(r.op_type, **attributes)
 
 
 def read_gelu(r: Reading) -> None:

@@ -152,14 +152,14 @@ def read_variadic(r: Reading) -> None:
 
 
 def read_mean(r: Reading) -> None:
-    """Mean: the sum divided by the number of inputs, as onnxruntime computes it."""
+    """Mean: the sum times the reciprocal of the number of inputs, as onnxruntime computes it."""
     if len(r.inputs) == 1:
         _chain(r, "Add", r.outputs[0])
         return
     dtype = r.tensor(0).dtype
-    count = r.const(np.array(len(r.inputs), numpy_dtype(dtype)), "count")
+    share = r.const(np.array(1 / len(r.inputs), numpy_dtype(dtype)), "share")
     total = _chain(r, "Add", r.intermediate("sum", dtype))
-    r.emit("Div", [total, count], dtype=dtype)
+    r.emit("Mul", [total, share], dtype=dtype)
 
 
 def _chain(r: Reading, kind: str, output: str) -> str:

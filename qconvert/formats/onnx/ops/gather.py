@@ -91,16 +91,19 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
 
 
 def write_topk(op: Op, b: Builder) -> None:
-    """TopK of stored values, through int32 for the types that onnxruntime's kernel lacks; order survives a positive scale."""
+    """TopK of stored values, or, for small integers, which onnxruntime's kernel lacks, of real ones, or of int32."""
     tensor = b.tensor(op.inputs[0])
     attributes: dict[str, Any] = {"axis": int(op["axis"]), "largest": int(op["largest"]), "sorted": int(op["sorted"])}
-    k = b.stored(op.inputs[1])
-    if tensor.dtype in ("float32", "int32", "int64"):
+    k, name = b.stored(op.inputs[1]), op.outputs[0]
+    if tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
         b.node("TopK", [b.stored(tensor.name), k], op.outputs, **attributes)
-        return
-    wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
-    values = b.node("TopK", [wide, k], [b.name(f"{op.outputs[0]}/int32"), op.outputs[1]], **attributes)
-    b.node("Cast", values[:1], op.outputs[:1], to=ELEMENT_TYPES[tensor.dtype])
+    elif tensor.quantization is not None:
+        values = b.node("TopK", [b.real(tensor.name), k], [b.name(f"{name}/real_result"), op.outputs[1]], **attributes)
+        b.finish(op, values[0])
+    else:
+        wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        values = b.node("TopK", [wide, k], [b.name(f"{name}/int32"), op.outputs[1]], **attributes)
+        b.node("Cast", values[:1], [name], to=ELEMENT_TYPES[tensor.dtype])
 
 
 def write_one_hot(op: Op, b: Builder) -> None:
