@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from onnx_networks import DYNAMIC, NETWORKS, Network, build
 
-__all__ = ["CASES", "dynamic", "operators", "quantized", "random_inputs", "run", "weight_only"]
+__all__ = ["CASES", "WIDE", "dynamic", "operators", "quantized", "random_inputs", "run", "weight_only"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Case = Callable[[], bytes]
@@ -37,6 +37,8 @@ _INPUTS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "tensor(bool)": lambda rng, shape: rng.integers(0, 2, shape).astype(np.bool_),
     "tensor(int32)": lambda rng, shape: rng.integers(0, 2, shape).astype(np.int32),
     "tensor(int64)": lambda rng, shape: rng.integers(0, 2, shape).astype(np.int64),
+    "tensor(int16)": lambda rng, shape: rng.integers(-(2**15), 2**15, shape).astype(np.int16),
+    "tensor(uint16)": lambda rng, shape: rng.integers(0, 2**16, shape).astype(np.uint16),
     "tensor(int8)": lambda rng, shape: rng.integers(-128, 128, shape).astype(np.int8),
     "tensor(uint8)": lambda rng, shape: rng.integers(0, 256, shape).astype(np.uint8),
 }
@@ -186,13 +188,13 @@ def weight_only(quant_format: str = "QOperator", symmetric: bool = True, bits: i
 
 
 def _static_cases() -> dict[str, Case]:
-    """Every network in S8S8, U8S8 and U8U8, QDQ and QOperator; per channel where an operator has weights for it."""
+    """Every network in S8S8, U8S8 and U8U8, QDQ and QOperator; per channel, int8, where an operator has weights for it."""
     cases: dict[str, Case] = {}
     for kind, network in NETWORKS.items():
         # onnxruntime refuses the QLinearMatMul with a vector of scales that its own quantizer makes for a vector of weights.
         channels = kind != "matmul_vector" and any(word in network.nodes for word in ("Conv", "Gemm", "MatMul (x, w", "Normalization"))
         for types in ("S8S8", "U8S8", "U8U8"):
-            for per_channel in (False, True)[: 1 + channels]:
+            for per_channel in (False, True)[: 1 + (channels and types != "U8U8")]:
                 for form in ("QDQ", "QOperator"):
                     name = f"{kind}-{types}{'-pc' * per_channel}-{form.lower()}"
                     activation, weight = _ACTIVATIONS[types[:2]], _WEIGHTS[types[2:]]
