@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qconvert.checking.api import CheckReport, check
+    from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.differences import diff
     from qconvert.errors import QConvertError
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "qconvert.checking.api": ("CheckReport", "check"),
+    "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
     "qconvert.differences": ("diff",),
     "qconvert.errors": ("QConvertError",),
@@ -34,6 +36,7 @@ __all__ = [
     "Pass",
     "QConvertError",
     "Quantization",
+    "RoundtripReport",
     "Signature",
     "Target",
     "Tensor",
@@ -42,6 +45,7 @@ __all__ = [
     "diff",
     "hookimpl",
     "load",
+    "roundtrip",
     "save",
 ]
 

@@ -162,6 +162,33 @@ def check_command(
         raise typer.Exit(1)
 
 
+@app.command("roundtrip")
+def roundtrip_command(
+    model: Source,
+    via: Annotated[str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.")],
+    times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
+    target: Annotated[str, typer.Option("--target", help="What the files on the way are for; by default what changes least.")] = "",
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many random inputs.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
+    keep: Annotated[Path | None, typer.Option("--keep", help="A folder for the files; they are deleted without.")] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost."""
+    from qconvert import roundtrip
+    from qconvert.reports import print_roundtrip, progress, roundtrip_document
+
+    with progress(quiet or json) as step:
+        report = roundtrip(model, via, times=times, target=target, keep=keep, samples=samples, seed=seed, progress=step)
+    if json:
+        typer.echo(json_module.dumps(roundtrip_document(report), indent=2))
+    elif not quiet:
+        print_roundtrip(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
 @app.command("inspect")
 def inspect_command(file: Source, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the tensors with scale and zero point, the operators with counts, and the size of a model."""

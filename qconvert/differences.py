@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
 from qconvert.ops import OPS, REQUIRED
 
-__all__ = ["diff", "equal"]
+__all__ = ["diff", "equal", "paired"]
 
 
 def equal(a: Graph, b: Graph, *, exact: bool = False) -> bool:
@@ -51,6 +51,11 @@ def diff(a: Graph, b: Graph, *, exact: bool = False) -> list[str]:
         what = f"tensor {old!r}" if old == new else f"tensor {old!r} ({new!r})"
         lines += [f"{what}: {text}" for text in _tensor(a[old], b[new])]
     return lines + list(_exactly(a, b, pairing)) if exact else lines
+
+
+def paired(a: Graph, b: Graph) -> dict[str, str]:
+    """The tensors that diff() compares: name in `a` -> name in `b`."""
+    return _Pairing(a, b).renamed
 
 
 class _Pairing:

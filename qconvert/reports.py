@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from qconvert.checking.api import CheckReport
+    from qconvert.checking.roundtrips import RoundtripReport
     from qconvert.conversion import ConversionReport
 
 __all__ = [
-    "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document", "plugins_document", "print_check",
-    "print_conversion", "print_formats", "print_inspection", "print_passes", "print_plugins", "progress",
+    "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document", "plugins_document",
+    "print_check", "print_conversion", "print_formats", "print_inspection", "print_passes", "print_plugins", "print_roundtrip",
+    "progress", "roundtrip_document",
 ]  # fmt: skip
 
 
@@ -112,6 +114,32 @@ def print_check(report: CheckReport) -> None:
     for text in report.problems:
         _print(f"problem: {text}")
     _print("passed" if report.passed else "failed")
+
+
+def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:
+    """A RoundtripReport as plain data."""
+    return {**asdict(report), "passed": report.passed}
+
+
+def print_roundtrip(report: RoundtripReport) -> None:
+    """A row for each conversion, what was lost or rounded otherwise, and the verdict."""
+    table = _table("conversion", "graph", ">constants equal", ">scales equal", ">outputs equal", ">largest")
+    form = report.form
+    for leg in report.legs:
+        graph = f"{len(leg.differences)} differences" if leg.differences else "equal"
+        counts = (f"{leg.kept.constants_equal} of {leg.kept.constants}", f"{leg.kept.scales_equal} of {leg.kept.scales}")
+        worst = max(leg.outputs, key=lambda item: item.largest, default=None)
+        shown = ("not run", "") if worst is None else (_share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
+        table.add_row(f"{form} -> {leg.form}", graph, *counts, *shown)
+        form = leg.form
+    _print(table)
+    notes = [f"{leg.form}: {text}" for leg in report.legs for text in (*(f"{n}: {what}" for n, what in leg.changes), *leg.notes)]
+    notes += [f"{leg.form}: {leg.arithmetic}" + (f"; {leg.explained}" if leg.explained else "") for leg in report.legs if leg.arithmetic]
+    problems = [f"problem: {leg.form}: {text}" for leg in report.legs for text in leg.problems]
+    _print("\n".join((*dict.fromkeys(notes), *problems)))
+    kept = report.legs[-1].kept
+    whole = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
+    _print(f"passed: {whole} are the same after {len(report.legs)} conversions" if report.passed else "failed: see the problems above")
 
 
 @contextmanager

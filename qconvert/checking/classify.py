@@ -61,7 +61,7 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
     """
     if kernels == "onnxruntime":
         reach = kernel_reach(graph, op, exact, "default")[1]
-        return reach, reach, False
+        return reach, reach, op.kind == "Softmax" and bool((reach > 0.1).any())
     size = np.abs(exact)
     fine = np.maximum(_LEAST, size * _FLOAT32)
     wide = graph[op.outputs[0]].dtype == "int16"
@@ -82,6 +82,10 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
         return np.full(exact.shape, 0.02 + 255 * coordinate), 10 * fine, True
     if op.kind == "AveragePool":
         return fine, 10 * fine, False
+    if op.kind == "Softmax":  # onnxruntime multiplies by the whole part of 1 / scale (qlinear_softmax.cc)
+        result = graph[op.outputs[0]].quantization
+        lost = 0.0 if result is None else 1 - np.floor(1 / float(result.scale[0])) * float(result.scale[0])
+        return np.full(exact.shape, 0.03), 0.01 + size * lost, False
     # Tables of 256 floats and 16-bit chains.
     return np.full(exact.shape, 0.03), np.full(exact.shape, 0.01), False
 
@@ -139,7 +143,8 @@ def classify(graph: Graph, op: Op, source: Array, result: Array, exact: Array | 
     if not differing.any():
         return Finding("equal", "", equal, largest, predicted, 0)
     ties = np.abs(np.abs(steps - np.floor(steps)) - 0.5)[differing] <= _TIE
-    reason = "rounding tie" if ties.all() else "order of requantization" if not coarse else "coarse arithmetic of the source's kernel"
+    whose = "onnxruntime's" if kernels == "onnxruntime" else "the source's"
+    reason = "rounding tie" if ties.all() else "order of requantization" if not coarse else f"coarse arithmetic of {whose} kernel"
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 
 

@@ -1,0 +1,266 @@
+"""roundtrip(): a model is converted to a format and back, and after each conversion compared with what it was."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qconvert.checking.api import CheckReport, OutputComparison, check
+from qconvert.conversion import load, normalize, save
+from qconvert.differences import diff, paired
+from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.graph import Graph, equal_data
+from qconvert.plugins import Format, format_named, format_of, target_named
+
+__all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
+
+Progress = Callable[[str, int, int], None]
+
+#: What onnxruntime, without optimizations, computes a quantized operator in.
+_ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
+_RUNNABLE = ("tflite", "onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Counts of what two graphs have in common.
+
+    Attributes:
+        constants, constants_equal: constants of the first graph, and those that the second has with the same bits and type.
+        integers: elements of the quantized ones among them.
+        scales, scales_equal: quantized tensors, and those with the same scales, zero points and axis.
+    """
+
+    constants: int
+    constants_equal: int
+    integers: int
+    scales: int
+    scales_equal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One conversion of a round trip.
+
+    Attributes:
+        form: what was written, such as "onnx:qoperator".
+        file: the file's name.
+        changes: pass and what it changed, of the passes that fit the graph to the format.
+        notes: what the writer says of the form that it chose.
+        differences: what qconvert.diff finds between the graph first written and the one read back.
+        kept: counts of what is equal between the two.
+        outputs: the model's outputs beside the file's, in their runtimes.
+        arithmetic: why the outputs may differ by a rounding, or were not compared; "" where they must be equal.
+        explained: differing operators by kind and reason, if the outputs differ.
+        problems: in sentences, what was lost.
+    """
+
+    form: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    differences: tuple[str, ...]
+    kept: Kept
+    outputs: tuple[OutputComparison, ...]
+    arithmetic: str
+    explained: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundtripReport:
+    """All conversions of a round trip, in order; it passed if none has a problem."""
+
+    source: str
+    form: str
+    via: str
+    legs: tuple[Leg, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not any(leg.problems for leg in self.legs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A format, the ONNX form or "", and the target that fits a graph to it with the fewest changes, or the one asked for."""
+
+    format: Format
+    form: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.format.name}:{self.form}" if self.form else self.format.name
+
+
+def roundtrip(
+    model: str | Path,
+    via: str = "onnx:qoperator",
+    *,
+    times: int = 1,
+    target: str = "",
+    keep: str | Path | None = None,
+    samples: int = 3,
+    seed: int = 0,
+    progress: Progress = lambda what, done, total: None,
+) -> RoundtripReport:
+    """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
+
+    Where the model's own format cannot be written, each file is only read back. Outputs come from random inputs, with onnxruntime's
+    optimizations disabled. They must be equal; where the model and the file compute otherwise (QDQ and QOperator, LiteRT and
+    onnxruntime), they may differ by 1 LSB (of a float output: 1/255 of its range), or by what roundings of single operators, each
+    explained and of at most 1 LSB, add up to.
+
+    Args:
+        model: the file.
+        via: a format that can be written and read, and for onnx a form: "onnx:qdq", "onnx:qoperator", "qgraph".
+        times: how often there and back.
+        target: what the files on the way are for; by default the target that changes least.
+        keep: a folder for the files; they are deleted without.
+        samples: how many random inputs.
+        seed: of the random inputs.
+        progress: is called with (what, done, total).
+
+    Raises:
+        QConvertError: a file cannot be read, a format cannot hold the graph, or a file to keep exists.
+    """
+    model = Path(model)
+    if times < 1:
+        raise OptionError("a round trip is made at least once")
+    source = format_of(model)
+    there = _form(via, target)
+    own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
+    stations = [there, own] if source.write is not None else [there]
+    graph = load(model)
+    reference: Graph | None = None
+    legs: list[Leg] = []
+    with _folder(keep) as folder:
+        for number in range(times * len(stations)):
+            station = stations[number % len(stations)]
+            graph, changes = normalize(graph, target_named(station.target) if station.target else None)
+            reference = graph if reference is None else reference
+            form = f".{station.form}" if station.form else ""
+            path = folder / f"{model.stem}.{number + 1}{form}{station.format.suffixes[0]}"
+            options: dict[str, Any] = {"form": station.form} if station.form else {}
+            notes = save(graph, path, station.format.name, **options)
+            graph = load(path, station.format.name)
+            legs.append(_leg(model, path, own, station, changes, notes, reference, graph, samples, seed))
+            progress("conversions", number + 1, times * len(stations))
+    return RoundtripReport(str(model), str(own), str(there), tuple(legs))
+
+
+def _form(via: str, target: str) -> _Form:
+    """The format, form and target that `via` and `target` name."""
+    name, _, form = via.partition(":")
+    found = format_named(name)
+    if found.read is None or found.write is None:
+        raise OptionError(f"the format {name} cannot be {'written' if found.write is None else 'read'}")
+    if form and name != "onnx":
+        raise OptionError(f"the format {name} has no forms, so not {form!r} either")
+    chosen = target or found.own_target or found.default_target
+    if target and target_named(target).format != name:
+        raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}")
+    return _Form(found, form or ("qdq" if name == "onnx" else ""), chosen)
+
+
+def _own_form(path: Path) -> str:
+    """The form of an ONNX file: QOperator if it has one node of that form."""
+    from qconvert.formats.onnx.inspection import parse
+
+    model = parse(path)
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    return "qoperator" if any(node.op_type.startswith(("QLinear", "QGemm")) for node in nodes) else "qdq"
+
+
+@contextmanager
+def _folder(keep: str | Path | None) -> Iterator[Path]:
+    """The folder for the files: the user's, or one that is removed."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="qconvert-") as name:
+            yield Path(name)
+        return
+    try:
+        Path(keep).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileAccessError(f"is no usable folder: {error.strerror}", file=str(keep)) from error
+    yield Path(keep)
+
+
+def _leg(
+    model: Path,
+    path: Path,
+    own: _Form,
+    station: _Form,
+    changes: tuple[tuple[str, str], ...],
+    notes: tuple[str, ...],
+    reference: Graph,
+    graph: Graph,
+    samples: int,
+    seed: int,
+) -> Leg:
+    """Compares the graph read from `path` with the reference, and the outputs of `path` with the model's."""
+    differences = tuple(diff(reference, graph))
+    kept = _kept(reference, graph)
+    problems = []
+    if differences:
+        problems.append(f"the graph differs in {len(differences)} places, the first: {differences[0]}")
+    if kept.constants_equal < kept.constants:
+        problems.append(f"{kept.constants - kept.constants_equal} of {kept.constants} constants differ")
+    if kept.scales_equal < kept.scales:
+        problems.append(f"{kept.scales - kept.scales_equal} of {kept.scales} quantized tensors have other scales or zero points")
+    unrunnable = [form.format.name for form in (own, station) if form.format.name not in _RUNNABLE]
+    if unrunnable:
+        arithmetic = f"no runtime runs {unrunnable[0]} files"
+        return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
+    arithmetic = "" if str(own) == str(station) else f"{_computes(own)} beside {_computes(station)}"
+    outputs, explained, wrong = _outputs(model, path, arithmetic, samples, seed)
+    return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, (*problems, *wrong))
+
+
+def _computes(form: _Form) -> str:
+    return _ARITHMETIC.get(str(form), "LiteRT's kernels")
+
+
+def _kept(a: Graph, b: Graph) -> Kept:
+    """Counts over the tensors of `a` and their partners in `b`."""
+    names = paired(a, b)
+    constants = list(a.constants())
+    quantized = [tensor for tensor in a.tensors.values() if tensor.quantization is not None]
+    partners = {tensor.name: b.tensors.get(names.get(tensor.name, "")) for tensor in (*constants, *quantized)}
+    same = [t for t in constants if (other := partners[t.name]) is not None and t.dtype == other.dtype and equal_data(t.data, other.data)]
+    scaled = [t for t in quantized if (other := partners[t.name]) is not None and t.quantization == other.quantization]
+    integers = sum(tensor.data.size for tensor in quantized if tensor.data is not None)
+    return Kept(len(constants), len(same), integers, len(quantized), len(scaled))
+
+
+def _outputs(model: Path, path: Path, arithmetic: str, samples: int, seed: int) -> tuple[tuple[OutputComparison, ...], str, list[str]]:
+    """The outputs compared, the operators that explain a difference, and problems."""
+    report = check(model, path, samples=samples, seed=seed, optimize=False)
+    differing = [item for item in report.outputs if item.equal < 1]
+    if not differing:
+        return report.outputs, "", []
+    largest = max(item.largest * (1 if item.unit == "LSB" else 255) for item in differing)
+    said = f"{len(differing)} of {len(report.outputs)} outputs differ, by up to {largest:.3g} LSB"
+    try:
+        found = check(model, path, samples=samples, seed=seed, optimize=False, per_op=True)
+    except QConvertError as error:
+        return report.outputs, "", [f"{said}; the operators cannot be compared: {error}"]
+    explained = _explained(found)
+    if not arithmetic:
+        return report.outputs, explained, [f"{said}, although both files compute alike ({explained or 'no operator does by itself'})"]
+    unexplained = [text for text in found.problems if largest > 1 or "integers of" in text or "off by" in text]
+    steps = max((op.largest for op in found.operators if op.verdict == "one rounding"), default=0)
+    if largest > 1 and (not explained or steps > 1):
+        unexplained.append("roundings of single operators do not explain it")
+    return report.outputs, explained, [f"{said}: {text}" for text in unexplained]
+
+
+def _explained(report: CheckReport) -> str:
+    """The operators that differ by themselves, by class."""
+    counts = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators if op.equal < 1)
+    return ", ".join(f"{count} operators: {name}" for name, count in counts.most_common())
