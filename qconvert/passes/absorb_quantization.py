@@ -34,7 +34,7 @@ _BIAS_TOLERANCE = 1e-6
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Absorbs what can be absorbed exactly; the note counts the operators that became quantized."""
-    if not any(op.kind in ("Quantize", "Dequantize") for op in graph.ops):
+    if not any(op.kind in ("Quantize", "Dequantize", "Relu", "Clip") for op in graph.ops):
         return graph, ()
     graph = _merge_equal(_quantize_constants(_without_identities(graph)))
     absorber = _Absorber(graph)
@@ -164,8 +164,8 @@ class _Absorber:
         inputs = list(op.inputs)
         for index, name in zip(data, names, strict=True):
             inputs[index] = name
-        if filler:
-            inputs[2] = filler
+        if op.kind == "Pad":
+            inputs[2:] = [filler] if filler else []
         if first.data is not None and len(outputs) == 1 and self._move_constant(op, first, grids[0], inputs):
             return True
         written = [self._integers(name, first.dtype, grid) for name, grid in zip(outputs, grids, strict=True) if grid is not None]
@@ -219,6 +219,8 @@ class _Absorber:
         steps = np.float32(stored[0].astype(np.float32) - np.float32(grid.zero_point[0])) * grid.scale[0]
         if steps != np.float32(real):
             return None
+        if stored[0] == grid.zero_point[0]:
+            return ""
         return self._constant(f"{op.outputs[0]}/padding", data, stored.reshape(()))
 
     def _constant(self, wanted: str, like: Tensor, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:

@@ -20,6 +20,9 @@ from qconvert.ops import ACTIVATIONS
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
 
+#: Key in metadata_props: scales of biases as the source states them, where QOperator implies others by a last bit.
+BIAS_SCALES = "qconvert.bias_scales"
+
 DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 #: The opset from which QuantizeLinear and DequantizeLinear take a type (ONNX operator changelog).
@@ -39,6 +42,7 @@ class Builder:
         nodes: NodeProtos in order.
         initializers: constants by name.
         domains: versions of other domains that nodes need.
+        stated_scales: scales of biases, where the operator's form has no place for them and implies others.
         hidden_reads: for the position of a node in `nodes`, the outer values that its subgraphs read.
     """
 
@@ -52,6 +56,7 @@ class Builder:
         self.initializers: dict[str, Array] = {}
         self.domains: dict[str, int] = {}
         self.hidden_reads: dict[int, list[str]] = {}
+        self.stated_scales: dict[str, list[float]] = {}
         self.source = ""
         self._real: dict[str, str] = {}
         self._node_names: set[str] = set()

@@ -64,10 +64,13 @@ class Reading:
     # attributes
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The attribute `name`: a number, text, a tuple of them, an array for a tensor; `default` if the node lacks it."""
+        """The attribute `name`: a number, text, a tuple of them, an array for a tensor; `default` if the node lacks it.
+
+        Numbers are float32 in a file, and so is the default.
+        """
         found = self._node.attributes.get(name)
         if found is None:
-            return default
+            return float(np.float32(default)) if isinstance(default, float) else default
         if found.is_ref():
             raise self.invalid(f"attribute {name!r} refers to a function's attribute outside a function")
         value = found.value
@@ -80,7 +83,7 @@ class Reading:
     def require_only(self, **defaults: Any) -> None:
         """Raises NotCoveredError if one of the attributes has another value than the one given here, which is its only covered one."""
         for name, default in defaults.items():
-            if self.attribute(name, default) != default:
+            if self.attribute(name, default) != (float(np.float32(default)) if isinstance(default, float) else default):
                 raise NotCoveredError(f"{name} {self.attribute(name)}")
 
     # tensors
@@ -105,6 +108,12 @@ class Reading:
     def tensor(self, index: int = 0) -> Tensor:
         """The canonical tensor of input `index`."""
         return self._draft.tensors[self.input(index)]
+
+    def assume(self, index: int, dtype: str) -> None:
+        """Says what type input `index` has, if neither the file nor its shape inference does."""
+        tensor = self.tensor(index)
+        if tensor.dtype == "unknown":
+            self._draft.tensors[tensor.name] = replace(tensor, dtype=dtype)
 
     def lookup(self, name: str) -> Tensor:
         """The canonical tensor called `name`."""
@@ -322,9 +331,9 @@ class Reading:
         Plain integers get their label back through the movements that led to them, up to a constant or an input of the graph. `dtype` is
         what the label says of the type, for a tensor whose type nothing else says.
         """
+        if dtype:
+            self.assume(index, dtype)
         tensor = self.tensor(index)
-        if tensor.dtype == "unknown" and dtype:
-            tensor = self._draft.tensors[tensor.name] = replace(tensor, dtype=dtype)
         if "int" not in tensor.dtype and not tensor.dtype.startswith("float8") and tensor.dtype != "float4e2m1":
             raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not a quantized type")
         self._require_fit(tensor, quantization)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.formats.onnx.builder import BIAS_SCALES, ELEMENT_TYPES, QDQ_OPSETS, Builder
 from qconvert.formats.onnx.storage import inline, store
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.ops import OPS
@@ -32,7 +32,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         path: the file; it is overwritten.
         options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
             constants go to `path`.data even if they are less than 1 GiB), "form" ("qdq", the default, or "qoperator", where what has no
-            such form stays between DequantizeLinear and QuantizeLinear).
+            such form stays in that of QDQ).
 
     Raises:
         OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.
@@ -46,10 +46,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
-    notes = [
-        f"{count} {kind} {'stays' if count == 1 else 'stay'} between DequantizeLinear and QuantizeLinear: {reason}"
-        for (kind, reason), count in sorted(kept.items())
-    ]
+    notes = [f"{count} {kind} {'stays' if count == 1 else 'stay'} in QDQ form: {reason}" for (kind, reason), count in sorted(kept.items())]
     if data_file.exists():
         notes.append(f"the constants are in {data_file.name}, which belongs to the model")
     return tuple(notes)
@@ -104,6 +101,8 @@ def build(
     if graph.signatures:
         found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
         properties["source.signatures"] = json.dumps(found)
+    if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
+        properties[BIAS_SCALES] = json.dumps(stated)
     helper.set_model_props(model, properties)
     return model
 

@@ -32,6 +32,7 @@ def read_quantize_linear(r: Reading) -> None:
     if r.tensor(0).dtype == "int32":
         raise NotCoveredError("integers to quantize")
     r.require_only(saturate=1, precision=0)
+    r.assume(0, r.tensor(1).dtype)
     r.emit("Quantize", [r.input(0)], dtype=dtype, quantization=_stated(r))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,16 @@ _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": 
 
 
 def moved(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: Any) -> None:
-    """A node that moves the stored values of input 0, through int32 where onnxruntime has no kernel for the type."""
+    """A node that moves the stored values of input 0; where onnxruntime has no kernel for the type, real ones, or those of int32."""
     tensor = b.tensor(op.inputs[0])
     if tensor.dtype not in _NO_KERNEL.get(kind, ()):
         b.node(kind, [b.stored(tensor.name), *parameters], op.outputs, **attributes)
-        return
-    wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
-    result = b.node(kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
-    b.node("Cast", result, op.outputs, to=ELEMENT_TYPES[tensor.dtype])
+    elif tensor.quantization is not None:
+        b.finish(op, b.node(kind, [b.real(tensor.name), *parameters], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    else:
+        wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        result = b.node(kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
+        b.node("Cast", result, op.outputs, to=ELEMENT_TYPES[tensor.dtype])
 
 
 def read_same_form(r: Reading) -> None:
@@ -127,7 +130,9 @@ def write_unpack(op: Op, b: Builder) -> None:
     """Unpack: parts of size 1, each without the axis."""
     axes = b.const(np.array([op["axis"]], np.int64), f"{op.outputs[0]}/axes")
     sizes = b.const(np.ones(len(op.outputs), np.int64), f"{op.outputs[0]}/sizes")
-    for part, output in zip(_split(op, b, sizes), op.outputs, strict=True):
+    parts = [b.name(f"{name}/part") for name in op.outputs]
+    _split(op, b, sizes, parts)
+    for part, output in zip(parts, op.outputs, strict=True):
         b.node("Squeeze", [part, axes], [output])
 
 
@@ -150,20 +155,25 @@ def read_split(r: Reading) -> None:
 
 def write_split(op: Op, b: Builder) -> None:
     """Split."""
-    _split(op, b, b.stored(op.inputs[1]), op.outputs)
+    _split(op, b, b.stored(op.inputs[1]), list(op.outputs))
 
 
-def _split(op: Op, b: Builder, sizes: str, outputs: tuple[str, ...] | None = None) -> list[str]:
-    """A Split of stored values: onnxruntime has it for 8-bit types from 1.13, for int16 not at all."""
-    tensor = b.tensor(op.inputs[0])
-    count: tuple[str, ...] | int = outputs if outputs is not None else len(op.outputs)
+def _split(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
+    """A Split of stored values: onnxruntime has it for 8-bit types from 1.13, for int16 not at all (see moved())."""
+    tensor, axis = b.tensor(op.inputs[0]), int(op["axis"])
     if tensor.dtype not in ("int16", "uint16"):
-        return b.node("Split", [b.stored(tensor.name), sizes], count, hint=f"{tensor.name}/part", axis=int(op["axis"]))
-    wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
-    parts = b.node("Split", [wide, sizes], len(op.outputs), hint=f"{tensor.name}/part", axis=int(op["axis"]))
-    names: list[str | None] = list(outputs) if outputs is not None else [None] * len(parts)
-    casts = (b.node("Cast", [p], 1 if n is None else [n], to=ELEMENT_TYPES[tensor.dtype]) for p, n in zip(parts, names, strict=True))
-    return [found[0] for found in casts]
+        b.node("Split", [b.stored(tensor.name), sizes], outputs, axis=axis)
+        return
+    is_real = tensor.quantization is not None
+    value = b.real(tensor.name)
+    if not is_real:
+        value = b.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+    parts = b.node("Split", [value, sizes], len(outputs), hint=f"{tensor.name}/part", axis=axis)
+    for part, output in zip(parts, outputs, strict=True):
+        if is_real:
+            b.quantize(part, replace(tensor, name=output), output)
+        else:
+            b.node("Cast", [part], [output], to=ELEMENT_TYPES[tensor.dtype])
 
 
 def read_slice(r: Reading) -> None:
@@ -208,10 +218,12 @@ def _amounts(r: Reading) -> str:
 
 
 def _stored_filler(r: Reading, filler: str, dtype: str, quantization: Quantization) -> str:
-    """The padding of stored integers, with their label: ONNX pads them with the integer 0, which is seldom real zero."""
+    """The padding of stored integers, with their label; "" for real zero. ONNX's own is the integer 0, which is seldom real zero."""
     value = np.array(0) if not filler else r.constant(2)
     if value is None or value.size != 1:
         raise NotCoveredError("a padding value that is computed at run time")
+    if quantization.is_per_tensor and int(value.reshape(())) == quantization.zero_point[0]:
+        return ""
     return r.const(value.reshape(()).astype(dtype), "padding", quantization)
 
 
@@ -224,20 +236,18 @@ def write_pad(op: Op, b: Builder) -> None:
     if op["mode"] != "constant":
         moved(op, b, "Pad", [b.stored(op.inputs[1])], mode=op["mode"])
         return
-    wide = tensor.dtype in _NO_KERNEL["Pad"]
-    value = op.inputs[2] if len(op.inputs) > 2 else ""
+    wide, value = tensor.dtype in _NO_KERNEL["Pad"], op.inputs[2] if len(op.inputs) > 2 else ""
+    filler: list[str] = []
     if value:
-        filler = b.stored(value)
+        is_real = wide and tensor.quantization is not None
+        filler = [b.real(value) if is_real else b.stored(value)]
         if b.tensor(value).rank != 0:
-            filler = b.node("Reshape", [filler, b.const(np.array([], np.int64), f"{tensor.name}/scalar")])[0]
-        filler = b.node("Cast", [filler], to=ELEMENT_TYPES["int32"])[0] if wide else filler
-    elif tensor.quantization is None:
-        moved(op, b, "Pad", [b.stored(op.inputs[1])], mode="constant")
-        return
-    else:
-        zero = int(tensor.quantization.zero_point[0])
-        filler = b.const(np.array(zero, "int32" if wide else tensor.dtype), f"{tensor.name}/padding")
-    moved(op, b, "Pad", [b.stored(op.inputs[1]), filler], mode="constant")
+            filler = b.node("Reshape", [*filler, b.const(np.array([], np.int64), f"{tensor.name}/scalar")])
+        if wide and not is_real:
+            filler = b.node("Cast", filler, to=ELEMENT_TYPES["int32"])
+    elif tensor.quantization is not None and not wide:
+        filler = [b.const(np.array(int(tensor.quantization.zero_point[0]), tensor.dtype), f"{tensor.name}/padding")]
+    moved(op, b, "Pad", [b.stored(op.inputs[1]), *filler], mode="constant")
 
 
 def _pad_symmetric(op: Op, b: Builder) -> None:

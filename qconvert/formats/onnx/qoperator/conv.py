@@ -9,17 +9,19 @@ from qconvert.formats.onnx.ops.conv import read_window, require_channels_first, 
 from qconvert.formats.onnx.qoperator.forms import (
     CONTRIB,
     WriteForm,
+    bias_grid,
     bias_reason,
     emit_result,
     linear_reason,
     one_grid,
     operand,
+    stored_bias,
     write_form,
 )
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 
-__all__ = ["READERS", "WRITERS", "bias_grid", "weights_grid"]
+__all__ = ["READERS", "WRITERS", "weights_grid"]
 
 
 def read_qlinear_conv(r: Reading) -> None:
@@ -40,12 +42,6 @@ def weights_grid(r: Reading, scale: int, axis: int) -> Quantization:
     return r.quantization(scale, scale + 1, axis if is_list else None)
 
 
-def bias_grid(data: Quantization, weights: Quantization) -> Quantization:
-    """The quantization that a bias has without stating it: the float32 products of the scales (ONNX QLinearConv-10)."""
-    scales = data.scale * weights.scale
-    return Quantization.per_tensor(float(scales[0])) if weights.is_per_tensor else Quantization.per_axis(scales, 0)
-
-
 def write_conv(op: Op, b: Builder) -> str:
     """Conv as QLinearConv."""
     reason = linear_reason(op, b, "QLinearConv") or bias_reason(op, b, "QLinearConv")
@@ -53,8 +49,7 @@ def write_conv(op: Op, b: Builder) -> str:
         return reason or "QLinearConv has no real result"
     require_channels_first(op, b)
     inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.grid(op.outputs[0])]
-    bias = [b.stored(name) for name in op.inputs[2:] if name]
-    return write_form(op, b, "QLinearConv", [*inputs, *bias], domain="", **window_attributes(op))
+    return write_form(op, b, "QLinearConv", [*inputs, *stored_bias(op, b)], domain="", **window_attributes(op))
 
 
 WRITERS: Mapping[str, WriteForm] = {"Conv": write_conv}

@@ -14,7 +14,20 @@ from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.graph import Attribute, Op, Quantization, integer_range
 from qconvert.ops import ACTIVATIONS
 
-__all__ = ["CONTRIB", "WriteForm", "linear_reason", "one_grid", "one_type_reason", "operand", "read_form", "write_form"]
+__all__ = [
+    "CONTRIB",
+    "WriteForm",
+    "bias_grid",
+    "bias_reason",
+    "emit_result",
+    "linear_reason",
+    "one_grid",
+    "one_type_reason",
+    "operand",
+    "read_form",
+    "stored_bias",
+    "write_form",
+]
 
 CONTRIB = "com.microsoft"
 _BYTES = ("int8", "uint8")
@@ -107,6 +120,23 @@ def linear_reason(op: Op, b: Builder, op_type: str) -> str:
     if result.quantization is not None and result.dtype != data.dtype:
         return f"{op_type} gives {data.dtype} for {data.dtype} data, not {result.dtype}"
     return ""
+
+
+def bias_grid(data: Quantization, weights: Quantization) -> Quantization:
+    """The quantization that a bias has without stating it: the float32 products of the scales (ONNX QLinearConv-10)."""
+    scales = data.scale * weights.scale
+    return Quantization.per_tensor(float(scales[0])) if weights.is_per_tensor else Quantization.per_axis(scales, 0)
+
+
+def stored_bias(op: Op, b: Builder) -> list[str]:
+    """The integers of the bias, if there is one. Scales that are not just the implied products go into the model's metadata."""
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return []
+    data, weights, bias = (b.tensor(name).quantization for name in op.inputs[:3])
+    assert data is not None and weights is not None and bias is not None
+    if bias != bias_grid(data, weights):
+        b.stated_scales[op.inputs[2]] = [float(scale) for scale in bias.scale]
+    return [b.stored(op.inputs[2])]
 
 
 def bias_reason(op: Op, b: Builder, op_type: str) -> str:

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.matrix import matmul_operand
-from qconvert.formats.onnx.qoperator.conv import bias_grid, weights_grid
+from qconvert.formats.onnx.qoperator.conv import weights_grid
 from qconvert.formats.onnx.qoperator.forms import (
     CONTRIB,
     WriteForm,
+    bias_grid,
     bias_reason,
     emit_result,
     linear_reason,
     one_grid,
     operand,
+    stored_bias,
     write_form,
 )
 from qconvert.formats.onnx.qoperator.nbits import read_matmul_nbits, write_matmul_nbits
@@ -122,7 +124,7 @@ def write_gemm(op: Op, b: Builder) -> str:
     reason = linear_reason(op, b, "QGemm") or bias_reason(op, b, "QGemm")
     if reason or (result.quantization is None and result.dtype != "float32"):
         return reason or f"QGemm gives float32, not {result.dtype}"
-    bias = [b.stored(op.inputs[2])] if len(op.inputs) > 2 and op.inputs[2] else [""]
+    bias = stored_bias(op, b) or [""]
     inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *bias]
     if result.quantization is not None:
         return write_form(op, b, "QGemm", [*inputs, *b.grid(result.name)], transB=1)
