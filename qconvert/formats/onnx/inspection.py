@@ -7,27 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import map_file
-from qconvert.formats.onnx.builder import ELEMENT_TYPES
+from qconvert.formats.onnx.storage import ELEMENT_TYPES
+from qconvert.formats.onnx.verify import verify
+from qconvert.formats.onnx.wire import without_large_constants
 
 __all__ = ["inspect", "parse"]
 
 _NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 
-def parse(path: Path) -> Any:
-    """The onnx.ModelProto in a file; raises InvalidModelError if it is none."""
+def parse(path: Path, *, load_external: bool = True) -> Any:
+    """The onnx.ModelProto in a file, verified, with external constants loaded into it; raises InvalidModelError if it is none."""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
+    from onnx.external_data_helper import load_external_data_for_model
 
-    model = ModelProto()
+    data = map_file(path)
     try:
-        model.ParseFromString(bytes(map_file(path)))
-    except DecodeError as error:
+        without_large_constants(data)  # counts what a parser would make objects of
+        model = ModelProto.FromString(bytes(data))
+        verify(model, path.parent, len(data))
+    except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidModelError("no ONNX file, or a damaged one", file=str(path)) from error
-    if not model.graph.node and not model.graph.output:
-        raise InvalidModelError("no ONNX file: it holds no graph", file=str(path))
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
+    if load_external:
+        load_external_data_for_model(model, str(path.parent))
     return model
 
 
@@ -35,16 +43,16 @@ def inspect(path: Path) -> dict[str, Any]:
     """Operators, inputs, outputs, and every tensor that a QuantizeLinear or DequantizeLinear gives a constant scale."""
     from onnx import numpy_helper
 
-    model = parse(path)
+    model, folder = parse(path, load_external=False), str(path.parent)
     values = {item.name: item for item in model.graph.initializer}
     quantized: dict[str, dict[str, Any]] = {}
     for node in model.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 2 or node.input[1] not in values:
             continue
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-        scale = np.atleast_1d(numpy_helper.to_array(values[node.input[1]]))
+        scale = np.atleast_1d(numpy_helper.to_array(values[node.input[1]], folder))
         zero = values.get(node.input[2]) if len(node.input) > 2 else None
-        points = np.zeros(scale.size, np.int64) if zero is None else np.atleast_1d(numpy_helper.to_array(zero)).astype(np.int64)
+        points = np.zeros(scale.size, np.int64) if zero is None else np.atleast_1d(numpy_helper.to_array(zero, folder)).astype(np.int64)
         name = node.input[0] if node.op_type == "DequantizeLinear" else node.output[0]
         quantized[name] = {
             "scale": [float(v) for v in scale.reshape(-1)],

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.files import release_pages
+from qconvert.files import copy_mapped, release_pages
 from qconvert.graph import Array, canonical_dtype
 
 __all__ = ["ELEMENT_TYPES", "inline", "store"]
@@ -87,6 +87,9 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
     tensor.data_location = tensor.EXTERNAL
     for key, value in (("location", Path(stream.name).name), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
+    if canonical_dtype(data.dtype) not in _ELEMENT_BITS and copy_mapped(data, stream):
+        release_pages(data)
+        return tensor
     step = _PIECE // data.dtype.itemsize
     flat = np.ascontiguousarray(data).reshape(-1)  # a transposed view is copied here, one constant at a time
     for start in range(0, flat.size, step):

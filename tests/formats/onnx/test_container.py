@@ -403,12 +403,15 @@ def test_subgraphs_have_their_own_scope(tmp_path: Path) -> None:
     assert [item.op_type for item in opened.graph] == ["If"]
 
 
+@pytest.mark.parametrize("command", ["convert", "inspect"])
 @pytest.mark.parametrize("case", ["cycle", "raw data too short", "nested 5000 deep", "unknown type of constant", "function bomb", "text"])
-def test_command_line(case: str, tmp_path: Path) -> None:
+def test_command_line(case: str, command: str, tmp_path: Path) -> None:
     proto, words = BAD[case]
     path = written(proto, tmp_path)
-    command = [sys.executable, "-m", "qconvert.cli", "convert", str(path), str(tmp_path / "out.onnx")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    arguments = [str(path), str(tmp_path / "out.onnx")][: 2 if command == "convert" else 1]
+    done = subprocess.run(
+        [sys.executable, "-m", "qconvert.cli", command, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"error: {path}")
     assert words in done.stderr

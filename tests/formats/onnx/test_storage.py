@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import Graph, Op, Tensor, load, save
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.files import map_file, release_pages, whole_file
+from qconvert.files import copy_mapped, map_file, release_pages, whole_file
 from qconvert.formats.onnx import storage
 from qconvert.formats.onnx.container import external_files, open_model
 from qconvert.graph import Array, numpy_dtype
@@ -112,6 +112,13 @@ def test_a_mapped_constant_passes_without_staying_in_memory(tmp_path: Path) -> N
     storage.store({"c": data}, tmp_path / "data", external=True)
     assert resident(tmp_path / "source") < size * 0.01
     assert (tmp_path / "data").read_bytes() == data.tobytes()
+    with (tmp_path / "more").open("wb") as stream:
+        stream.write(b"before")
+        assert copy_mapped(data[5:7], stream)
+        assert not copy_mapped(data[5:7].T, stream)
+        assert not copy_mapped(np.zeros(4), stream)
+        stream.write(b"after")
+    assert (tmp_path / "more").read_bytes() == b"before" + data[5:7].tobytes() + b"after"
     release_pages(data[3:9, ::2].T)
     assert data[5, 7] == (tmp_path / "source").read_bytes()[4096 + 5 * 1024 + 7]
     release_pages(np.zeros(4))
