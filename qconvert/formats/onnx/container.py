@@ -44,12 +44,7 @@ def open_model(path: Path) -> onnx_ir.Model:
 
 def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull)) -> onnx_ir.Model:
     """The model in `data`; see open_model(). By default there is no folder that external data could lie in."""
-    proto = _parsed(data)
-    try:
-        verify(proto, folder, len(data))
-    except UnicodeDecodeError as error:  # onnx.proto has proto2 strings, which are decoded when they are looked at
-        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}") from error
-    model = _deserialized(proto)
+    model = _deserialized(_verified(data, folder))
     _map_constants(model, folder, data)
     _drop_constant_inputs(model)
     _inline_functions(model)
@@ -68,7 +63,7 @@ def external_files(path: Path) -> tuple[Path, ...]:
     if data.find(b"location") < 0:
         return ()
     names: dict[str, None] = {}
-    waiting = [_parsed(data)]
+    waiting = [_verified(data, path.parent)]
     while waiting:
         message = waiting.pop()
         if message.DESCRIPTOR.name == "TensorProto":
@@ -79,6 +74,16 @@ def external_files(path: Path) -> tuple[Path, ...]:
             if field.message_type is not None:
                 waiting += value if isinstance(value, Iterable) else [value]
     return tuple(path.parent / name for name in names if name != OWN_FILE)
+
+
+def _verified(data: mmap.mmap | bytes, folder: Path) -> Any:
+    """The onnx.ModelProto in `data`, sound and without its large constants."""
+    proto = _parsed(data)
+    try:
+        verify(proto, folder, len(data))
+    except UnicodeDecodeError as error:  # onnx.proto has proto2 strings, which are decoded when they are looked at
+        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}") from error
+    return proto
 
 
 def _parsed(data: mmap.mmap | bytes) -> Any:
