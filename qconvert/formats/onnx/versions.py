@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 __all__ = ["lifted"]
 
+#: The opset below which onnx 1.23's converter gives another meaning: it keeps the axis of Hardmax, leaves the batch axis of Scan, which
+#: there is no more, spreads the scales of GroupNormalization over the wrong axis, and onnxruntime's mask of Dropout was all false.
+_MISCONVERTED = {"Hardmax": 13, "Scan": 9, "GroupNormalization": 21, "Dropout": 12}
+
 
 def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     """The nodes that mean in b.opset what `node`, of ai.onnx, means in opset `version`.
@@ -20,10 +24,8 @@ def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     """
     if _since(node.op_type, version) == _since(node.op_type, b.opset):
         return [node]
-    # onnx 1.23 keeps the axis of Hardmax, which had another meaning before, and the batch axis of Scan, which there is no more
-    # nor does it say that Dropout's mask was something else in onnxruntime before opset 12
-    masked = node.op_type == "Dropout" and version < 12 and len(node.output) > 1
-    if masked or (node.op_type == "Hardmax" and version < 13) or (node.op_type == "Scan" and version < 9):
+    has_mask = node.op_type != "Dropout" or len(node.output) > 1
+    if version < _MISCONVERTED.get(node.op_type, 0) and has_mask:
         raise b.unsupported(op, f"the meaning that {node.op_type} had in opset {version}, in opset {b.opset}")
     from onnx import helper, version_converter
 
