@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -461,3 +463,26 @@ def test_tflite_to_qdq_to_qoperator_to_qdq(name: str, tmp_path: Path) -> None:
     feeds = onnx_models.random_inputs(first.read_bytes(), 1)
     for wanted, found in zip(outputs(first.read_bytes(), feeds), outputs(third.read_bytes(), feeds), strict=True):
         np.testing.assert_array_equal(wanted, found)
+
+
+@pytest.mark.parametrize("opset", [13, 15, 19, 21, 23])
+def test_every_opset_has_the_forms(opset: int) -> None:
+    graph = read_bytes(onnx_models.CASES["mobile-S8S8-pc-qdq"](), "network")
+    wanted, _ = written(graph, "qoperator")
+    found = build(graph, opset, {}, form="qoperator").SerializeToString()
+    assert onnx.load_from_string(found).opset_import[0].version == opset
+    assert onnx_models.operators(found) == onnx_models.operators(wanted)
+    feeds = onnx_models.random_inputs(wanted, 1)
+    np.testing.assert_array_equal(outputs(wanted, feeds)[0], outputs(found, feeds)[0])
+
+
+def test_onnx2onnx_on_the_command_line(tmp_path: Path) -> None:
+    source, result = tmp_path / "source.onnx", tmp_path / "result.onnx"
+    source.write_bytes(onnx_models.CASES["div_sub_tanh-S8S8-qdq"]())
+    command = [sys.executable, "-m", "qconvert.cli", "onnx2onnx", str(source), str(result), "--form", "qoperator"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "QLinearConv" in onnx_models.operators(result.read_bytes())
+    done = subprocess.run([*command[:-1], "nonsense", "--force"], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "there is no form 'nonsense'" in done.stderr
