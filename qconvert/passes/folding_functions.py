@@ -109,6 +109,8 @@ def _extreme(function: Callable[..., Any]) -> Function:
 
 
 def _clip(call: Call) -> Any:
+    if not _plain(call):
+        return _clip_stored(call)
     result: Any = call.raw()
     for index, function in ((1, np.maximum), (2, np.minimum)):
         if call.has(index):
@@ -117,6 +119,22 @@ def _clip(call: Call) -> Any:
             if result is None:
                 return None
     return result if _numbers(call, True) else None
+
+
+def _clip_stored(call: Call) -> Any:
+    """Clip of stored integers, where the bounds are numbers of their grid, so that nothing is rounded."""
+    result, quantization = call.raw(), call.quantization()
+    if quantization is None or not _one_quantization(call, 0, 1) or not quantization.is_per_tensor or "int" not in call.results[0].dtype:
+        return None
+    for index, function in ((1, np.maximum), (2, np.minimum)):
+        if call.has(index):
+            bound = call.raw(index).reshape(1)
+            stored = quantize(bound, quantization, call.results[0].dtype)
+            steps = np.float32(int(stored[0]) - int(quantization.zero_point[0]))
+            if bound.dtype != np.float32 or steps * quantization.scale[0] != bound[0]:
+                return None
+            result = function(result, stored[0])
+    return result
 
 
 def _compare(function: Callable[..., Any]) -> Function:

@@ -101,6 +101,18 @@ def test_quantize_and_dequantize(dtype: str, points: tuple[int, int]) -> None:
     assert back is not None and back[0].tobytes() == wanted.tobytes()
 
 
+@pytest.mark.parametrize(("low", "high", "wanted"), [(-10, 5, (-7, 8)), (None, 5, (-128, 8)), (-1.2, 5, None)])
+def test_integers_are_clipped_between_numbers_of_their_grid(low: float | None, high: float, wanted: tuple[int, int] | None) -> None:
+    grid = Quantization.per_tensor(0.05, 3)
+    values = np.arange(-128, 128).astype(np.int8)
+    limits = [None if steps is None else np.array(F(steps) * grid.scale[0]) for steps in (low, high)]
+    tensors = tuple(Tensor(name, "int8", (256,), None, grid) for name in ("x0", "y0"))
+    found = fold("Clip", values, *limits, tensors=tensors)
+    assert (found is None) == (wanted is None)
+    if found is not None and wanted is not None:
+        assert np.array_equal(found[0], np.clip(values, *wanted))
+
+
 def test_an_int32_bias_is_dequantized_in_float32() -> None:
     data, scale = np.array([2**24 + 1, -(2**31), 12345679], np.int32), np.array(F(0.00123))
     found = fold("Dequantize", data, tensors=(Tensor("x0", "int32", None, None, Quantization.per_tensor(float(scale))),))

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["lifted"]
 
-#: The opset below which onnx 1.23's converter gives another meaning: it keeps the axis of Hardmax, leaves the batch axis of Scan, which
-#: there is no more, spreads the scales of GroupNormalization over the wrong axis, and onnxruntime's mask of Dropout was all false.
+#: The opset below which onnx 1.23's converter gives another meaning: it keeps the axis of Hardmax, the batch axis of Scan, which there is
+#: no more, and the scales of GroupNormalization, one for each group; and the mask that onnxruntime gives for Dropout was all false.
 _MISCONVERTED = {"Hardmax": 13, "Scan": 9, "GroupNormalization": 21, "Dropout": 12}
 
 

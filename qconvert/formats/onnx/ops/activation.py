@@ -66,10 +66,17 @@ def write_mish(op: Op, b: Builder) -> None:
 
 
 def write_gelu(op: Op, b: Builder) -> None:
-    """Gelu (opset 20); below, its definition by erf or tanh (Hendrycks and Gimpel, 2016)."""
+    """Gelu (opset 20); below, onnxruntime's own operators where they are the source's, which compute the same bits, or else its
+    definition by erf or tanh (Hendrycks and Gimpel, 2016)."""
     x, name = b.real(op.inputs[0]), op.outputs[0]
     if b.opset >= 20:
         b.finish(op, b.node("Gelu", [x], hint=f"{name}/real_result", approximate=op["approximate"])[0])
+        return
+    metadata = b.graph.metadata
+    source = metadata.get("source.opset", "")
+    if metadata.get("source.format") == "onnx" and source.isdigit() and int(source) < 20:
+        kind = "FastGelu" if op["approximate"] == "tanh" else "Gelu"
+        b.finish(op, b.node(kind, [x], hint=f"{name}/real_result", domain="com.microsoft")[0])
         return
     dtype = real_dtype(b.tensor(op.inputs[0]))
 
@@ -159,8 +166,10 @@ def read_parametric(r: Reading) -> None:
 
 
 def read_gelu(r: Reading) -> None:
-    """Gelu."""
-    r.emit("Gelu", approximate=r.attribute("approximate", "none"))
+    """Gelu; in onnxruntime's own domain FastGelu is the tanh approximation."""
+    if r.has(1):
+        raise NotCoveredError("a bias")
+    r.emit("Gelu", approximate="tanh" if r.op_type == "FastGelu" else r.attribute("approximate", "none"))
 
 
 def read_softmax(r: Reading) -> None:
@@ -208,6 +217,8 @@ READERS: dict[str, ReadFunction] = {
     **dict.fromkeys(_PARAMETERS, read_parametric),
     "Clip": read_clip,
     "Gelu": read_gelu,
+    "com.microsoft.Gelu": read_gelu,
+    "com.microsoft.FastGelu": read_gelu,
     "Softmax": read_softmax,
     "LogSoftmax": read_softmax,
     "LpNormalization": read_lp_normalization,

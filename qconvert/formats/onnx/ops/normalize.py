@@ -93,7 +93,12 @@ def read_group_normalization(r: Reading) -> None:
 
 
 def read_layer_normalization(r: Reading) -> None:
-    """LayerNormalization and RMSNormalization, without the statistics as outputs."""
+    """LayerNormalization and RMSNormalization, without the statistics as outputs.
+
+    onnxruntime has a LayerNormalization of its own under that name in older opsets.
+    """
+    if r.version < 17:
+        raise NotCoveredError("an opset without LayerNormalization")
     r.require_only(stash_type=1)
     if any(r.is_used(index) for index in range(1, len(r.outputs))):
         raise NotCoveredError("statistics as outputs")
