@@ -28,6 +28,9 @@ __all__ = ["check_onnx_operators"]
 
 #: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
 _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
+#: onnxruntime turns a MatMul by 8-bit weights into MatMulNBits, which by default (4) rounds the other operand to int8, an error of 0.7%
+#: that the whole model need not have, since whether it does so depends on the nodes around. 1 stands for float32.
+_SETTINGS = {"session.qdq_matmulnbits_accuracy_level": "1"}
 _STORED = ("int8", "uint8", "int16", "uint16")
 
 
@@ -123,7 +126,7 @@ def _side(model: Any, probe: OnnxRuntime, names: set[str], optimize: bool) -> _S
     islands = cut(model, names, described)
     if not islands.computed:
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
-    return _Side(islands, OnnxRuntime(islands.model, optimize=optimize))
+    return _Side(islands, OnnxRuntime(islands.model, optimize=optimize, settings=_SETTINGS))
 
 
 def _computed(side: _Side, graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:

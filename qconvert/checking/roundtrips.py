@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.checking.api import CheckReport, OutputComparison, check
+from qconvert.checking.plain import plain
 from qconvert.conversion import load, normalize, save
 from qconvert.differences import diff, paired
 from qconvert.errors import FileAccessError, OptionError, QConvertError
@@ -111,7 +112,8 @@ def roundtrip(
 ) -> RoundtripReport:
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
 
-    Where the model's own format cannot be written, each file is only read back. Outputs come from random inputs, with onnxruntime's
+    Files are written with plain operators (checking/plain.py), so that graphs can be compared; what that changes is reported. Where the
+    model's own format cannot be written, each file is only read back. Outputs come from random inputs, with onnxruntime's
     optimizations disabled. They must be equal; where the model and the file compute otherwise (QDQ and QOperator, LiteRT and
     onnxruntime), they may differ by 1 LSB (of a float output: 1/255 of its range), or by what roundings of single operators, each
     explained and of at most 1 LSB, add up to.
@@ -142,10 +144,14 @@ def roundtrip(
     with _folder(keep) as folder:
         for number in range(times * len(stations)):
             station = stations[number % len(stations)]
-            graph, changes = normalize(graph, target_named(station.target) if station.target else None)
+            graph, changes = normalize(graph, target_named(station.target) if station.target else None, numerics="fast")
+            graph, plainer = plain(graph)
+            changes = (*changes, *(("plain", text) for text in plainer))
             reference = graph if reference is None else reference
             form = f".{station.form}" if station.form else ""
             path = folder / f"{model.stem}.{number + 1}{form}{station.format.suffixes[0]}"
+            if path.exists():
+                raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
             options: dict[str, Any] = {"form": station.form} if station.form else {}
             notes = save(graph, path, station.format.name, **options)
             graph = load(path, station.format.name)
@@ -263,4 +269,4 @@ def _outputs(model: Path, path: Path, arithmetic: str, samples: int, seed: int) 
 def _explained(report: CheckReport) -> str:
     """The operators that differ by themselves, by class."""
     counts = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators if op.equal < 1)
-    return ", ".join(f"{count} operators: {name}" for name, count in counts.most_common())
+    return ", ".join(f"{count} operator{'s' * (count > 1)}: {name}" for name, count in counts.most_common())

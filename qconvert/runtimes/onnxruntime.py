@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class OnnxRuntime:
         threads: number of threads; 0 for onnxruntime's default.
         optimize: whether the graph is optimized (all levels) or left as it is.
         save_optimized: where to write the graph after optimizing.
+        settings: further entries of the session's configuration, by onnxruntime's names.
 
     Attributes:
         inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None.
@@ -35,7 +37,14 @@ class OnnxRuntime:
         RuntimeRefusedError: onnxruntime does not take the model.
     """
 
-    def __init__(self, model: bytes | Path, threads: int = 1, optimize: bool = True, save_optimized: Path | None = None) -> None:
+    def __init__(
+        self,
+        model: bytes | Path,
+        threads: int = 1,
+        optimize: bool = True,
+        save_optimized: Path | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -43,6 +52,8 @@ class OnnxRuntime:
         options.intra_op_num_threads = threads
         level = onnxruntime.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+        for name, value in settings.items():
+            options.add_session_config_entry(name, value)
         if save_optimized is not None:
             options.optimized_model_filepath = str(save_optimized)
         try:

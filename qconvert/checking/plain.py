@@ -1,0 +1,43 @@
+"""The plain form of a graph: no attribute that says how one framework's kernel rounds, and no activation that its grid implies.
+
+Formats without such attributes spell them out as further operators or leave them away, so only plain graphs can be expected back.
+"""
+
+from __future__ import annotations
+
+from qconvert.arithmetic import clip_range
+from qconvert.graph import Graph, Op
+from qconvert.ops import ACTIVATIONS
+
+__all__ = ["plain"]
+
+_NEAREST_EVEN = {"ties": "even", "fixed_point": ""}
+
+
+def plain(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """The graph whose operators all round to the nearest integer, ties to even, and, in words, what that changed."""
+    ops = [_implied(graph, op) for op in graph.ops]
+    implied = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
+    rounded = [_nearest_even(op) for op in ops]
+    changed = sum(new is not old for new, old in zip(rounded, ops, strict=True))
+    if not implied and not changed:
+        return graph, ()
+    notes = [f"{implied} activations are left away or simplified, since saturation of the output's grid does the same"] * bool(implied)
+    notes += [f"{changed} operators round ties to even instead of as the source's kernels do"] * bool(changed)
+    return graph.evolve(ops=rounded), tuple(notes)
+
+
+def _implied(graph: Graph, op: Op) -> Op:
+    """The first activation of ACTIVATIONS that leaves the same integers: none if the whole grid is left, relu for relu6 of (0, 6)."""
+    name = str(op.attributes.get("activation", ""))
+    tensor = graph[op.outputs[0]] if op.outputs else None
+    if not name or tensor is None or tensor.quantization is None or not tensor.quantization.is_per_tensor:
+        return op
+    limits = clip_range(tensor, ACTIVATIONS[name])
+    found = next(other for other, bounds in ACTIVATIONS.items() if clip_range(tensor, bounds) == limits)
+    return op if found == name else op.with_attributes(activation=found)
+
+
+def _nearest_even(op: Op) -> Op:
+    wanted = {name: value for name, value in _NEAREST_EVEN.items() if op.attributes.get(name, value) != value}
+    return op.with_attributes(**wanted) if wanted else op

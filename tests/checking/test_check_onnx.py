@@ -1,0 +1,274 @@
+"""check() from ONNX to ONNX: sound models pass, a planted fault is named at its operator, inputs suit the source."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import CASES
+
+from qconvert import QConvertError, check, convert, load
+
+FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
+RESNET = FIXTURES / "onnx" / "tf2onnx_tiny_resnet_cifar10_int8.onnx"
+FORMS = ("qdq", "qoperator")
+MODELS = (
+    "tf2onnx_tiny_kws_dscnn_int8", "torch_pt2e_x86_vision", "torch_fx_fbgemm_attention", "modelopt_ptq_attention", "brevitas_int8",
+    "mobile-S8S8-qdq", "mobile-U8U8-qoperator", "encoder-U8S8-pc-qdq", "encoder-S8S8-qoperator", "conv-dynamic-S8",
+)  # fmt: skip
+
+
+def model(name: str, folder: Path) -> Path:
+    """A file of fixtures/onnx, or a model that quantize_static makes."""
+    path = FIXTURES / "onnx" / f"{name}.onnx"
+    if not path.exists():
+        path = folder / f"{name}.onnx"
+        path.write_bytes(CASES[name]())
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_sound_model_passes(name: str, form: str, tmp_path: Path) -> None:
+    source, result = model(name, tmp_path), tmp_path / "result.onnx"
+    convert(source, result, form=form)
+    report = check(source, result, samples=2, per_op=True, optimize=False)
+    assert report.passed, report.problems
+    assert report.runtime == "onnxruntime without optimizations"
+    assert len(report.operators) >= 0.85 * len(load(source).ops)
+    assert all(op.largest <= 1 for op in report.operators)
+    if form == "qdq" and "qoperator" not in name:
+        assert all(item.equal == 1 for item in report.outputs)
+        assert {op.verdict for op in report.operators} == {"equal"}
+    assert check(source, result, samples=2, per_op=True).passed
+
+
+class Planter:
+    """A result, its initializers, and one of its convolutions in either form.
+
+    Attributes:
+        output: the name of the quantized tensor that the convolution writes.
+        weights, scale, zero_point: names of initializers: its weights, and the quantization of its output.
+    """
+
+    def __init__(self, path: Path, form: str) -> None:
+        self.path = path
+        self.model = onnx.load(path)
+        self.values = {item.name: item for item in self.model.graph.initializer}
+        op = [op for op in load(path).ops if op.kind == "Conv"][2]
+        self.output, self.weights = op.outputs[0], op.inputs[1]
+        node = next(n for n in self.model.graph.node if self.output in n.output)
+        assert node.op_type == ("QLinearConv" if form == "qoperator" else "QuantizeLinear")
+        self.scale, self.zero_point = node.input[6:8] if form == "qoperator" else node.input[1:3]
+
+    def change(self, name: str, function: Callable[[Any], Any]) -> None:
+        """Replaces an initializer and saves the model."""
+        old = numpy_helper.to_array(self.values[name])
+        new = np.asarray(function(old.copy())).astype(old.dtype).reshape(old.shape)
+        assert not np.array_equal(old, new)
+        self.values[name].CopyFrom(numpy_helper.from_array(new, name))
+        onnx.save(self.model, self.path)
+
+
+def one_weight(p: Planter) -> None:
+    def add(weights: Any) -> Any:
+        weights.reshape(-1)[7] ^= 0x40
+        return weights
+
+    p.change(p.weights, add)
+
+
+def output_zero_point(p: Planter) -> None:
+    p.change(p.zero_point, lambda z: z + 1)
+
+
+def output_scale(p: Planter) -> None:
+    p.change(p.scale, lambda s: s * np.float32(1.01))
+
+
+@pytest.mark.parametrize("optimize", [True, False], ids=["optimized", "plain"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("fault", [one_weight, output_zero_point, output_scale])
+@pytest.mark.parametrize("name", ["tf2onnx_tiny_resnet_cifar10_int8", "mobile-U8U8-qoperator", "mobile-S8S8-qdq"])
+def test_a_fault_is_named_at_its_operator(name: str, fault: Callable[[Planter], None], form: str, optimize: bool, tmp_path: Path) -> None:
+    source, result = model(name, tmp_path), tmp_path / "result.onnx"
+    convert(source, result, form=form)
+    planter = Planter(result, form)
+    fault(planter)
+    report = check(source, result, samples=1, per_op=True, optimize=optimize)
+    named = [op.output for op in report.operators if op.verdict == "unexplained"]
+    assert not report.passed
+    assert named[0] == planter.output
+    readers = {name for op in load(source).ops if planter.output in op.inputs for name in op.outputs}
+    assert set(named[1:]) <= readers  # a wrong scale or zero point is also wrong for whoever reads the tensor
+
+
+def test_a_weight_that_these_inputs_do_not_bring_out(tmp_path: Path) -> None:
+    convert(RESNET, tmp_path / "result.onnx")
+    planter = Planter(tmp_path / "result.onnx", "qdq")
+    planter.change(planter.weights, lambda w: w ^ (np.arange(w.size).reshape(w.shape) == 5))
+    np.save(tmp_path / "input.npy", np.zeros((1, 32, 32, 3), np.int8))
+    report = check(RESNET, planter.path, inputs=[str(tmp_path / "input.npy")], per_op=True)
+    (named,) = [op for op in report.operators if op.verdict == "unexplained"]
+    assert named.output == planter.output
+    assert "1 of" in named.reason
+    assert "integers of" in named.reason
+
+
+def test_operators_without_a_name_in_common_are_counted(tmp_path: Path) -> None:
+    convert(RESNET, tmp_path / "result.onnx")
+    renamed = onnx.load(tmp_path / "result.onnx")
+    wanted = next(op.outputs[0] for op in load(RESNET).ops if op.kind == "Add")
+    for node in renamed.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["renamed" if name == wanted else name for name in names]
+    onnx.save(renamed, tmp_path / "result.onnx")
+    report = check(RESNET, tmp_path / "result.onnx", samples=1, per_op=True, optimize=False)
+    assert report.passed
+    assert wanted not in {op.output for op in report.operators}
+    assert any(note.startswith("1 of ") and note.endswith(": Add (1)") for note in report.notes)
+
+
+def written(path: Path, nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], outputs: dict[str, int], **constants: Any) -> Path:
+    values = [helper.make_tensor_value_info(name, *described) for name, described in inputs.items()]
+    results = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in outputs.items()]
+    weights = [numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items()]
+    graph = helper.make_graph(nodes, "made", values, results, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_indices_of_a_gather_stay_in_its_table(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "m.onnx",
+        [helper.make_node("Gather", ["table", "ids"], ["y"])],
+        {"ids": (TensorProto.INT64, ["batch", 40])},
+        {"y": TensorProto.FLOAT},
+        table=np.arange(9, dtype=np.float32).reshape(3, 3),
+    )
+    report = check(path, path, per_op=True)
+    assert (report.passed, report.notes, report.runs) == (True, (), 5)
+
+
+def test_integers_that_the_source_refuses_are_halved(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "m.onnx",
+        [helper.make_node("Add", ["ids", "one"], ["next"]), helper.make_node("Gather", ["table", "next"], ["y"])],
+        {"ids": (TensorProto.INT64, [40])},
+        {"y": TensorProto.FLOAT},
+        table=np.arange(9, dtype=np.float32).reshape(3, 3),
+        one=np.int64(1),
+    )
+    report = check(path, path, samples=2)
+    assert report.notes == ("integer inputs are at most 1: the source refuses others",)
+    assert report.outputs[0].equal == 1
+
+
+def test_free_sizes_grow_until_the_source_takes_them(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "m.onnx",
+        [helper.make_node("Conv", ["x", "w"], ["y"])],
+        {"x": (TensorProto.FLOAT, ["n", 1, "h", "w_"])},
+        {"y": TensorProto.FLOAT},
+        w=np.ones((1, 1, 7, 7), np.float32),
+    )
+    report = check(path, path, samples=1, per_op=True)
+    assert report.passed
+    assert report.notes == ("sizes known only at run time are 16, the first of an input 2: the source refuses others",)
+
+
+def test_a_source_that_refuses_every_input_is_quoted(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "m.onnx",
+        [helper.make_node("Gather", ["table", "nine"], ["t"]), helper.make_node("Add", ["x", "t"], ["y"])],
+        {"x": (TensorProto.FLOAT, [3])},
+        {"y": TensorProto.FLOAT},
+        table=np.arange(9, dtype=np.float32).reshape(3, 3),
+        nine=np.int64(9),
+    )
+    with pytest.raises(QConvertError, match="onnxruntime"):
+        check(path, path)
+
+
+def test_values_that_subgraphs_read_are_fed_to_them(tmp_path: Path) -> None:
+    branches = {
+        key: helper.make_graph([helper.make_node(kind, ["a", "b"], [key])], key, [], [helper.make_tensor_value_info(key, 1, [3])])
+        for key, kind in (("then_branch", "Add"), ("else_branch", "Mul"))
+    }
+    path = written(
+        tmp_path / "m.onnx",
+        [
+            helper.make_node("Sigmoid", ["x"], ["a"]),
+            helper.make_node("Tanh", ["x"], ["b"]),
+            helper.make_node("If", ["choose"], ["y"], **branches),  # type: ignore[arg-type]
+        ],
+        {"x": (TensorProto.FLOAT, [3]), "choose": (TensorProto.BOOL, [])},
+        {"y": TensorProto.FLOAT},
+    )
+    report = check(path, path, per_op=True)
+    assert report.passed
+    assert {op.output for op in report.operators} == {"a", "b", "y"}
+
+
+def test_infinities_and_nan_of_both_sides_are_equal(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.onnx", [helper.make_node("Log", ["x"], ["y"])], {"x": (1, [64])}, {"y": 1})
+    report = check(path, path, per_op=True)
+    assert report.outputs[0].equal == 1
+    assert report.operators[0].verdict == "equal"
+
+
+def test_float_inputs_cover_the_range_of_the_quantize_that_reads_them(tmp_path: Path) -> None:
+    from qconvert.checking.inputs import random_inputs
+
+    path = model("mobile-S8S8-qdq", tmp_path)
+    graph = load(path)
+    quantize = next(op for op in graph.ops if op.kind == "Quantize" and op.inputs[0] == graph.inputs[0])
+    found = graph[quantize.outputs[0]].quantization
+    assert found is not None
+    low, high = ((limit - int(found.zero_point[0])) * float(found.scale[0]) for limit in (-128, 127))
+    (feed,) = random_inputs(graph, 1, 0)
+    values = feed[graph.inputs[0]]
+    assert values.dtype == np.float32
+    assert 0.7 * (high - low) < values.max() - values.min() < 1.7 * (high - low)
+
+
+def test_inputs_of_a_dynamic_batch_come_from_files(tmp_path: Path) -> None:
+    convert(RESNET, tmp_path / "result.onnx", form="qoperator")
+    name = load(RESNET).inputs[0]
+    np.savez(tmp_path / "a.npz", **{name: np.random.default_rng(1).integers(-128, 128, (1, 32, 32, 3)).astype(np.int8)})
+    report = check(RESNET, tmp_path / "result.onnx", inputs=[str(tmp_path / "a.npz")], max_lsb=1)
+    assert (report.passed, report.runs) == (True, 1)
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "qconvert.cli", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_command_line(tmp_path: Path) -> None:
+    result = tmp_path / "result.onnx"
+    convert(RESNET, result)
+    done = run("check", RESNET, result, "--per-op", "--no-optimize", "--samples", "1")
+    assert done.returncode == 0, done.stderr
+    assert "1 inputs, onnxruntime without optimizations" in done.stdout
+    planter = Planter(result, "qdq")
+    one_weight(planter)
+    wrong = run("check", RESNET, result, "--per-op", "--no-optimize", "--samples", "1", "--json")
+    assert wrong.returncode == 1
+    document = json.loads(wrong.stdout)
+    assert not document["passed"]
+    assert planter.output in document["problems"][0]
+    convert(RESNET, tmp_path / "source.qgraph")
+    refused = run("check", tmp_path / "source.qgraph", result)
+    assert refused.returncode == 2
+    assert "no runtime runs qgraph files" in refused.stderr
+    assert "Convert it to .onnx" in refused.stderr

@@ -1,0 +1,172 @@
+"""roundtrip(): what survives a conversion and the way back, and what is said of what does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_models import CASES
+
+from qconvert import Graph, Op, QConvertError, Quantization, Tensor, convert, diff, load, roundtrip
+from qconvert.checking.plain import plain
+
+FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
+RESNET = FIXTURES / "onnx" / "tf2onnx_tiny_resnet_cifar10_int8.onnx"
+KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+EXPORTED = (
+    "tf2onnx_tiny_wakeword_int8", "torch_fx_qnnpack_vision", "torch_pt2e_xnnpack_attention", "modelopt_ptq_vision", "brevitas_dynamo",
+)  # fmt: skip
+
+
+def model(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.onnx"
+    path.write_bytes(CASES[name]())
+    return path
+
+
+@pytest.mark.parametrize("via", ["onnx:qdq", "onnx:qoperator", "qgraph"])
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exported_models(name: str, via: str) -> None:
+    report = roundtrip(FIXTURES / "onnx" / f"{name}.onnx", via, samples=2)
+    assert report.passed, [leg.problems for leg in report.legs]
+    assert [leg.form for leg in report.legs] == [via, "onnx:qdq"]
+    for leg in report.legs:
+        assert leg.differences == ()
+        assert leg.kept.constants == leg.kept.constants_equal > 0
+        assert leg.kept.scales == leg.kept.scales_equal > 0
+    back = report.legs[-1]
+    assert all(item.equal == 1 for item in back.outputs)
+
+
+@pytest.mark.parametrize("name", ["mobile-U8U8-qoperator", "mobile-S8S8-pc-qdq", "encoder-U8S8-qoperator", "gemm-U8S8-pc-qoperator"])
+def test_quantized_by_onnxruntime(name: str, tmp_path: Path) -> None:
+    own = "onnx:" + name.rpartition("-")[2]
+    other = "onnx:qdq" if own == "onnx:qoperator" else "onnx:qoperator"
+    report = roundtrip(model(name, tmp_path), other, times=2)
+    assert report.passed, [leg.problems for leg in report.legs]
+    assert report.form == own
+    assert [leg.form for leg in report.legs] == [other, own, other, own]
+    assert all(item.equal == 1 for leg in report.legs[1::2] for item in leg.outputs)
+    assert all("integer kernels" in leg.arithmetic for leg in report.legs[::2])
+
+
+def test_outputs_that_differ_by_arithmetic_name_the_operator(tmp_path: Path) -> None:
+    """QLinearSoftmax multiplies by the whole part of 1 / scale; QDQ without optimizations does not."""
+    report = roundtrip(model("mobile-S8S8-qdq", tmp_path), "onnx:qoperator")
+    there = report.legs[0]
+    assert report.passed
+    assert there.outputs[0].equal < 1
+    assert there.explained == "1 operator: approximate (coarse arithmetic of onnxruntime's kernel)"
+
+
+@pytest.mark.parametrize("via", ["onnx:qdq", "onnx:qoperator", "qgraph"])
+def test_a_format_that_cannot_be_written_is_read_back(via: str) -> None:
+    report = roundtrip(KWS, via, times=2, samples=1)
+    assert report.passed, [leg.problems for leg in report.legs]
+    assert (report.form, [leg.form for leg in report.legs]) == ("tflite", [via, via])
+    assert all(leg.differences == () for leg in report.legs)
+    if via == "qgraph":
+        assert all(leg.outputs == () and leg.arithmetic == "no runtime runs qgraph files" for leg in report.legs)
+    else:
+        assert all(item.largest <= 1 for leg in report.legs for item in leg.outputs)
+
+
+def test_files_are_kept_and_hold_the_same_graph(tmp_path: Path) -> None:
+    roundtrip(RESNET, "onnx:qoperator", keep=tmp_path / "kept", samples=1)
+    there, back = sorted((tmp_path / "kept").iterdir())
+    assert [there.name, back.name] == [f"{RESNET.stem}.1.qoperator.onnx", f"{RESNET.stem}.2.qdq.onnx"]
+    assert diff(load(there), load(RESNET)) == diff(load(back), load(RESNET)) == []
+    with pytest.raises(QConvertError, match="already exists"):
+        roundtrip(RESNET, "onnx:qoperator", keep=tmp_path / "kept")
+
+
+def test_what_has_no_way_back_is_named() -> None:
+    """ONNX has no such operator, so it is written as many."""
+    report = roundtrip(FIXTURES / "coco_ssd_mobilenet_v1_uint8.tflite", "onnx:qdq", samples=1)
+    (leg,) = report.legs
+    assert not report.passed
+    assert leg.kept.constants_equal == leg.kept.constants - 1
+    assert "- DetectionPostProcess 'TFLite_Detection_PostProcess'" in leg.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("via", "options", "message"),
+    [
+        ("tflite", {}, "tflite cannot be written"),
+        ("onnx:other", {}, "there is no form 'other'"),
+        ("qgraph:qdq", {}, "has no forms"),
+        ("none", {}, "there is no format 'none'"),
+        ("onnx:qdq", {"times": 0}, "at least once"),
+        ("onnx:qdq", {"target": "none"}, "there is no target 'none'"),
+        ("qgraph", {"target": "ort-x86"}, "is for onnx files"),
+    ],
+)
+def test_options_that_do_not_exist(via: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(QConvertError, match=message):
+        roundtrip(KWS, via, **options)  # type: ignore[arg-type]
+
+
+def test_a_target_is_taken_for_the_way(tmp_path: Path) -> None:
+    report = roundtrip(RESNET, "onnx:qdq", target="ort-x86", keep=tmp_path, samples=1)
+    assert report.passed
+    assert any(name == "store_activations" for name, _ in report.legs[0].changes)
+    written = load(tmp_path / f"{RESNET.stem}.1.qdq.onnx")
+    assert {written[op.outputs[0]].dtype for op in written.ops if op.kind == "Conv"} == {"uint8"}
+
+
+@pytest.mark.parametrize(
+    ("activation", "zero_point", "scale", "plainer"),
+    [
+        ("relu", -128, 0.1, ""),
+        ("relu", 0, 0.1, "relu"),
+        ("relu6", -128, 6 / 255, ""),
+        ("relu6", 0, 6 / 127, "relu"),
+        ("relu6", 0, 1.0, "relu6"),
+    ],
+)
+def test_plain_drops_activations_that_the_grid_implies(activation: str, zero_point: int, scale: float, plainer: str) -> None:
+    quantization = Quantization.per_tensor(scale, zero_point)
+    tensors = {name: Tensor(name, "int8", (2,), quantization=quantization) for name in "xy"}
+    op = Op("Add", ("x", "x"), ("y",), {"activation": activation, "fixed_point": "xnnpack"})
+    graph, notes = plain(Graph("made", tensors, (op,), ("x",), ("y",)))
+    assert (graph.ops[0]["activation"], graph.ops[0]["fixed_point"]) == (plainer, "")
+    assert len(notes) == 1 + (plainer != activation)
+    assert plain(graph) == (graph, ())
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "qconvert.cli", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_command_line() -> None:
+    done = run("roundtrip", KWS, "--via", "onnx:qoperator", "--samples", "1")
+    assert done.returncode == 0, done.stderr
+    assert "tflite -> onnx:qoperator" in done.stdout
+    integers = sum(t.data.size for t in load(KWS).constants() if t.is_quantized and t.data is not None)
+    assert f"passed: {integers} quantized integers in" in done.stdout
+    failed = run("roundtrip", FIXTURES / "coco_ssd_mobilenet_v1_uint8.tflite", "--via", "onnx", "--samples", "1", "--json")
+    assert failed.returncode == 1
+    document = json.loads(failed.stdout)
+    assert (document["passed"], document["via"], len(document["legs"])) == (False, "onnx:qdq", 1)
+    refused = run("roundtrip", KWS, "--via", "tflite")
+    assert (refused.returncode, refused.stderr.strip()) == (2, "error: the format tflite cannot be written")
+    assert run("roundtrip", KWS, "--via", "qgraph", "--quiet").stdout == ""
+
+
+def test_a_wrong_integer_in_the_model_itself_goes_both_ways(tmp_path: Path) -> None:
+    """The reference is the model's own graph: nothing is repaired on the way."""
+    convert(KWS, tmp_path / "a.qgraph")
+    graph = load(tmp_path / "a.qgraph")
+    weights = next(t for t in graph.constants() if t.dtype == "int8")
+    assert weights.data is not None
+    report = roundtrip(tmp_path / "a.qgraph", "onnx:qoperator", keep=tmp_path / "kept")
+    back = load(tmp_path / "kept" / "a.2.qgraph")
+    assert report.passed
+    found = [t.data for t in back.constants() if t.data is not None and t.data.size == weights.data.size and t.dtype == "int8"]
+    assert any(np.array_equal(np.sort(data, axis=None), np.sort(weights.data, axis=None)) for data in found)
