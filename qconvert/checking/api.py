@@ -172,6 +172,8 @@ def _runtime(path: Path, kernels: str, optimize: bool) -> Runtime:
             return OnnxRuntime(path if companions and companions(path) else bytes(data), optimize=optimize)
         except RuntimeRefusedError as error:
             error.file = error.file or str(path)
+            if optimize:
+                error.remedy = "If onnxruntime's optimizer is at fault, --no-optimize runs the graph as it stands."
             raise
     raise OptionError(f"no runtime runs {kind} files", file=str(path), remedy="Convert it to .onnx first, and check that.")
 
