@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import Section, cells, show
+from page import Section, show, update
 
 WIDTH, HIDDEN = 4096, 16384
 TITLE = "Large models"
@@ -179,17 +179,6 @@ def section(runs: dict[tuple[str, str], Run], size: int, facts: str) -> Section:
     return Section(TITLE, header, lines, note)
 
 
-def update_page(page: Path, part: Section) -> None:
-    """Writes the section into a page, in place of the one that is there."""
-    text = page.read_text() if page.exists() else "# Benchmarks\n"
-    before, _, rest = text.partition(f"## {TITLE}\n")
-    _, mark, after = rest.partition("\n## ")
-    table = [cells(part.header), "|" + "---|" * len(part.header), *map(cells, part.lines)]
-    made = "Made by `python benchmarks/large_models.py`."
-    lines = [f"## {TITLE}", "", made, "", *table, "", part.note]
-    page.write_text(before.rstrip() + "\n\n" + "\n".join(lines) + "\n" + (mark + after if mark else ""))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size-gb", type=float, default=4.0, help="size of the weights in GB")
@@ -208,7 +197,7 @@ def main() -> None:
 
     show(Console(), [part], [])
     if options.markdown:
-        update_page(options.markdown, part)
+        update(options.markdown, part, "python benchmarks/large_models.py")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from measures import Fidelity
 
-__all__ = ["LITERT", "Row", "Section", "cells", "markdown", "sections", "show"]
+__all__ = ["LITERT", "Row", "Section", "sections", "show", "update", "write"]
 
 LITERT = "LiteRT"
 COLUMNS = "The column qconvert is the default target ort-x86, qconvert-vnni the target ort-x86-vnni."
@@ -163,15 +164,21 @@ def _failures(rows: list[Row], tools: list[str]) -> list[Section]:
     )
 
 
-def markdown(parts: list[Section], command: str, facts: list[str]) -> str:
-    """The page: facts about machine and versions, then a section for each topic."""
+def write(page: Path, parts: list[Section], command: str, facts: list[str]) -> None:
+    """The page: facts about machine and versions, a section for each topic; sections that other scripts made stay behind them."""
+    titles = {part.title for part in parts}
+    old = page.read_text().split("\n## ")[1:] if page.exists() else []
+    kept = [section.rstrip() for section in old if section.partition("\n")[0] not in titles and "\nMade by `" in section]
     lines = ["# Benchmarks", "", f"Made by `{command}`: everything side by side in one run, on one machine.", COLUMNS, ""]
     lines += [*(f"- {fact}" for fact in facts), ""]
     for part in parts:
-        lines += [f"## {part.title}", ""]
-        lines += [cells(part.header), "|" + "---|" * len(part.header), *map(cells, part.lines)]
-        lines += ["", part.note, ""]
-    return "\n".join(lines).rstrip() + "\n"
+        lines += [f"## {part.title}", "", *_table(part), "", part.note, ""]
+    lines += [f"## {section}\n" for section in kept]
+    page.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def _table(part: Section) -> list[str]:
+    return [cells(part.header), "|" + "---|" * len(part.header), *map(cells, part.lines)]
 
 
 def cells(values: list[str]) -> str:
@@ -190,3 +197,12 @@ def show(console: Any, parts: list[Section], facts: list[str]) -> None:
         for line in part.lines:
             table.add_row(*line)
         console.print(table, markup=False)
+
+
+def update(page: Path, part: Section, command: str) -> None:
+    """Writes one section into a page, in place of the one of the same title, with the command that made it."""
+    text = page.read_text() if page.exists() else "# Benchmarks\n"
+    before, _, rest = text.partition(f"## {part.title}\n")
+    _, mark, after = rest.partition("\n## ")
+    lines = [f"## {part.title}", "", f"Made by `{command}`.", "", *_table(part), "", part.note]
+    page.write_text(before.rstrip() + "\n\n" + "\n".join(lines) + "\n" + (mark + after if mark else ""))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import converters
 from measures import Array, OnnxModel, SourceModel, compare, count_transposes, interleaved_latency, random_inputs
-from page import LITERT, Row, markdown, sections, show
+from page import LITERT, Row, sections, show, write
 
 from qconvert.formats.tflite.probe import accepted_copy
 
@@ -164,7 +164,7 @@ def main() -> None:
     show(console, parts, lines)
     if options.markdown:
         command = converters.one_line(" ".join(["python benchmarks/tflite2onnx.py", *sys.argv[1:]]))
-        options.markdown.write_text(markdown(parts, command, lines))
+        write(options.markdown, parts, command, lines)
     if options.json:
         record = {"machine": machine, "versions": versions, "start_up_seconds": start_up, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(record, indent=1))

@@ -154,7 +154,7 @@ BROKEN: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (with_tensor("x", dtype="int32"), "Quantize 'q'", "needs 'x' to be real numbers, but it is int32"),
     (with_tensor("y", dtype="int8", quantization=HALF), "Dequantize 'y'", "needs 'y' to be real numbers"),
     (add_op(Op("Requantize", ("t",), ("z",)), t("z")), "Requantize 'z'", "needs 'z' to be quantized"),
-    (add_op(Op("Reinterpret", ("t",), ("z",)), t("z", "uint8", quantization=HALF)), "Reinterpret 'z'", "needs quantized tensors of one type"),
+    (add_op(Op("Reinterpret", ("t",), ("z",)), t("z", "uint8", quantization=HALF)), "Reinterpret 'z'", "needs quantized tensors of one"),
     (add_op(Op("ArgMax", ("t",), ("z",)), t("z", "int64", (1, 2, 2, 2), HALF)), "ArgMax 'z'", "gives plain numbers"),
     (with_quantization("w", [0.5, 0.5, 0.5], axis=1), "Conv 'c'", "has weights 'w' quantized along axis 1, not along"),
     (with_quantization("q", [0.5, 0.5, 0.5], 0, axis=3), "Conv 'c'", "has data 'q' quantized per axis"),
