@@ -80,6 +80,7 @@ def softmax(op_type: str, opset: int) -> Iterator[Case]:
         yield case(data(*SHAPE), axis=axis)
     yield case(data(4, 9))
     yield case(data(4, 9), free=True)
+    yield case(data(2, 3, 4, 5), axis=1, free=True)
 
 
 def reduction(op_type: str, opset: int) -> Iterator[Case]:

@@ -184,12 +184,18 @@ def read_softmax(r: Reading) -> None:
         return
     shape, dtype = r.tensor(0).shape or (), r.tensor(0).dtype
     sizes = [size if isinstance(size, int) else -1 for size in shape]
-    rows = [*sizes[:axis], -1 if -1 in sizes[axis:] else math.prod(sizes[axis:])]
-    if sizes.count(-1) > 1 or 0 in sizes:
-        raise NotCoveredError(f"rows of unknown length in the shape {shape}")
-    flat = r.emit("Reshape", [r.input(0), r.const(np.array(rows, np.int64), "rows")], [r.intermediate("flat", dtype)], dtype=dtype)
+    if 0 in sizes:
+        raise NotCoveredError(f"no elements in the shape {shape}")
+    is_known = sizes.count(-1) <= 1
+    length = -1 if -1 in sizes[axis:] else math.prod(sizes[axis:])
+    rows = r.const(np.array([*(sizes[:axis] if is_known else [0] * axis), length], np.int64), "rows")  # 0: the size that the data has
+    flat = r.emit("Reshape", [r.input(0), rows], [r.intermediate("flat", dtype)], dtype=dtype)
     curve = r.emit(r.op_type, flat, [r.intermediate("result", dtype)], dtype=dtype, axis=axis)
-    r.emit("Reshape", [*curve, r.const(np.array(sizes, np.int64), "sizes")], dtype=dtype)
+    if is_known:
+        back = r.const(np.array(sizes, np.int64), "sizes")
+    else:
+        (back,) = r.emit("Shape", [r.input(0)], [r.intermediate("shape", "int64")], dtype="int64")
+    r.emit("Reshape", [*curve, back], dtype=dtype)
 
 
 def read_lp_normalization(r: Reading) -> None:
