@@ -170,3 +170,32 @@ def test_a_wrong_integer_in_the_model_itself_goes_both_ways(tmp_path: Path) -> N
     assert report.passed
     found = [t.data for t in back.constants() if t.data is not None and t.data.size == weights.data.size and t.dtype == "int8"]
     assert any(np.array_equal(np.sort(data, axis=None), np.sort(weights.data, axis=None)) for data in found)
+
+
+@pytest.mark.parametrize("filler", [None, 0, 3, -7], ids=str)
+@pytest.mark.parametrize("kind", ["Pad", "Concat"])
+def test_integers_that_join_before_they_get_a_scale(kind: str, filler: int | None, tmp_path: Path) -> None:
+    """The scale stands behind the movement alone; without a value, Pad adds the integer 0, which is not real zero here."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    constants = {"scale": np.float32(0.5), "zero": np.int8(3), "pads": np.array([0, 1, 0, 2]), "value": np.int8(filler or 0)}
+    inputs = ["x", "pads", *(["value"] if filler is not None else [])]
+    join = helper.make_node("Pad", inputs, ["p"]) if kind == "Pad" else helper.make_node("Concat", ["x", "x2"], ["p"], axis=1)
+    values = [helper.make_tensor_value_info(name, TensorProto.INT8, [2, 4]) for name in (["x"] if kind == "Pad" else ["x", "x2"])]
+    graph = helper.make_graph(
+        [join, helper.make_node("DequantizeLinear", ["p", "scale", "zero"], ["y"])],
+        "made",
+        values,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    report = roundtrip(tmp_path / "m.onnx", "onnx:qdq")
+    assert report.passed, [leg.problems for leg in report.legs]
+    assert all(item.equal == 1 for leg in report.legs for item in leg.outputs)
+
+
+def test_a_padding_before_the_first_scale_of_a_real_model() -> None:
+    report = roundtrip(FIXTURES / "tflm_mobilenet_v2_from_torch_int8.tflite", "onnx:qdq", samples=1)
+    assert report.passed, [leg.problems for leg in report.legs]

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype, numpy_dtype
 from qconvert.known_values import KnownValues
 from qconvert.ops import OPS
 from qconvert.shapes import compatible, merged, output_shapes
@@ -364,6 +364,8 @@ class Reading:
         while (op := self._draft.producers.get(chain[-1].name)) is not None:
             source = self._draft.tensors[op.inputs[0]] if op.inputs else None
             per_tensor = quantization.axis is None or op.kind == "Identity"
+            if op.kind in ("Concat", "Pack", "ScatterND", "ScatterElements"):  # the other integers that join would need the label too
+                return False
             if source is None or OPS[op.kind].rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
                 return OPS[op.kind].rule in ("plain", "opaque", "index") and self._keep(chain, quantization)
             chain.append(source)
@@ -373,9 +375,27 @@ class Reading:
         readers = [op for tensor in chain for op in self._draft.readers.get(tensor.name, [])]
         if any(OPS[op.kind].rule in ("real", "index") for op in readers):
             return False
+        written = {tensor.name for tensor in chain}
+        pads = [op for op in self._draft.ops if op.kind == "Pad" and op["mode"] == "constant" and op.outputs[0] in written]
+        values = [self._known.get(op.inputs[2]) if len(op.inputs) > 2 else np.array(0) for op in pads]
+        if any(value is None or value.size != 1 for value in values):
+            return False
         for tensor in chain:
             self._draft.tensors[tensor.name] = replace(tensor, quantization=quantization)
+        for op, value in zip(pads, values, strict=True):
+            self._refill(op, int(np.asarray(value).reshape(())), quantization)
         return True
+
+    def _refill(self, op: Op, value: int, quantization: Quantization) -> None:
+        """Gives the padding of integers the label that they got; none where it is real zero. ONNX's default is the integer 0."""
+        tensor = self._draft.tensors[op.outputs[0]]
+        inputs = op.inputs[:2]
+        if value != int(quantization.zero_point[0]):
+            data = np.array(value, numpy_dtype(tensor.dtype))
+            inputs = (*inputs, self._draft.add(f"{tensor.name}/padding", tensor.dtype, (), data, quantization))
+        new = replace(op, inputs=inputs)
+        self._draft.ops[self._draft.ops.index(op)] = new
+        self._draft.producers[tensor.name] = new
 
     # errors
 
