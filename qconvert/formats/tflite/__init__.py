@@ -18,15 +18,22 @@ def _read(path: Path) -> Graph:
     return read(path)
 
 
+def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    from qconvert.formats.tflite.writer import write
+
+    return write(graph, path, options)
+
+
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    return [Format("tflite", (".tflite", ".lite"), "TensorFlow Lite / LiteRT FlatBuffer", read=_read)]
+    return [Format("tflite", (".tflite", ".lite"), "TensorFlow Lite / LiteRT FlatBuffer", read=_read, write=_write)]
 
 
 @hookimpl
 def qconvert_operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
-    if (format, direction) != ("tflite", "read"):
+    if format != "tflite":
         return {}
-    from qconvert.formats.tflite.ops import READERS
+    from qconvert.formats.tflite.ops import READERS, WRITERS
 
-    return READERS
+    tables: dict[str, Mapping[str, Callable[..., Any]]] = {"read": READERS, "write": WRITERS}
+    return tables.get(direction, {})

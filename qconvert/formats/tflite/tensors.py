@@ -12,7 +12,7 @@ from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 
-__all__ = ["read_tensors"]
+__all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "pack", "read_tensors"]
 
 #: TensorType of the TFLite schema -> canonical dtype.
 _DTYPES = {
@@ -20,7 +20,8 @@ _DTYPES = {
     9: "int8", 10: "float64", 12: "uint64", 15: "uint32", 16: "uint16", 17: "int4", 18: "bfloat16", 19: "int2",
     20: "uint4",
 }  # fmt: skip
-_PACKED_BITS = {"int4": 4, "uint4": 4, "int2": 2}
+DTYPE_NUMBERS = {name: number for number, name in _DTYPES.items()}
+PACKED_BITS = {"int4": 4, "uint4": 4, "int2": 2}
 _QUANTIZED = {"int2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "int64"}
 _MAX_RANK = 64
 
@@ -97,7 +98,7 @@ def _constant(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap
         return np.zeros(sizes, numpy_dtype(dtype)) if not count and tensor.Buffer() else None
     if dtype == "string":
         raise UnsupportedError("constant strings are not covered")
-    bits = _PACKED_BITS.get(dtype)
+    bits = PACKED_BITS.get(dtype)
     item = numpy_dtype(dtype)
     needed = -(-count * bits // 8) if bits else count * item.itemsize
     if raw.size != needed and not (bits and raw.size == count):
@@ -129,6 +130,17 @@ def _unpack(raw: Array, bits: int, count: int, dtype: str) -> Array:
         values = np.where(values >= 2 ** (bits - 1), values - 2**bits, values).astype(np.int8)
     unpacked: Array = values.astype(numpy_dtype(dtype))
     return unpacked
+
+
+def pack(data: Array, bits: int) -> bytes:
+    """The mirror of _unpack()."""
+    per_byte = 8 // bits
+    values = data.reshape(-1).astype(np.int8).view(np.uint8) & (2**bits - 1)
+    padded = np.zeros(-(-values.size // per_byte) * per_byte, np.uint8)
+    padded[: values.size] = values
+    shifts = np.arange(per_byte, dtype=np.uint8) * bits
+    packed: Array = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
+    return packed.tobytes()
 
 
 def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:

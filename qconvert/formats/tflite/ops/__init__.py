@@ -1,4 +1,5 @@
-"""TFLite operators by family. Each module ends with its table: operator name -> the function that reads it."""
+"""TFLite operators by family. Each module ends with its tables: operator name -> the function that reads it, canonical kind -> the
+function that writes it."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from qconvert.formats.tflite.ops import (
     activation,
     conv,
+    conv_transpose,
     detection,
     elementwise,
     gather,
@@ -18,9 +20,12 @@ from qconvert.formats.tflite.ops import (
     space,
 )
 from qconvert.formats.tflite.reading import ReadFunction
+from qconvert.formats.tflite.writing import WriteFunction
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
-_FAMILIES = (conv, matrix, pool, elementwise, activation, reduce, shape, gather, space, quantize, detection)
+_FAMILIES = (conv, conv_transpose, matrix, pool, elementwise, activation, reduce, shape, gather, space, quantize, detection)
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}
+
+WRITERS: Mapping[str, WriteFunction] = {kind: write for family in _FAMILIES for kind, write in getattr(family, "WRITERS", {}).items()}

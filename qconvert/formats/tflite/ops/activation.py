@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def _plain(kind: str) -> ReadFunction:
@@ -43,6 +45,14 @@ def read_softmax(op: Reading) -> None:
     op.emit("Softmax", axis=-1, beta=float(op.option("Beta", 1.0)))
 
 
+def write_softmax(op: Op, w: Writing) -> None:
+    """Softmax over the last axis."""
+    rank = w.tensor(op.inputs[0]).rank
+    if int(op["axis"]) not in (-1, -1 if rank is None else rank - 1):
+        raise w.unsupported(op, f"axis {op['axis']}, which is not the last")
+    w.emit("SOFTMAX", op.inputs, op.outputs, "SoftmaxOptions", beta=float(op["beta"]))
+
+
 def read_log_softmax(op: Reading) -> None:
     """LOG_SOFTMAX over the last axis."""
     op.emit("LogSoftmax", axis=-1)
@@ -69,3 +79,5 @@ READERS: dict[str, ReadFunction] = {
     "LOG_SOFTMAX": read_log_softmax,
     "L2_NORMALIZATION": read_l2_normalization,
 }
+
+WRITERS: dict[str, WriteFunction] = {"Softmax": write_softmax}

@@ -1,25 +1,26 @@
-"""CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV. Weights become O,I,H,W as views; their per-axis scales follow."""
+"""CONV_2D and DEPTHWISE_CONV_2D. Weights become O,I,H,W as views, and back; their per-axis scales follow."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.window import same_pads, window
+from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.graph import Array, Quantization, Tensor
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Array, Op, Quantization, Tensor
 
-__all__ = ["READERS", "accumulator_bias", "float_weights"]
+__all__ = ["READERS", "WRITERS", "accumulator_bias", "constant_weights", "float_weights", "moved_axis", "write_bias"]
 
 
 def read_conv_2d(op: Reading) -> None:
     """CONV_2D: weights O,H,W,I; I smaller than the input's channels means groups."""
-    weights = _constant_weights(op, 1)
+    weights = constant_weights(op, 1)
     outputs, height, width, depth = weights.shape
     channels = _channels(op, 0)
     if depth == 0 or channels % depth or outputs % (channels // depth):
         raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
     dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
-    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), _moved_axis(op, op.tensor(1), {0: 0}))
+    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(op, op.tensor(1), {0: 0}))
     op.emit(
         "Conv",
         _operands(op, kernel),
@@ -32,13 +33,13 @@ def read_conv_2d(op: Reading) -> None:
 
 def read_depthwise_conv_2d(op: Reading) -> None:
     """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
-    weights = _constant_weights(op, 1)
+    weights = constant_weights(op, 1)
     one, height, width, outputs = weights.shape
     channels = _channels(op, 0)
     if one != 1 or channels == 0 or outputs % channels:
         raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
     dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
-    kernel = op.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), _moved_axis(op, op.tensor(1), {3: 0}))
+    kernel = op.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), moved_axis(op, op.tensor(1), {3: 0}))
     op.emit(
         "Conv",
         _operands(op, kernel),
@@ -49,38 +50,40 @@ def read_depthwise_conv_2d(op: Reading) -> None:
     )
 
 
-def read_transpose_conv(op: Reading) -> None:
-    """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias])."""
-    weights = _constant_weights(op, 1)
-    outputs, height, width, depth = weights.shape
-    size = op.ints(0)
-    data = op.tensor(2).static_shape
-    if len(size) != 4 or data is None or len(data) != 4 or data[3] != depth or size[3] != outputs:
-        raise op.invalid(f"output shape {size}, weights {weights.shape} and data {op.tensor(2).shape} do not fit")
-    strides = (op.option("StrideH", 1), op.option("StrideW", 1))
-    if min(strides) < 1:
-        raise op.invalid(f"stride {strides} is not positive")
-    # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
-    pads = (0, 0, 0, 0) if op.option("Padding") == 1 else same_pads(size[1:3], (height, width), strides, (1, 1))
-    extra = [size[1 + i] - (data[1 + i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
-    ends = [max(-value, 0) for value in extra]
-    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), _moved_axis(op, op.tensor(1), {0: 0}))
-    operands = [op.input(2), kernel]
-    if op.has(3):
-        operands.append(accumulator_bias(op, 3, op.tensor(2), op.lookup(kernel)))
-    op.emit(
-        "ConvTranspose",
-        operands,
-        strides=strides,
-        pads=(*pads[:2], *ends),
-        dilations=(1, 1),
-        data_format="channels_last",
-        output_padding=tuple(max(value, 0) for value in extra),
-        activation=op.activation(),
-    )
+def write_conv(op: Op, w: Writing) -> None:
+    """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel."""
+    name, group = op.inputs[1], int(op["group"])
+    weights, quantization = w.constant(op, 1), w.tensor(name).quantization
+    if weights.ndim != 4:
+        raise w.unsupported(op, f"weights of rank {weights.ndim}")
+    depthwise = weights.shape[1] == 1 and group > 1
+    window = write_window(op, w, weights.shape[2:], op["dilations"])
+    fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
+    fields["fusedActivationFunction"] = w.activation(op)
+    if depthwise:
+        axis = None if quantization is None or quantization.axis is None else 3
+        kernel = w.variant(name, "1HWO", weights.transpose(1, 2, 3, 0), None if quantization is None else quantization.with_axis(axis))
+        operands = [window.data, kernel, *write_bias(op, w, 2)]
+        w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, "DepthwiseConv2DOptions", depthMultiplier=len(weights) // group, **fields)
+    else:
+        kernel = w.variant(name, "OHWI", weights.transpose(0, 2, 3, 1), quantization)
+        w.emit("CONV_2D", [window.data, kernel, *write_bias(op, w, 2)], op.outputs, "Conv2DOptions", **fields)
 
 
-def _constant_weights(op: Reading, index: int) -> Array:
+def write_bias(op: Op, w: Writing, index: int) -> list[str]:
+    """The bias at its one axis; zeros where there is none, which the integer kernels demand (conv.cc)."""
+    if len(op.inputs) > index and op.inputs[index]:
+        return [op.inputs[index]]
+    data, weights = w.tensor(op.inputs[0]), w.graph[op.inputs[1]]
+    if data.quantization is None or weights.quantization is None or weights.shape is None:
+        return []
+    scale = data.quantization.scale * weights.quantization.scale
+    grid = Quantization(scale, np.zeros(scale.size, np.int64), 0 if scale.size > 1 else None)
+    dtype = np.int64 if data.dtype == "int16" else np.int32
+    return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
+
+
+def constant_weights(op: Reading, index: int) -> Array:
     weights = op.constant(index)
     if weights is None:
         raise op.unsupported("weights that are computed at run time")
@@ -96,7 +99,7 @@ def _channels(op: Reading, index: int) -> int:
     return shape[3]
 
 
-def _moved_axis(op: Reading, weights: Tensor, moves: dict[int, int]) -> Quantization | None:
+def moved_axis(op: Reading, weights: Tensor, moves: dict[int, int]) -> Quantization | None:
     """The weights' quantization after the transposition to O,I,H,W."""
     quantization = weights.quantization
     if quantization is None or quantization.axis is None:
@@ -149,5 +152,6 @@ def accumulator_bias(op: Reading, index: int, data: Tensor, weights: Tensor) -> 
 READERS: dict[str, ReadFunction] = {
     "CONV_2D": read_conv_2d,
     "DEPTHWISE_CONV_2D": read_depthwise_conv_2d,
-    "TRANSPOSE_CONV": read_transpose_conv,
 }
+
+WRITERS: dict[str, WriteFunction] = {"Conv": write_conv}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def _plain(kind: str) -> ReadFunction:
@@ -23,6 +25,11 @@ def _activated(kind: str) -> ReadFunction:
         op.emit(kind, activation=op.activation())
 
     return read
+
+
+def write_add(op: Op, w: Writing) -> None:
+    """Add. Sums of int16 use the kernel without power-of-two scales."""
+    w.emit("ADD", op.inputs, op.outputs, "AddOptions", fusedActivationFunction=w.activation(op), potScaleInt16=False)
 
 
 def read_select(op: Reading) -> None:
@@ -77,3 +84,5 @@ READERS: dict[str, ReadFunction] = {
     "SELECT_V2": _plain("Where"),
     "CAST": read_cast,
 }
+
+WRITERS: dict[str, WriteFunction] = {"Add": write_add}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights
+from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, write_bias
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def read_fully_connected(op: Reading) -> None:
@@ -71,3 +73,19 @@ READERS: dict[str, ReadFunction] = {
     "FULLY_CONNECTED": read_fully_connected,
     "BATCH_MATMUL": read_batch_matmul,
 }
+
+
+def write_gemm(op: Op, w: Writing) -> None:
+    """Gemm as FULLY_CONNECTED."""
+    if len(op.inputs) > 2 and op.inputs[2] and w.tensor(op.inputs[2]).rank != 1:
+        raise w.unsupported(op, f"a bias of shape {w.tensor(op.inputs[2]).shape}")
+    operands = [op.inputs[0], op.inputs[1], *(write_bias(op, w, 2) or [""])]
+    w.emit("FULLY_CONNECTED", operands, op.outputs, "FullyConnectedOptions", fusedActivationFunction=w.activation(op))
+
+
+def write_matmul(op: Op, w: Writing) -> None:
+    """MatMul as BATCH_MATMUL."""
+    w.emit("BATCH_MATMUL", op.inputs, op.outputs, "BatchMatMulOptions", adjX=bool(op["trans_a"]), adjY=bool(op["trans_b"]))
+
+
+WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from qconvert.formats.tflite.ops.window import window
-from qconvert.formats.tflite.reading import ReadFunction, Reading
+import numpy as np
 
-__all__ = ["READERS"]
+from qconvert.formats.tflite.ops.window import VALID, Window, padded, window, write_window
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op, integer_range
+
+__all__ = ["READERS", "WRITERS"]
 
 
 def read_average_pool_2d(op: Reading) -> None:
@@ -27,4 +31,63 @@ def _read_pool(op: Reading, kind: str, **more: str) -> None:
 READERS: dict[str, ReadFunction] = {
     "AVERAGE_POOL_2D": read_average_pool_2d,
     "MAX_POOL_2D": read_max_pool_2d,
+}
+
+
+def write_average_pool(op: Op, w: Writing) -> None:
+    """AveragePool: TFLite never counts padding, so padding that counts is a PAD in front."""
+    counted = bool(op["count_include_pad"]) and any(op["pads"])
+    if counted and op["ceil_mode"]:
+        raise w.unsupported(op, "windows that hang over counted padding")
+    if counted:
+        found = Window(padded(op, w, op["pads"], None), {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": VALID})
+    else:
+        found = write_window(_whole(op, w), w, op["kernel_shape"])
+        if found.data != op.inputs[0]:
+            raise w.unsupported(op, f"padding {op['pads']} that is not counted and is not SAME")
+    _emit(op, w, "AVERAGE_POOL_2D", found)
+
+
+def write_max_pool(op: Op, w: Writing) -> None:
+    """MaxPool: padding that SAME does not give is a PADV2 with the lowest value in front."""
+    if op["dilations"]:
+        raise w.unsupported(op, "dilations")
+    tensor = w.tensor(op.inputs[0])
+    lowest = float(np.finfo(np.float32).min) if "float" in tensor.dtype else integer_range(tensor.dtype)[0]
+    _emit(op, w, "MAX_POOL_2D", write_window(_whole(op, w), w, op["kernel_shape"], filler=lowest))
+
+
+def _whole(op: Op, w: Writing) -> Op:
+    """The operator with what its last windows hang over (ceil_mode) as padding at the end."""
+    if not op["ceil_mode"]:
+        return op
+    data, size = w.shape(op.inputs[0], op)[1:3], w.shape(op.outputs[0], op)[1:3]
+    begins = op["pads"][:2]
+    ends = [(size[i] - 1) * op["strides"][i] + op["kernel_shape"][i] - data[i] - begins[i] for i in range(2)]
+    return op.with_attributes(pads=(*begins, *(max(value, 0) for value in ends)), ceil_mode=0)
+
+
+def _emit(op: Op, w: Writing, builtin: str, found: Window) -> None:
+    height, width = op["kernel_shape"]
+    fields = {"filterHeight": height, "filterWidth": width, "fusedActivationFunction": w.activation(op)}
+    w.emit(builtin, [found.data], op.outputs, "Pool2DOptions", **fields, **found.fields)
+
+
+def write_global_average_pool(op: Op, w: Writing) -> None:
+    """GlobalAveragePool as MEAN over height and width."""
+    axes = w.ints([1, 2] if op["data_format"] == "channels_last" else [2, 3], f"{op.outputs[0]}/axes")
+    w.emit("MEAN", [op.inputs[0], axes], op.outputs, "ReducerOptions", keepDims=True)
+
+
+def write_global_max_pool(op: Op, w: Writing) -> None:
+    """GlobalMaxPool as REDUCE_MAX over height and width."""
+    axes = w.ints([1, 2] if op["data_format"] == "channels_last" else [2, 3], f"{op.outputs[0]}/axes")
+    w.emit("REDUCE_MAX", [op.inputs[0], axes], op.outputs, "ReducerOptions", keepDims=True)
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "AveragePool": write_average_pool,
+    "MaxPool": write_max_pool,
+    "GlobalAveragePool": write_global_average_pool,
+    "GlobalMaxPool": write_global_max_pool,
 }

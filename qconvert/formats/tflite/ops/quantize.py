@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def read_quantize(op: Reading) -> None:
@@ -23,4 +25,32 @@ def read_dequantize(op: Reading) -> None:
 READERS: dict[str, ReadFunction] = {
     "QUANTIZE": read_quantize,
     "DEQUANTIZE": read_dequantize,
+}
+
+
+def write_quantize(op: Op, w: Writing) -> None:
+    """Quantize and Requantize as QUANTIZE."""
+    w.emit("QUANTIZE", op.inputs[:1], op.outputs, "QuantizeOptions")
+
+
+def write_dequantize(op: Op, w: Writing) -> None:
+    """DEQUANTIZE."""
+    w.emit("DEQUANTIZE", op.inputs[:1], op.outputs, "DequantizeOptions")
+
+
+def write_relabel(op: Op, w: Writing) -> None:
+    """Reinterpret and Identity as a RESHAPE to the same shape, which copies the stored values whatever their scales."""
+    shape = w.tensor(op.inputs[0]).shape or ()
+    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    if sizes.count(-1) > 1:
+        raise w.unsupported(op, f"data of shape {shape}")
+    w.emit("RESHAPE", [op.inputs[0], w.ints(sizes, f"{op.outputs[0]}/shape")], op.outputs, "ReshapeOptions", newShape=sizes)
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Quantize": write_quantize,
+    "Requantize": write_quantize,
+    "Dequantize": write_dequantize,
+    "Reinterpret": write_relabel,
+    "Identity": write_relabel,
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def read_reshape(op: Reading) -> None:
@@ -22,6 +24,16 @@ def read_reshape(op: Reading) -> None:
     if sizes is None or isinstance(sizes, int):
         raise op.invalid("has no new shape")
     op.emit("Reshape", [op.input(0), op.shape_const([int(size) for size in sizes], "shape")])
+
+
+def write_reshape(op: Op, w: Writing) -> None:
+    """Reshape; TFLite has no sizes of 0 that copy, so the known result counts."""
+    shape = w.tensor(op.outputs[0]).shape or ()
+    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    if sizes.count(-1) > 1:
+        raise w.unsupported(op, f"a result of shape {shape}")
+    target = w.ints(sizes, f"{op.outputs[0]}/shape")
+    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=sizes)
 
 
 def read_squeeze(op: Reading) -> None:
@@ -170,3 +182,5 @@ READERS: dict[str, ReadFunction] = {
     "RANGE": read_range,
     "REVERSE_V2": read_reverse,
 }
+
+WRITERS: dict[str, WriteFunction] = {"Reshape": write_reshape}

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from qconvert.formats.tflite.reading import Reading
+from qconvert.formats.tflite.writing import Writing
+from qconvert.graph import Op
 
-__all__ = ["same_pads", "spatial_sizes", "window"]
+__all__ = ["SAME", "VALID", "Window", "padded", "same_pads", "spatial_sizes", "window", "write_window"]
 
-_SAME, _VALID = 0, 1
+#: Padding of the schema.
+SAME, VALID = 0, 1
 
 
 def spatial_sizes(op: Reading, index: int = 0) -> tuple[int | str, ...]:
@@ -35,12 +41,12 @@ def window(op: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)
     strides = (op.option("StrideH", 1), op.option("StrideW", 1))
     if min(*strides, *dilations, *kernel) < 1:
         raise op.invalid(f"stride {strides}, dilation {tuple(dilations)} or kernel {tuple(kernel)} is not positive")
-    padding = op.option("Padding", _VALID)
-    if padding not in (_SAME, _VALID):
+    padding = op.option("Padding", VALID)
+    if padding not in (SAME, VALID):
         raise op.invalid(f"padding number {padding} does not exist")
     sizes = spatial_sizes(op)
     attributes: dict[str, Any] = {"strides": strides, "pads": (0, 0, 0, 0), "data_format": "channels_last"}
-    if padding == _SAME:
+    if padding == SAME:
         numbers = [size for size in sizes if isinstance(size, int)]
         if len(numbers) == 2:
             attributes["pads"] = same_pads(numbers, kernel, strides, dilations)
@@ -50,3 +56,60 @@ def window(op: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)
         else:
             attributes["auto_pad"] = "SAME_UPPER"
     return attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a window is written: the data, padded in front of it where TFLite has no such padding, and the option table's fields."""
+
+    data: str
+    fields: dict[str, Any]
+
+
+def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1), filler: int | float | None = None) -> Window:
+    """SAME or VALID where they are just the operator's padding, else a PAD in front of a VALID window.
+
+    Args:
+        op: with `strides`, `pads`, `auto_pad` and data of rank 4, channels last.
+        kernel, dilations: height and width.
+        filler: the stored value to pad with; None for real zero.
+    """
+    name, strides = op.inputs[0], tuple(op["strides"])
+    if op["data_format"] != "channels_last" or w.tensor(name).rank != 4:
+        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4")
+    fields: dict[str, Any] = {"strideH": strides[0], "strideW": strides[1], "padding": VALID}
+    sizes = [size for size in (w.tensor(name).shape or ())[1:3] if isinstance(size, int)]
+    pads = tuple(op["pads"]) if op["auto_pad"] == "NOTSET" else None
+    same = same_pads(sizes, kernel, strides, dilations) if len(sizes) == 2 else None
+    if op["auto_pad"] == "SAME_UPPER" or (same is None and pads is not None and _is_same_at_stride_1(pads, kernel, strides, dilations)):
+        return Window(name, {**fields, "padding": SAME})
+    if op["auto_pad"] == "SAME_LOWER":
+        if same is None:
+            raise w.unsupported(op, "SAME_LOWER padding of sizes known only at run time")
+        pads = (*same[2:], *same[:2])
+    if pads is None or not any(pads):
+        return Window(name, fields)
+    if pads == same:
+        return Window(name, {**fields, "padding": SAME})
+    return Window(padded(op, w, pads, filler), fields)
+
+
+def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
+    reach = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
+    return all(stride == 1 for stride in strides) and tuple(pads) == tuple(r // 2 for r in reach) + tuple(r - r // 2 for r in reach)
+
+
+def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:
+    """The data of `op` behind a PAD with real zero, or a PADV2 with the stored value `filler`."""
+    name = op.inputs[0]
+    shape = w.tensor(name).shape or ()
+    spatial = [size + pads[i] + pads[2 + i] if isinstance(size, int) else f"{name}_padded_{i}" for i, size in enumerate(shape[1:3])]
+    result = w.like(f"{op.outputs[0]}/padded", name, (shape[0], *spatial, shape[3]))
+    rows = w.const(np.array([[0, 0], [pads[0], pads[2]], [pads[1], pads[3]], [0, 0]], np.int32), f"{op.outputs[0]}/paddings")
+    if filler is None:
+        w.emit("PAD", [name, rows], [result], "PadOptions")
+    else:
+        tensor = w.tensor(name)
+        value = w.const(np.array(filler, tensor.dtype), f"{op.outputs[0]}/filler", tensor.quantization)
+        w.emit("PADV2", [name, rows, value], [result], "PadV2Options")
+    return result

@@ -1,0 +1,71 @@
+"""TRANSPOSE_CONV."""
+
+from __future__ import annotations
+
+from qconvert.formats.tflite.ops.conv import accumulator_bias, constant_weights, moved_axis, write_bias
+from qconvert.formats.tflite.ops.window import SAME, VALID, same_pads
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_transpose_conv(op: Reading) -> None:
+    """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias])."""
+    weights = constant_weights(op, 1)
+    outputs, height, width, depth = weights.shape
+    size = op.ints(0)
+    data = op.tensor(2).static_shape
+    if len(size) != 4 or data is None or len(data) != 4 or data[3] != depth or size[3] != outputs:
+        raise op.invalid(f"output shape {size}, weights {weights.shape} and data {op.tensor(2).shape} do not fit")
+    strides = (op.option("StrideH", 1), op.option("StrideW", 1))
+    if min(strides) < 1:
+        raise op.invalid(f"stride {strides} is not positive")
+    # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
+    pads = (0, 0, 0, 0) if op.option("Padding") == 1 else same_pads(size[1:3], (height, width), strides, (1, 1))
+    extra = [size[1 + i] - (data[1 + i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
+    ends = [max(-value, 0) for value in extra]
+    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(op, op.tensor(1), {0: 0}))
+    operands = [op.input(2), kernel]
+    if op.has(3):
+        operands.append(accumulator_bias(op, 3, op.tensor(2), op.lookup(kernel)))
+    op.emit(
+        "ConvTranspose",
+        operands,
+        strides=strides,
+        pads=(*pads[:2], *ends),
+        dilations=(1, 1),
+        data_format="channels_last",
+        output_padding=tuple(max(value, 0) for value in extra),
+        activation=op.activation(),
+    )
+
+
+def write_conv_transpose(op: Op, w: Writing) -> None:
+    """ConvTranspose. What neither SAME nor VALID crops is cropped by a SLICE of the whole result."""
+    weights, name, result = w.constant(op, 1), op.inputs[1], op.outputs[0]
+    if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or weights.ndim != 4 or op["auto_pad"] != "NOTSET":
+        raise w.unsupported(op, "groups, dilations, auto_pad or weights of other than two spatial dimensions")
+    data, size, strides = w.shape(op.inputs[0], op), w.shape(result, op), op["strides"]
+    kernel = w.variant(name, "OHWI", weights.transpose(0, 2, 3, 1), w.tensor(name).quantization)
+    begins = list(op["pads"][:2])
+    crop = [max((data[1 + i] - 1) * strides[i] + weights.shape[2 + i] - size[1 + i], 0) for i in range(2)]
+    padding = VALID if not any(begins) else SAME
+    target, whole = result, list(size)
+    if padding == SAME and begins != [value // 2 for value in crop]:
+        padding, whole = VALID, [size[0], size[1] + begins[0], size[2] + begins[1], size[3]]
+        target = w.like(f"{result}/uncropped", result, tuple(whole))
+    operands = [w.ints(whole, f"{result}/output_shape"), kernel, op.inputs[0]]
+    if len(op.inputs) > 2 and op.inputs[2]:
+        operands += write_bias(op, w, 2)
+    w.emit("TRANSPOSE_CONV", operands, [target], "TransposeConvOptions", padding=padding, strideH=strides[0], strideW=strides[1],
+           fusedActivationFunction=w.activation(op))  # fmt: skip
+    if target != result:
+        bounds = [w.ints([0, *begins, 0], f"{result}/begin"), w.ints(list(size), f"{result}/size")]
+        w.emit("SLICE", [target, *bounds], [result], "SliceOptions")
+
+
+READERS: dict[str, ReadFunction] = {"TRANSPOSE_CONV": read_transpose_conv}
+
+WRITERS: dict[str, WriteFunction] = {"ConvTranspose": write_conv_transpose}

@@ -1,0 +1,216 @@
+"""Writes the canonical graph as a .tflite file: container, tensors and signatures; operators come from ops/.
+
+The file is built with the schema's object API (ai-edge-litert), straight to a FlatBuffer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
+from qconvert.formats.tflite.writing import Operator, Writing
+from qconvert.graph import Array, Graph, Quantization, Tensor
+from qconvert.plugins import operators
+
+__all__ = ["build", "write"]
+
+_IDENTIFIER = b"TFL3"
+#: FlatBuffers address with signed 32-bit offsets.
+_LARGEST_FILE = 2**31 - 1
+#: Kernels read constants with vector instructions (schema.fbs: `force_align: 16`).
+_ALIGNMENT = 16
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Writes `graph` to `path`.
+
+    Args:
+        graph: spatial operators channels last, on types that TFLite's kernels have; see targets/tflite.py.
+        path: the file; it is overwritten.
+        options: "provenance" (str -> str, goes into the metadata).
+
+    Raises:
+        UnsupportedError: operators that no plugin writes; all are listed.
+        QConvertError: the file would be above 2 GB.
+    """
+    path.write_bytes(build(graph, dict(options.get("provenance") or {})))
+    return ()
+
+
+def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
+    """The .tflite file of `graph`; see write()."""
+    writers = operators("tflite", "write")
+    missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in graph.ops if op.kind not in writers)
+    if missing:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
+        raise UnsupportedError(f"operators without a TFLite form: {listed}")
+    size = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
+    if size > _LARGEST_FILE:
+        raise QConvertError(f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name)
+    writing = Writing(graph)
+    for name in graph.inputs:
+        writing.use(name)
+    for op in graph.ops:
+        writers[op.kind](op, writing)
+    for name in graph.outputs:
+        writing.use(name)
+    return _File(writing).pack(provenance)
+
+
+class _File:
+    """The FlatBuffer objects of one model."""
+
+    def __init__(self, writing: Writing) -> None:
+        from ai_edge_litert import schema_py_generated as schema
+
+        self._schema = schema
+        self._writing = writing
+        self._graph = writing.graph
+        self._numbers = {name: number for number, name in enumerate(writing.tensors)}
+        self._codes: dict[tuple[str, bool, int], int] = {}
+        self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
+        self._known: dict[bytes, int] = {}
+
+    def pack(self, provenance: Mapping[str, str]) -> bytes:
+        import flatbuffers
+
+        schema, model = self._schema, self._schema.ModelT()
+        subgraph = schema.SubGraphT()
+        subgraph.name = self._graph.name
+        subgraph.tensors = [self._tensor(tensor) for tensor in self._writing.tensors.values()]
+        subgraph.inputs = self._indices(self._graph.inputs)
+        subgraph.outputs = self._indices(self._graph.outputs)
+        subgraph.operators = [self._operator(operator) for operator in self._writing.operators]
+        model.version = 3
+        model.subgraphs = [subgraph]
+        model.operatorCodes = [self._code(*key) for key in self._codes]
+        model.description = self._graph.metadata.get("source.description", "qconvert")
+        model.metadata = self._metadata(provenance)
+        model.signatureDefs = self._signatures()
+        model.buffers = self._buffers
+        builder = flatbuffers.Builder(2**16)
+        builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
+        packed = bytes(builder.Output())
+        if len(packed) > _LARGEST_FILE:
+            raise QConvertError("the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name)
+        return packed
+
+    def _tensor(self, tensor: Tensor) -> Any:
+        found = self._schema.TensorT()
+        found.name = tensor.name
+        found.type = DTYPE_NUMBERS[tensor.dtype]
+        shape = tensor.shape
+        found.hasRank = shape is not None
+        sizes = [size if isinstance(size, int) else -1 for size in shape or ()]
+        found.shape = np.array([max(size, 1) if size < 0 else size for size in sizes], np.int32)
+        if -1 in sizes:
+            found.shapeSignature = np.array(sizes, np.int32)
+        found.buffer = 0 if tensor.data is None else self._buffer(_stored(tensor.data, tensor.dtype))
+        if tensor.quantization is not None:
+            found.quantization = self._quantization(tensor.quantization)
+        return found
+
+    def _quantization(self, quantization: Quantization) -> Any:
+        found = self._schema.QuantizationParametersT()
+        found.scale = np.ascontiguousarray(quantization.scale, np.float32)
+        found.zeroPoint = np.ascontiguousarray(quantization.zero_point, np.int64)
+        found.quantizedDimension = quantization.axis or 0
+        return found
+
+    def _buffer(self, data: bytes) -> int:
+        """The number of a buffer with these bytes; equal ones are stored once."""
+        key = hashlib.sha256(data).digest()
+        if key not in self._known:
+            self._known[key] = len(self._buffers)
+            self._buffers.append(_aligned_buffer(self._schema, data))
+        return self._known[key]
+
+    def _indices(self, names: Any) -> Array:
+        return np.array([self._numbers[name] if name else -1 for name in names], np.int32)
+
+    def _operator(self, operator: Operator) -> Any:
+        found = self._schema.OperatorT()
+        key = (operator.builtin, operator.custom is not None, operator.version)
+        found.opcodeIndex = self._codes.setdefault(key, len(self._codes))
+        found.inputs, found.outputs = self._indices(operator.inputs), self._indices(operator.outputs)
+        if operator.custom is not None:
+            found.customOptions = np.frombuffer(operator.custom, np.uint8)
+        elif operator.options is not None:
+            table = type(operator.options).__name__.removesuffix("T")
+            second = not hasattr(self._schema.BuiltinOptions, table)
+            union = self._schema.BuiltinOptions2 if second else self._schema.BuiltinOptions
+            setattr(found, "builtinOptions2Type" if second else "builtinOptionsType", getattr(union, table))
+            setattr(found, "builtinOptions2" if second else "builtinOptions", operator.options)
+        return found
+
+    def _code(self, builtin: str, is_custom: bool, version: int) -> Any:
+        """An operator code; numbers above 127 have the 8-bit field say so (schema.fbs, OperatorCode)."""
+        found = self._schema.OperatorCodeT()
+        number = self._schema.BuiltinOperator.CUSTOM if is_custom else getattr(self._schema.BuiltinOperator, builtin)
+        found.builtinCode, found.deprecatedBuiltinCode, found.version = number, min(number, 127), version
+        if is_custom:
+            found.customCode = builtin
+        return found
+
+    def _metadata(self, provenance: Mapping[str, str]) -> list[Any]:
+        """The source's own text metadata, and where the file came from."""
+        prefix = "source.metadata."
+        texts = {key.removeprefix(prefix): text for key, text in self._graph.metadata.items() if key.startswith(prefix)}
+        texts = {key: text for key, text in texts.items() if not (text.endswith(" bytes") and text[:-6].isdigit())}
+        if provenance:
+            texts["qconvert"] = json.dumps(dict(provenance))
+        found = []
+        for name, text in texts.items():
+            entry = self._schema.MetadataT()
+            entry.name, entry.buffer = name, self._buffer(text.encode())
+            found.append(entry)
+        return found
+
+    def _signatures(self) -> list[Any]:
+        found = []
+        for signature in self._graph.signatures:
+            entry = self._schema.SignatureDefT()
+            entry.signatureKey, entry.subgraphIndex = signature.key, 0
+            entry.inputs, entry.outputs = (self._arguments(names) for names in (signature.inputs, signature.outputs))
+            found.append(entry)
+        return found
+
+    def _arguments(self, names: Mapping[str, str]) -> list[Any]:
+        found = []
+        for argument, name in names.items():
+            entry = self._schema.TensorMapT()
+            entry.name, entry.tensorIndex = argument, self._numbers[name]
+            found.append(entry)
+        return found
+
+
+def _stored(data: Array, dtype: str) -> bytes:
+    """The bytes of a constant, types below 8 bits packed with the first value in the lowest bits."""
+    if dtype in PACKED_BITS:
+        return pack(data, PACKED_BITS[dtype])
+    return np.ascontiguousarray(data).tobytes()
+
+
+def _aligned_buffer(schema: Any, data: bytes) -> Any:
+    """A buffer whose data start at a multiple of 16 bytes, which the generated classes do not see to."""
+
+    class Aligned(schema.BufferT):  # type: ignore[misc]
+        def Pack(self, builder: Any) -> int:  # noqa: N802 (the generated classes' name)
+            builder.StartVector(1, len(data), _ALIGNMENT)
+            builder.head -= len(data)
+            builder.Bytes[builder.head : builder.head + len(data)] = data
+            builder.vectorNumElems = len(data)
+            vector = builder.EndVector()
+            schema.BufferStart(builder)
+            schema.BufferAddData(builder, vector)
+            return int(schema.BufferEnd(builder))
+
+    return Aligned()

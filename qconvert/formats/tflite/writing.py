@@ -1,0 +1,171 @@
+"""What an operator's write function sees: the canonical graph, and ways to add TFLite tensors, buffers and operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.tflite.versions import version_of
+from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype
+
+__all__ = ["Operator", "WriteFunction", "Writing"]
+
+#: Canonical fused activation -> ActivationFunctionType of the schema.
+ACTIVATIONS = {"": 0, "relu": 1, "relu_n1_to_1": 2, "relu6": 3}
+
+
+class Operator:
+    """One TFLite operator that will be written.
+
+    Attributes:
+        builtin: its name in the schema, such as "CONV_2D"; the name of a custom operator if `custom` is set.
+        inputs, outputs: tensor names; "" for an absent input.
+        options: the object of its option table, or None.
+        version: of the operator, as its types need it.
+        custom: the bytes of a custom operator's options; None for a builtin one.
+    """
+
+    def __init__(
+        self, builtin: str, inputs: Sequence[str], outputs: Sequence[str], options: Any, version: int, custom: bytes | None
+    ) -> None:
+        self.builtin = builtin
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.options = options
+        self.version = version
+        self.custom = custom
+
+
+class Writing:
+    """Collects the tensors and operators of a TFLite subgraph.
+
+    Attributes:
+        graph: the canonical graph that is written.
+        tensors: every tensor that the file will hold, by name, in TFLite's order of axes.
+        operators: in order.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tensors: dict[str, Tensor] = {}
+        self.operators: list[Operator] = []
+        self._reads = Counter(name for op in graph.ops for name in op.inputs)
+        self._variants: dict[tuple[str, str], str] = {}
+
+    def tensor(self, name: str) -> Tensor:
+        """The canonical tensor called `name`, or one that was added here."""
+        return self.tensors[name] if name in self.tensors else self.graph.tensors[name]
+
+    def shape(self, name: str, op: Op) -> tuple[int, ...]:
+        """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
+        shape = self.tensor(name).static_shape
+        if shape is None:
+            raise self.unsupported(op, f"{name!r} of shape {self.tensor(name).shape}, which is known only at run time")
+        return shape
+
+    def use(self, name: str) -> str:
+        """Declares a tensor of the graph as it is; "" stays "". Returns its name."""
+        if name and name not in self.tensors:
+            self.tensors[name] = self.graph.tensors[name]
+        return name
+
+    def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
+        """Declares a tensor that the graph does not have; returns its name."""
+        name = self.graph.fresh_name(wanted, self.tensors)
+        self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
+        return name
+
+    def const(self, data: Any, hint: str, quantization: Quantization | None = None) -> str:
+        """Declares a constant; returns its name."""
+        array = np.asarray(data)
+        return self.add(hint, canonical_dtype(array.dtype), array.shape, array, quantization)
+
+    def ints(self, values: Sequence[int], hint: str) -> str:
+        """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""
+        return self.const(np.array(values, np.int32), hint)
+
+    def like(self, hint: str, name: str, shape: Shape | None) -> str:
+        """Declares a tensor of the dtype and quantization of `name` with another shape."""
+        tensor = self.tensor(name)
+        return self.add(hint, tensor.dtype, shape, None, tensor.quantization)
+
+    def variant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
+        """The constant `name` in the order of axes that TFLite wants: under its own name if no other operator reads it."""
+        if (name, key) not in self._variants:
+            wanted = self.graph.tensors[name]
+            changed = replace(wanted, dtype=canonical_dtype(data.dtype), shape=data.shape, data=data, quantization=quantization)
+            if self._reads[name] == 1 and name not in self.tensors:
+                self.tensors[name] = changed
+                self._variants[name, key] = name
+            else:
+                self._variants[name, key] = self.add(f"{name}/{key}", changed.dtype, changed.shape, data, quantization)
+        return self._variants[name, key]
+
+    def constant(self, op: Op, index: int) -> Array:
+        """The data of input `index` of `op`; raises UnsupportedError if it is computed at run time."""
+        data = self.graph.constant(op.inputs[index]) if index < len(op.inputs) else None
+        if data is None:
+            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time")
+        return data
+
+    def values(self, op: Op, index: int) -> list[int]:
+        """The integers of constant input `index`, flat."""
+        return [int(value) for value in self.constant(op, index).reshape(-1)]
+
+    def axis(self, op: Op, value: Any, name: str) -> int:
+        """A possibly negative axis of the tensor `name` as one from 0."""
+        rank = self.tensor(name).rank
+        if rank is None:
+            raise self.unsupported(op, f"{name!r} of unknown rank")
+        return int(value) % rank if rank else 0
+
+    def emit(
+        self,
+        builtin: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        table: str = "",
+        *,
+        custom: bytes | None = None,
+        **fields: Any,
+    ) -> list[str]:
+        """Adds an operator.
+
+        Args:
+            builtin: its name in the schema, or of a custom operator.
+            inputs, outputs: tensor names; those of the graph are declared.
+            table: the class of its option table, such as "Conv2DOptions"; "" without one.
+            custom: options of a custom operator.
+            fields: of the option table, by the schema's names in camel case.
+        """
+        names = [self.use(name) for name in inputs], [self.use(name) for name in outputs]
+        options = None
+        if table:
+            from ai_edge_litert import schema_py_generated as schema
+
+            options = getattr(schema, f"{table}T")()
+            for key, value in fields.items():
+                if not hasattr(options, key):
+                    raise AttributeError(f"{table} has no field {key}")
+                setattr(options, key, value)
+        version = 1
+        if custom is None:
+            version = version_of(builtin, [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]], options)
+        self.operators.append(Operator(builtin, names[0], names[1], options, version, custom))
+        return names[1]
+
+    def activation(self, op: Op) -> int:
+        """The number of the fused activation of `op` in the schema."""
+        return ACTIVATIONS[str(op.attributes.get("activation", ""))]
+
+    def unsupported(self, op: Op, what: str) -> UnsupportedError:
+        """The error for something that has no form in TFLite."""
+        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip())
+
+
+WriteFunction = Callable[[Op, Writing], None]
