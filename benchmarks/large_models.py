@@ -169,7 +169,7 @@ def section(runs: dict[tuple[str, str], Run], size: int, facts: str) -> Section:
         seconds = statistics.median(run.seconds)
         copying = statistics.median(runs["copyfile", state].seconds)
         memory = [f"{value / 2**20:.0f} MiB ({100 * value / size:.1f}%)" if value else "" for value in (run.peak, run.own)]
-        name = "`qconvert onnx2onnx --form qoperator`" if what == "qconvert" else "`shutil.copyfile`"
+        name = "onnx2onnx --form qoperator" if what == "qconvert" else "`shutil.copyfile`"
         lines.append([name, state, f"{seconds:.2f} s", f"{size / seconds / 1e9:.2f} GB/s", f"{seconds / copying:.2f}", *memory])
     note = (
         f"QDQ to QOperator, external data, {size / 1e9:.2f} GB of int8 weights, with a scale for each column. Cold: the source is out of "
