@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import format_of, formats, loaded, passes, targets
+from qconvert.plugins import formats, loaded, passes, targets
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -163,11 +163,7 @@ def progress(hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def inspect_document(path: Path) -> dict[str, Any]:
-    """The graph document of a model that qconvert reads; what onnx says of an .onnx file."""
-    if format_of(path).read is None:
-        from qconvert.formats.onnx.inspection import inspect
-
-        return inspect(path)
+    """The graph document of a model."""
     from qconvert import load
     from qconvert.formats.qgraph.document import to_document
 
@@ -177,7 +173,7 @@ def inspect_document(path: Path) -> dict[str, Any]:
 def print_inspection(path: Path) -> None:
     """Operators with counts, tensors with scale and zero point, sizes."""
     document = inspect_document(path)
-    operators = Counter(op["kind"] for op in document["ops"])
+    operators = Counter(_operator_name(op) for op in document["ops"])
     counts = _table("operator", ">count")
     for kind, count in operators.most_common():
         counts.add_row(kind, str(count))
@@ -187,6 +183,14 @@ def print_inspection(path: Path) -> None:
     size = path.stat().st_size
     _print(counts, tensors, f"{path}: {sum(operators.values())} operators, {len(document['tensors'])} tensors, {size:,} bytes")
     _print(f"inputs: {', '.join(document['inputs'])}\noutputs: {', '.join(document['outputs'])}")
+
+
+def _operator_name(op: dict[str, Any]) -> str:
+    """The kind, and for an operator outside the set the name that its format gives it."""
+    if op["kind"] != "Opaque":
+        return str(op["kind"])
+    domain, name = op["attributes"]["domain"], op["attributes"]["op_type"]
+    return f"{domain}.{name} (Opaque)" if domain else f"{name} (Opaque)"
 
 
 def _shape(shape: list[int | str] | None) -> str:

@@ -81,13 +81,12 @@ def _whole(path: Path) -> Any:
     """The onnx.ModelProto of a file with its external data."""
     from onnx.external_data_helper import load_external_data_for_model
 
-    from qconvert.formats.onnx.container import external_files
-    from qconvert.formats.onnx.inspection import parse
+    from qconvert.formats.onnx.container import external_files, load_proto
 
     companions = external_files(path)
     if sum(item.stat().st_size for item in (path, *companions)) >= 2**31:
         raise UnsupportedError("is above 2 GB, too large to be cut at its operators", file=str(path), remedy="Check it without --per-op.")
-    model = parse(path)
+    model = load_proto(path)
     if companions:
         load_external_data_for_model(model, str(path.parent))
     return model

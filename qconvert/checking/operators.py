@@ -47,14 +47,14 @@ def check_operators(
     """
     if format_of(source).name != "tflite" or format_of(result).name != "onnx":
         raise OptionError("operators can be checked from .tflite to .onnx and from .onnx to .onnx only")
-    from qconvert.formats.onnx.inspection import parse
+    from qconvert.formats.onnx.container import load_proto
     from qconvert.formats.tflite.probe import accepted_copy, with_all_outputs
     from qconvert.runtimes.litert import LiteRT
     from qconvert.runtimes.onnxruntime import OnnxRuntime
 
     model, names = with_all_outputs(accepted_copy(bytes(map_file(source))))
     probe = LiteRT(model, kernels)
-    parsed = parse(result)
+    parsed = load_proto(result)
     islands = cut(parsed, {name for name, tensor in graph.tensors.items() if not tensor.is_constant})
     runtime = OnnxRuntime(islands.model)
     findings: dict[str, OperatorFinding] = {}

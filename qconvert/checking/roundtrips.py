@@ -53,7 +53,7 @@ class Leg:
         file: the file's name.
         changes: pass and what it changed, of the passes that fit the graph to the format.
         notes: what the writer says of the form that it chose.
-        differences: what qconvert.diff finds between the graph first written and the one read back.
+        differences: what qconvert.diff finds between the model's graph, fitted to the form, and the one read from the file.
         kept: counts of what is equal between the two.
         outputs: the model's outputs beside the file's, in their runtimes.
         arithmetic: why the outputs may differ by a rounding, or were not compared; "" where they must be equal.
@@ -139,15 +139,13 @@ def roundtrip(
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
     stations = [there, own] if source.write is not None else [there]
     graph = load(model)
-    reference: Graph | None = None
+    references = _references(graph, stations)
     legs: list[Leg] = []
     with _folder(keep) as folder:
         for number in range(times * len(stations)):
             station = stations[number % len(stations)]
-            graph, changes = normalize(graph, target_named(station.target) if station.target else None, numerics="fast")
-            graph, plainer = plain(graph)
-            changes = (*changes, *(("plain", text) for text in plainer))
-            reference = graph if reference is None else reference
+            reference = references[number % len(stations)]
+            graph, changes = _fitted(graph, station)
             form = f".{station.form}" if station.form else ""
             path = folder / f"{model.stem}.{number + 1}{form}{station.format.suffixes[0]}"
             if path.exists():
@@ -158,6 +156,22 @@ def roundtrip(
             legs.append(_leg(model, path, own, station, changes, notes, reference, graph, samples, seed))
             progress("conversions", number + 1, times * len(stations))
     return RoundtripReport(str(model), str(own), str(there), tuple(legs))
+
+
+def _fitted(graph: Graph, station: _Form) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+    """The graph as it is written in a form, with plain operators, and what was changed for that."""
+    graph, changes = normalize(graph, target_named(station.target) if station.target else None, numerics="fast")
+    graph, notes = plain(graph)
+    return graph, (*changes, *(("plain", text) for text in notes))
+
+
+def _references(graph: Graph, stations: list[_Form]) -> list[Graph]:
+    """The graph that each form has to hold: that of the model, fitted to one after the other without any file between."""
+    found = []
+    for station in stations:
+        graph, _ = _fitted(graph, station)
+        found.append(graph)
+    return found
 
 
 def _form(via: str, target: str) -> _Form:
@@ -176,9 +190,9 @@ def _form(via: str, target: str) -> _Form:
 
 def _own_form(path: Path) -> str:
     """The form of an ONNX file: QOperator if it has one node of that form."""
-    from qconvert.formats.onnx.inspection import parse
+    from qconvert.formats.onnx.container import load_proto
 
-    model = parse(path)
+    model = load_proto(path)
     nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     return "qoperator" if any(node.op_type.startswith(("QLinear", "QGemm")) for node in nodes) else "qdq"
 

@@ -20,7 +20,7 @@ from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 if TYPE_CHECKING:
     import onnx_ir
 
-__all__ = ["external_files", "open_model", "parse_model"]
+__all__ = ["external_files", "load_proto", "open_model", "parse_model"]
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -50,6 +50,26 @@ def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull)) -> onn
     _inline_functions(model)
     model.graph.sort()
     _infer_shapes(model)
+    return model
+
+
+def load_proto(path: Path) -> Any:
+    """The onnx.ModelProto in a file, verified, with external constants loaded into it; raises InvalidModelError if it is none."""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+    from onnx.external_data_helper import load_external_data_for_model
+
+    data = map_file(path)
+    try:
+        without_large_constants(data)  # counts what a parser would make objects of
+        model = ModelProto.FromString(bytes(data))
+        verify(model, path.parent, len(data))
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise InvalidModelError("no ONNX file, or a damaged one", file=str(path)) from error
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
+    load_external_data_for_model(model, str(path.parent))
     return model
 
 
