@@ -1,12 +1,15 @@
-"""The plain form of a graph: no attribute that says how one framework's kernel rounds, and no activation that its grid implies.
+"""The plain form of a graph: no attribute that says how one framework's kernel rounds, no activation that its grid implies, and no axis
+where there is one scale.
 
 Formats without such attributes spell them out as further operators or leave them away, so only plain graphs can be expected back.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qconvert.arithmetic import clip_range
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.ops import ACTIVATIONS
 
 __all__ = ["plain"]
@@ -20,11 +23,23 @@ def plain(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     implied = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
     rounded = [_nearest_even(op) for op in ops]
     changed = sum(new is not old for new, old in zip(rounded, ops, strict=True))
-    if not implied and not changed:
+    single = [_per_tensor(tensor) for tensor in graph.tensors.values() if _has_one_scale(tensor)]
+    if not implied and not changed and not single:
         return graph, ()
     notes = [f"{implied} activations are left away or simplified, since saturation of the output's grid does the same"] * bool(implied)
     notes += [f"{changed} operators round ties to even instead of as the source's kernels do"] * bool(changed)
-    return graph.evolve(ops=rounded), tuple(notes)
+    notes += [f"{len(single)} tensors with one scale along an axis have it for the whole tensor"] * bool(single)
+    return graph.evolve(tensors=single, ops=rounded), tuple(notes)
+
+
+def _has_one_scale(tensor: Tensor) -> bool:
+    q = tensor.quantization
+    return q is not None and q.axis is not None and q.scale.size == 1 and not q.block_size
+
+
+def _per_tensor(tensor: Tensor) -> Tensor:
+    assert tensor.quantization is not None
+    return replace(tensor, quantization=replace(tensor.quantization, axis=None))
 
 
 def _implied(graph: Graph, op: Op) -> Op:

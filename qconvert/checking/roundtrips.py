@@ -14,7 +14,7 @@ from qconvert.checking.api import CheckReport, OutputComparison, check
 from qconvert.checking.plain import plain
 from qconvert.conversion import load, normalize, save
 from qconvert.differences import diff, paired
-from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.plugins import Format, format_named, format_of, target_named
 
@@ -75,12 +75,13 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class RoundtripReport:
-    """All conversions of a round trip, in order; it passed if none has a problem."""
+    """All conversions of a round trip, in order, and notes on how it was made; it passed if no conversion has a problem."""
 
     source: str
     form: str
     via: str
     legs: tuple[Leg, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -113,10 +114,10 @@ def roundtrip(
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
 
     Files are written with plain operators (checking/plain.py), so that graphs can be compared; what that changes is reported. Where the
-    model's own format cannot be written, each file is only read back. Outputs come from random inputs, with onnxruntime's
-    optimizations disabled. They must be equal; where the model and the file compute otherwise (QDQ and QOperator, LiteRT and
-    onnxruntime), they may differ by 1 LSB (of a float output: 1/255 of its range), or by what roundings of single operators, each
-    explained and of at most 1 LSB, add up to.
+    model's own format cannot be written, or cannot hold what came back, each file is only read back. Outputs come from random inputs,
+    with onnxruntime's optimizations disabled. They must be equal; where the model and the file compute otherwise (QDQ and QOperator,
+    LiteRT and onnxruntime), they may differ by 1 LSB (of a float output: 1/255 of its range), or by what roundings of single operators,
+    each explained and of at most 1 LSB, add up to.
 
     Args:
         model: the file.
@@ -139,23 +140,26 @@ def roundtrip(
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
     stations = [there, own] if source.write is not None else [there]
     graph = load(model)
-    references = _references(graph, stations)
     legs: list[Leg] = []
+    notes: list[str] = []
+    references = [_fitted(graph, there)[0]]
+    if len(stations) == 2:
+        references.append(_fitted(references[0], own)[0])
     with _folder(keep) as folder:
-        for number in range(times * len(stations)):
-            station = stations[number % len(stations)]
-            reference = references[number % len(stations)]
-            graph, changes = _fitted(graph, station)
-            form = f".{station.form}" if station.form else ""
-            path = folder / f"{model.stem}.{number + 1}{form}{station.format.suffixes[0]}"
-            if path.exists():
-                raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
-            options: dict[str, Any] = {"form": station.form} if station.form else {}
-            notes = save(graph, path, station.format.name, **options)
-            graph = load(path, station.format.name)
-            legs.append(_leg(model, path, own, station, changes, notes, reference, graph, samples, seed))
-            progress("conversions", number + 1, times * len(stations))
-    return RoundtripReport(str(model), str(own), str(there), tuple(legs))
+        for _ in range(times):
+            for station, reference in list(zip(stations, references, strict=False)):
+                path = folder / _file_name(model, len(legs) + 1, station)
+                try:
+                    graph, changes, said = _written(graph, station, path)
+                except UnsupportedError as error:
+                    if station is there:
+                        raise
+                    notes.append(f"{own} cannot hold what came back, so it is only read: {error}")
+                    stations = [there]
+                    continue
+                legs.append(_leg(model, path, own, station, changes, said, reference, graph, samples, seed))
+                progress("conversions", len(legs), max(len(legs), times * len(stations)))
+    return RoundtripReport(str(model), str(own), str(there), tuple(legs), tuple(notes))
 
 
 def _fitted(graph: Graph, station: _Form) -> tuple[Graph, tuple[tuple[str, str], ...]]:
@@ -165,13 +169,19 @@ def _fitted(graph: Graph, station: _Form) -> tuple[Graph, tuple[tuple[str, str],
     return graph, (*changes, *(("plain", text) for text in notes))
 
 
-def _references(graph: Graph, stations: list[_Form]) -> list[Graph]:
-    """The graph that each form has to hold: that of the model, fitted to one after the other without any file between."""
-    found = []
-    for station in stations:
-        graph, _ = _fitted(graph, station)
-        found.append(graph)
-    return found
+def _file_name(model: Path, number: int, station: _Form) -> str:
+    form = f".{station.form}" if station.form else ""
+    return f"{model.stem}.{number}{form}{station.format.suffixes[0]}"
+
+
+def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Writes the graph in a form and reads it back; also what was changed for that, and what the writer says."""
+    if path.exists():
+        raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
+    fitted, changes = _fitted(graph, station)
+    options: dict[str, Any] = {"form": station.form} if station.form else {}
+    notes = save(fitted, path, station.format.name, **options)
+    return load(path, station.format.name), changes, notes
 
 
 def _form(via: str, target: str) -> _Form:
