@@ -132,14 +132,7 @@ def check(
             pairs.setdefault(name, []).append((a, b))
         progress("inputs", done + 1, len(feeds))
     outputs = tuple(_compare(graph[name], found) for name, found in pairs.items())
-    findings: tuple[OperatorFinding, ...] = ()
-    unmatched = ""
-    if per_op and {format_of(source).name, format_of(result).name} == {"onnx"}:
-        from qconvert.checking.onnx_operators import check_onnx_operators
-
-        findings, unmatched = check_onnx_operators(source, result, graph, feeds, optimize, progress)
-    elif per_op:
-        findings = check_operators(source, result, graph, feeds, kernels, progress)
+    findings, unmatched = _operators(source, result, graph, feeds, kernels, optimize, progress) if per_op else ((), "")
     problems = tuple(_problems(outputs, findings, max_lsb))
     together = ""
     if findings and optimize and all(op.equal == 1 for op in findings) and any(item.equal < 1 for item in outputs):
@@ -147,6 +140,17 @@ def check(
     notes = tuple(text for text in (note, unmatched, together) if text)
     ran = _runtime_in_words(source, kernels, optimize)
     return CheckReport(str(source), str(result), kernels, len(feeds), outputs, findings, problems, ran, notes)
+
+
+def _operators(
+    source: Path, result: Path, graph: Graph, feeds: list[dict[str, Array]], kernels: str, optimize: bool, progress: Progress
+) -> tuple[tuple[OperatorFinding, ...], str]:
+    """The findings for each operator, and a line on those that could not be matched."""
+    if {format_of(source).name, format_of(result).name} == {"onnx"}:
+        from qconvert.checking.onnx_operators import check_onnx_operators
+
+        return check_onnx_operators(source, result, graph, feeds, optimize, progress)
+    return check_operators(source, result, graph, feeds, kernels, progress), ""
 
 
 def _runtime_in_words(source: Path, kernels: str, optimize: bool) -> str:

@@ -138,28 +138,44 @@ def roundtrip(
     source = format_of(model)
     there = _form(via, target)
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
-    stations = [there, own] if source.write is not None else [there]
-    graph = load(model)
-    legs: list[Leg] = []
-    notes: list[str] = []
-    references = [_fitted(graph, there)[0]]
-    if len(stations) == 2:
-        references.append(_fitted(references[0], own)[0])
+    trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], samples, seed)
     with _folder(keep) as folder:
+        legs, notes = trip.make(folder, times, progress)
+    return RoundtripReport(str(model), str(own), str(there), tuple(legs), tuple(notes))
+
+
+@dataclass(slots=True)
+class _Trip:
+    """A round trip and the forms that it still goes through, in order."""
+
+    model: Path
+    own: _Form
+    there: _Form
+    stations: list[_Form]
+    samples: int
+    seed: int
+
+    def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
+        """The conversions, and notes on how they were made."""
+        graph = load(self.model)
+        references = [_fitted(graph, self.there)[0]]
+        references += [_fitted(references[0], self.own)[0]] * (len(self.stations) - 1)
+        legs: list[Leg] = []
+        notes: list[str] = []
         for _ in range(times):
-            for station, reference in list(zip(stations, references, strict=False)):
-                path = folder / _file_name(model, len(legs) + 1, station)
+            for station, reference in list(zip(self.stations, references, strict=False)):
+                path = folder / _file_name(self.model, len(legs) + 1, station)
                 try:
                     graph, changes, said = _written(graph, station, path)
                 except UnsupportedError as error:
-                    if station is there:
+                    if station is self.there:
                         raise
-                    notes.append(f"{own} cannot hold what came back, so it is only read: {error}")
-                    stations = [there]
+                    notes.append(f"{self.own} cannot hold what came back, so it is only read: {error}")
+                    self.stations = [self.there]
                     continue
-                legs.append(_leg(model, path, own, station, changes, said, reference, graph, samples, seed))
-                progress("conversions", len(legs), max(len(legs), times * len(stations)))
-    return RoundtripReport(str(model), str(own), str(there), tuple(legs), tuple(notes))
+                legs.append(_leg(self.model, path, self.own, station, changes, said, reference, graph, self.samples, self.seed))
+                progress("conversions", len(legs), max(len(legs), times * len(self.stations)))
+        return legs, notes
 
 
 def _fitted(graph: Graph, station: _Form) -> tuple[Graph, tuple[tuple[str, str], ...]]:
