@@ -21,7 +21,7 @@ from qconvert.errors import OptionError
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["Format", "LoadedPlugin", "Pass", "Target", "formats", "hookimpl", "loaded", "operators", "passes", "targets"]
+__all__ = ["Format", "LoadedPlugin", "Pass", "Target", "Violation", "formats", "hookimpl", "loaded", "operators", "passes", "targets"]
 
 GROUP = "qconvert"
 BUILTIN = {
@@ -78,6 +78,10 @@ class Target:
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
         integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if the
             runtime is not known; then there is no audit.
+        symmetric_weights: whether weights are signed with zero point 0.
+        fixed_outputs: the quantization that an operator's result must have: kind -> dtype -> (scale, zero point).
+        equal_scales: kinds that compute on real values and whose data inputs and results must have one quantization nevertheless.
+        check: says what in a normalized graph the target does not take; None if it takes all that its format can hold.
     """
 
     name: str
@@ -88,6 +92,25 @@ class Target:
     activations: str = ""
     max_pair_sum: int = 0
     integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    symmetric_weights: bool = False
+    fixed_outputs: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
+    equal_scales: tuple[str, ...] = ()
+    check: Callable[[Graph], Iterable[Violation]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something in a graph that a target does not take.
+
+    Attributes:
+        where: the operator and the tensor concerned.
+        rule: what the target's specification says, in words.
+        remedy: the pass or the option that would help; "" if there is none.
+    """
+
+    where: str
+    rule: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qconvert.plugins import Target, hookimpl
-from qconvert.targets import ort
+from qconvert.targets import ort, tflite
 
 
 @hookimpl
 def qconvert_targets() -> Iterable[Target]:
-    return list(ort.TARGETS)
+    return [*ort.TARGETS, *tflite.TARGETS]

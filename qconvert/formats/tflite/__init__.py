@@ -26,7 +26,7 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    return [Format("tflite", (".tflite", ".lite"), "TensorFlow Lite / LiteRT FlatBuffer", read=_read, write=_write)]
+    return [Format("tflite", (".tflite", ".lite"), "TensorFlow Lite / LiteRT FlatBuffer", read=_read, write=_write, default_target="tflite")]
 
 
 @hookimpl
