@@ -26,8 +26,10 @@ Source = Annotated[Path, typer.Argument(help="The model to read.")]
 Result = Annotated[Path, typer.Argument(help="The file to write.")]
 TargetOption = Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")]
 OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25; by default 17, or what the types need.")]
-LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw: 4-D inputs and outputs channels first.")]
+LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw or nhwc: 4-D inputs and outputs channels first or last.")]
 FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
+IntegerOption = Annotated[bool, typer.Option("--io-integer", help="Integer inputs and outputs where the model quantizes them at once.")]
+PartialOption = Annotated[str, typer.Option("--partial", help="allow or forbid operators on real values in a quantized model.")]
 PassesOption = Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")]
 NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
 ExternalOption = Annotated[bool, typer.Option("--external-data", help="ONNX constants in a file beside, even below 1 GiB.")]
@@ -67,7 +69,9 @@ def convert_command(
     opset: OpsetOption = 0,
     io_layout: LayoutOption = "",
     io_float: FloatOption = False,
+    io_integer: IntegerOption = False,
     numerics: NumericsOption = "exact",
+    partial: PartialOption = "allow",
     passes: PassesOption = "",
     external_data: ExternalOption = False,
     form: FormOption = "",
@@ -92,7 +96,9 @@ def convert_command(
         opset=opset,
         io_layout=io_layout,
         io_float=io_float,
+        io_integer=io_integer,
         numerics=numerics,
+        partial=partial,
         passes=[name.strip() for name in passes.split(",") if name.strip()],
         external_data=external_data,
         form=form,

@@ -103,8 +103,10 @@ def convert(
     force: bool = False,
     io_layout: str = "",
     io_float: bool = False,
+    io_integer: bool = False,
     opset: int = 0,
     numerics: str = "exact",
+    partial: str = "allow",
     passes: Sequence[str] = (),
     external_data: bool = False,
     form: str = "",
@@ -118,9 +120,12 @@ def convert(
         force: whether an existing result may be replaced.
         io_layout: "nchw" gives 4-D inputs and outputs channels first; "" keeps the source's layout.
         io_float: whether quantized inputs and outputs become float.
+        io_integer: whether float inputs and outputs that are quantized at once become integers.
         opset: the ONNX opset; 0 for the default.
         numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
             "fast" always takes the form that the target runs fastest.
+        partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid" makes
+            them an error.
         passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them.
         external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB.
         form: "qdq" or "qoperator", the form of an ONNX result; "" for qdq.
@@ -145,7 +150,9 @@ def convert(
         raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
     kept = _carried_over(graph)
     graph, by_hand = run_passes(graph, passes, chosen)
-    graph, changes = normalize(graph, chosen, io_layout=io_layout, io_float=io_float, numerics=numerics)
+    graph, changes = normalize(
+        graph, chosen, io_layout=io_layout, io_float=io_float, io_integer=io_integer, numerics=numerics, partial=partial
+    )
     changes = (*by_hand, *changes)
     provenance = _provenance(source, others, chosen, changes)
     try:
@@ -185,7 +192,7 @@ def run_passes(graph: Graph, names: Sequence[str], target: Target | None = None)
     target = target or Target("", "", "no target")
     changes: list[tuple[str, str]] = []
     for name in names:
-        graph, notes = pass_named(name).run(graph, target, **({"wanted": True} if name == "float_io" else {}))
+        graph, notes = pass_named(name).run(graph, target, **({"wanted": True} if name in ("float_io", "integer_io") else {}))
         changes += [(name, note) for note in notes]
     if names:
         graph.validate()
@@ -193,19 +200,32 @@ def run_passes(graph: Graph, names: Sequence[str], target: Target | None = None)
 
 
 def normalize(
-    graph: Graph, target: Target | None, *, io_layout: str = "", io_float: bool = False, numerics: str = "exact"
+    graph: Graph,
+    target: Target | None,
+    *,
+    io_layout: str = "",
+    io_float: bool = False,
+    io_integer: bool = False,
+    numerics: str = "exact",
+    partial: str = "allow",
 ) -> tuple[Graph, tuple[tuple[str, str], ...]]:
-    """The graph rewritten for a target by the passes in their order, and what each changed."""
+    """The graph rewritten for a target by the passes in their order, and what each changed; the options are those of convert()."""
     if io_layout not in ("", "nchw", "nhwc"):
         raise OptionError(f"there is no layout {io_layout!r}", remedy="Use nchw or nhwc.")
     if numerics not in ("exact", "fast"):
         raise OptionError(f"there is no numerics {numerics!r}", remedy="Use exact or fast.")
+    if partial not in ("allow", "forbid"):
+        raise OptionError(f"there is no partial {partial!r}", remedy="Use allow or forbid.")
+    if io_float and io_integer:
+        raise OptionError("inputs and outputs cannot be float and integer")
     if target is None:
         return graph, ()
     options: dict[str, dict[str, Any]] = {
         "assign_layout": {"io_layout": io_layout},
         "match_add": {"numerics": numerics},
+        "isolate_float": {"partial": partial},
         "float_io": {"wanted": io_float},
+        "integer_io": {"wanted": io_integer},
     }
     changes: list[tuple[str, str]] = []
     for name in target.passes:

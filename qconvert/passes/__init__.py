@@ -30,11 +30,20 @@ BUILTIN = {
     "int32_bias_to_float": "int32 biases of quantized operators become float32",
     "float_bias_to_int32": "float32 biases of quantized operators become int32 at input scale * weight scale",
     "deduplicate_constants": "constants of equal type, shape, data and quantization become one",
+    "absorb_quantization": "Quantize and Dequantize around operators on real values become quantized operators",
+    "widen_1d": "convolutions and pools over one dimension become ones over two",
+    "matmul_to_gemm": "a MatMul with constant weights, and the bias added behind it, become a Gemm",
+    "quantize_operands": "real constants beside quantized data become quantized",
+    "symmetric_weights": "constant weights become signed with zero point 0",
+    "isolate_float": "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
+    "match_scales": "results and operands get the scales that the target's kernels demand",
+    "integer_io": "graph inputs and outputs that are quantized at once become the integers",
     "remove_dead_code": "operators and tensors that no output needs disappear",
 }
 
 #: These may change values; their notes say by how much.
-INEXACT = frozenset(("per_axis_to_per_tensor", "fold_batch_norm", "int32_bias_to_float", "float_bias_to_int32"))
+INEXACT = frozenset(("per_axis_to_per_tensor", "fold_batch_norm", "int32_bias_to_float", "float_bias_to_int32",
+                     "quantize_operands", "symmetric_weights", "match_scales"))  # fmt: skip
 
 
 def _runner(name: str) -> Any:

@@ -10,7 +10,7 @@ from qconvert.plugins import Target
 
 __all__ = ["TARGETS"]
 
-_PASSES = ("fuse_pad", "assign_layout", "match_add", "store_activations", "guard_saturation", "float_io")
+_PASSES = ("fuse_pad", "assign_layout", "match_add", "store_activations", "guard_saturation", "float_io", "integer_io")
 _BOTH = ("uint8", "int8")
 _KERNELS = {
     "Conv": _BOTH,

@@ -39,8 +39,14 @@ _FIXED: dict[str, dict[str, tuple[float, int]]] = {
 #: Kinds of real values whose kernels only move or compare stored integers, or average them on one grid.
 _EQUAL = ("AveragePool", "Resize", "Max", "Min", "Concat", "Where")
 
+_SAME = tuple(name for name in _PASSES if name not in ("fold_batch_norm", "symmetric_weights", "store_activations"))
+
 TARGETS = (
     Target("tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES,
            layout="channels_last", activations="int8", integer_kernels=_KERNELS, symmetric_weights=True, fixed_outputs=_FIXED,
            equal_scales=_EQUAL),
+    Target("tflite-uint8", "tflite", "LiteRT: uint8 activations and weights, one scale for each tensor", passes=_PASSES,
+           layout="channels_last", activations="uint8", integer_kernels=_KERNELS, fixed_outputs=_FIXED, equal_scales=_EQUAL),
+    Target("tflite-same", "tflite", "TFLite with the storage types that the source has", passes=_SAME, layout="channels_last",
+           integer_kernels=_KERNELS, fixed_outputs=_FIXED, equal_scales=_EQUAL),
 )  # fmt: skip

@@ -26,7 +26,8 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    return [Format("tflite", (".tflite", ".lite"), "TensorFlow Lite / LiteRT FlatBuffer", read=_read, write=_write, default_target="tflite")]
+    summary = "TensorFlow Lite / LiteRT FlatBuffer"
+    return [Format("tflite", (".tflite", ".lite"), summary, read=_read, write=_write, default_target="tflite", own_target="tflite-same")]
 
 
 @hookimpl

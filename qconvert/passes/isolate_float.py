@@ -1,0 +1,99 @@
+"""isolate_float: operators that the target cannot run on integers run on real values, between Dequantize and Quantize.
+
+Exact: that is what a quantized operator means. Each is listed; with partial "forbid" they are an error instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.ops import OPS
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, target: Target | None, *, partial: str = "allow") -> tuple[Graph, tuple[str, ...]]:
+    """Makes the conversions explicit around every operator of mixed sides, or without a kernel in target.integer_kernels.
+
+    Raises:
+        UnsupportedError: partial is "forbid" and there are such operators; all are listed.
+    """
+    if target is None or not target.integer_kernels:
+        return graph, ()
+    isolating = _Isolating(graph, target)
+    for op in graph.ops:
+        isolating.visit(op)
+    if not isolating.reasons:
+        return graph, ()
+    listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(isolating.reasons.items())]
+    if partial == "forbid":
+        raise UnsupportedError(
+            f"operators that would run on real values: {'; '.join(listed)} (the first is {isolating.first})",
+            remedy="Use --partial allow, or quantize the tensors named.",
+        )
+    changed = graph.evolve(tensors=isolating.tensors.values(), ops=isolating.ops)
+    return changed, tuple(f"on real values between Dequantize and Quantize (exact): {line}" for line in listed)
+
+
+class _Isolating:
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self._graph = graph
+        self._target = target
+        self._real: dict[str, str] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.reasons: Counter[tuple[str, str]] = Counter()
+        self.first = ""
+
+    def visit(self, op: Op) -> None:
+        """Takes an operator over, isolated if it has to be."""
+        reason = self._reason(op)
+        if not reason:
+            self.ops.append(op)
+            return
+        self.reasons[op.kind, reason] += 1
+        self.first = self.first or f"{op.source} {op}".strip()
+        inputs = tuple(self._dequantized(name) if name and self._graph[name].is_quantized else name for name in op.inputs)
+        outputs, behind = [], []
+        for name in op.outputs:
+            if not name or not self._graph[name].is_quantized:
+                outputs.append(name)
+                continue
+            real = self._add(f"{name}/real", self._graph[name].shape)
+            outputs.append(real)
+            behind.append(Op("Quantize", (real,), (name,), {}, op.source))
+        self.ops += [replace(op, inputs=inputs, outputs=tuple(outputs)), *behind]
+
+    def _reason(self, op: Op) -> str:
+        """Why the operator cannot run on integers; "" if it can, or is not quantized at all."""
+        spec = OPS[op.kind]
+        if spec.rule not in ("real", "index") or not any(self._graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name):
+            return ""
+        count = len(op.inputs) if spec.data < 0 or op.kind in ("Conv", "ConvTranspose") else spec.data
+        data = [self._graph[name] for name in (op.inputs[1:] if op.kind == "Where" else op.inputs[:count]) if name]
+        results = [self._graph[name] for name in op.outputs if name] if spec.rule == "real" else []
+        real = [tensor.name for tensor in (*data, *results) if not tensor.is_quantized]
+        if real:
+            return f"{'their results have' if results and results[0].name in real else 'some of their data have'} no scale"
+        types = self._target.integer_kernels.get(op.kind)
+        if types is None:
+            return f"{self._target.name} has no integer kernel"
+        first = data[0] if data else results[0]
+        if first.dtype not in types or any(tensor.dtype != first.dtype for tensor in results):
+            return f"{self._target.name} has no integer kernel for {first.dtype} data"
+        return ""
+
+    def _dequantized(self, name: str) -> str:
+        if name not in self._real:
+            self._real[name] = self._add(f"{name}/dequantized", self._graph[name].shape)
+            self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
+        return self._real[name]
+
+    def _add(self, wanted: str, shape: object) -> str:
+        name = self._graph.fresh_name(wanted, self.tensors)
+        self.tensors[name] = Tensor(name, "float32", shape)  # type: ignore[arg-type]
+        return name

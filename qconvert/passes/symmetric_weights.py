@@ -1,0 +1,82 @@
+"""symmetric_weights: constant weights become signed with zero point 0, as targets with symmetric kernels want them.
+
+Exact where the zero point only says that the integers are stored unsigned (uint8 with 128). Any other zero point cannot be kept: the
+weights are requantized with scale' = max|real| / (2^(bits-1) - 1), per output channel where they were, and the note says the largest error
+and the SQNR of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
+from qconvert.passes.linear import bias_quantization, constant_weights, quantized_bias
+from qconvert.passes.storage import SIGNED, shifted
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants symmetric ones (or if there is no target)."""
+    if target is not None and not target.symmetric_weights:
+        return graph, ()
+    changed: dict[str, Tensor] = {}
+    notes: list[str] = []
+    moved = 0
+    for name in constant_weights(graph):
+        weights = graph[name]
+        signed = shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights
+        assert signed.quantization is not None
+        if not signed.quantization.is_symmetric:
+            signed, note = _requantized(signed)
+            notes.append(note)
+        elif signed is not weights:
+            moved += 1
+        if signed is not weights:
+            changed[name] = signed
+    if moved:
+        notes.insert(0, f"{moved} unsigned weights are stored as signed ones (integer and zero point - 128; exact)")
+    if not changed:
+        return graph, tuple(notes)
+    return _with_biases(graph.evolve(tensors=changed.values()), set(changed)), tuple(notes)
+
+
+def _requantized(weights: Tensor) -> tuple[Tensor, str]:
+    assert weights.data is not None and weights.quantization is not None
+    q, (_, high) = weights.quantization, integer_range(weights.dtype)
+    real = dequantize(weights.data, q)
+    others = tuple(axis for axis in range(real.ndim) if axis != q.axis)
+    largest = np.abs(real).max(axis=others if q.axis is not None else None, initial=0.0)
+    scale = (np.atleast_1d(largest) / high).astype(np.float32)
+    scale = np.where(scale > 0, scale, np.float32(1)).astype(np.float32)
+    grid = Quantization(scale, np.zeros(scale.size, np.int64), q.axis)
+    stored = quantize(real, grid, weights.dtype)
+    error = dequantize(stored, grid) - real
+    steps = float((np.abs(error) / _broadcast(scale, real.ndim, q.axis)).max(initial=0.0))
+    noise, signal = float(np.square(error).mean()), float(np.square(real).mean())
+    sqnr = f"SQNR {10 * np.log10(signal / noise):.1f} dB" if noise and signal else "exactly"
+    note = f"the weights {weights.name!r} with zero point {int(q.zero_point[0])} are requantized: at most {steps:.2g} LSB, {sqnr}"
+    return replace(weights, data=stored, quantization=grid), note
+
+
+def _broadcast(scale: Array, rank: int, axis: int | None) -> Array:
+    return scale.reshape([-1 if i == axis else 1 for i in range(rank)]) if axis is not None else scale.reshape(())
+
+
+def _with_biases(graph: Graph, names: set[str]) -> Graph:
+    """Integer biases on the products' new grid, where the scale of the weights changed."""
+    tensors: list[Tensor] = []
+    for op in graph.ops:
+        bias = quantized_bias(graph, op)
+        if bias is None or bias.quantization is None or bias.data is None or op.inputs[1] not in names:
+            continue
+        data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
+        assert data is not None and weights is not None
+        grid = bias_quantization(data, weights, bias.data.shape)
+        if grid is not None and not np.allclose(grid.scale, bias.quantization.scale, rtol=1e-6, atol=0):
+            tensors.append(replace(bias, data=quantize(dequantize(bias.data, bias.quantization), grid, bias.dtype), quantization=grid))
+    return graph.evolve(tensors=tensors)
