@@ -59,9 +59,10 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     for name in graph.inputs:
         writing.use(name)
     for op in graph.ops:
-        writers[op.kind](op, writing)
+        writing.write(op, writers[op.kind])
     for name in graph.outputs:
         writing.use(name)
+    writing.prune()
     return _File(writing).pack(provenance)
 
 

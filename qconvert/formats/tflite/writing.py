@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import UnsupportedError
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.versions import version_of
-from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
+from qconvert.ops import OPS
 
 __all__ = ["Operator", "WriteFunction", "Writing"]
 
@@ -28,10 +30,18 @@ class Operator:
         options: the object of its option table, or None.
         version: of the operator, as its types need it.
         custom: the bytes of a custom operator's options; None for a builtin one.
+        origin: the canonical operator that it comes from.
     """
 
     def __init__(
-        self, builtin: str, inputs: Sequence[str], outputs: Sequence[str], options: Any, version: int, custom: bytes | None
+        self,
+        builtin: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        options: Any,
+        version: int,
+        custom: bytes | None,
+        origin: Op | None = None,
     ) -> None:
         self.builtin = builtin
         self.inputs = tuple(inputs)
@@ -39,6 +49,7 @@ class Operator:
         self.options = options
         self.version = version
         self.custom = custom
+        self.origin = origin
 
 
 class Writing:
@@ -56,6 +67,113 @@ class Writing:
         self.operators: list[Operator] = []
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
         self._variants: dict[tuple[str, str], str] = {}
+        self._producers = graph.producers()
+        self._readers = graph.consumers()
+        self._absorbed: set[int] = set()
+        self._current: Op | None = None
+
+    def write(self, op: Op, function: WriteFunction) -> None:
+        """Writes `op`, unless an operator before it took it in."""
+        if id(op) not in self._absorbed:
+            self._current = op
+            function(self.relabelled(op), self)
+
+    def producer(self, name: str) -> Op | None:
+        """The canonical operator that computes `name`; None for graph inputs and constants."""
+        return self._producers.get(name)
+
+    def successor(self, name: str) -> Op | None:
+        """The one canonical operator that reads `name`; None if there are several, or if the graph gives it out."""
+        readers = self._readers.get(name, [])
+        return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
+
+    def is_inner(self, name: str, hint: str) -> bool:
+        """Whether `name` lies between two canonical operators that the TFLite reader made of one operator.
+
+        Args:
+            name: computed by one of them.
+            hint: what the reader appends to an output's name to call it; it outlives a way through another format.
+        """
+        first, second = self.producer(name), self.successor(name)
+        if first is None or second is None:
+            return False
+        return (first.source != "" and first.source == second.source) or name in (
+            f"{first.inputs[0]}/{hint}",
+            f"{second.outputs[0]}/{hint}",
+        )
+
+    def absorb(self, op: Op) -> None:
+        """Leaves out a later operator, as the one that is being written does its work."""
+        self._absorbed.add(id(op))
+
+    def retract(self, op: Op) -> None:
+        """Takes back an earlier operator with one output, as the one that is being written does its work, unless others read its result."""
+        if self.successor(op.outputs[0]) is None:
+            return
+        self.operators = [operator for operator in self.operators if operator.origin is not op]
+        for name in filter(None, op.inputs):
+            self._readers[name] = [reader for reader in self._readers[name] if reader is not op]
+        used = {name for operator in self.operators for name in (*operator.inputs, *operator.outputs)} | {*self.graph.inputs}
+        for name in (*op.inputs, *op.outputs):
+            if name not in used and self.tensors.get(name) is self.graph.tensors.get(name):
+                self.tensors.pop(name, None)
+
+    def prune(self) -> None:
+        """Drops tensors that nothing uses."""
+        used = {name for operator in self.operators for name in (*operator.inputs, *operator.outputs)}
+        used |= {*self.graph.inputs, *self.graph.outputs}
+        self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in used}
+
+    def relabelled(self, op: Op) -> Op:
+        """The operator with the outputs of the Reinterprets behind it, where the reader made them of one operator.
+
+        TFLite's kernels that move data look at no scales, so the label of the result is the operator's own.
+        """
+        if OPS[op.kind].rule != "move":
+            return op
+        outputs = list(op.outputs)
+        for position, name in enumerate(op.outputs):
+            reader = self.successor(name)
+            if reader is not None and reader.kind == "Reinterpret" and self.is_inner(name, "moved"):
+                self.absorb(reader)
+                outputs[position] = reader.outputs[0]
+        return op if outputs == list(op.outputs) else replace(op, outputs=tuple(outputs))
+
+    def index(self, op: Op, position: int, *, wide: bool = False) -> str:
+        """Input `position` of `op` as TFLite takes shapes, axes and indices: int32.
+
+        Args:
+            op: that reads it.
+            position: of the input.
+            wide: whether the kernel takes int64 too; without it, int64 values that are computed at run time go through a CAST.
+        """
+        name = op.inputs[position]
+        tensor = self.tensor(name)
+        if tensor.dtype == "int32":
+            return name
+        if tensor.data is not None:
+            low, high = integer_range("int32")
+            if tensor.data.size and not low <= tensor.data.min() <= tensor.data.max() <= high:
+                raise self.unsupported(op, f"{name!r} that does not fit int32")
+            return self.variant(name, "int32", tensor.data.astype(np.int32), None)
+        maker = self.producer(name)
+        if maker is not None and maker.kind == "Cast" and self.tensor(maker.inputs[0]).dtype == "int32":
+            self.retract(maker)
+            return maker.inputs[0]
+        if wide:
+            return name
+        result = self.add(f"{name}/int32", "int32", tensor.shape)
+        self.emit("CAST", [name], [result], "CastOptions", inDataType=DTYPE_NUMBERS[tensor.dtype], outDataType=DTYPE_NUMBERS["int32"])
+        return result
+
+    def narrowed(self, op: Op, position: int = 0) -> str:
+        """Where output `position` of an operator with int64 results goes: to the int32 tensor that a Cast would make of it, or itself."""
+        name = op.outputs[position]
+        reader = self.successor(name)
+        if reader is None or reader.kind != "Cast" or reader["to"] != "int32":
+            return name
+        self.absorb(reader)
+        return reader.outputs[0]
 
     def tensor(self, name: str) -> Tensor:
         """The canonical tensor called `name`, or one that was added here."""
@@ -156,7 +274,7 @@ class Writing:
         version = 1
         if custom is None:
             version = version_of(builtin, [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]], options)
-        self.operators.append(Operator(builtin, names[0], names[1], options, version, custom))
+        self.operators.append(Operator(builtin, names[0], names[1], options, version, custom, self._current))
         return names[1]
 
     def activation(self, op: Op) -> int:

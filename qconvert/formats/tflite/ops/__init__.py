@@ -7,16 +7,19 @@ from collections.abc import Mapping
 
 from qconvert.formats.tflite.ops import (
     activation,
+    compositions,
     conv,
     conv_transpose,
     detection,
     elementwise,
     gather,
+    join,
     matrix,
     pool,
     quantize,
     reduce,
     shape,
+    slice,
     space,
 )
 from qconvert.formats.tflite.reading import ReadFunction
@@ -24,8 +27,24 @@ from qconvert.formats.tflite.writing import WriteFunction
 
 __all__ = ["READERS", "WRITERS"]
 
-_FAMILIES = (conv, conv_transpose, matrix, pool, elementwise, activation, reduce, shape, gather, space, quantize, detection)
+_FAMILIES = (
+    conv,
+    conv_transpose,
+    matrix,
+    pool,
+    elementwise,
+    activation,
+    reduce,
+    shape,
+    join,
+    slice,
+    gather,
+    space,
+    quantize,
+    detection,
+    compositions,
+)
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}
 
-WRITERS: Mapping[str, WriteFunction] = {kind: write for family in _FAMILIES for kind, write in getattr(family, "WRITERS", {}).items()}
+WRITERS: Mapping[str, WriteFunction] = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op
+from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -45,14 +48,6 @@ def read_softmax(op: Reading) -> None:
     op.emit("Softmax", axis=-1, beta=float(op.option("Beta", 1.0)))
 
 
-def write_softmax(op: Op, w: Writing) -> None:
-    """Softmax over the last axis."""
-    rank = w.tensor(op.inputs[0]).rank
-    if int(op["axis"]) not in (-1, -1 if rank is None else rank - 1):
-        raise w.unsupported(op, f"axis {op['axis']}, which is not the last")
-    w.emit("SOFTMAX", op.inputs, op.outputs, "SoftmaxOptions", beta=float(op["beta"]))
-
-
 def read_log_softmax(op: Reading) -> None:
     """LOG_SOFTMAX over the last axis."""
     op.emit("LogSoftmax", axis=-1)
@@ -80,4 +75,109 @@ READERS: dict[str, ReadFunction] = {
     "L2_NORMALIZATION": read_l2_normalization,
 }
 
-WRITERS: dict[str, WriteFunction] = {"Softmax": write_softmax}
+
+def _written(builtin: str, table: str = "", **fields: str) -> WriteFunction:
+    """The writer of a kind that is the operator `builtin`; fields of its option table come from attributes by name."""
+
+    def write(op: Op, w: Writing) -> None:
+        values: dict[str, Any] = {field: float(op[attribute]) for field, attribute in fields.items()}
+        w.emit(builtin, op.inputs, op.outputs, table, **values)
+
+    return write
+
+
+def write_gelu(op: Op, w: Writing) -> None:
+    """GELU."""
+    w.emit("GELU", op.inputs, op.outputs, "GeluOptions", approximate=op["approximate"] == "tanh")
+
+
+def _along_last(builtin: str, table: str, fields: Callable[[Op, Writing], dict[str, Any]]) -> WriteFunction:
+    """The writer of an operator that TFLite has along the last axis alone: along another it lies between two TRANSPOSEs."""
+
+    def write(op: Op, w: Writing) -> None:
+        name, result = op.inputs[0], op.outputs[0]
+        rank = w.tensor(name).rank
+        axis = -1 if int(op["axis"]) == -1 else w.axis(op, op["axis"], name)
+        if rank is None or axis in (-1, rank - 1):
+            w.emit(builtin, [name], [result], table, **fields(op, w))
+            return
+        perm = [*(i for i in range(rank) if i != axis), axis]
+        back = [perm.index(i) for i in range(rank)]
+        shape = w.tensor(name).shape or ()
+        moved = tuple(shape[i] for i in perm)
+        inner, outer = w.like(f"{result}/transposed_input", name, moved), w.like(f"{result}/transposed", result, moved)
+        w.emit("TRANSPOSE", [name, w.ints(perm, f"{result}/perm")], [inner], "TransposeOptions")
+        w.emit(builtin, [inner], [outer], table, **fields(op, w))
+        w.emit("TRANSPOSE", [outer, w.ints(back, f"{result}/perm_back")], [result], "TransposeOptions")
+
+    return write
+
+
+def _norm_fields(op: Op, w: Writing) -> dict[str, Any]:
+    if int(op["p"]) != 2:
+        raise w.unsupported(op, f"p = {op['p']}")
+    return {"fusedActivationFunction": w.activation(op)}
+
+
+#: Real bounds of the clipping operators.
+_CLIPS = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
+
+
+def write_clip(op: Op, w: Writing) -> None:
+    """Clip as the operator with its bounds, or as MAXIMUM and MINIMUM with constants on the result's own grid.
+
+    Rounding onto a grid is monotone, so data on another grid are requantized first: the integers stay the same.
+    """
+    data, result = w.tensor(op.inputs[0]), w.graph[op.outputs[0]]
+    low, high = (_bound(op, w, position) for position in (1, 2))
+    plain = data.quantization is None and data.dtype != "float32"
+    if not plain and (low, high) in _CLIPS:
+        w.emit(_CLIPS[low, high], op.inputs[:1], op.outputs)
+        return
+    name = data.name
+    steps = [(builtin, value) for builtin, value in (("MAXIMUM", low), ("MINIMUM", high)) if np.isfinite(value)]
+    if data.quantization != result.quantization or not steps:
+        target = result.name if not steps else w.like(f"{result.name}/requantized", result.name, result.shape)
+        if result.quantization is None:
+            w.emit("RESHAPE", [name, w.ints(w.shape(name, op), f"{result.name}/shape")], [target], "ReshapeOptions")
+        else:
+            w.emit("QUANTIZE", [name], [target], "QuantizeOptions")
+        name = target
+    for number, (builtin, value) in enumerate(steps):
+        target = result.name if number == len(steps) - 1 else w.like(f"{result.name}/lower", result.name, result.shape)
+        limit = w.const(_stored_bound(value, result), f"{result.name}/{builtin.lower()}", result.quantization)
+        w.emit(builtin, [name, limit], [target], "MaximumMinimumOptions")
+        name = target
+
+
+def _bound(op: Op, w: Writing, position: int) -> float:
+    """A real bound; infinite where there is none."""
+    if len(op.inputs) <= position or not op.inputs[position]:
+        return -np.inf if position == 1 else np.inf
+    value, q = w.constant(op, position).reshape(-1)[0], w.tensor(op.inputs[position]).quantization
+    return float(value) if q is None else float(q.scale[0]) * (int(value) - int(q.zero_point[0]))
+
+
+def _stored_bound(value: float, result: Tensor) -> Array:
+    """The bound as the result stores it: rounded half to even onto its grid and saturated (ONNX QuantizeLinear)."""
+    q = result.quantization
+    if q is None:
+        return np.array(value, numpy_dtype(result.dtype))
+    low, high = integer_range(result.dtype)
+    stored = np.rint(np.float32(value) / q.scale[0]) + float(q.zero_point[0])
+    return np.array(np.clip(stored, low, high), numpy_dtype(result.dtype))
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Relu": _written("RELU"),
+    "Clip": write_clip,
+    "LeakyRelu": _written("LEAKY_RELU", "LeakyReluOptions", alpha="alpha"),
+    "PRelu": _written("PRELU"),
+    "Gelu": write_gelu,
+    "HardSwish": _written("HARD_SWISH", "HardSwishOptions"),
+    "Sigmoid": _written("LOGISTIC"),
+    "Tanh": _written("TANH"),
+    "Softmax": _along_last("SOFTMAX", "SoftmaxOptions", lambda op, w: {"beta": float(op["beta"])}),
+    "LogSoftmax": _along_last("LOG_SOFTMAX", "LogSoftmaxOptions", lambda op, w: {}),
+    "LpNormalization": _along_last("L2_NORMALIZATION", "L2NormOptions", _norm_fields),
+}

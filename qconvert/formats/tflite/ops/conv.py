@@ -9,7 +9,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor
 
-__all__ = ["READERS", "WRITERS", "accumulator_bias", "constant_weights", "float_weights", "moved_axis", "write_bias"]
+__all__ = ["READERS", "WRITERS", "accumulator_bias", "constant_weights", "float_weights", "moved_axis", "stored_weights", "write_bias"]
 
 
 def read_conv_2d(op: Reading) -> None:
@@ -52,8 +52,10 @@ def read_depthwise_conv_2d(op: Reading) -> None:
 
 def write_conv(op: Op, w: Writing) -> None:
     """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel."""
-    name, group = op.inputs[1], int(op["group"])
-    weights, quantization = w.constant(op, 1), w.tensor(name).quantization
+    name, group = stored_weights(op, w), int(op["group"])
+    weights, quantization = w.graph.constant(name), w.graph[name].quantization
+    if weights is None:
+        raise w.unsupported(op, f"weights {name!r} that are computed at run time")
     if weights.ndim != 4:
         raise w.unsupported(op, f"weights of rank {weights.ndim}")
     depthwise = weights.shape[1] == 1 and group > 1
@@ -68,6 +70,18 @@ def write_conv(op: Op, w: Writing) -> None:
     else:
         kernel = w.variant(name, "OHWI", weights.transpose(0, 2, 3, 1), quantization)
         w.emit("CONV_2D", [window.data, kernel, *write_bias(op, w, 2)], op.outputs, "Conv2DOptions", **fields)
+
+
+def stored_weights(op: Op, w: Writing) -> str:
+    """The weights of `op`: integers of a float operator (dynamic range) where the reader put a Dequantize behind them."""
+    name = op.inputs[1]
+    maker = w.producer(name)
+    if maker is None or maker.kind not in ("Dequantize", "Cast") or w.graph.constant(maker.inputs[0]) is None:
+        return name
+    if not w.is_inner(name, "dequantized") or "int" not in w.graph[maker.inputs[0]].dtype:
+        return name
+    w.retract(maker)
+    return maker.inputs[0]
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:

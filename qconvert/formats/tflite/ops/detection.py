@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+from qconvert.ops import OPS
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
 
 def read_detection_postprocess(op: Reading) -> None:
@@ -50,3 +53,18 @@ def _options(op: Reading) -> dict[str, Any]:
 
 
 READERS: dict[str, ReadFunction] = {"TFLite_Detection_PostProcess": read_detection_postprocess}
+
+
+def write_detection_postprocess(op: Op, w: Writing) -> None:
+    """TFLite_Detection_PostProcess."""
+    from flatbuffers import flexbuffers
+
+    builder = flexbuffers.Builder()
+    with builder.Map():
+        for name in OPS["DetectionPostProcess"].attributes:
+            builder.Key(name)
+            builder.Add(bool(op[name]) if name == "use_regular_nms" else op[name])
+    w.emit("TFLite_Detection_PostProcess", op.inputs, op.outputs, custom=bytes(builder.Finish()))
+
+
+WRITERS: dict[str, WriteFunction] = {"DetectionPostProcess": write_detection_postprocess}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
@@ -25,11 +28,6 @@ def _activated(kind: str) -> ReadFunction:
         op.emit(kind, activation=op.activation())
 
     return read
-
-
-def write_add(op: Op, w: Writing) -> None:
-    """Add. Sums of int16 use the kernel without power-of-two scales."""
-    w.emit("ADD", op.inputs, op.outputs, "AddOptions", fusedActivationFunction=w.activation(op), potScaleInt16=False)
 
 
 def read_select(op: Reading) -> None:
@@ -85,4 +83,93 @@ READERS: dict[str, ReadFunction] = {
     "CAST": read_cast,
 }
 
-WRITERS: dict[str, WriteFunction] = {"Add": write_add}
+
+def _written(builtin: str, table: str = "") -> WriteFunction:
+    """The writer of a kind that is the operator `builtin`, with an option table that has no fields, or without one."""
+
+    def write(op: Op, w: Writing) -> None:
+        w.emit(builtin, op.inputs, op.outputs, table)
+
+    return write
+
+
+def _on_one_grid(builtin: str, table: str) -> WriteFunction:
+    """The writer of a kind whose kernel compares or chooses stored integers: all data must have one quantization."""
+
+    def write(op: Op, w: Writing) -> None:
+        _require_one_grid(op, w)
+        w.emit(builtin, op.inputs, op.outputs, table)
+
+    return write
+
+
+def _require_one_grid(op: Op, w: Writing) -> None:
+    result = w.graph[op.outputs[0]].quantization
+    for name in op.inputs:
+        tensor = w.tensor(name)
+        if tensor.dtype != "bool" and tensor.quantization != result:
+            raise w.unsupported(op, f"{name!r} and {op.outputs[0]!r} of different quantization")
+
+
+def write_arithmetic(op: Op, w: Writing) -> None:
+    """Add, Sub, Mul and Div. Sums of int16 use the kernel without power-of-two scales."""
+    fields: dict[str, Any] = {"potScaleInt16": False} if op.kind in ("Add", "Sub") else {}
+    w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
+
+
+def write_where(op: Op, w: Writing) -> None:
+    """Where as SELECT_V2, or as SELECT if its condition is the Reshape that the reader put before a choice of rows."""
+    reshape = w.producer(op.inputs[0])
+    _require_one_grid(op, w)
+    if reshape is None or reshape.kind != "Reshape" or not w.is_inner(op.inputs[0], "condition"):
+        w.emit("SELECT_V2", op.inputs, op.outputs, "SelectV2Options")
+        return
+    w.retract(reshape)
+    w.emit("SELECT", [reshape.inputs[0], *op.inputs[1:]], op.outputs, "SelectOptions")
+
+
+def write_cast(op: Op, w: Writing) -> None:
+    """Cast as CAST; constants of float16 go through DEQUANTIZE, as converters write them."""
+    data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
+    if data.is_constant and (data.dtype, result.dtype) == ("float16", "float32"):
+        w.emit("DEQUANTIZE", op.inputs, op.outputs, "DequantizeOptions")
+        return
+    for tensor in (data, result):
+        if tensor.dtype not in DTYPE_NUMBERS:
+            raise w.unsupported(op, f"{tensor.name!r} of type {tensor.dtype}")
+    w.emit("CAST", op.inputs, op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS[data.dtype], outDataType=DTYPE_NUMBERS[result.dtype])
+
+
+WRITERS: dict[str, WriteFunction] = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), write_arithmetic),
+    "Max": _on_one_grid("MAXIMUM", "MaximumMinimumOptions"),
+    "Min": _on_one_grid("MINIMUM", "MaximumMinimumOptions"),
+    "FloorDiv": _written("FLOOR_DIV", "FloorDivOptions"),
+    "FloorMod": _written("FLOOR_MOD", "FloorModOptions"),
+    "Pow": _written("POW", "PowOptions"),
+    "SquaredDifference": _written("SQUARED_DIFFERENCE", "SquaredDifferenceOptions"),
+    "Abs": _written("ABS", "AbsOptions"),
+    "Neg": _written("NEG", "NegOptions"),
+    "Exp": _written("EXP", "ExpOptions"),
+    "Log": _written("LOG"),
+    "Sqrt": _written("SQRT"),
+    "Rsqrt": _written("RSQRT"),
+    "Square": _written("SQUARE", "SquareOptions"),
+    "Sin": _written("SIN"),
+    "Cos": _written("COS", "CosOptions"),
+    "Round": _written("ROUND"),
+    "Floor": _written("FLOOR"),
+    "Ceil": _written("CEIL"),
+    "Sign": _written("SIGN", "SignOptions"),
+    "Equal": _written("EQUAL", "EqualOptions"),
+    "NotEqual": _written("NOT_EQUAL", "NotEqualOptions"),
+    "Greater": _written("GREATER", "GreaterOptions"),
+    "GreaterOrEqual": _written("GREATER_EQUAL", "GreaterEqualOptions"),
+    "Less": _written("LESS", "LessOptions"),
+    "LessOrEqual": _written("LESS_EQUAL", "LessEqualOptions"),
+    "And": _written("LOGICAL_AND", "LogicalAndOptions"),
+    "Or": _written("LOGICAL_OR", "LogicalOrOptions"),
+    "Not": _written("LOGICAL_NOT", "LogicalNotOptions"),
+    "Where": write_where,
+    "Cast": write_cast,
+}

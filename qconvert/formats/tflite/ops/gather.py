@@ -1,95 +1,17 @@
-"""Slicing, indexed reads and writes, and searches that give indices."""
+"""Indexed reads and writes, and searches that give indices."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
 
-__all__ = ["READERS"]
-
-_FAR = int(np.iinfo(np.int64).max)
-_FAR_BACK = int(np.iinfo(np.int64).min)
-
-
-def _slice(op: Reading, bounds: list[tuple[int, int, int, int]], outputs: list[str] | None = None) -> list[str]:
-    """Emits a Slice of (axis, start, end, step) rows."""
-    columns = ([row[1] for row in bounds], [row[2] for row in bounds], [row[0] for row in bounds], [row[3] for row in bounds])
-    names = [op.shape_const(column, hint) for column, hint in zip(columns, ("starts", "ends", "axes", "steps"), strict=True)]
-    return op.emit("Slice", [op.input(0), *names], outputs)
-
-
-def read_slice(op: Reading) -> None:
-    """SLICE: (data, begin, size); a size of -1 means up to the end. Begins and sizes may be computed at run time."""
-    if op.constant(1) is not None and op.constant(2) is not None:
-        begins, sizes = op.ints(1), op.ints(2)
-        if len(begins) != op.rank() or len(sizes) != op.rank() or min(begins, default=0) < 0:
-            raise op.invalid(f"begin {begins} and size {sizes} for rank {op.rank()}")
-        ends = [_FAR if size == -1 else begin + size for begin, size in zip(begins, sizes, strict=True)]
-        _slice(op, [(axis, begins[axis], ends[axis], 1) for axis in range(op.rank())])
-        return
-    if op.constant(2) is not None and -1 in op.ints(2):
-        raise op.unsupported("a size of -1 from a begin that is computed at run time")
-    begin, size = op.int64(1), op.int64(2)
-    ends_name = op.emit("Add", [begin, size], [op.intermediate("ends", "int64", (op.rank(),))])[0]
-    axes = op.shape_const(range(op.rank()), "axes")
-    op.emit("Slice", [op.input(0), begin, ends_name, axes])
-
-
-def read_strided_slice(op: Reading) -> None:
-    """STRIDED_SLICE with its five masks, by the rules of tf.strided_slice: a Slice, then removed and added axes."""
-    begins, ends, steps = (op.ints(index) for index in (1, 2, 3))
-    masks = {name: op.option(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")}
-    if not len(begins) == len(ends) == len(steps) or 0 in steps:
-        raise op.invalid(f"begin {begins}, end {ends} and strides {steps}")
-    if bin(masks["Ellipsis"]).count("1") > 1:
-        raise op.invalid("two ellipses")
-    offset = bool(op.option("Offset", False))
-    bounds: list[tuple[int, int, int, int]] = []
-    shrunk: list[int] = []
-    added: list[int] = []
-    axis = position = 0
-    consumed = sum(not (masks["NewAxis"] | masks["Ellipsis"]) >> i & 1 for i in range(len(begins)))
-    for i in range(len(begins)):
-        flag = 1 << i
-        if masks["Ellipsis"] & flag:
-            skipped = op.rank() - consumed
-            axis, position = axis + skipped, position + skipped
-        elif masks["NewAxis"] & flag:
-            added.append(position)
-            position += 1
-        else:
-            if axis >= op.rank():
-                raise op.invalid("more indices than axes")
-            end = begins[i] + ends[i] if offset else ends[i]
-            if masks["ShrinkAxis"] & flag:
-                bounds.append((axis, begins[i], _FAR if begins[i] == -1 else begins[i] + 1, 1))
-                shrunk.append(axis)
-            else:
-                begin = begins[i] if not masks["Begin"] & flag else (0 if steps[i] > 0 else _FAR)
-                end = end if not masks["End"] & flag else (_FAR if steps[i] > 0 else _FAR_BACK)
-                bounds.append((axis, begin, end, steps[i]))
-                position += 1
-            axis += 1
-    _sliced_and_reshaped(op, bounds, shrunk, added)
-
-
-def _sliced_and_reshaped(op: Reading, bounds: list[tuple[int, int, int, int]], shrunk: list[int], added: list[int]) -> None:
-    """The Slice of STRIDED_SLICE, then Squeeze and Unsqueeze where its masks ask for them."""
-    data, result = op.tensor(), op.result()
-    if not shrunk and not added:
-        _slice(op, bounds)
-        return
-    kept = tuple(size for position, size in enumerate(result.shape or ()) if position not in added)
-    full = list(kept)
-    for axis in shrunk:
-        full.insert(axis, 1)
-    current = _slice(op, bounds, [op.like("sliced", data, tuple(full))])[0]
-    if shrunk:
-        outputs = [op.like("squeezed", data, kept)] if added else None
-        current = op.emit("Squeeze", [current, op.shape_const(shrunk, "shrunk_axes")], outputs)[0]
-    if added:
-        op.emit("Unsqueeze", [current, op.shape_const(added, "new_axes")])
+__all__ = ["READERS", "WRITERS"]
 
 
 def read_gather(op: Reading) -> None:
@@ -146,12 +68,101 @@ def read_topk(op: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    "SLICE": read_slice,
-    "STRIDED_SLICE": read_strided_slice,
     "GATHER": read_gather,
     "GATHER_ND": read_gather_nd,
     "SCATTER_ND": read_scatter_nd,
     "WHERE": read_where,
     "ONE_HOT": read_one_hot,
     "TOPK_V2": read_topk,
+}
+
+
+def write_gather(op: Op, w: Writing) -> None:
+    """GATHER."""
+    axis = w.axis(op, op["axis"], op.inputs[0])
+    fields: dict[str, Any] = {"axis": axis, "batchDims": int(op["batch_dims"])}
+    w.emit("GATHER", [op.inputs[0], _indices(op, w, axis)], op.outputs, "GatherOptions", **fields)
+
+
+def _indices(op: Op, w: Writing, axis: int) -> str:
+    """The indices of a Gather; constants that count from the end count from the start in TFLite."""
+    data = w.tensor(op.inputs[1]).data
+    if data is None or (data >= 0).all():
+        return w.index(op, 1, wide=True)
+    size = (w.tensor(op.inputs[0]).shape or ())[axis]
+    if not isinstance(size, int):
+        raise w.unsupported(op, f"negative indices along an axis of size {size}")
+    return w.variant(op.inputs[1], f"int32 of {size}", np.where(data < 0, data + size, data).astype(np.int32), None)
+
+
+def write_gather_nd(op: Op, w: Writing) -> None:
+    """GATHER_ND."""
+    data = w.tensor(op.inputs[1]).data
+    if op["batch_dims"] or (data is not None and (data < 0).any()):
+        raise w.unsupported(op, "batch dimensions or negative indices")
+    w.emit("GATHER_ND", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, "GatherNdOptions")
+
+
+def write_scatter_nd(op: Op, w: Writing) -> None:
+    """ScatterND into zeros as SCATTER_ND, which adds values at the same index up: indices must be distinct if nothing is to be added."""
+    indices, maker = w.tensor(op.inputs[1]), w.producer(op.inputs[0])
+    filled = maker is not None and maker.kind == "Expand"
+    background = w.graph.constant(maker.inputs[0] if maker is not None and filled else op.inputs[0])
+    if background is None or background.any():
+        raise w.unsupported(op, f"data {op.inputs[0]!r} that are not constant zeros")
+    rows = None if indices.data is None else indices.data.reshape(-1, indices.data.shape[-1])
+    distinct = rows is not None and len(np.unique(rows, axis=0)) == len(rows)
+    if (op["reduction"] != "add" and not (op["reduction"] == "none" and distinct)) or (rows is not None and (rows < 0).any()):
+        raise w.unsupported(op, f"reduction {op['reduction']!r} at indices that are computed, repeated or negative")
+    if maker is not None and filled:
+        sizes = w.index(maker, 1)
+        w.retract(maker)
+    else:
+        sizes = w.ints(background.shape, f"{op.outputs[0]}/shape")
+    w.emit("SCATTER_ND", [w.index(op, 1), op.inputs[2], sizes], op.outputs, "ScatterNdOptions")
+
+
+def write_non_zero(op: Op, w: Writing) -> None:
+    """NonZero as WHERE, which gives a row for each: columns are a TRANSPOSE behind it."""
+    columns = w.tensor(op.outputs[0])
+    reader = w.successor(columns.name)
+    if reader is not None and reader.kind == "Transpose" and tuple(reader["perm"]) == (1, 0):
+        w.absorb(reader)
+        w.emit("WHERE", op.inputs, reader.outputs, "WhereOptions")
+        return
+    rows = w.add(f"{columns.name}/rows", "int64", None if columns.shape is None else columns.shape[::-1])
+    w.emit("WHERE", op.inputs, [rows], "WhereOptions")
+    w.emit("TRANSPOSE", [rows, w.ints([1, 0], f"{columns.name}/perm")], op.outputs, "TransposeOptions")
+
+
+def write_one_hot(op: Op, w: Writing) -> None:
+    """ONE_HOT."""
+    values, q = w.constant(op, 2).reshape(-1), w.tensor(op.inputs[2]).quantization
+    depth = w.const(np.array(w.values(op, 1)[0], np.int32), f"{op.outputs[0]}/depth")
+    off, on = (w.const(values[i], f"{op.outputs[0]}/{hint}", q) for i, hint in enumerate(("off", "on")))
+    w.emit("ONE_HOT", [w.index(op, 0, wide=True), depth, on, off], op.outputs, "OneHotOptions", axis=int(op["axis"]))
+
+
+def write_topk(op: Op, w: Writing) -> None:
+    """TOPK_V2, whose indices are int32."""
+    rank = w.tensor(op.inputs[0]).rank
+    if not op["largest"] or int(op["axis"]) not in (-1, -1 if rank is None else rank - 1):
+        raise w.unsupported(op, "another order than the largest along the last axis")
+    k = w.const(np.array(w.values(op, 1)[0], np.int32), f"{op.outputs[0]}/k")
+    found = w.narrowed(op, 1)
+    wide = w.tensor(found)
+    if wide.dtype != "int32":
+        found = w.add(f"{wide.name}/int32", "int32", wide.shape)
+    w.emit("TOPK_V2", [op.inputs[0], k], [op.outputs[0], found], "TopKV2Options")
+    if wide.dtype != "int32":
+        w.emit("CAST", [found], [wide.name], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["int64"])
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Gather": write_gather,
+    "GatherND": write_gather_nd,
+    "ScatterND": write_scatter_nd,
+    "NonZero": write_non_zero,
+    "OneHot": write_one_hot,
+    "TopK": write_topk,
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, write_bias
+from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, stored_weights
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -76,16 +77,32 @@ READERS: dict[str, ReadFunction] = {
 
 
 def write_gemm(op: Op, w: Writing) -> None:
-    """Gemm as FULLY_CONNECTED."""
-    if len(op.inputs) > 2 and op.inputs[2] and w.tensor(op.inputs[2]).rank != 1:
-        raise w.unsupported(op, f"a bias of shape {w.tensor(op.inputs[2]).shape}")
-    operands = [op.inputs[0], op.inputs[1], *(write_bias(op, w, 2) or [""])]
-    w.emit("FULLY_CONNECTED", operands, op.outputs, "FullyConnectedOptions", fusedActivationFunction=w.activation(op))
+    """Gemm as FULLY_CONNECTED, which flattens its data and gives leading dimensions back by itself."""
+    bias = op.inputs[2] if len(op.inputs) > 2 else ""
+    if bias and w.tensor(bias).rank != 1:
+        raise w.unsupported(op, f"a bias of shape {w.tensor(bias).shape}")
+    data, outputs = op.inputs[0], op.outputs
+    flatten, restore = w.producer(data), w.successor(op.outputs[0])
+    if flatten is not None and flatten.kind == "Reshape" and w.is_inner(data, "flattened"):
+        w.retract(flatten)
+        data = flatten.inputs[0]
+    keep = False
+    if restore is not None and restore.kind == "Reshape" and w.is_inner(op.outputs[0], "rows"):
+        shapes = w.tensor(data).shape, w.tensor(restore.outputs[0]).shape
+        keep = shapes[0] is not None and shapes[1] is not None and shapes[0][:-1] == shapes[1][:-1]
+    if keep and restore is not None:
+        w.absorb(restore)
+        outputs = w.relabelled(restore).outputs
+    fields: dict[str, Any] = {"fusedActivationFunction": w.activation(op), "keepNumDims": keep}
+    w.emit("FULLY_CONNECTED", [data, stored_weights(op, w), bias], outputs, "FullyConnectedOptions", **fields)
 
 
 def write_matmul(op: Op, w: Writing) -> None:
     """MatMul as BATCH_MATMUL."""
-    w.emit("BATCH_MATMUL", op.inputs, op.outputs, "BatchMatMulOptions", adjX=bool(op["trans_a"]), adjY=bool(op["trans_b"]))
+    if op["activation"]:
+        raise w.unsupported(op, f"a fused {op['activation']}")
+    fields: dict[str, Any] = {"adjX": bool(op["trans_a"]), "adjY": bool(op["trans_b"])}
+    w.emit("BATCH_MATMUL", [op.inputs[0], stored_weights(op, w)], op.outputs, "BatchMatMulOptions", **fields)
 
 
 WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from qconvert.formats.tflite.reading import ReadFunction, Reading
+import numpy as np
 
-__all__ = ["READERS"]
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+
+__all__ = ["READERS", "WRITERS", "reduced_axes"]
 
 
 def _reduction(kind: str) -> ReadFunction:
@@ -50,4 +55,62 @@ READERS: dict[str, ReadFunction] = {
     "CUMSUM": read_cumsum,
     "ARG_MAX": _search("ArgMax"),
     "ARG_MIN": _search("ArgMin"),
+}
+
+
+def reduced_axes(op: Op, w: Writing) -> str:
+    """The axes of a reduction as an int32 tensor; without any, all axes."""
+    if len(op.inputs) > 1 and op.inputs[1] and w.tensor(op.inputs[1]).shape != (0,):
+        return w.index(op, 1)
+    rank = w.tensor(op.inputs[0]).rank
+    if rank is None:
+        raise w.unsupported(op, f"{op.inputs[0]!r} of unknown rank")
+    return w.ints(range(rank), f"{op.outputs[0]}/axes")
+
+
+def _written(builtin: str) -> WriteFunction:
+    """The writer of a reduction."""
+
+    def write(op: Op, w: Writing) -> None:
+        w.emit(builtin, [op.inputs[0], reduced_axes(op, w)], op.outputs, "ReducerOptions", keepDims=bool(op["keepdims"]))
+
+    return write
+
+
+def write_cumsum(op: Op, w: Writing) -> None:
+    """CUMSUM."""
+    axis = w.const(np.array(w.axis(op, op["axis"], op.inputs[0]), np.int32), f"{op.outputs[0]}/axis")
+    w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, "CumsumOptions", exclusive=bool(op["exclusive"]), reverse=bool(op["reverse"]))
+
+
+def _written_search(builtin: str, table: str) -> WriteFunction:
+    """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is a RESHAPE behind them."""
+
+    def write(op: Op, w: Writing) -> None:
+        axis = w.axis(op, op["axis"], op.inputs[0])
+        result = w.tensor(w.narrowed(op))
+        target = result.name
+        if op["keepdims"]:
+            kept = [size for number, size in enumerate(result.shape or ()) if number != axis]
+            target = w.add(f"{result.name}/searched", result.dtype, tuple(kept))
+        number = w.const(np.array(axis, np.int32), f"{op.outputs[0]}/axis")
+        w.emit(builtin, [op.inputs[0], number], [target], table, outputType=DTYPE_NUMBERS[result.dtype])
+        if target != result.name:
+            sizes = w.ints(w.shape(result.name, op), f"{result.name}/shape")
+            w.emit("RESHAPE", [target, sizes], [result.name], "ReshapeOptions")
+
+    return write
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "ReduceMean": _written("MEAN"),
+    "ReduceSum": _written("SUM"),
+    "ReduceMax": _written("REDUCE_MAX"),
+    "ReduceMin": _written("REDUCE_MIN"),
+    "ReduceProd": _written("REDUCE_PROD"),
+    "ReduceAny": _written("REDUCE_ANY"),
+    "ReduceAll": _written("REDUCE_ALL"),
+    "CumSum": write_cumsum,
+    "ArgMax": _written_search("ARG_MAX", "ArgMaxOptions"),
+    "ArgMin": _written_search("ARG_MIN", "ArgMinOptions"),
 }

@@ -1,10 +1,11 @@
-"""Data movement: shapes, axes, joining and splitting, padding."""
+"""Shapes and axes."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
@@ -24,16 +25,6 @@ def read_reshape(op: Reading) -> None:
     if sizes is None or isinstance(sizes, int):
         raise op.invalid("has no new shape")
     op.emit("Reshape", [op.input(0), op.shape_const([int(size) for size in sizes], "shape")])
-
-
-def write_reshape(op: Op, w: Writing) -> None:
-    """Reshape; TFLite has no sizes of 0 that copy, so the known result counts."""
-    shape = w.tensor(op.outputs[0]).shape or ()
-    sizes = [size if isinstance(size, int) else -1 for size in shape]
-    if sizes.count(-1) > 1:
-        raise w.unsupported(op, f"a result of shape {shape}")
-    target = w.ints(sizes, f"{op.outputs[0]}/shape")
-    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=sizes)
 
 
 def read_squeeze(op: Reading) -> None:
@@ -59,67 +50,6 @@ def read_transpose(op: Reading) -> None:
     if sorted(perm) != list(range(op.rank())):
         raise op.invalid(f"{perm} is no permutation of {op.rank()} axes")
     op.emit("Transpose", [op.input(0)], perm=perm)
-
-
-def read_concatenation(op: Reading) -> None:
-    """CONCATENATION."""
-    op.emit("Concat", axis=op.axis(op.option("Axis"), op.rank()), activation=op.activation())
-
-
-def read_pack(op: Reading) -> None:
-    """PACK: stacks tensors along a new axis."""
-    op.emit("Pack", axis=op.axis(op.option("Axis"), op.rank() + 1))
-
-
-def read_unpack(op: Reading) -> None:
-    """UNPACK: takes an axis apart."""
-    op.emit("Unpack", axis=op.axis(op.option("Axis"), op.rank()))
-
-
-def read_split(op: Reading) -> None:
-    """SPLIT: (axis, data) into equal parts."""
-    axis = op.axis(op.ints(0)[0], op.rank(1))
-    size = (op.tensor(1).shape or ())[axis]
-    if not isinstance(size, int) or size % len(op.outputs):
-        raise op.unsupported(f"axis {axis} of size {size} in {len(op.outputs)} parts")
-    sizes = op.shape_const([size // len(op.outputs)] * len(op.outputs), "sizes")
-    op.emit("Split", [op.input(1), sizes], axis=axis)
-
-
-def read_split_v(op: Reading) -> None:
-    """SPLIT_V: (data, sizes, axis); one size may be -1."""
-    axis, sizes = op.axis(op.ints(2)[0], op.rank()), op.ints(1)
-    if sizes.count(-1) == 1:
-        whole = (op.tensor().shape or ())[axis]
-        if not isinstance(whole, int):
-            raise op.unsupported("a size of -1 along an axis known only at run time")
-        sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
-    if len(sizes) != len(op.outputs) or min(sizes) < 0:
-        raise op.invalid(f"sizes {sizes} for {len(op.outputs)} outputs")
-    op.emit("Split", [op.input(0), op.shape_const(sizes, "sizes")], axis=axis)
-
-
-def _pads(op: Reading) -> str:
-    """Rows of (before, after) for each axis, as ONNX's (all before, all after)."""
-    rows = op.ints(1)
-    if len(rows) != 2 * op.rank() or min(rows, default=0) < 0:
-        raise op.invalid(f"padding {rows} for rank {op.rank()}")
-    return op.shape_const(rows[::2] + rows[1::2], "pads")
-
-
-def read_pad(op: Reading) -> None:
-    """PAD with real zero."""
-    op.emit("Pad", [op.input(0), _pads(op)])
-
-
-def read_padv2(op: Reading) -> None:
-    """PADV2 with the value in input 2, which has the data's quantization."""
-    op.emit("Pad", [op.input(0), _pads(op), op.input(2)])
-
-
-def read_mirror_pad(op: Reading) -> None:
-    """MIRROR_PAD: REFLECT (0) without the edge, SYMMETRIC (1) with it."""
-    op.emit("Pad", [op.input(0), _pads(op)], mode="symmetric" if op.option("Mode") == 1 else "reflect")
 
 
 def read_tile(op: Reading) -> None:
@@ -153,34 +83,107 @@ def read_range(op: Reading) -> None:
     op.emit("Range")
 
 
-def read_reverse(op: Reading) -> None:
-    """REVERSE_V2: a Slice with steps of -1."""
-    axes = [op.axis(axis, op.rank()) for axis in op.ints(1)]
-    count = len(axes)
-    values = ([-1] * count, [int(np.iinfo(np.int64).min)] * count, axes, [-1] * count)
-    names = [op.shape_const(value, hint) for value, hint in zip(values, ("starts", "ends", "axes", "steps"), strict=True)]
-    op.emit("Slice", [op.input(0), *names])
-
-
 READERS: dict[str, ReadFunction] = {
     "RESHAPE": read_reshape,
     "SQUEEZE": read_squeeze,
     "EXPAND_DIMS": read_expand_dims,
     "TRANSPOSE": read_transpose,
-    "CONCATENATION": read_concatenation,
-    "PACK": read_pack,
-    "UNPACK": read_unpack,
-    "SPLIT": read_split,
-    "SPLIT_V": read_split_v,
-    "PAD": read_pad,
-    "PADV2": read_padv2,
-    "MIRROR_PAD": read_mirror_pad,
     "TILE": read_tile,
     "BROADCAST_TO": read_broadcast_to,
     "FILL": read_fill,
     "SHAPE": read_shape,
     "RANGE": read_range,
-    "REVERSE_V2": read_reverse,
 }
 
-WRITERS: dict[str, WriteFunction] = {"Reshape": write_reshape}
+
+def write_reshape(op: Op, w: Writing) -> None:
+    """Reshape. TFLite has no sizes of 0 that copy and takes one -1, so the known result counts where the sizes have these."""
+    sizes, shape = w.tensor(op.inputs[1]).data, w.tensor(op.outputs[0]).shape
+    known = [size if isinstance(size, int) else -1 for size in shape or ()]
+    if sizes is not None and (sizes != 0).all():
+        target = w.index(op, 1)
+        known = [int(size) for size in sizes]
+    elif shape is not None and known.count(-1) <= 1:
+        target = w.ints(known, f"{op.outputs[0]}/shape")
+    elif sizes is None:
+        w.emit("RESHAPE", [op.inputs[0], w.index(op, 1)], op.outputs, "ReshapeOptions")
+        return
+    else:
+        raise w.unsupported(op, f"a result of shape {shape}")
+    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(known, np.int32))
+
+
+def _reshaped(op: Op, w: Writing) -> None:
+    """RESHAPE to the known shape of the result."""
+    shape = w.tensor(op.outputs[0]).shape or ()
+    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    if sizes.count(-1) > 1:
+        raise w.unsupported(op, f"a result of shape {shape}")
+    target = w.ints(sizes, f"{op.outputs[0]}/shape")
+    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(sizes, np.int32))
+
+
+def write_squeeze(op: Op, w: Writing) -> None:
+    """SQUEEZE. Named axes are an option; none would mean all, so that is a RESHAPE."""
+    axes = w.values(op, 1)
+    if axes:
+        dims = np.array([w.axis(op, axis, op.inputs[0]) for axis in axes], np.int32)
+        w.emit("SQUEEZE", op.inputs[:1], op.outputs, "SqueezeOptions", squeezeDims=dims)
+    else:
+        _reshaped(op, w)
+
+
+def write_unsqueeze(op: Op, w: Writing) -> None:
+    """EXPAND_DIMS for one axis, else RESHAPE."""
+    axes = w.values(op, 1)
+    if len(axes) != 1:
+        _reshaped(op, w)
+        return
+    axis = w.const(np.array(w.axis(op, axes[0], op.outputs[0]), np.int32), f"{op.outputs[0]}/axis")
+    w.emit("EXPAND_DIMS", [op.inputs[0], axis], op.outputs, "ExpandDimsOptions")
+
+
+def write_transpose(op: Op, w: Writing) -> None:
+    """TRANSPOSE."""
+    w.emit("TRANSPOSE", [op.inputs[0], w.ints(op["perm"], f"{op.outputs[0]}/perm")], op.outputs, "TransposeOptions")
+
+
+def write_tile(op: Op, w: Writing) -> None:
+    """TILE."""
+    w.emit("TILE", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, "TileOptions")
+
+
+def write_expand(op: Op, w: Writing) -> None:
+    """Expand as FILL of a scalar, else as BROADCAST_TO. Sizes of 1 that keep the data's own are those of the known result here."""
+    shape, sizes = w.tensor(op.outputs[0]).static_shape, w.tensor(op.inputs[1]).data
+    if sizes is not None and shape is None:
+        raise w.unsupported(op, f"a result of shape {w.tensor(op.outputs[0]).shape}")
+    same = sizes is None or tuple(sizes.tolist()) == shape
+    target = w.index(op, 1, wide=True) if same else w.ints(shape or (), f"{op.outputs[0]}/shape")
+    if w.tensor(op.inputs[0]).rank == 0:
+        w.emit("FILL", [target, op.inputs[0]], op.outputs, "FillOptions")
+    else:
+        w.emit("BROADCAST_TO", [op.inputs[0], target], op.outputs, "BroadcastToOptions")
+
+
+def write_shape(op: Op, w: Writing) -> None:
+    """SHAPE, of int32 if a Cast makes it that."""
+    result = w.narrowed(op)
+    w.emit("SHAPE", op.inputs, [result], "ShapeOptions", outType=DTYPE_NUMBERS[w.tensor(result).dtype])
+
+
+def write_range(op: Op, w: Writing) -> None:
+    """RANGE."""
+    w.emit("RANGE", op.inputs, op.outputs, "RangeOptions")
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Reshape": write_reshape,
+    "Squeeze": write_squeeze,
+    "Unsqueeze": write_unsqueeze,
+    "Transpose": write_transpose,
+    "Tile": write_tile,
+    "Expand": write_expand,
+    "Shape": write_shape,
+    "Range": write_range,
+}

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
 from qconvert.formats.tflite.ops.window import spatial_sizes
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Array, Op
 
-__all__ = ["READERS"]
+__all__ = ["READERS", "WRITERS"]
 
 _LAYOUT = {"data_format": "channels_last"}
 
@@ -71,4 +78,91 @@ READERS: dict[str, ReadFunction] = {
     "DEPTH_TO_SPACE": _blocks("DepthToSpace"),
     "SPACE_TO_BATCH_ND": _batches("SpaceToBatch"),
     "BATCH_TO_SPACE_ND": _batches("BatchToSpace"),
+}
+
+
+def _require_channels_last(op: Op, w: Writing) -> None:
+    if op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
+        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4")
+
+
+#: Coordinates and rounding as ONNX names them -> the fields of the option table that mean the same.
+_NEAREST: dict[tuple[str, str], dict[str, Any]] = {
+    ("asymmetric", "floor"): {},
+    ("half_pixel", "round_prefer_ceil"): {"halfPixelCenters": True},
+    ("align_corners", "round_prefer_ceil"): {"alignCorners": True},
+}
+_LINEAR: dict[str, dict[str, Any]] = {"asymmetric": {}, "half_pixel": {"halfPixelCenters": True}, "align_corners": {"alignCorners": True}}
+
+
+def write_resize(op: Op, w: Writing) -> None:
+    """Resize as RESIZE_BILINEAR or RESIZE_NEAREST_NEIGHBOR, where one of their coordinates gives the same positions."""
+    _require_channels_last(op, w)
+    coordinates, size = str(op["coordinate_transformation_mode"]), w.index(op, 1)
+    name, result = op.inputs[0], op.outputs[0]
+    if coordinates == "pytorch_half_pixel" and 1 not in w.shape(result, op)[1:3]:
+        coordinates = "half_pixel"
+    if op["mode"] == "linear" and coordinates in _LINEAR:
+        w.emit("RESIZE_BILINEAR", [name, size], [result], "ResizeBilinearOptions", **_LINEAR[coordinates])
+        return
+    if op["mode"] != "nearest":
+        raise w.unsupported(op, f"mode {op['mode']!r} and coordinates {coordinates!r}")
+    wanted = (coordinates, str(op["nearest_mode"]))
+    if wanted not in _NEAREST:
+        spans = list(zip(w.shape(name, op)[1:3], w.shape(result, op)[1:3], strict=True))
+        same = (form for form in _NEAREST if all(np.array_equal(_positions(*span, *form), _positions(*span, *wanted)) for span in spans))
+        wanted = next(same, wanted)
+    if wanted not in _NEAREST:
+        raise w.unsupported(op, f"coordinates {wanted[0]!r} rounded by {wanted[1]!r}")
+    w.emit("RESIZE_NEAREST_NEIGHBOR", [name, size], [result], "ResizeNearestNeighborOptions", **_NEAREST[wanted])
+
+
+def _positions(size: int, wanted: int, coordinates: str, rounding: str) -> Array:
+    """Which of `size` elements each of `wanted` ones copies (ONNX Resize); -1 everywhere for coordinates without a formula here."""
+    x, scale = np.arange(wanted), size / wanted
+    formulas = {
+        "asymmetric": x * scale,
+        "half_pixel": (x + 0.5) * scale - 0.5,
+        "align_corners": x * (size - 1) / max(wanted - 1, 1),
+    }
+    roundings: dict[str, Callable[[Array], Array]] = {
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "round_prefer_floor": lambda value: np.ceil(value - 0.5),
+        "round_prefer_ceil": lambda value: np.floor(value + 0.5),
+    }
+    if coordinates not in formulas or rounding not in roundings:
+        return np.full(wanted, -1)
+    found: Array = np.clip(roundings[rounding](formulas[coordinates]), 0, size - 1)
+    return found
+
+
+def _written_blocks(builtin: str, table: str) -> WriteFunction:
+    """The writer of SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
+
+    def write(op: Op, w: Writing) -> None:
+        _require_channels_last(op, w)
+        w.emit(builtin, op.inputs, op.outputs, table, blockSize=int(op["blocksize"]))
+
+    return write
+
+
+def _written_batches(builtin: str, table: str) -> WriteFunction:
+    """The writer of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: pads or crops become rows of before and after."""
+
+    def write(op: Op, w: Writing) -> None:
+        rows = w.constant(op, 2).reshape(2, -1).T.astype(np.int32)
+        if op["data_format"] != "channels_last":
+            raise w.unsupported(op, "data that are not channels last (the layout pass has not run)")
+        w.emit(builtin, [op.inputs[0], w.index(op, 1), w.const(rows, f"{op.outputs[0]}/rows")], op.outputs, table)
+
+    return write
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Resize": write_resize,
+    "SpaceToDepth": _written_blocks("SPACE_TO_DEPTH", "SpaceToDepthOptions"),
+    "DepthToSpace": _written_blocks("DEPTH_TO_SPACE", "DepthToSpaceOptions"),
+    "SpaceToBatch": _written_batches("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions"),
+    "BatchToSpace": _written_batches("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions"),
 }

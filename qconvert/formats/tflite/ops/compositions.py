@@ -1,0 +1,301 @@
+"""Kinds that TFLite has no operator for, as a few of its operators. They compute in float32: quantized tensors are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.tflite.ops.reduce import reduced_axes
+from qconvert.formats.tflite.reading import ReadFunction
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op, Shape
+
+__all__ = ["READERS", "WRITERS"]
+
+#: Option tables of the operators that are used here; others have none.
+_TABLES = {
+    "ABS": "AbsOptions",
+    "ADD": "AddOptions",
+    "BATCH_MATMUL": "BatchMatMulOptions",
+    "COS": "CosOptions",
+    "DIV": "DivOptions",
+    "EQUAL": "EqualOptions",
+    "EXP": "ExpOptions",
+    "GREATER": "GreaterOptions",
+    "MAXIMUM": "MaximumMinimumOptions",
+    "MEAN": "ReducerOptions",
+    "MINIMUM": "MaximumMinimumOptions",
+    "MUL": "MulOptions",
+    "NEG": "NegOptions",
+    "NOT_EQUAL": "NotEqualOptions",
+    "REDUCE_MAX": "ReducerOptions",
+    "RESHAPE": "ReshapeOptions",
+    "SELECT_V2": "SelectV2Options",
+    "SQUARE": "SquareOptions",
+    "SQUARED_DIFFERENCE": "SquaredDifferenceOptions",
+    "SUB": "SubOptions",
+    "SUM": "ReducerOptions",
+}
+
+
+class Formula:
+    """The TFLite operators that compute one canonical operator; each call adds one and gives its result's name."""
+
+    def __init__(self, op: Op, w: Writing) -> None:
+        self.op, self.w = op, w
+        self.result = op.outputs[0]
+        for name in (*op.inputs, *op.outputs):
+            if name and w.tensor(name).is_quantized:
+                raise w.unsupported(op, f"quantized {name!r}, as TFLite computes it of several operators,")
+
+    @property
+    def data(self) -> str:
+        """The first input."""
+        return self.op.inputs[0]
+
+    def __call__(self, builtin: str, *operands: str | float, shape: Shape | None = None, dtype: str = "", **fields: Any) -> str:
+        """An operator on tensors and numbers; its result is like the first operand unless shape or dtype say otherwise."""
+        names = [operand if isinstance(operand, str) else self.number(operand) for operand in operands]
+        first = self.w.tensor(names[0])
+        wanted = first.shape if shape is None else shape
+        result = self.w.add(f"{self.result}/{builtin.lower()}", dtype or first.dtype, wanted)
+        self.w.emit(builtin, names, [result], _TABLES.get(builtin, ""), **fields)
+        return result
+
+    def number(self, value: float) -> str:
+        """A float32 constant without axes."""
+        return self.w.const(np.float32(value), f"{self.result}/constant")
+
+    def end(self, builtin: str, *operands: str | float, **fields: Any) -> None:
+        """The last operator, which gives the result."""
+        names = [operand if isinstance(operand, str) else self.number(operand) for operand in operands]
+        self.w.emit(builtin, names, [self.result], _TABLES.get(builtin, ""), **fields)
+
+    def reduced(self, axes: list[int]) -> Shape:
+        """The shape of the data with size 1 along `axes`."""
+        return tuple(1 if axis in axes else size for axis, size in enumerate(self.w.tensor(self.data).shape or ()))
+
+
+def _composed(compose: Callable[[Formula], None]) -> WriteFunction:
+    """The writer of a kind that is a formula."""
+
+    def write(op: Op, w: Writing) -> None:
+        compose(Formula(op, w))
+
+    write.__doc__ = compose.__doc__
+    return write
+
+
+def _reciprocal(f: Formula) -> None:
+    """1 / x."""
+    f.end("DIV", 1.0, f.data)
+
+
+def _softplus(f: Formula) -> tuple[str, str]:
+    """The terms of log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    return f("RELU", f.data), f("LOG", f("ADD", f("EXP", f("NEG", f("ABS", f.data))), 1.0))
+
+
+def _mish(f: Formula) -> None:
+    """x * tanh(softplus(x))."""
+    f.end("MUL", f.data, f("TANH", f("ADD", *_softplus(f))))
+
+
+def _softsign(f: Formula) -> None:
+    """x / (1 + |x|)."""
+    f.end("DIV", f.data, f("ADD", f("ABS", f.data), 1.0))
+
+
+def _hard_sigmoid(f: Formula) -> None:
+    """min(max(alpha * x + beta, 0), 1)."""
+    f.end("RELU_0_TO_1", f("ADD", f("MUL", f.data, float(f.op["alpha"])), float(f.op["beta"])))
+
+
+def _negative_part(f: Formula, alpha: float, slope: float = 1.0) -> str:
+    """alpha * min(elu(x / slope), 0)."""
+    scaled = f.data if slope == 1.0 else f("DIV", f.data, slope)
+    return f("MUL", f("MINIMUM", f("ELU", scaled), 0.0), alpha)
+
+
+def write_elu(op: Op, w: Writing) -> None:
+    """Elu as ELU, whose alpha is 1."""
+    if float(op["alpha"]) == 1.0:
+        w.emit("ELU", op.inputs, op.outputs)
+        return
+    f = Formula(op, w)
+    f.end("ADD", f("RELU", f.data), _negative_part(f, float(op["alpha"])))
+
+
+def _celu(f: Formula) -> None:
+    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
+    f.end("ADD", f("RELU", f.data), _negative_part(f, float(f.op["alpha"]), float(f.op["alpha"])))
+
+
+def _selu(f: Formula) -> None:
+    """gamma * (max(x, 0) + alpha * min(exp(x) - 1, 0))."""
+    f.end("MUL", f("ADD", f("RELU", f.data), _negative_part(f, float(f.op["alpha"]))), float(f.op["gamma"]))
+
+
+def _thresholded_relu(f: Formula) -> None:
+    """x where it is above alpha, else 0."""
+    f.end("SELECT_V2", f("GREATER", f.data, float(f.op["alpha"]), dtype="bool"), f.data, 0.0)
+
+
+def _tan(f: Formula) -> None:
+    """sin(x) / cos(x)."""
+    f.end("DIV", f("SIN", f.data), f("COS", f.data))
+
+
+def _is_nan(f: Formula) -> None:
+    """x != x."""
+    f.end("NOT_EQUAL", f.data, f.data)
+
+
+def _is_inf(f: Formula) -> None:
+    """|x| = infinity."""
+    f.end("EQUAL", f("ABS", f.data), math.inf)
+
+
+def _xor(f: Formula) -> None:
+    """a != b."""
+    f.end("NOT_EQUAL", *f.op.inputs)
+
+
+def _reduction(before: str, after: str) -> WriteFunction:
+    """The writer of a sum of `before` each element, and `after` of the sum."""
+
+    def write(op: Op, w: Writing) -> None:
+        f, keep = Formula(op, w), bool(op["keepdims"])
+        data, axes = f(before, f.data) if before else f.data, reduced_axes(op, w)
+        if after:
+            f.end(after, f("SUM", data, axes, shape=w.tensor(f.result).shape or (), keepDims=keep))
+        else:
+            f.end("SUM", data, axes, keepDims=keep)
+
+    return write
+
+
+def _log_sum_exp(f: Formula) -> None:
+    """max + log(sum(exp(x - max))), which does not overflow."""
+    axes = reduced_axes(f.op, f.w)
+    numbers = f.w.tensor(axes).data
+    if numbers is None:
+        raise f.w.unsupported(f.op, "axes that are computed at run time")
+    kept = f.reduced([f.w.axis(f.op, axis, f.data) for axis in numbers.reshape(-1)])
+    largest = f("REDUCE_MAX", f.data, axes, shape=kept, keepDims=True)
+    total = f("LOG", f("SUM", f("EXP", f("SUB", f.data, largest)), axes, shape=kept, keepDims=True))
+    if f.op["keepdims"]:
+        f.end("ADD", largest, total)
+    else:
+        f.end("RESHAPE", f("ADD", largest, total), f.w.ints(f.w.shape(f.result, f.op), f"{f.result}/shape"))
+
+
+def _normalized(f: Formula, axes: list[int], centred: bool = True) -> str:
+    """(x - mean) / sqrt(variance + epsilon) along axes, or x / sqrt(mean square + epsilon)."""
+    kept, numbers = f.reduced(axes), f.w.ints(axes, f"{f.result}/axes")
+    if centred:
+        mean = f("MEAN", f.data, numbers, shape=kept, keepDims=True)
+        squares, data = f("SQUARED_DIFFERENCE", f.data, mean), f("SUB", f.data, mean)
+    else:
+        squares, data = f("SQUARE", f.data), f.data
+    variance = f("MEAN", squares, numbers, shape=kept, keepDims=True)
+    return f("MUL", data, f("RSQRT", f("ADD", variance, float(f.op["epsilon"]))))
+
+
+def _scaled(f: Formula, data: str, scale: str, bias: str) -> None:
+    if bias:
+        f.end("ADD", f("MUL", data, scale), bias)
+    else:
+        f.end("MUL", data, scale)
+
+
+def _layer_normalization(f: Formula) -> None:
+    """LayerNormalization and RMSNormalization over the axes from `axis` on."""
+    first, rank = f.w.axis(f.op, f.op["axis"], f.data), f.w.tensor(f.data).rank or 0
+    data = _normalized(f, list(range(first, rank)), f.op.kind == "LayerNormalization")
+    _scaled(f, data, f.op.inputs[1], f.op.inputs[2] if len(f.op.inputs) > 2 else "")
+
+
+def _along_channels(f: Formula, name: str) -> str:
+    """A constant with one value for each channel, of a shape that broadcasts to the data."""
+    if f.op["data_format"] == "channels_last":
+        return name
+    data, rank = f.w.graph.constant(name), f.w.tensor(f.data).rank or 0
+    if data is None:
+        raise f.w.unsupported(f.op, f"{name!r} that is computed at run time")
+    return f.w.variant(name, f"channels of {rank}", data.reshape(-1, *[1] * (rank - 2)), None)
+
+
+def _instance_normalization(f: Formula) -> None:
+    """InstanceNormalization over the spatial axes."""
+    rank = f.w.tensor(f.data).rank or 0
+    axes = list(range(1, rank - 1)) if f.op["data_format"] == "channels_last" else list(range(2, rank))
+    _scaled(f, _normalized(f, axes), *(_along_channels(f, name) for name in f.op.inputs[1:3]))
+
+
+def _batch_normalization(f: Formula) -> None:
+    """x * (scale / sqrt(variance + epsilon)) + (bias - mean * that), with both factors worked out here in float64."""
+    scale, bias, mean, variance = (f.w.constant(f.op, position).astype(np.float64) for position in range(1, 5))
+    factor = scale / np.sqrt(variance + float(f.op["epsilon"]))
+    rank = f.w.tensor(f.data).rank or 0
+    shape = (-1,) if f.op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
+    values = [value.astype(np.float32).reshape(shape) for value in (factor, bias - mean * factor)]
+    _scaled(f, f.data, *(f.w.const(value, f"{f.result}/{hint}") for value, hint in zip(values, ("factor", "offset"), strict=True)))
+
+
+def _trilu(f: Formula) -> None:
+    """The data where a mask of the triangle is true, else 0."""
+    shape, dtype = f.w.shape(f.data, f.op), f.w.tensor(f.data).dtype
+    offset = f.w.values(f.op, 1)[0] if len(f.op.inputs) > 1 and f.op.inputs[1] else 0
+    ones = np.ones(shape[-2:], bool)
+    mask = np.triu(ones, offset) if f.op["upper"] else np.tril(ones, offset)
+    f.end("SELECT_V2", f.w.const(mask, f"{f.result}/mask"), f.data, f.w.const(np.zeros((), dtype), f"{f.result}/zero"))
+
+
+def _einsum(f: Formula) -> None:
+    """Einsum that is a matrix product: equal leading letters, then rows, depth and columns, each operand transposed or not."""
+    left, _, result = str(f.op["equation"]).replace(" ", "").partition("->")
+    terms = left.split(",")
+    forms = [(x, y) for x in (False, True) for y in (False, True)]
+    if len(terms) == 2 and len(result) >= 2 and "." not in left:
+        batch, rows, columns = result[:-2], result[-2], result[-1]
+        for depth in set(terms[0]) - set(result):
+            for adj_x, adj_y in forms:
+                wanted = [batch + (depth + rows if adj_x else rows + depth), batch + (columns + depth if adj_y else depth + columns)]
+                if terms == wanted and len({*result, depth}) == len(result) + 1:
+                    f.end("BATCH_MATMUL", *f.op.inputs, adjX=adj_x, adjY=adj_y)
+                    return
+    raise f.w.unsupported(f.op, f"the equation {f.op['equation']!r}, which is no matrix product,")
+
+
+READERS: dict[str, ReadFunction] = {}
+
+WRITERS: dict[str, WriteFunction] = {
+    "Reciprocal": _composed(_reciprocal),
+    "Softplus": _composed(lambda f: f.end("ADD", *_softplus(f))),
+    "Mish": _composed(_mish),
+    "Softsign": _composed(_softsign),
+    "HardSigmoid": _composed(_hard_sigmoid),
+    "Elu": write_elu,
+    "Celu": _composed(_celu),
+    "Selu": _composed(_selu),
+    "ThresholdedRelu": _composed(_thresholded_relu),
+    "Tan": _composed(_tan),
+    "IsNaN": _composed(_is_nan),
+    "IsInf": _composed(_is_inf),
+    "Xor": _composed(_xor),
+    "ReduceL1": _reduction("ABS", ""),
+    "ReduceL2": _reduction("SQUARE", "SQRT"),
+    "ReduceSumSquare": _reduction("SQUARE", ""),
+    "ReduceLogSum": _reduction("", "LOG"),
+    "ReduceLogSumExp": _composed(_log_sum_exp),
+    "LayerNormalization": _composed(_layer_normalization),
+    "RMSNormalization": _composed(_layer_normalization),
+    "InstanceNormalization": _composed(_instance_normalization),
+    "BatchNormalization": _composed(_batch_normalization),
+    "Trilu": _composed(_trilu),
+    "Einsum": _composed(_einsum),
+}

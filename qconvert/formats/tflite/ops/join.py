@@ -1,0 +1,140 @@
+"""Joining, splitting and padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_concatenation(op: Reading) -> None:
+    """CONCATENATION."""
+    op.emit("Concat", axis=op.axis(op.option("Axis"), op.rank()), activation=op.activation())
+
+
+def read_pack(op: Reading) -> None:
+    """PACK: stacks tensors along a new axis."""
+    op.emit("Pack", axis=op.axis(op.option("Axis"), op.rank() + 1))
+
+
+def read_unpack(op: Reading) -> None:
+    """UNPACK: takes an axis apart."""
+    op.emit("Unpack", axis=op.axis(op.option("Axis"), op.rank()))
+
+
+def read_split(op: Reading) -> None:
+    """SPLIT: (axis, data) into equal parts."""
+    axis = op.axis(op.ints(0)[0], op.rank(1))
+    size = (op.tensor(1).shape or ())[axis]
+    if not isinstance(size, int) or size % len(op.outputs):
+        raise op.unsupported(f"axis {axis} of size {size} in {len(op.outputs)} parts")
+    sizes = op.shape_const([size // len(op.outputs)] * len(op.outputs), "sizes")
+    op.emit("Split", [op.input(1), sizes], axis=axis)
+
+
+def read_split_v(op: Reading) -> None:
+    """SPLIT_V: (data, sizes, axis); one size may be -1."""
+    axis, sizes = op.axis(op.ints(2)[0], op.rank()), op.ints(1)
+    if sizes.count(-1) == 1:
+        whole = (op.tensor().shape or ())[axis]
+        if not isinstance(whole, int):
+            raise op.unsupported("a size of -1 along an axis known only at run time")
+        sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
+    if len(sizes) != len(op.outputs) or min(sizes) < 0:
+        raise op.invalid(f"sizes {sizes} for {len(op.outputs)} outputs")
+    op.emit("Split", [op.input(0), op.shape_const(sizes, "sizes")], axis=axis)
+
+
+def _pads(op: Reading) -> str:
+    """Rows of (before, after) for each axis, as ONNX's (all before, all after)."""
+    rows = op.ints(1)
+    if len(rows) != 2 * op.rank() or min(rows, default=0) < 0:
+        raise op.invalid(f"padding {rows} for rank {op.rank()}")
+    return op.shape_const(rows[::2] + rows[1::2], "pads")
+
+
+def read_pad(op: Reading) -> None:
+    """PAD with real zero."""
+    op.emit("Pad", [op.input(0), _pads(op)])
+
+
+def read_padv2(op: Reading) -> None:
+    """PADV2 with the value in input 2, which has the data's quantization."""
+    op.emit("Pad", [op.input(0), _pads(op), op.input(2)])
+
+
+def read_mirror_pad(op: Reading) -> None:
+    """MIRROR_PAD: REFLECT (0) without the edge, SYMMETRIC (1) with it."""
+    op.emit("Pad", [op.input(0), _pads(op)], mode="symmetric" if op.option("Mode") == 1 else "reflect")
+
+
+READERS: dict[str, ReadFunction] = {
+    "CONCATENATION": read_concatenation,
+    "PACK": read_pack,
+    "UNPACK": read_unpack,
+    "SPLIT": read_split,
+    "SPLIT_V": read_split_v,
+    "PAD": read_pad,
+    "PADV2": read_padv2,
+    "MIRROR_PAD": read_mirror_pad,
+}
+
+
+def write_concat(op: Op, w: Writing) -> None:
+    """CONCATENATION. Its uint8 kernel alone brings other scales to the result's."""
+    result = w.tensor(op.outputs[0])
+    for name in op.inputs:
+        if result.dtype != "uint8" and w.tensor(name).quantization != result.quantization:
+            raise w.unsupported(op, f"{name!r} and {result.name!r} of different quantization")
+    axis = w.axis(op, op["axis"], result.name)
+    w.emit("CONCATENATION", op.inputs, op.outputs, "ConcatenationOptions", axis=axis, fusedActivationFunction=w.activation(op))
+
+
+def write_pack(op: Op, w: Writing) -> None:
+    """PACK."""
+    axis = w.axis(op, op["axis"], op.outputs[0])
+    w.emit("PACK", op.inputs, op.outputs, "PackOptions", axis=axis, valuesCount=len(op.inputs))
+
+
+def write_unpack(op: Op, w: Writing) -> None:
+    """UNPACK."""
+    axis = w.axis(op, op["axis"], op.inputs[0])
+    w.emit("UNPACK", op.inputs, op.outputs, "UnpackOptions", axis=axis, num=len(op.outputs))
+
+
+def write_split(op: Op, w: Writing) -> None:
+    """Split as SPLIT into equal parts, else as SPLIT_V."""
+    axis = w.const(np.array(w.axis(op, op["axis"], op.inputs[0]), np.int32), f"{op.outputs[0]}/axis")
+    if len(set(w.values(op, 1))) == 1:
+        w.emit("SPLIT", [axis, op.inputs[0]], op.outputs, "SplitOptions", numSplits=len(op.outputs))
+    else:
+        w.emit("SPLIT_V", [op.inputs[0], w.index(op, 1), axis], op.outputs, "SplitVOptions", numSplits=len(op.outputs))
+
+
+def write_pad(op: Op, w: Writing) -> None:
+    """Pad as PAD with real zero, PADV2 with a value, or MIRROR_PAD."""
+    data, pads = op.inputs[0], w.constant(op, 1)
+    if (pads < 0).any():
+        raise w.unsupported(op, f"negative padding {pads.tolist()}")
+    rows = w.const(pads.reshape(2, -1).T.astype(np.int32), f"{op.outputs[0]}/paddings")
+    if op["mode"] in ("reflect", "symmetric"):
+        w.emit("MIRROR_PAD", [data, rows], op.outputs, "MirrorPadOptions", mode=int(op["mode"] == "symmetric"))
+    elif op["mode"] != "constant":
+        raise w.unsupported(op, f"mode {op['mode']!r}")
+    elif len(op.inputs) > 2 and op.inputs[2]:
+        w.emit("PADV2", [data, rows, op.inputs[2]], op.outputs, "PadV2Options")
+    else:
+        w.emit("PAD", [data, rows], op.outputs, "PadOptions")
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Concat": write_concat,
+    "Pack": write_pack,
+    "Unpack": write_unpack,
+    "Split": write_split,
+    "Pad": write_pad,
+}
