@@ -8,11 +8,8 @@ from differential import compare
 from tflite_models import TensorSpec, single_op
 
 
-@pytest.mark.parametrize("regular", [False, True])
-@pytest.mark.parametrize("per_box", [1, 2])
-@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.97])
-def test_detection_postprocess(regular: bool, per_box: int, threshold: float) -> None:
-    rng = np.random.default_rng(5)
+def detection(regular: bool, per_box: int, threshold: float, rng: np.random.Generator) -> tuple[bytes, list[TensorSpec]]:
+    """A model with the operator alone, and its inputs."""
     boxes, classes, limit = 60, 4, 12
     rows = limit * per_box
     anchors = np.concatenate([rng.integers(0, 250, (boxes, 2)), rng.integers(25, 100, (boxes, 2))], 1).astype(np.uint8)
@@ -27,9 +24,17 @@ def test_detection_postprocess(regular: bool, per_box: int, threshold: float) ->
         "nms_score_threshold": threshold, "nms_iou_threshold": 0.5, "num_classes": classes, "y_scale": 10.0, "x_scale": 10.0,
         "h_scale": 5.0, "w_scale": 5.0,
     }  # fmt: skip
-    data = single_op("TFLite_Detection_PostProcess", options, inputs, outputs, custom=True)
+    return single_op("TFLite_Detection_PostProcess", options, inputs, outputs, custom=True), inputs[:2]
+
+
+@pytest.mark.parametrize("regular", [False, True])
+@pytest.mark.parametrize("per_box", [1, 2])
+@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.97])
+def test_detection_postprocess(regular: bool, per_box: int, threshold: float) -> None:
+    rng = np.random.default_rng(5)
+    data, inputs = detection(regular, per_box, threshold, rng)
     for _ in range(5):
-        values = [rng.integers(0, 256, tensor.shape).astype(np.uint8) for tensor in inputs[:2]]
+        values = [rng.integers(0, 256, tensor.shape).astype(np.uint8) for tensor in inputs]
         found = compare(data, values)
         count = int(found[3].source[0])
         assert found[3].largest == 0

@@ -37,14 +37,11 @@ def stored(tensor: TensorSpec) -> Any:
     return RNG.integers(info.min, info.max, tensor.shape, endpoint=True).astype(tensor.dtype)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("act", [0, 1, 2, 3])
-@pytest.mark.parametrize(
-    ("padding", "stride", "dilation", "groups"), [(0, 1, 1, 1), (0, 2, 1, 1), (1, 2, 1, 1), (0, 1, 2, 1), (1, 1, 1, 2)]
-)
-def test_conv_2d(dtype: str, act: int, padding: int, stride: int, dilation: int, groups: int) -> None:
-    if groups > 1 and dtype == "uint8":
-        pytest.skip("LiteRT has no grouped convolution for uint8")
+Model = tuple[bytes, list[TensorSpec]]
+"""The bytes of a model and its inputs."""
+
+
+def conv_2d(dtype: str, act: int, padding: int, stride: int, dilation: int, groups: int) -> Model:
     x = activation("x", 1, 9, 11, 6, dtype=dtype)
     w = weights(8, 3, 3, 6 // groups, axis=None if dtype == "uint8" else 0, dtype=dtype)
     reach = 2 * dilation
@@ -52,17 +49,25 @@ def test_conv_2d(dtype: str, act: int, padding: int, stride: int, dilation: int,
     y = activation("y", 1, height, width, 8, dtype=dtype, scale=0.05, zero=-3)
     options = {"padding": padding, "strideH": stride, "strideW": stride, "dilationHFactor": dilation, "dilationWFactor": dilation,
                "fusedActivationFunction": act}  # fmt: skip
-    data = single_op("CONV_2D", options, [x, w, bias(x, w, 8)], [y])
+    return single_op("CONV_2D", options, [x, w, bias(x, w, 8)], [y]), [x]
+
+
+CONV_WINDOWS = [(0, 1, 1, 1), (0, 2, 1, 1), (1, 2, 1, 1), (0, 1, 2, 1), (1, 1, 1, 2)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("act", [0, 1, 2, 3])
+@pytest.mark.parametrize(("padding", "stride", "dilation", "groups"), CONV_WINDOWS)
+def test_conv_2d(dtype: str, act: int, padding: int, stride: int, dilation: int, groups: int) -> None:
+    if groups > 1 and dtype == "uint8":
+        pytest.skip("LiteRT has no grouped convolution for uint8")
+    data, (x,) = conv_2d(dtype, act, padding, stride, dilation, groups)
     for _ in range(3):
         (found,) = compare(data, [stored(x)])
         assert found.largest == 0
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize(
-    ("multiplier", "padding", "stride", "dilation"), [(1, 0, 1, 1), (1, 0, 2, 1), (3, 0, 1, 1), (1, 1, 1, 1), (1, 0, 1, 2)]
-)
-def test_depthwise_conv_2d(dtype: str, multiplier: int, padding: int, stride: int, dilation: int) -> None:
+def depthwise_conv_2d(dtype: str, multiplier: int, padding: int, stride: int, dilation: int) -> Model:
     x = activation("x", 1, 9, 11, 4, dtype=dtype)
     count = 4 * multiplier
     w = weights(1, 3, 3, count, axis=None if dtype == "uint8" else 3, dtype=dtype)
@@ -71,51 +76,85 @@ def test_depthwise_conv_2d(dtype: str, multiplier: int, padding: int, stride: in
     y = activation("y", 1, height, width, count, dtype=dtype, scale=0.05, zero=-3)
     options = {"padding": padding, "strideH": stride, "strideW": stride, "depthMultiplier": multiplier, "dilationHFactor": dilation,
                "dilationWFactor": dilation, "fusedActivationFunction": 3}  # fmt: skip
-    data = single_op("DEPTHWISE_CONV_2D", options, [x, w, bias(x, w, count)], [y])
+    return single_op("DEPTHWISE_CONV_2D", options, [x, w, bias(x, w, count)], [y]), [x]
+
+
+DEPTHWISE_WINDOWS = [(1, 0, 1, 1), (1, 0, 2, 1), (3, 0, 1, 1), (1, 1, 1, 1), (1, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("multiplier", "padding", "stride", "dilation"), DEPTHWISE_WINDOWS)
+def test_depthwise_conv_2d(dtype: str, multiplier: int, padding: int, stride: int, dilation: int) -> None:
+    data, (x,) = depthwise_conv_2d(dtype, multiplier, padding, stride, dilation)
     for _ in range(3):
         (found,) = compare(data, [stored(x)])
         assert found.largest == 0
 
 
-@pytest.mark.parametrize(
-    ("shape", "keep", "result"),
-    [((5, 12), False, (5, 7)), ((1, 2, 3, 12), False, (6, 7)), ((2, 3, 12), True, (2, 3, 7)), ((12,), False, (1, 7))],
-)
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_fully_connected(shape: tuple[int, ...], keep: bool, result: tuple[int, ...], with_bias: bool) -> None:
+FULLY_CONNECTED_SHAPES: list[tuple[tuple[int, ...], bool, tuple[int, ...]]] = [
+    ((5, 12), False, (5, 7)),
+    ((1, 2, 3, 12), False, (6, 7)),
+    ((2, 3, 12), True, (2, 3, 7)),
+    ((12,), False, (1, 7)),
+]
+
+
+def fully_connected(shape: tuple[int, ...], keep: bool, result: tuple[int, ...], with_bias: bool) -> Model:
     x, w = activation("x", *shape), weights(7, 12, axis=None)
     y = activation("y", *result, scale=0.06)
-    data = single_op("FULLY_CONNECTED", {"keepNumDims": keep}, [x, w, bias(x, w, 7) if with_bias else None], [y])
+    return single_op("FULLY_CONNECTED", {"keepNumDims": keep}, [x, w, bias(x, w, 7) if with_bias else None], [y]), [x]
+
+
+@pytest.mark.parametrize(("shape", "keep", "result"), FULLY_CONNECTED_SHAPES)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_fully_connected(shape: tuple[int, ...], keep: bool, result: tuple[int, ...], with_bias: bool) -> None:
+    data, (x,) = fully_connected(shape, keep, result, with_bias)
     (found,) = compare(data, [stored(x)])
     assert found.largest == 0
 
 
+TRANSPOSE_WINDOWS = [(0, 2, (10, 14)), (1, 2, (11, 15)), (0, 1, (5, 7)), (1, 1, (7, 9))]
+
+
+def transpose_conv(padding: int, stride: int, size: tuple[int, int]) -> Model:
+    x, w = activation("x", 1, 5, 7, 4), weights(6, 3, 3, 4)
+    shape = TensorSpec("s", (4,), "int32", data=np.array([1, *size, 6], np.int32))
+    y = activation("y", 1, *size, 6, scale=0.06)
+    options = {"padding": padding, "strideH": stride, "strideW": stride}
+    return single_op("TRANSPOSE_CONV", options, [shape, w, x, bias(x, w, 6)], [y], version=3), [x]
+
+
 def test_transpose_conv() -> None:
-    for padding, stride, size in ((0, 2, (10, 14)), (1, 2, (11, 15)), (0, 1, (5, 7)), (1, 1, (7, 9))):
-        x, w = activation("x", 1, 5, 7, 4), weights(6, 3, 3, 4)
-        shape = TensorSpec("s", (4,), "int32", data=np.array([1, *size, 6], np.int32))
-        y = activation("y", 1, *size, 6, scale=0.06)
-        options = {"padding": padding, "strideH": stride, "strideW": stride}
-        data = single_op("TRANSPOSE_CONV", options, [shape, w, x, bias(x, w, 6)], [y], version=3)
+    for window in TRANSPOSE_WINDOWS:
+        data, (x,) = transpose_conv(*window)
         for _ in range(3):
             (found,) = compare(data, [stored(x)])
             assert found.largest <= 1
             assert found.differing < 1e-3
 
 
-@pytest.mark.parametrize(("adj_x", "adj_y"), [(False, False), (True, False), (False, True), (True, True)])
-def test_batch_matmul(adj_x: bool, adj_y: bool) -> None:
+def batch_matmul(adj_x: bool, adj_y: bool) -> Model:
     a = activation("a", 2, *((6, 5) if adj_x else (5, 6)))
     b = activation("b", 2, *((7, 6) if adj_y else (6, 7)), zero=4)
-    data = single_op("BATCH_MATMUL", {"adjX": adj_x, "adjY": adj_y}, [a, b], [activation("y", 2, 5, 7, scale=0.2)])
+    return single_op("BATCH_MATMUL", {"adjX": adj_x, "adjY": adj_y}, [a, b], [activation("y", 2, 5, 7, scale=0.2)]), [a, b]
+
+
+@pytest.mark.parametrize(("adj_x", "adj_y"), [(False, False), (True, False), (False, True), (True, True)])
+def test_batch_matmul(adj_x: bool, adj_y: bool) -> None:
+    data, (a, b) = batch_matmul(adj_x, adj_y)
     (found,) = compare(data, [stored(a), stored(b)])
     assert found.largest <= 1
 
 
-def test_float_convolution_with_dynamic_range_weights_keeps_the_integers() -> None:
-    x, w = TensorSpec("x", (1, 6, 6, 3), "float32"), weights(4, 3, 3, 3)
+def dynamic_range_conv(w: TensorSpec) -> Model:
+    x = TensorSpec("x", (1, 6, 6, 3), "float32")
     b = TensorSpec("b", (4,), "float32", data=RNG.normal(size=4).astype(np.float32))
-    data = single_op("CONV_2D", {"padding": 0, "strideH": 1, "strideW": 1}, [x, w, b], [TensorSpec("y", (1, 6, 6, 4), "float32")])
+    return single_op("CONV_2D", {"padding": 0, "strideH": 1, "strideW": 1}, [x, w, b], [TensorSpec("y", (1, 6, 6, 4), "float32")]), [x]
+
+
+def test_float_convolution_with_dynamic_range_weights_keeps_the_integers() -> None:
+    w = weights(4, 3, 3, 3)
+    data, _ = dynamic_range_conv(w)
     _, onnx_model = converted(data)
     stored_weights = next(item for item in onnx_model.graph.initializer if item.name == "w")
     assert np.array_equal(np.frombuffer(stored_weights.raw_data, np.int8).reshape(4, 3, 3, 3), w.data.transpose(0, 3, 1, 2))
@@ -124,21 +163,29 @@ def test_float_convolution_with_dynamic_range_weights_keeps_the_integers() -> No
     assert found.largest < 0.02  # LiteRT quantizes the activations while it runs
 
 
-def test_float16_weights_through_dequantize() -> None:
+def float16_weights() -> Model:
     x = TensorSpec("x", (3, 5), "float32")
     half = TensorSpec("h", (4, 5), "float16", data=RNG.normal(size=(4, 5)).astype(np.float16))
     full = TensorSpec("w", (4, 5), "float32")
     y = TensorSpec("y", (3, 4), "float32")
     ops = [OpSpec("DEQUANTIZE", ["h"], ["w"]), OpSpec("FULLY_CONNECTED", ["x", "w", None], ["y"], {})]
-    data = model(ops, [x, half, full, y], ["x"], ["y"])
+    return model(ops, [x, half, full, y], ["x"], ["y"]), [x]
+
+
+def test_float16_weights_through_dequantize() -> None:
+    data, _ = float16_weights()
     (found,) = compare(data, [RNG.normal(size=(3, 5)).astype(np.float32)])
     assert found.largest < 1e-5
 
 
-def test_int16_activations_take_opset_21() -> None:
+def int16_conv() -> Model:
     x, w = activation("x", 1, 6, 6, 3, dtype="int16", scale=0.001), weights(4, 3, 3, 3)
     y = activation("y", 1, 6, 6, 4, dtype="int16", scale=0.002)
-    data = single_op("CONV_2D", {"padding": 0, "strideH": 1, "strideW": 1}, [x, w, bias(x, w, 4, "int64")], [y])
+    return single_op("CONV_2D", {"padding": 0, "strideH": 1, "strideW": 1}, [x, w, bias(x, w, 4, "int64")], [y]), [x]
+
+
+def test_int16_activations_take_opset_21() -> None:
+    data, (x,) = int16_conv()
     _, onnx_model = converted(data)
     assert onnx_model.opset_import[0].version == 21
     (found,) = compare(data, [stored(x)])

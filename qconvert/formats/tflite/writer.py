@@ -76,7 +76,11 @@ class _File:
         self._writing = writing
         self._graph = writing.graph
         self._numbers = {name: number for number, name in enumerate(writing.tensors)}
-        self._codes: dict[tuple[str, bool, int], int] = {}
+        self._codes: dict[tuple[str, bool], int] = {}
+        self._versions: dict[tuple[str, bool], int] = {}
+        for operator in writing.operators:
+            key = (operator.builtin, operator.custom is not None)
+            self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
         self._known: dict[bytes, int] = {}
 
@@ -92,7 +96,7 @@ class _File:
         subgraph.operators = [self._operator(operator) for operator in self._writing.operators]
         model.version = 3
         model.subgraphs = [subgraph]
-        model.operatorCodes = [self._code(*key) for key in self._codes]
+        model.operatorCodes = [self._code(*key, self._versions[key]) for key in self._codes]
         model.description = self._graph.metadata.get("source.description", "qconvert")
         model.metadata = self._metadata(provenance)
         model.signatureDefs = self._signatures()
@@ -139,7 +143,7 @@ class _File:
 
     def _operator(self, operator: Operator) -> Any:
         found = self._schema.OperatorT()
-        key = (operator.builtin, operator.custom is not None, operator.version)
+        key = (operator.builtin, operator.custom is not None)
         found.opcodeIndex = self._codes.setdefault(key, len(self._codes))
         found.inputs, found.outputs = self._indices(operator.inputs), self._indices(operator.outputs)
         if operator.custom is not None:
@@ -153,7 +157,7 @@ class _File:
         return found
 
     def _code(self, builtin: str, is_custom: bool, version: int) -> Any:
-        """An operator code; numbers above 127 have the 8-bit field say so (schema.fbs, OperatorCode)."""
+        """An operator code, one for all of a kind as converters write it; numbers above 127 have the 8-bit field say so (schema.fbs)."""
         found = self._schema.OperatorCodeT()
         number = self._schema.BuiltinOperator.CUSTOM if is_custom else getattr(self._schema.BuiltinOperator, builtin)
         found.builtinCode, found.deprecatedBuiltinCode, found.version = number, min(number, 127), version

@@ -119,10 +119,17 @@ class Writing:
                 self.tensors.pop(name, None)
 
     def prune(self) -> None:
-        """Drops tensors that nothing uses."""
+        """Drops tensors that nothing uses; the name of a constant that is not used goes to its first variant."""
         used = {name for operator in self.operators for name in (*operator.inputs, *operator.outputs)}
         used |= {*self.graph.inputs, *self.graph.outputs}
-        self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in used}
+        renamed: dict[str, str] = {}
+        for (original, _), variant in self._variants.items():
+            if original not in used and variant in used and original not in renamed.values():
+                renamed[variant] = original
+        kept = (replace(tensor, name=renamed.get(name, name)) for name, tensor in self.tensors.items() if name in used)
+        self.tensors = {tensor.name: tensor for tensor in kept}
+        for operator in self.operators:
+            operator.inputs = tuple(renamed.get(name, name) for name in operator.inputs)
 
     def relabelled(self, op: Op) -> Op:
         """The operator with the outputs of the Reinterprets behind it, where the reader made them of one operator.

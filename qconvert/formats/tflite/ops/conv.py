@@ -51,14 +51,14 @@ def read_depthwise_conv_2d(op: Reading) -> None:
 
 
 def write_conv(op: Op, w: Writing) -> None:
-    """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel."""
+    """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel; with one channel in all, as its source was."""
     name, group = stored_weights(op, w), int(op["group"])
     weights, quantization = w.graph.constant(name), w.graph[name].quantization
     if weights is None:
         raise w.unsupported(op, f"weights {name!r} that are computed at run time")
     if weights.ndim != 4:
         raise w.unsupported(op, f"weights of rank {weights.ndim}")
-    depthwise = weights.shape[1] == 1 and group > 1
+    depthwise = weights.shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
     window = write_window(op, w, weights.shape[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)
