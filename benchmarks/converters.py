@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CONVERTERS", "Converter", "ProcessCost", "build_environments", "convert", "machine", "one_line", "start_up_seconds", "versions"]
+__all__ = [
+    "CONVERTERS", "TO_TFLITE", "Converter", "ProcessCost", "build_environments", "convert", "machine", "one_line", "start_up_seconds",
+    "versions",
+]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Environment -> what pip installs into it. Later TensorFlow and numpy no longer fit tf2onnx 1.17.
+#: Environment -> what pip installs into it. Later TensorFlow and numpy no longer fit tf2onnx 1.17; onnx2tf asks for Python 3.12 and runs
+#: on 3.11.
 ENVIRONMENTS = {
     "qconvert": ["--constraint", str(ROOT / "constraints.txt"), str(ROOT)],
     "tf2onnx": ["tf2onnx==1.17.0", "tensorflow-cpu==2.19.*", "numpy<2.2"],
     "tflite2onnx": ["tflite2onnx==0.4.1", "setuptools"],
+    "onnx2tf": ["--ignore-requires-python", "onnx2tf==2.6.9"],
 }
 #: Packages whose versions belong to the result.
-NAMED = ("ai-edge-litert", "numpy", "onnx", "onnxruntime", "qconvert", "tensorflow_cpu", "tf2onnx", "tflite2onnx")
+NAMED = ("ai-edge-litert", "numpy", "onnx", "onnx2tf", "onnxruntime", "qconvert", "tensorflow_cpu", "tf2onnx", "tflite2onnx")
 
 
 @dataclass(frozen=True)
@@ -29,11 +36,13 @@ class Converter:
 
     Attributes:
         environment: a key of ENVIRONMENTS.
-        words: the program within the environment, then its arguments, with {source} and {result}.
+        words: the program within the environment, then its arguments, with {source}, {result} and {folder}, which is empty.
+        written: where the program puts its result if it cannot be told: a path with {folder} and {stem}, the source's name.
     """
 
     environment: str
     words: tuple[str, ...]
+    written: str = "{result}"
 
 
 _QCONVERT = ("bin/qconvert", "tflite2onnx", "{source}", "{result}", "--force", "--quiet")
@@ -44,6 +53,11 @@ CONVERTERS = {
         "tf2onnx", ("bin/python", "-m", "tf2onnx.convert", "--tflite", "{source}", "--output", "{result}", "--opset", "17")
     ),
     "tflite2onnx": Converter("tflite2onnx", ("bin/tflite2onnx", "{source}", "{result}")),
+}
+#: From ONNX to TFLite.
+TO_TFLITE = {
+    "qconvert": Converter("qconvert", ("bin/qconvert", "onnx2tflite", "{source}", "{result}", "--force", "--quiet")),
+    "onnx2tf": Converter("onnx2tf", ("bin/onnx2tf", "-i", "{source}", "-o", "{folder}"), "{folder}/{stem}_float32.tflite"),
 }
 
 #: Runs the command after its first argument, a log file; prints exit code, seconds and peak memory in kB. It is a process of its own
@@ -87,28 +101,37 @@ def _pip(python: Path, *words: str) -> None:
 
 
 def run_process(command: list[str], log: Path) -> ProcessCost:
-    """Runs a whole process, its output in a log file."""
+    """Runs a whole process, its output in a log file; programs of its own environment come first, as in an activated one."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    environment["PATH"] = os.pathsep.join([str(Path(command[0]).parent), environment.get("PATH", os.defpath)])
     launched = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(log), *command]
     done = subprocess.run(launched, capture_output=True, text=True, check=True, env=environment)
     code, seconds, kilobytes = done.stdout.split()
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    text = log.read_text(errors="replace")
+    cause = text.split("\nThe above exception was the direct cause")[-2:][0]
+    lines = [line.strip() for line in cause.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]  # a remedy may follow the error
     return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line((errors or lines or [""])[-1]))
 
 
 def one_line(message: str) -> str:
-    """A message without line breaks and without the folders of paths, cut to a table's width."""
-    return re.sub(r"(?:/[\w.+-]+)+/", "", " ".join(message.split()))[:240]
+    """A message without line breaks, colours and the folders of paths, cut to a table's width."""
+    return re.sub(r"\x1b\[[0-9;]*m|(?:/[\w.+-]+)+/", "", " ".join(message.split()))[:240]
 
 
-def convert(name: str, envs: Path, source: Path, result: Path) -> ProcessCost:
-    """Converts with the converter of that name in CONVERTERS; a result from before is removed first."""
+def convert(converter: Converter, envs: Path, source: Path, result: Path) -> ProcessCost:
+    """Converts a copy, since onnx2tf overwrites its source; a result from before is removed first."""
     result.unlink(missing_ok=True)
-    converter = CONVERTERS[name]
-    words = [word.format(source=source, result=result) for word in converter.words]
-    return run_process([str(envs / converter.environment / words[0]), *words[1:]], result.with_suffix(".log"))
+    with tempfile.TemporaryDirectory() as name:
+        copy = shutil.copy(source, name)
+        places = {"source": copy, "result": result, "folder": Path(name) / "result", "stem": source.stem}
+        words = [word.format(**places) for word in converter.words]
+        cost = run_process([str(envs / converter.environment / words[0]), *words[1:]], result.with_suffix(".log"))
+        written = Path(converter.written.format(**places))
+        if written != result and written.exists():
+            shutil.move(written, result)
+    return cost
 
 
 def start_up_seconds(envs: Path, option: str, times: int = 10) -> float:

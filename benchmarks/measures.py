@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Fidelity", "OnnxModel", "SourceModel", "compare", "count_transposes", "interleaved_latency", "random_inputs"]
+__all__ = [
+    "SAME_STEP", "Array", "Fidelity", "OnnxModel", "Port", "SourceModel", "compare", "count_transposes", "in_layout", "interleaved_latency",
+    "matching", "random_inputs", "stored",
+]  # fmt: skip
 
 Array = NDArray[Any]
 #: Two values of different types are one if they differ by no more than this share of a step, for float32 rounding.
-_SAME_STEP = 1e-3
+SAME_STEP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,13 @@ class OnnxModel:
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._source = source
         self._inputs = [(item.name, _onnx_port(item)) for item in self._session.get_inputs()]
-        self._input_order = _matching([p.shape for p in source.inputs], [port.shape for _, port in self._inputs])
+        self._input_order = matching([p.shape for p in source.inputs], [port.shape for _, port in self._inputs])
 
     def feeds(self, values: list[Array]) -> dict[str, Array]:
         """Stored values of the source's inputs as the file takes them."""
         ports = [self._inputs[i] for i in self._input_order]
         return {
-            name: np.ascontiguousarray(_in_layout(_stored(value, own, port.dtype), port.shape, (0, 3, 1, 2)))
+            name: np.ascontiguousarray(in_layout(stored(value, own, port.dtype), port.shape, (0, 3, 1, 2)))
             for value, own, (name, port) in zip(values, self._source.inputs, ports, strict=True)
         }
 
@@ -118,8 +121,8 @@ class OnnxModel:
         """Runs once; outputs in the source's order and layout."""
         outputs = self.run_fed(self.feeds(values))
         shapes = [port.shape for port in self._source.outputs]
-        order = _matching(shapes, [output.shape for output in outputs])
-        return [_in_layout(outputs[i], shape, (0, 2, 3, 1)) for i, shape in zip(order, shapes, strict=True)]
+        order = matching(shapes, [output.shape for output in outputs])
+        return [in_layout(outputs[i], shape, (0, 2, 3, 1)) for i, shape in zip(order, shapes, strict=True)]
 
 
 def _onnx_port(item: Any) -> Port:
@@ -128,7 +131,7 @@ def _onnx_port(item: Any) -> Port:
     return Port(dtype, tuple(size if isinstance(size, int) else None for size in item.shape))
 
 
-def _matching(wanted: list[tuple[int | None, ...]], offered: list[tuple[int | None, ...]]) -> list[int]:
+def matching(wanted: list[tuple[int | None, ...]], offered: list[tuple[int | None, ...]]) -> list[int]:
     """For each wanted shape the index of an offered one: the same position if every pair fits, otherwise the first free one that does."""
     if len(wanted) != len(offered):
         raise ValueError(f"{len(offered)} inputs or outputs in place of {len(wanted)}")
@@ -149,16 +152,17 @@ def _fits(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
     return None in a or None in b or sorted(s for s in a if s and s > 1) == sorted(s for s in b if s and s > 1)
 
 
-def _in_layout(value: Array, shape: tuple[int | None, ...], permutation: tuple[int, ...]) -> Array:
+def in_layout(value: Array, shape: tuple[int | None, ...], permutation: tuple[int, ...]) -> Array:
     """The value in that shape: as it is, permuted, or reshaped, the first that fits."""
-    for candidate in (value, value.transpose(permutation)) if value.ndim == 4 else (value,):
+    permuted = {3: (0, 2, 1), 4: permutation}.get(value.ndim)
+    for candidate in (value,) if permuted is None else (value, value.transpose(permuted)):
         if len(shape) == candidate.ndim and all(size in (None, own) for size, own in zip(shape, candidate.shape, strict=True)):
             return candidate
     known = [size for size in shape if size is not None]
     return value.reshape(known) if len(known) == len(shape) and np.prod(known) == value.size else value
 
 
-def _stored(value: Array, port: Port, dtype: str) -> Array:
+def stored(value: Array, port: Port, dtype: str) -> Array:
     """A stored value of the port in another type: float is dequantized, another integer type is shifted from one range to the other."""
     if value.dtype == dtype:
         return value
@@ -222,7 +226,7 @@ def _difference(source: Array, result: Array, port: Port) -> tuple[int, float]:
         spread = float(np.ptp(a[np.isfinite(a)])) if np.isfinite(a).any() else 0.0
         steps, tolerance = (b - a) / (spread or 1.0), 0.0
     elif result.dtype.kind == "f" and port.scale:
-        steps, tolerance = b / port.scale + port.zero_point - a, _SAME_STEP
+        steps, tolerance = b / port.scale + port.zero_point - a, SAME_STEP
     else:
         shifted = bool(port.scale) and result.dtype.kind in "iu" and result.dtype != source.dtype
         shift = np.iinfo(source.dtype).min - np.iinfo(result.dtype).min if shifted else 0

@@ -46,7 +46,7 @@ def convert_all(label: str, model: Path, options: argparse.Namespace) -> dict[st
     for _ in range(options.repeat):
         for tool, row in rows.items():
             result = result_path(options.keep, tool, label)
-            cost = converters.convert(tool, options.envs, model, result)
+            cost = converters.convert(converters.CONVERTERS[tool], options.envs, model, result)
             row.seconds.append(cost.seconds)
             row.megabytes.append(cost.megabytes)
             row.converted = cost.code == 0 and result.exists()

@@ -13,6 +13,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import converters  # noqa: E402
 import measures  # noqa: E402
+import tflite_measures  # noqa: E402
 
 INT8 = measures.Port("int8", (1, 4), 0.5, -3)
 
@@ -38,25 +39,25 @@ def test_difference_of_floats_is_relative_to_their_range() -> None:
 
 
 def test_inputs_are_matched_by_position_or_else_by_shape() -> None:
-    assert measures._matching([(1, 8, 8, 3), (1, 4)], [(1, 3, 8, 8), (None, 4)]) == [0, 1]
-    assert measures._matching([(1, 8, 8, 3), (1, 4)], [(1, 4), (1, 3, 8, 8)]) == [1, 0]
+    assert measures.matching([(1, 8, 8, 3), (1, 4)], [(1, 3, 8, 8), (None, 4)]) == [0, 1]
+    assert measures.matching([(1, 8, 8, 3), (1, 4)], [(1, 4), (1, 3, 8, 8)]) == [1, 0]
     with pytest.raises(ValueError, match="shape"):
-        measures._matching([(1, 8, 8, 3)], [(1, 7, 8, 3)])
+        measures.matching([(1, 8, 8, 3)], [(1, 7, 8, 3)])
 
 
 def test_layouts_are_told_apart_by_shape() -> None:
     value = np.arange(24).reshape(1, 2, 3, 4)
-    assert np.array_equal(measures._in_layout(value, (None, 4, 2, 3), (0, 3, 1, 2)), value.transpose(0, 3, 1, 2))
-    assert measures._in_layout(value, (1, 2, 3, 4), (0, 3, 1, 2)) is value
-    assert measures._in_layout(np.zeros((1, 4, 1, 1)), (1, 4), (0, 2, 3, 1)).shape == (1, 4)
+    assert np.array_equal(measures.in_layout(value, (None, 4, 2, 3), (0, 3, 1, 2)), value.transpose(0, 3, 1, 2))
+    assert measures.in_layout(value, (1, 2, 3, 4), (0, 3, 1, 2)) is value
+    assert measures.in_layout(np.zeros((1, 4, 1, 1)), (1, 4), (0, 2, 3, 1)).shape == (1, 4)
 
 
 def test_stored_values_move_between_types() -> None:
     value = np.array([-128, 127], np.int8)
-    assert measures._stored(value, INT8, "uint8").tolist() == [0, 255]
-    assert measures._stored(value, INT8, "float32").tolist() == [-62.5, 65.0]
+    assert measures.stored(value, INT8, "uint8").tolist() == [0, 255]
+    assert measures.stored(value, INT8, "float32").tolist() == [-62.5, 65.0]
     with pytest.raises(ValueError, match="input of type int8"):
-        measures._stored(np.zeros(2, np.float32), measures.Port("float32", (2,)), "int8")
+        measures.stored(np.zeros(2, np.float32), measures.Port("float32", (2,)), "int8")
 
 
 def test_a_result_of_the_source_itself_is_equal(tmp_path: Path) -> None:
@@ -86,3 +87,60 @@ def test_the_error_is_reported_not_the_remedy_after_it(tmp_path: Path) -> None:
     script = "print('Traceback'); print('error: /some/folder/m.tflite: no LSTM'); print('A plugin can add it.'); raise SystemExit(2)"
     failed = converters.run_process([sys.executable, "-S", "-c", script], tmp_path / "log")
     assert (failed.code, failed.message) == (2, "error: m.tflite: no LSTM")
+
+
+def test_the_cause_of_a_chain_of_errors_is_reported(tmp_path: Path) -> None:
+    script = "try:\n  [][0]\nexcept IndexError as error:\n  raise RuntimeError('all failed') from error"
+    failed = converters.run_process([sys.executable, "-S", "-c", script], tmp_path / "log")
+    assert (failed.code, failed.message) == (1, "IndexError: list index out of range")
+
+
+def test_a_converter_works_on_a_copy_and_its_result_is_fetched(tmp_path: Path) -> None:
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    program = tmp_path / "env" / "bin" / "program"
+    program.write_text('#!/bin/sh\nmkdir "$2" && tr a b < "$1" > "$2/$3.made" && echo overwritten > "$1"\n')
+    program.chmod(0o755)
+    (tmp_path / "model.onnx").write_text("aaa")
+    converter = converters.Converter("env", ("bin/program", "{source}", "{folder}", "{stem}"), "{folder}/{stem}.made")
+    assert converters.convert(converter, tmp_path, tmp_path / "model.onnx", tmp_path / "result.tflite").code == 0
+    assert (tmp_path / "model.onnx").read_text() == "aaa"
+    assert (tmp_path / "result.tflite").read_text() == "bbb"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tiny_resnet_cifar10_int8", tflite_measures.Census(14, 0, 0, 16)),
+        ("coral_lstm_mnist_int8", tflite_measures.Census(1, 0, 2, 6)),
+        ("coco_ssd_mobilenet_v1_uint8", tflite_measures.Census(47, 1, 0, 64)),
+    ],
+)
+def test_census_of_operators(name: str, expected: tflite_measures.Census) -> None:
+    assert tflite_measures.census(ROOT / "fixtures" / f"{name}.tflite") == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "result", "port", "own", "expected"),
+    [
+        # floats on a grid of 0.5, from floats and from integers at another zero point
+        (np.float32([1.0, 2.0]), np.float32([1.0, 2.5]), measures.Port("float32", (2,), 0.5, 3), measures.Port("float32", (2,)), (1, 1.0)),
+        (np.float32([1.0, 2.0]), np.int8([-1, 3]), measures.Port("float32", (2,), 0.5), measures.Port("int8", (2,), 0.5, -3), (1, 2.0)),
+        # floats without a grid: relative to their range of 4
+        (np.float32([0.0, 4.0]), np.float32([0.0, 3.0]), measures.Port("float32", (2,)), measures.Port("float32", (2,)), (1, 0.25)),
+        # uint8 beside int8 of the same grid
+        (np.uint8([0, 255]), np.int8([-128, 125]), measures.Port("uint8", (2,), 0.5), measures.Port("int8", (2,), 0.5, -128), (1, 2.0)),
+    ],
+)
+def test_difference_from_onnxruntime(
+    reference: measures.Array, result: measures.Array, port: measures.Port, own: measures.Port, expected: tuple[int, float]
+) -> None:
+    assert tflite_measures.difference(reference, result, port, own) == expected
+
+
+def test_a_reference_knows_the_grids_of_its_float_inputs_and_outputs() -> None:
+    reference = tflite_measures.OnnxReference(ROOT / "fixtures" / "digits" / "fx.onnx")
+    (x,), (logits,) = reference.inputs.values(), reference.outputs.values()
+    assert (x.dtype, logits.dtype) == ("float32", "float32")
+    assert x.scale == pytest.approx(1 / 255, rel=0.01)
+    values = reference.run(reference.random_inputs(1)[0])[0] / logits.scale
+    assert np.abs(values - np.rint(values)).max() < 1e-3
