@@ -13,6 +13,7 @@ import numpy as np
 from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
+from qconvert.formats.tflite.attachments import read_files, text_of
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
@@ -68,7 +69,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         signatures=tuple(_signatures(model, tensor_names)),
-        metadata=_metadata(model),
+        metadata={**_metadata(model), **read_files(data)},
     )
     graph = graph.evolve(ops=draft.ops)
     graph.validate()
@@ -181,7 +182,7 @@ def _signatures(model: Any, names: list[str]) -> list[Signature]:
 
 
 def _metadata(model: Any) -> dict[str, str]:
-    """The description and every metadata buffer that is text (others are named with their size)."""
+    """The description and every metadata buffer, in base64 if it is no short text."""
     found = {"source.format": "tflite"}
     if model.Description():
         found["source.description"] = model.Description().decode("utf-8", "replace")
@@ -192,7 +193,5 @@ def _metadata(model: Any) -> dict[str, str]:
         raw = model.Buffers(entry.Buffer()).DataAsNumpy()
         data = b"" if isinstance(raw, int) else np.asarray(raw).tobytes()
         key = f"source.metadata.{(entry.Name() or b'').decode('utf-8', 'replace')}"
-        text = data.rstrip(b"\0")
-        printable = len(text) < 256 and text.isascii() and text.decode("ascii").isprintable()
-        found[key] = text.decode("ascii") if printable else f"{len(data)} bytes"
+        found[key] = text_of(data)
     return found

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing
 from qconvert.graph import Array, Graph, Quantization, Tensor
@@ -63,7 +64,7 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     for name in graph.outputs:
         writing.use(name)
     writing.prune()
-    return _File(writing).pack(provenance)
+    return with_files(_File(writing).pack(provenance), graph.metadata)
 
 
 class _File:
@@ -166,16 +167,16 @@ class _File:
         return found
 
     def _metadata(self, provenance: Mapping[str, str]) -> list[Any]:
-        """The source's own text metadata, and where the file came from."""
+        """The source's own metadata, and where the file came from."""
         prefix = "source.metadata."
         texts = {key.removeprefix(prefix): text for key, text in self._graph.metadata.items() if key.startswith(prefix)}
-        texts = {key: text for key, text in texts.items() if not (text.endswith(" bytes") and text[:-6].isdigit())}
+        contents = {key: content for key, text in texts.items() if (content := bytes_of(text)) is not None}
         if provenance:
-            texts["qconvert"] = json.dumps(dict(provenance))
+            contents["qconvert"] = json.dumps(dict(provenance)).encode()
         found = []
-        for name, text in texts.items():
+        for name, content in contents.items():
             entry = self._schema.MetadataT()
-            entry.name, entry.buffer = name, self._buffer(text.encode())
+            entry.name, entry.buffer = name, self._buffer(content)
             found.append(entry)
         return found
 

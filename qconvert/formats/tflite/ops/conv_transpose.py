@@ -49,12 +49,14 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         raise w.unsupported(op, "groups, dilations, auto_pad or weights of other than two spatial dimensions")
     data, size, strides = w.shape(op.inputs[0], op), w.shape(result, op), op["strides"]
     kernel = w.variant(name, "OHWI", weights.transpose(0, 2, 3, 1), w.tensor(name).quantization)
-    begins = list(op["pads"][:2])
-    crop = [max((data[1 + i] - 1) * strides[i] + weights.shape[2 + i] - size[1 + i], 0) for i in range(2)]
-    padding = VALID if not any(begins) else SAME
-    target, whole = result, list(size)
-    if padding == SAME and begins != [value // 2 for value in crop]:
-        padding, whole = VALID, [size[0], size[1] + begins[0], size[2] + begins[1], size[3]]
+    begins, kernel_size = list(op["pads"][:2]), weights.shape[2:]
+    full = [(data[1 + i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
+    same = same_pads(size[1:3], kernel_size, strides, (1, 1))
+    target, whole, padding = result, list(size), VALID
+    if any(same) and begins == list(same[:2]):
+        padding = SAME
+    elif any(begins) or any(full[i] > size[1 + i] for i in range(2)):
+        whole = [size[0], *(max(begins[i] + size[1 + i], full[i]) for i in range(2)), size[3]]
         target = w.like(f"{result}/uncropped", result, tuple(whole))
     operands = [w.ints(whole, f"{result}/output_shape"), kernel, op.inputs[0]]
     if len(op.inputs) > 2 and op.inputs[2]:
