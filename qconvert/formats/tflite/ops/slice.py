@@ -181,14 +181,16 @@ def _is_plain(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) -> bo
 
 
 def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) -> None:
-    """STRIDED_SLICE of the axes in order; axes between them that are left whole are an ellipsis."""
+    """STRIDED_SLICE of the axes in order; an ellipsis needs a newer version, so only what was read from one gets it back."""
     shrunk, added, outputs = _absorbed_axes(op, w, bounds)
     axes, entries, position = sorted(bounds), _Entries(), 0
     expected = 0
     for axis in axes:
         if axis > expected:
             gap = axis - expected
-            if "ellipsisMask" not in entries.masks and not added & set(range(position, position + gap)):
+            rest = list(range(axis, w.tensor(op.inputs[0]).rank or 0))
+            in_place = op.source.startswith("STRIDED_SLICE") and rest == [other for other in axes if other >= axis]
+            if in_place and not added & set(range(position, position + gap)):
                 entries.add(0, 0, 1, "ellipsisMask")
             else:
                 for _ in range(gap):
