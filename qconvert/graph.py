@@ -265,6 +265,10 @@ class Graph:
         """The data of the tensor `name` if it is a constant, else None."""
         return self.tensors[name].data if name else None
 
+    def is_from(self, format: str) -> bool:
+        """Whether the graph was read from a file of that format."""
+        return self.metadata.get("source.format") == format
+
     def producers(self) -> dict[str, Op]:
         """The operator that writes each tensor; graph inputs and constants are absent."""
         return {name: op for op in self.ops for name in op.outputs if name}

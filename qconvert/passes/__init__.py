@@ -32,6 +32,7 @@ BUILTIN = {
     "deduplicate_constants": "constants of equal type, shape, data and quantization become one",
     "absorb_quantization": "Quantize and Dequantize around operators on real values become quantized operators",
     "widen_1d": "convolutions and pools over one dimension become ones over two",
+    "merge_reshapes": "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing",
     "matmul_to_gemm": "a MatMul with constant weights, and the bias added behind it, become a Gemm",
     "quantize_operands": "real constants beside quantized data become quantized",
     "symmetric_weights": "constant weights become signed with zero point 0",

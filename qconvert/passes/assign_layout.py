@@ -41,12 +41,29 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
     others = {op["data_format"] for op in graph.ops if "data_format" in op.attributes} - {wanted}
     if not wanted or not others:
         return graph, ()
+    graph = _as_transposes(graph, _PERMS[wanted])
     io_label = int({"nchw": "channels_first", "nhwc": "channels_last"}.get(io_layout) == wanted)
     labels = _Labels(graph, wanted, io_label)
     rewritten = _Rewriter(graph, wanted, labels, io_label).run()
     added = sum(op.kind == "Transpose" for op in rewritten.ops)
     moved = sum("data_format" in op.attributes for op in graph.ops)
     return rewritten, (f"{moved} spatial operators are {wanted}; {added} Transposes in the graph",)
+
+
+def _as_transposes(graph: Graph, perm: Sequence[int]) -> Graph:
+    """A Reshape that is a change of layout which moves no data, such as this pass inserts, as the Transpose that it stands for."""
+    back = tuple(int(axis) for axis in np.argsort(perm))
+
+    def changed(op: Op) -> Op:
+        source, result = (graph[name].shape for name in (op.inputs[0], op.outputs[0]))
+        if op.kind != "Reshape" or source is None or result is None or not len(source) == len(result) == RANK or source == result:
+            return op
+        for order in (back, tuple(perm)):
+            if tuple(source[axis] for axis in order) == result and _is_trivial(graph[op.inputs[0]], order):
+                return Op("Transpose", op.inputs[:1], op.outputs, {"perm": order}, op.source)
+        return op
+
+    return graph.evolve(ops=[changed(op) for op in graph.ops])
 
 
 def _is_trivial(tensor: Tensor, perm: Sequence[int]) -> bool:
@@ -230,11 +247,20 @@ class _Rewriter:
             total = tuple(total[axis] for axis in step)
         new = self._define(op.outputs[0], label)
         if total != tuple(range(RANK)):
-            self._ops.append(replace(op, inputs=(have,), outputs=(new,), attributes={"perm": total}))
+            self._ops.append(self._turn(op, have, new, total))
         elif new in self._graph.outputs:
             self._ops.append(Op("Identity", (have,), (new,), {}, op.source))
         else:
             self._stored[op.outputs[0], label] = have
+
+    def _turn(self, op: Op, have: str, new: str, perm: tuple[int, ...]) -> Op:
+        """The Transpose, or a Reshape where no data move."""
+        shape = self._tensors[new].shape or ()
+        symbols = [size for size in shape if isinstance(size, str)]
+        if not _is_trivial(self._tensors[have], perm) or len(symbols) > 1:
+            return replace(op, inputs=(have,), outputs=(new,), attributes={"perm": perm})
+        sizes = np.array([-1 if isinstance(size, str) else size for size in shape], np.int64)
+        return Op("Reshape", (have, self._constant(op.outputs[0], "layout_shape", sizes, None)), (new,), {}, op.source)
 
     def _deliver(self, name: str) -> None:
         """Gives a graph output the layout that it must have, under its own name."""

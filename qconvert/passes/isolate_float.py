@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
+
+from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.ops import OPS
@@ -88,9 +91,14 @@ class _Isolating:
         return ""
 
     def _dequantized(self, name: str) -> str:
+        tensor = self._graph[name]
         if name not in self._real:
-            self._real[name] = self._add(f"{name}/dequantized", self._graph[name].shape)
-            self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
+            self._real[name] = self._add(f"{name}/dequantized", tensor.shape)
+            if tensor.data is not None and tensor.dtype in ("int32", "int64") and tensor.quantization is not None:
+                real = dequantize(tensor.data, tensor.quantization).astype(np.float32)  # a bias; runtimes dequantize no such types
+                self.tensors[self._real[name]] = replace(self.tensors[self._real[name]], data=real)
+            else:
+                self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
         return self._real[name]
 
     def _add(self, wanted: str, shape: object) -> str:

@@ -22,7 +22,7 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
     """Exchanges inputs of, or marks, the Adds of a TFLite model that onnxruntime would round otherwise."""
-    if numerics != "exact" or graph.metadata.get("source.format") != "tflite":
+    if numerics != "exact" or not graph.is_from("tflite"):
         return graph, ()
     ops = [_matched(graph, op) for op in graph.ops]
     marked = sum(op is not old and bool(op["fixed_point"]) for op, old in zip(ops, graph.ops, strict=True) if op.kind == "Add")

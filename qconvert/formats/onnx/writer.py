@@ -140,7 +140,7 @@ def _chosen_opset(graph: Graph, opset: int) -> int:
     """The opset asked for, or the source's, or the default, raised where a type in the graph needs more."""
     if not opset:
         source = graph.metadata.get("source.opset", "")
-        if source.isdigit() and graph.metadata.get("source.format") == "onnx":
+        if source.isdigit() and graph.is_from("onnx"):
             wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
         else:
             wanted = DEFAULT_OPSET

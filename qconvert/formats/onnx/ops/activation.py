@@ -74,7 +74,7 @@ def write_gelu(op: Op, b: Builder) -> None:
         return
     metadata = b.graph.metadata
     source = metadata.get("source.opset", "")
-    if metadata.get("source.format") == "onnx" and source.isdigit() and int(source) < 20:
+    if b.graph.is_from("onnx") and source.isdigit() and int(source) < 20:
         kind = "FastGelu" if op["approximate"] == "tanh" else "Gelu"
         b.finish(op, b.node(kind, [x], hint=f"{name}/real_result", domain="com.microsoft")[0])
         return

@@ -85,9 +85,12 @@ def stored_weights(op: Op, w: Writing) -> str:
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:
-    """The bias at its one axis; zeros where there is none, which the integer kernels demand (conv.cc)."""
+    """The bias: int64 beside int16 data, as the 16x8 specification has it, and zeros where there is none but conv.cc demands one."""
     if len(op.inputs) > index and op.inputs[index]:
-        return [op.inputs[index]]
+        bias = w.tensor(op.inputs[index])
+        if bias.data is None or (bias.dtype, w.tensor(op.inputs[0]).dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
+            return [bias.name]
+        return [w.variant(bias.name, "int64", bias.data.astype(np.int64), bias.quantization)]
     data, weights = w.tensor(op.inputs[0]), w.graph[op.inputs[1]]
     if data.quantization is None or weights.quantization is None or weights.shape is None:
         return []

@@ -1,0 +1,61 @@
+"""merge_reshapes: one Reshape instead of a chain of Reshape, Squeeze and Unsqueeze, and none that changes nothing.
+
+Exact: they move no data, so only the last shape counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.passes import remove_dead_code
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+_KINDS = ("Reshape", "Squeeze", "Unsqueeze")
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Lets the last of a chain read the data in front of the first; chains of which others read a part keep that part."""
+    producers, readers = graph.producers(), graph.consumers()
+    tensors: dict[str, Tensor] = {}
+    renamed: dict[str, str] = {}
+    ops: list[Op] = []
+    count = 0
+    for op in graph.ops:
+        op = replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) if renamed.keys() & set(op.inputs) else op
+        if op.kind in _KINDS:
+            first = _front(op, producers, renamed)
+            result, source = graph[op.outputs[0]], graph[first]
+            if source.shape is not None and source.shape == result.shape and result.name not in graph.outputs and not source.is_constant:
+                renamed[result.name] = first
+                count += 1
+                continue
+            if first != op.inputs[0] and (sizes := _sizes(result.shape)) is not None and len(readers[op.inputs[0]]) == 1:
+                name = graph.fresh_name(f"{result.name}/merged_shape", tensors)
+                tensors[name] = Tensor(name, "int64", sizes.shape, sizes)
+                op = Op("Reshape", (first, name), op.outputs, {}, op.source)
+                count += 1
+        ops.append(op)
+    if not count:
+        return graph, ()
+    changed, _ = remove_dead_code.run(graph.evolve(tensors=tensors.values(), ops=ops), target)
+    return changed, (f"{count} Reshape, Squeeze and Unsqueeze are merged with others, or gone",)
+
+
+def _front(op: Op, producers: dict[str, Op], renamed: dict[str, str]) -> str:
+    """The data in front of the chain that ends with `op`."""
+    name = op.inputs[0]
+    while (before := producers.get(name)) is not None and before.kind in _KINDS:
+        name = renamed.get(before.inputs[0], before.inputs[0])
+    return name
+
+
+def _sizes(shape: Shape | None) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
+    """A shape for a Reshape; None if more than one size is known only at run time."""
+    if shape is None or sum(isinstance(size, str) for size in shape) > 1:
+        return None
+    return np.array([-1 if isinstance(size, str) else size for size in shape], np.int64)
