@@ -16,6 +16,7 @@ from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
 from qconvert.plugins import Format, Target, format_named, format_of, pass_named, target_named, targets
+from qconvert.targets.violations import refuse_violations
 
 __all__ = ["ConversionReport", "convert", "load", "normalize", "save"]
 
@@ -154,6 +155,7 @@ def convert(
         graph, chosen, io_layout=io_layout, io_float=io_float, io_integer=io_integer, numerics=numerics, partial=partial
     )
     changes = (*by_hand, *changes)
+    refuse_violations(graph, chosen)
     provenance = _provenance(source, others, chosen, changes)
     try:
         notes = save(graph, result, writer.name, force=force, opset=opset, provenance=provenance, external_data=external_data, form=form)

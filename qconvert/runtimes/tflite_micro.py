@@ -1,0 +1,103 @@
+"""Runs a .tflite model in TensorFlow Lite for Microcontrollers, by its Python package tflite_micro."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import MissingPackageError, RuntimeRefusedError
+from qconvert.graph import Array
+from qconvert.runtimes.quiet import captured
+
+__all__ = ["TFLiteMicro"]
+
+#: Arena sizes to try, in bytes. The package's own guess, ten times the file, is too small for small files with large activations.
+_ARENAS = (2**21, 2**25, 2**29)
+
+
+class TFLiteMicro:
+    """A .tflite model loaded in the micro interpreter. It keeps no names; those of the file are used.
+
+    Args:
+        model: the file's content.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order.
+        outputs: likewise.
+
+    Raises:
+        MissingPackageError: tflite_micro is not installed.
+        RuntimeRefusedError: the interpreter does not take the model; the reason is what it printed.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        try:
+            from tflite_micro import runtime
+        except ImportError as error:
+            raise MissingPackageError(
+                "the package tflite_micro, which runs models as microcontrollers do, is not installed",
+                remedy="Install it with: pip install 'qconvert[micro]'",
+            ) from error
+        input_names, output_names = _names(model)
+        self._interpreter = _loaded(runtime.Interpreter, model)
+        self.inputs = self._describe(input_names, self._interpreter.get_input_details)
+        self.outputs = self._describe(output_names, self._interpreter.get_output_details)
+
+    @staticmethod
+    def _describe(names: list[str], details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+        found = {}
+        for index, name in enumerate(names):
+            item = details(index)
+            found[name] = (np.dtype(item["dtype"]).name, tuple(int(size) for size in item["shape"]))
+        return found
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs are stored values by name; returns stored outputs by name."""
+        return dict(zip(self.outputs, self.run_in_order([inputs[name] for name in self.inputs]), strict=True))
+
+    def run_in_order(self, inputs: list[Array]) -> list[Array]:
+        """Runs once with inputs and outputs in the model's order."""
+        with captured() as printed:
+            try:
+                for index, value in enumerate(inputs):
+                    self._interpreter.set_input(np.ascontiguousarray(value), index)
+                self._interpreter.invoke()
+                return [np.array(self._interpreter.get_output(index)) for index in range(len(self.outputs))]
+            except (ValueError, RuntimeError) as error:
+                failure = error
+        raise RuntimeRefusedError(f"tflite-micro failed while running the model: {_reason(printed, failure)}") from failure
+
+
+def _loaded(interpreter: Any, model: bytes) -> Any:
+    """The interpreter in the smallest arena that holds the model."""
+    for arena in _ARENAS:
+        with captured() as printed:
+            try:
+                return interpreter.from_bytes(model, arena_size=arena + len(model))
+            except (ValueError, RuntimeError) as error:
+                failure = error
+        text = "".join(printed)
+        if not ("arena" in text.lower() or "Failed to allocate" in text or "memory" in text.lower()):
+            break
+    raise RuntimeRefusedError(
+        f"tflite-micro does not take the model: {_reason(printed, failure)}",
+        remedy="The target tflite-micro allows only what it has: convert with --target tflite-micro.",
+    ) from failure
+
+
+def _reason(printed: list[str], failure: Exception) -> str:
+    """What the interpreter printed, which says more than its exception."""
+    lines = [line.strip() for line in "".join(printed).splitlines() if line.strip()]
+    return "; ".join(lines[:3]) or str(failure)
+
+
+def _names(model: bytes) -> tuple[list[str], list[str]]:
+    """The names of the first subgraph's inputs and outputs."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = schema.Model.GetRootAs(model, 0).Subgraphs(0)
+    inputs = [(graph.Tensors(graph.Inputs(index)).Name() or b"").decode(errors="replace") for index in range(graph.InputsLength())]
+    outputs = [(graph.Tensors(graph.Outputs(index)).Name() or b"").decode(errors="replace") for index in range(graph.OutputsLength())]
+    return inputs, outputs
