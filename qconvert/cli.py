@@ -42,10 +42,11 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback o
 
 
 class Kernels(str, Enum):
-    """Which of LiteRT's kernels a check compares with."""
+    """What runs .tflite files in a check: LiteRT's kernels, or tflite-micro's."""
 
     default = "default"
     reference = "reference"
+    micro = "micro"
 
 
 def _version(wanted: bool) -> None:
@@ -132,7 +133,9 @@ def check_command(
         list[str] | None, typer.Option("--inputs", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
-    kernels: Annotated[Kernels, typer.Option("--kernels", help="LiteRT kernels to compare with.")] = Kernels.default,
+    kernels: Annotated[
+        Kernels, typer.Option("--kernels", help="What runs .tflite files: LiteRT's kernels, or tflite-micro.")
+    ] = Kernels.default,
     optimize: Annotated[
         bool, typer.Option("--optimize/--no-optimize", help="Whether onnxruntime optimizes the graphs of both sides.")
     ] = True,

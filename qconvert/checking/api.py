@@ -61,7 +61,7 @@ class CheckReport:
 
     Attributes:
         source, result: the files.
-        kernels: LiteRT's kernels that were asked for.
+        kernels: what ran .tflite files: LiteRT's kernels, or tflite-micro's.
         runs: how many inputs were run.
         outputs, operators: what was compared.
         problems: in sentences, why the check failed; it passed if there are none.
@@ -104,7 +104,8 @@ def check(
         result: the converted model, .onnx (or .tflite, for its outputs alone).
         inputs: files and folders of inputs (see inputs.py); random inputs without.
         samples: how many inputs at most.
-        kernels: LiteRT's "default" (XNNPACK) or "reference" kernels, for a .tflite source.
+        kernels: what runs .tflite files: LiteRT's "default" (XNNPACK) or "reference" kernels, or "micro", the interpreter of
+            tflite-micro (the extra `micro`).
         optimize: whether onnxruntime optimizes the graphs of both sides, or runs every node as it stands.
         per_op: whether each operator is also fed with the source's own tensors and judged.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range.
@@ -117,6 +118,8 @@ def check(
     source, result = Path(source), Path(result)
     if samples < 1:
         raise OptionError("at least one sample is needed")
+    if kernels == "micro" and per_op:
+        raise OptionError("tflite-micro gives out no inner tensors", remedy="Use --per-op with the kernels default or reference.")
     graph = load(source)
     left, right = _runtime(source, kernels, optimize), _runtime(result, kernels, optimize)
     note = ""
@@ -154,9 +157,13 @@ def _operators(
 
 
 def _runtime_in_words(source: Path, kernels: str, optimize: bool) -> str:
-    without = "" if optimize else ", onnxruntime without optimizations"
-    return (
-        f"LiteRT {kernels} kernels{without}" if format_of(source).name == "tflite" else f"onnxruntime{without and ' without optimizations'}"
+    without = "" if optimize else "without optimizations"
+    if format_of(source).name != "tflite":
+        return f"onnxruntime {without}".rstrip()
+    return ", ".join(
+        part
+        for part in ("tflite-micro" if kernels == "micro" else f"LiteRT {kernels} kernels", without and f"onnxruntime {without}")
+        if part
     )
 
 
@@ -164,6 +171,10 @@ def _runtime(path: Path, kernels: str, optimize: bool) -> Runtime:
     """The file's own runtime, by its suffix."""
     kind, companions = format_of(path).name, format_of(path).companions
     data = map_file(path)
+    if kind == "tflite" and kernels == "micro":
+        from qconvert.runtimes.tflite_micro import TFLiteMicro
+
+        return TFLiteMicro(bytes(data))
     if kind == "tflite":
         from qconvert.formats.tflite.probe import accepted_copy
         from qconvert.runtimes.litert import LiteRT

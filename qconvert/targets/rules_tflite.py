@@ -152,13 +152,13 @@ def wrong_weight_scales(graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def wrong_bias(graph: Graph, op: Op) -> Iterator[Breach]:
-    """int32 at input scale * weight scale with zero point 0; int64 beside int16."""
+    """int32 at input scale * weight scale with zero point 0; int64 too beside int16, where the file has int64 in any case."""
     found = _weights(graph, op)
     if found is None or len(op.inputs) < 3 or not op.inputs[2] or found[0].quantization is None or found[1].quantization is None:
         return
-    bias, wanted = graph[op.inputs[2]], "int64" if found[0].dtype == "int16" else "int32"
-    if bias.quantization is None or bias.dtype != wanted:
-        yield bias.name, f"is {'' if bias.is_quantized else 'plain '}{bias.dtype}, not {wanted}"
+    bias, wanted = graph[op.inputs[2]], ("int32", "int64") if found[0].dtype == "int16" else ("int32",)
+    if bias.quantization is None or bias.dtype not in wanted:
+        yield bias.name, f"is {'' if bias.is_quantized else 'plain '}{bias.dtype}, not {' or '.join(wanted)}"
         return
     if bias.quantization.zero_point.any():
         yield bias.name, "has a zero point other than 0"
@@ -219,7 +219,7 @@ RULES = (
     Rule("signed weights have the zero point 0", "specification; conv.cc:390, measured", "pass symmetric_weights", asymmetric_weights),
     Rule("weights have one scale, or one for each output channel if they are signed", "specification; kernel_util.cc:240, measured",
          "passes symmetric_weights and per_axis_to_per_tensor", wrong_weight_scales),
-    Rule("a bias is int32 (int64 beside int16 data) at input scale * weight scale with zero point 0", "specification; kernel_util.cc",
+    Rule("a bias is int32 (beside int16 data int64 too) at input scale * weight scale with zero point 0", "specification; kernel_util.cc",
          "pass float_bias_to_int32", wrong_bias),
     Rule("the results of Softmax, Sigmoid, Tanh, LogSoftmax and L2 normalization have the scale and zero point that their kernels fix",
          "specification; activations.cc, l2norm.cc, measured", "pass match_scales", wrong_fixed_output),
