@@ -14,14 +14,16 @@ import pytest
 from formats import test_detection as detection_cases
 from formats import test_linear as linear
 from formats.test_operators import CASES, Case, random_value
-from formats.tflite.written import codes, opened, require_same_outputs, rewritten
+from formats.tflite.written import codes, opened, random_stored, require_same_outputs, rewritten
 from tflite_models import TensorSpec, model, single_op
 
 from qconvert import diff, load, save
-from qconvert.errors import UnsupportedError
+from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.ops import OPS
+from qconvert.plugins import operators
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 REAL = sorted(path for path in FIXTURES.glob("*.tflite") if not any(word in path.name for word in ("lstm", "svdf", "streaming")))
@@ -126,13 +128,6 @@ def test_real_model_keeps_operators_and_versions(real: Real) -> None:
     assert Counter(codes(result)) == Counter(expected)
 
 
-def random_stored(tensor: Tensor, rng: np.random.Generator) -> Array:
-    """Stored values for an input; sizes that are open are 1."""
-    shape = tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
-    scale = None if tensor.quantization is None else 1.0
-    return random_value(TensorSpec(tensor.name, shape, tensor.dtype, scale), rng)
-
-
 def test_real_model_gives_the_same_bits(real: Real) -> None:
     path, source, result = real
     graph, rng = read_bytes(source, "model"), np.random.default_rng(3)
@@ -219,16 +214,30 @@ def test_qgraph_becomes_tflite(tmp_path: Path) -> None:
 
 
 def test_equal_constants_share_a_buffer() -> None:
-    numbers = np.arange(40, dtype=np.float32)
+    values = np.arange(40, dtype=np.float32)
     tensors = {
         name: Tensor(name, "float32", (40,), data)
-        for name, data in (("x", None), ("a", numbers), ("b", numbers.copy()), ("s", None), ("y", None))
+        for name, data in (("x", None), ("a", values), ("b", values.copy()), ("s", None), ("y", None))
     }
     ops = (Op("Add", ("x", "a"), ("s",)), Op("Mul", ("s", "b"), ("y",)))
     found = opened(build(Graph("g", tensors, ops, ("x",), ("y",)), {}))
     places = {tensor.name: tensor.buffer for tensor in found.subgraphs[0].tensors}
     assert places[b"a"] == places[b"b"] != 0
     assert len(found.buffers) == 2
+
+
+def test_more_than_a_flatbuffer_addresses_is_an_error() -> None:
+    huge = np.broadcast_to(np.float32(1), (2**29 + 1,))  # one number in memory
+    tensors = {"x": plain("x", 1), "c": plain("c", *huge.shape, data=huge), "y": plain("y", *huge.shape)}
+    with pytest.raises(QConvertError, match="2.1 GB of constants are above 2 GB"):
+        build(Graph("g", tensors, (Op("Add", ("x", "c"), ("y",)),), ("x",), ("y",)), {})
+
+
+def test_every_kind_that_the_reader_gives_has_a_writer() -> None:
+    written = operators("tflite", "write")
+    graphs = [read_bytes(single_op(case.builtin, case.options, case.inputs, case.outputs, custom=case.custom), "model") for case in CASES]
+    assert {op.kind for graph in graphs for op in graph.ops} <= set(written)
+    assert set(written) <= set(OPS)
 
 
 def one_op(kind: str, inputs: dict[str, Tensor], result: Tensor, **attributes: Any) -> Graph:

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tflite_models import Array, run_litert
+from formats.test_operators import random_value
+from tflite_models import Array, TensorSpec, run_litert
 
 from qconvert import diff
 from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
+from qconvert.graph import Tensor
 
-__all__ = ["codes", "opened", "require_same_outputs", "rewritten"]
+__all__ = ["codes", "opened", "random_stored", "require_same_outputs", "rewritten"]
 
 
 def opened(data: bytes) -> Any:
@@ -74,3 +76,10 @@ def require_same_outputs(source: bytes, result: bytes, inputs: Sequence[Array], 
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
             assert np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes(), f"{kernels} kernels differ"
     assert ran
+
+
+def random_stored(tensor: Tensor, rng: np.random.Generator) -> Array:
+    """Stored values for an input; sizes that are open are 1."""
+    shape = tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
+    scale = None if tensor.quantization is None else 1.0
+    return random_value(TensorSpec(tensor.name, shape, tensor.dtype, scale), rng)

@@ -114,11 +114,11 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
     distinct = rows is not None and len(np.unique(rows, axis=0)) == len(rows)
     if (op["reduction"] != "add" and not (op["reduction"] == "none" and distinct)) or (rows is not None and (rows < 0).any()):
         raise w.unsupported(op, f"reduction {op['reduction']!r} at indices that are computed, repeated or negative")
-    if maker is not None and filled:
+    if maker is not None and filled and w.successor(op.inputs[0]) is not None:
         sizes = w.index(maker, 1)
         w.retract(maker)
     else:
-        sizes = w.ints(background.shape, f"{op.outputs[0]}/shape")
+        sizes = w.ints(w.shape(op.outputs[0], op), f"{op.outputs[0]}/shape")
     w.emit("SCATTER_ND", [w.index(op, 1), op.inputs[2], sizes], op.outputs, "ScatterNdOptions")
 
 

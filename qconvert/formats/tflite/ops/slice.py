@@ -253,17 +253,11 @@ def _write_computed(op: Op, w: Writing) -> None:
     axes = [w.axis(op, axis, op.inputs[0]) for axis in w.values(op, 3)]
     steps = w.values(op, 4) if len(op.inputs) > 4 and op.inputs[4] else [1] * len(axes)
     total = w.producer(op.inputs[2])
-    if (
-        total is not None
-        and total.kind == "Add"
-        and total.inputs[0] == op.inputs[1]
-        and axes == list(range(rank or 0))
-        and set(steps) <= {1}
-    ):
+    is_sum = total is not None and total.kind == "Add" and total.inputs[0] == op.inputs[1] and w.successor(op.inputs[2]) is not None
+    if total is not None and is_sum and axes == list(range(rank or 0)) and set(steps) <= {1}:
+        sizes = w.index(total, 1, wide=True)
         w.retract(total)
-        operands = [op.inputs[0], w.index(op, 1, wide=True), w.index(total, 1, wide=True)]
-        if w.tensor(operands[1]).dtype != w.tensor(operands[2]).dtype:
-            operands = [op.inputs[0], w.index(op, 1), w.index(total, 1)]
+        operands = [op.inputs[0], w.index(op, 1, wide=w.tensor(sizes).dtype == "int64"), sizes]
         w.emit("SLICE", operands, op.outputs, "SliceOptions")
         return
     if axes != list(range(len(axes))):
