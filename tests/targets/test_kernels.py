@@ -1,0 +1,36 @@
+"""The kernel tables of the targets, found again in the runtimes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from qconvert.targets.kernels_tflite import LITERT, MICRO, SURVEYED, largest_rank
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kernels", "package", "tried"),
+    [("LiteRT", "default", "ai-edge-litert", "2.3"), ("tflite-micro", "micro", "tflite_micro", "0.dev20261023")],
+)
+def test_the_tables_are_what_the_runtimes_do(runtime: str, kernels: str, package: str, tried: str) -> None:
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        pytest.skip(f"{package} is not installed (extra micro)")
+    if not installed.startswith(tried):
+        pytest.skip(f"the table is that of {package} {tried}, installed is {installed}")
+    command = [sys.executable, str(ROOT / "tests" / "targets" / "one_operator.py"), kernels]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found = json.loads(done.stdout)
+    table = LITERT if runtime == "LiteRT" else MICRO
+    stated = {name: {dtype: rank for dtype in SURVEYED if (rank := largest_rank(runtime, name, dtype))} for name in table}
+    assert found == stated
