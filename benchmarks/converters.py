@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 __all__ = [
@@ -93,6 +94,7 @@ def build_environments(folder: Path, names: set[str]) -> None:
             _pip(python, *ENVIRONMENTS[name])
             complete.touch()
         elif name == "qconvert":
+            _pip(python, *ENVIRONMENTS[name])  # dependencies that came since
             _pip(python, "--force-reinstall", "--no-deps", str(ROOT))
 
 
@@ -111,6 +113,7 @@ def run_process(command: list[str], log: Path) -> ProcessCost:
     text = log.read_text(errors="replace")
     cause = text.split("\nThe above exception was the direct cause")[-2:][0]
     lines = [line.strip() for line in cause.splitlines() if line.strip()]
+    lines = [" ".join(pair) if pair[0].endswith(":") else pair[0] for pair in pairwise([*lines, ""])]
     errors = [line for line in lines if "error" in line.lower()]  # a remedy may follow the error
     return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line((errors or lines or [""])[-1]))
 

@@ -63,8 +63,12 @@ def _operators(data: bytes) -> Iterator[tuple[str, list[str]]]:
         for op in subgraph.operators:
             code = model.operatorCodes[op.opcodeIndex]
             tensors = [subgraph.tensors[i] for i in [*op.inputs, *op.outputs] if i >= 0]
-            used = [types[tensor.type] for tensor in tensors if model.buffers[tensor.buffer].data is None]
+            used = [types[tensor.type] for tensor in tensors if not _has_data(model.buffers[tensor.buffer])]
             yield names[max(code.builtinCode, code.deprecatedBuiltinCode)], [name for name in used if name in _INTEGERS + _FLOATS]
+
+
+def _has_data(buffer: Any) -> bool:
+    return buffer.data is not None and len(buffer.data) > 0
 
 
 class OnnxReference:

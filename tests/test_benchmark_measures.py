@@ -111,6 +111,7 @@ def test_a_converter_works_on_a_copy_and_its_result_is_fetched(tmp_path: Path) -
     ("name", "expected"),
     [
         ("tiny_resnet_cifar10_int8", tflite_measures.Census(14, 0, 0, 16)),
+        ("tflm_mobilenet_v2_from_torch_int8", tflite_measures.Census(64, 0, 0, 84)),
         ("coral_lstm_mnist_int8", tflite_measures.Census(1, 0, 2, 6)),
         ("coco_ssd_mobilenet_v1_uint8", tflite_measures.Census(47, 1, 0, 64)),
     ],
