@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -103,7 +104,7 @@ def _extreme(function: Callable[..., Any]) -> Function:
     def run(*values: Array) -> Any:
         if values[0].dtype.kind == "f" and any(np.isnan(v).any() or (np.signbit(v) & (v == 0)).any() for v in values):
             return None
-        return function(*values)
+        return functools.reduce(function, values)
 
     return _numeric(run)
 

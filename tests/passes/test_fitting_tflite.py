@@ -1,0 +1,262 @@
+"""The passes that fit a graph to TFLite's quantization specification, each by itself, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from passes.graphs import CONV, applied, assert_equal, constant, make, outputs, q, quantized_conv, random_integers
+
+from qconvert import Graph, Op, QConvertError, Quantization, Tensor
+from qconvert.checking.evaluate import evaluate
+from qconvert.plugins import pass_named, target_named
+
+LAYOUT = {"data_format": "channels_first"}
+
+
+def for_target(graph: Graph, name: str, target: str = "tflite", **options: Any) -> tuple[Graph, tuple[str, ...]]:
+    changed, notes = pass_named(name).run(graph, target_named(target), **options)
+    changed.validate()
+    return changed, notes
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [op.kind for op in graph.ops]
+
+
+# widen_1d
+
+
+def test_one_dimension_becomes_two() -> None:
+    rng = np.random.default_rng(0)
+    window = {"strides": (2,), "pads": (1, 2), "dilations": (1,), **LAYOUT}
+    pool = {"kernel_shape": (3,), "strides": (1,), "pads": (0, 0), **LAYOUT}
+    ops = [Op("Conv", ("x", "w", "b"), ("c",), window), Op("Relu", ("c",), ("r",)), Op("MaxPool", ("r",), ("y",), pool)]
+    weights, bias = (constant(name, rng.normal(size=shape).astype(np.float32)) for name, shape in (("w", (4, 3, 5)), ("b", (4,))))
+    graph = make(ops, [Tensor("x", "float32", (2, 3, 17)), weights, bias], "x", "y")
+    changed, notes = applied(graph, "widen_1d")
+    assert notes == ("2 operators over one dimension have a second one of size 1",)
+    assert kinds(changed) == ["Unsqueeze", "Conv", "Squeeze", "Relu", "Unsqueeze", "MaxPool", "Squeeze"]
+    assert changed.ops[1]["pads"] == (0, 1, 0, 2) and changed.ops[1]["strides"] == (1, 2)
+    assert_equal(graph, changed, {"x": rng.normal(size=(2, 3, 17)).astype(np.float32)})
+
+
+def test_neighbours_share_the_wide_form() -> None:
+    pool = {"kernel_shape": (2,), "strides": (1,), "pads": (0, 0), **LAYOUT}
+    ops = [Op("MaxPool", ("x",), ("m",), pool), Op("AveragePool", ("m",), ("y",), pool)]
+    graph = make(ops, [Tensor("x", "float32", (1, 2, 9))], "x", "y")
+    changed, _ = applied(graph, "widen_1d")
+    assert kinds(changed) == ["Unsqueeze", "MaxPool", "AveragePool", "Squeeze"]
+    assert_equal(graph, changed, {"x": np.random.default_rng(1).normal(size=(1, 2, 9)).astype(np.float32)})
+
+
+# matmul_to_gemm
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (2, 3, 6)])
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_a_product_with_its_bias(shape: tuple[int, ...], trans_b: int) -> None:
+    rng = np.random.default_rng(2)
+    weights = constant(
+        "w", random_integers((4, 6) if trans_b else (6, 4), "int8"), Quantization.per_axis([0.01, 0.02, 0.03, 0.04], 1 - trans_b)
+    )
+    bias = constant("b", rng.normal(size=4).astype(np.float32))
+    tensors = [Tensor("x", "int8", shape, None, q(0.1, 5)), weights, bias, Tensor("y", "int8", None, None, q(0.9, -3))]
+    graph = make([Op("MatMul", ("x", "w"), ("p",), {"trans_b": trans_b}), Op("Add", ("p", "b"), ("y",))], tensors, "x", "y")
+    changed, notes = applied(graph, "matmul_to_gemm")
+    assert notes == ("1 MatMul with constant weights are Gemm, 1 of them with the bias added behind",)
+    gemm = next(op for op in changed.ops if op.kind == "Gemm")
+    found = changed[gemm.inputs[1]]
+    assert found.shape == (4, 6) and found.quantization is not None and found.quantization.axis == 0
+    assert gemm.inputs[1] == "w" and gemm.inputs[2] == "b"
+    x = random_integers(shape, "int8")
+    assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
+
+
+def test_a_product_that_others_read_keeps_its_own_grid() -> None:
+    tensors = [
+        Tensor("x", "int8", (3, 6), None, q(0.1)),
+        constant("w", random_integers((6, 4), "int8"), q(0.02)),
+        constant("b", np.ones(4, np.float32)),
+    ]
+    ops = [Op("MatMul", ("x", "w"), ("p",)), Op("Add", ("p", "b"), ("y",)), Op("Relu", ("p",), ("z",))]
+    graph = make(ops, tensors, "x", "y z")
+    changed, _ = applied(graph, "matmul_to_gemm")
+    assert kinds(changed) == ["Gemm", "Add", "Relu"]
+    batched = make([Op("MatMul", ("x", "v"), ("y",))], [Tensor("x", "float32", (2, 3, 6)), Tensor("v", "float32", (2, 6, 4))], "x v", "y")
+    assert applied(batched, "matmul_to_gemm")[0] is batched
+
+
+# symmetric_weights
+
+
+def test_unsigned_weights_with_zero_point_128_only_move() -> None:
+    graph = quantized_conv(dtype="uint8", weight_dtype="uint8")
+    changed, notes = for_target(graph, "symmetric_weights")
+    weights = changed["w"]
+    assert notes == ("1 unsigned weights are stored as signed ones (integer and zero point - 128; exact)",)
+    assert weights.dtype == "int8" and weights.quantization is not None and weights.quantization.zero_point.tolist() == [0]
+    assert np.array_equal(weights.data.astype(int) + 128, graph["w"].data)  # type: ignore[union-attr]
+    assert_equal(graph, changed, {"x": random_integers((1, 3, 5, 5), "uint8")})
+
+
+def test_other_zero_points_are_requantized_and_reported() -> None:
+    data = np.arange(256, dtype=np.uint8).reshape(4, 64)
+    tensors = [
+        Tensor("x", "int8", (1, 64), None, q(0.1)),
+        constant("w", data, q(0.01, 100)),
+        constant("b", np.array([100, -200, 300, 0], np.int32), q(float(np.float32(0.1) * np.float32(0.01)))),
+        Tensor("y", "int8", None, None, q(0.5)),
+    ]
+    graph = make([Op("Gemm", ("x", "w", "b"), ("y",))], tensors, "x", "y")
+    changed, notes = for_target(graph, "symmetric_weights")
+    weights, bias = changed["w"].quantization, changed["b"]
+    assert weights is not None and weights.zero_point.tolist() == [0]
+    assert float(weights.scale[0]) == pytest.approx(0.01 * 155 / 127)  # the largest real value is (255 - 100) steps
+    assert "with zero point -28 are requantized: at most 0.5 LSB, SQNR" in notes[0]
+    real = (data.astype(float) - 100) * 0.01
+    assert np.abs(changed["w"].data * float(weights.scale[0]) - real).max() <= 0.5001 * float(weights.scale[0])  # type: ignore[operator]
+    assert bias.quantization is not None and bias.data is not None
+    assert bias.data.tolist() == [82, -164, 246, 0]  # 127 / 155 of what they were
+
+
+# quantize_operands
+
+
+def test_a_single_value_is_exact_and_a_list_is_reported() -> None:
+    tensors = [
+        Tensor("x", "int8", (1, 4), None, q(0.1, 5)),
+        Tensor("y", "int8", None, None, q(0.2)),
+        Tensor("z", "int8", None, None, q(0.3)),
+    ]
+    tensors += [constant("c", np.float32(0.37)), constant("d", np.array([1.0, 2.0, 4.0, 8.0], np.float32))]
+    graph = make([Op("Mul", ("x", "c"), ("y",)), Op("Div", ("y", "d"), ("z",))], tensors, "x", "z")
+    changed, notes = applied(graph, "quantize_operands")
+    assert kinds(changed) == ["Mul", "Mul"]
+    single, several = (changed[op.inputs[1]] for op in changed.ops)
+    assert single.quantization is not None and single.data is not None and several.quantization is not None and several.data is not None
+    assert float(single.data * single.quantization.scale[0]) == np.float32(0.37)
+    assert several.data.tolist() == [127, 64, 32, 16]
+    assert notes[0].startswith("2 real operands of quantized operators are quantized, by at most 0.5 LSB")
+    x = random_integers((1, 4), "int8")
+    assert np.abs(evaluate(graph, {"x": x})["z"].astype(int) - evaluate(changed, {"x": x})["z"]).max() <= 1
+
+
+def test_real_results_and_real_data_stay() -> None:
+    tensors = [Tensor("x", "int8", (1, 4), None, q(0.1)), constant("c", np.float32(2)), Tensor("r", "float32", (1, 4))]
+    graph = make([Op("Mul", ("x", "c"), ("y",)), Op("Add", ("y", "r"), ("z",))], tensors, "x r", "z")
+    assert applied(graph, "quantize_operands")[0] is graph
+
+
+# isolate_float
+
+
+def softplus() -> Graph:
+    tensors = [
+        Tensor("x", "int8", (1, 50), None, q(0.1, 5)),
+        Tensor("y", "int8", None, None, q(0.2)),
+        Tensor("z", "int8", None, None, q(0.3)),
+    ]
+    return make([Op("Softplus", ("x",), ("y",)), Op("Add", ("y", "y"), ("z",))], tensors, "x", "z")
+
+
+def test_operators_without_a_kernel_run_on_real_values() -> None:
+    graph = softplus()
+    changed, notes = for_target(graph, "isolate_float")
+    assert kinds(changed) == ["Dequantize", "Softplus", "Quantize", "Add"]
+    assert notes == ("on real values between Dequantize and Quantize (exact): 1 Softplus: tflite has no integer kernel",)
+    assert_equal(graph, changed, {"x": random_integers((1, 50), "int8")})
+
+
+def test_partial_forbid_lists_them() -> None:
+    with pytest.raises(QConvertError, match="1 Softplus: tflite has no integer kernel") as caught:
+        for_target(softplus(), "isolate_float", partial="forbid")
+    assert caught.value.remedy.startswith("Use --partial allow")
+
+
+def test_a_bias_beside_real_results_becomes_real() -> None:
+    graph = quantized_conv()
+    graph = graph.evolve(tensors=[Tensor("y", "float32", graph["y"].shape)])
+    changed, notes = for_target(graph, "isolate_float")
+    assert kinds(changed) == ["Dequantize", "Dequantize", "Conv"]
+    bias = changed[changed.ops[-1].inputs[2]]
+    assert bias.dtype == "float32" and bias.is_constant
+    assert "1 Conv: their results have no scale" in notes[0]
+    x = random_integers((1, 3, 5, 5), "int8")
+    assert np.allclose(outputs(graph, {"x": x})[0], outputs(changed, {"x": x})[0], atol=1e-5)
+
+
+# match_scales
+
+
+def test_operands_that_are_joined_get_the_result_s_scale() -> None:
+    tensors = [Tensor(name, "int8", (1, 40), None, q(scale, zero)) for name, scale, zero in (("a", 0.1, 3), ("b", 0.2, -4))]
+    graph = make([Op("Concat", ("a", "b"), ("y",), {"axis": 1})], [*tensors, Tensor("y", "int8", None, None, q(0.2, -4))], "a b", "y")
+    changed, notes = for_target(graph, "match_scales")
+    assert kinds(changed) == ["Requantize", "Concat"] and changed.ops[1].inputs[1] == "b"
+    assert notes == ("1 Requantize in front of operators whose operands must share a scale (exact)",)
+    assert_equal(graph, changed, {name: random_integers((1, 40), "int8", seed) for seed, name in enumerate("ab")})
+
+
+def test_a_softmax_has_its_kernel_s_scale() -> None:
+    tensors = [Tensor("x", "int8", (1, 10), None, q(0.1)), Tensor("y", "int8", None, None, q(0.005, -120))]
+    graph = make([Op("Softmax", ("x",), ("y",))], tensors, "x", "y")
+    changed, notes = for_target(graph, "match_scales")
+    inner = changed[changed.ops[0].outputs[0]].quantization
+    assert kinds(changed) == ["Softmax", "Requantize"] and inner is not None
+    assert (inner.scale.tolist(), inner.zero_point.tolist()) == ([1 / 256], [-128])
+    assert "a second rounding, up to 1 LSB" in notes[0]
+    x = random_integers((1, 10), "int8")
+    assert np.abs(evaluate(graph, {"x": x})["y"].astype(int) - evaluate(changed, {"x": x})["y"]).max() <= 1
+    fixed = make([Op("Softmax", ("x",), ("y",))], [tensors[0], Tensor("y", "int8", None, None, q(1 / 256, -128))], "x", "y")
+    assert for_target(fixed, "match_scales")[0] is fixed
+
+
+# integer_io
+
+
+def test_inputs_and_outputs_become_integers() -> None:
+    tensors = [Tensor("x", "float32", (1, 4)), Tensor("xq", "int8", (1, 4), None, q(0.1, 5)), Tensor("yq", "int8", (1, 4), None, q(0.2))]
+    ops = [Op("Quantize", ("x",), ("xq",)), Op("Add", ("xq", "xq"), ("yq",)), Op("Dequantize", ("yq",), ("y",))]
+    graph = make(ops, tensors, "x", "y")
+    assert applied(graph, "integer_io")[0] is graph
+    changed, notes = applied(graph, "integer_io", wanted=True)
+    assert kinds(changed) == ["Add"] and notes == ("2 inputs and outputs are integers",)
+    assert changed["x"].dtype == changed["y"].dtype == "int8" and changed["x"].quantization == graph["xq"].quantization
+    assert outputs(changed, {"x": np.array([[1, 2, 3, 4]], np.int8)})[0].tolist() == [[-4, -3, -2, -1]]
+
+
+def test_inputs_that_others_read_stay_real() -> None:
+    tensors = [Tensor("x", "float32", (1, 4)), *(Tensor(name, "int8", (1, 4), None, q(0.1, 5)) for name in ("xq", "z"))]
+    ops = [Op("Quantize", ("x",), ("xq",)), Op("Relu", ("x",), ("y",)), Op("Identity", ("xq",), ("z",))]
+    graph = make(ops, tensors, "x", "y z")
+    assert applied(graph, "integer_io", wanted=True)[0] is graph
+
+
+# merge_reshapes
+
+
+def test_chains_become_one_reshape_or_nothing() -> None:
+    sizes = [
+        constant("s", np.array([2, 12], np.int64)),
+        constant("t", np.array([0], np.int64)),
+        constant("u", np.array([2, 3, 4], np.int64)),
+    ]
+    ops = [Op("Reshape", ("x", "s"), ("a",)), Op("Unsqueeze", ("a", "t"), ("b",)), Op("Relu", ("b",), ("y",)), Op("Reshape", ("a", "u"), ("c",)),
+           Op("Abs", ("c",), ("z",))]  # fmt: skip
+    graph = make(ops, [Tensor("x", "float32", (2, 3, 4)), *sizes], "x", "y z")
+    changed, notes = applied(graph, "merge_reshapes")
+    assert kinds(changed) == ["Reshape", "Unsqueeze", "Relu", "Abs"] and changed.ops[-1].inputs == ("x",)
+    assert notes == ("1 Reshape, Squeeze and Unsqueeze are merged with others, or gone",)
+    assert_equal(graph, changed, {"x": np.random.default_rng(3).normal(size=(2, 3, 4)).astype(np.float32)})
+
+
+def test_the_layouts_of_a_trivial_shape_cancel() -> None:
+    """A Reshape to channels first of one channel, as a conversion to ONNX puts it, is gone when the layout goes back."""
+    weights = constant("w", np.random.default_rng(4).normal(size=(2, 1, 3, 3)).astype(np.float32))
+    sizes = constant("s", np.array([1, 1, 6, 5], np.int64))
+    ops = [Op("Reshape", ("x", "s"), ("n",)), Op("Conv", ("n", "w"), ("y",), CONV)]
+    graph = make(ops, [Tensor("x", "float32", (1, 6, 5, 1)), weights, sizes], "x", "y")
+    changed, _ = for_target(graph, "assign_layout")
+    assert kinds(changed) == ["Conv", "Transpose"]
