@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "fold_batch_norm", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "quantize_operands", "symmetric_weights",
-    "float_bias_to_int32", "store_activations", "isolate_float", "match_scales", "float_io", "integer_io", "remove_dead_code",
+    "fold_batch_norm", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "quantize_operands",
+    "symmetric_weights", "float_bias_to_int32", "store_activations", "isolate_float", "match_scales", "float_io", "integer_io", "remove_dead_code",
 )  # fmt: skip
 _ALL = ("int8", "uint8", "int16")
 _BYTES = ("int8", "uint8")

@@ -243,8 +243,8 @@ def test_chains_become_one_reshape_or_nothing() -> None:
         constant("t", np.array([0], np.int64)),
         constant("u", np.array([2, 3, 4], np.int64)),
     ]
-    ops = [Op("Reshape", ("x", "s"), ("a",)), Op("Unsqueeze", ("a", "t"), ("b",)), Op("Relu", ("b",), ("y",)), Op("Reshape", ("a", "u"), ("c",)),
-           Op("Abs", ("c",), ("z",))]  # fmt: skip
+    ops = [Op("Reshape", ("x", "s"), ("a",)), Op("Unsqueeze", ("a", "t"), ("b",)), Op("Relu", ("b",), ("y",))]
+    ops += [Op("Reshape", ("a", "u"), ("c",)), Op("Abs", ("c",), ("z",))]
     graph = make(ops, [Tensor("x", "float32", (2, 3, 4)), *sizes], "x", "y z")
     changed, notes = applied(graph, "merge_reshapes")
     assert kinds(changed) == ["Reshape", "Unsqueeze", "Relu", "Abs"] and changed.ops[-1].inputs == ("x",)
