@@ -55,9 +55,11 @@ CONVERTERS = {
     ),
     "tflite2onnx": Converter("tflite2onnx", ("bin/tflite2onnx", "{source}", "{result}")),
 }
+_ONNX2TFLITE = ("bin/qconvert", "onnx2tflite", "{source}", "{result}", "--force", "--quiet")
 #: From ONNX to TFLite.
 TO_TFLITE = {
-    "qconvert": Converter("qconvert", ("bin/qconvert", "onnx2tflite", "{source}", "{result}", "--force", "--quiet")),
+    "qconvert": Converter("qconvert", _ONNX2TFLITE),
+    "qconvert-uint8": Converter("qconvert", (*_ONNX2TFLITE, "--target", "tflite-uint8")),
     "onnx2tf": Converter("onnx2tf", ("bin/onnx2tf", "-i", "{source}", "-o", "{folder}"), "{folder}/{stem}_float32.tflite"),
 }
 

@@ -185,7 +185,7 @@ def beside_tflite2onnx(options: argparse.Namespace) -> Section:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path, help="ONNX models in place of those of fixtures/")
-    parser.add_argument("--tools", default=",".join(converters.TO_TFLITE), help="which converters, with commas (default: %(default)s)")
+    parser.add_argument("--tools", default="qconvert,onnx2tf", help=f"which of {', '.join(converters.TO_TFLITE)} (default: %(default)s)")
     parser.add_argument("--envs", type=Path, default=Path.home() / ".cache" / "qconvert-bench", help="where the environments are kept")
     parser.add_argument("--keep", type=Path, help="where the results are kept (default: results/ in --envs)")
     parser.add_argument("--repeat", type=int, default=1, help="conversions of each model by each tool (default: %(default)s)")
