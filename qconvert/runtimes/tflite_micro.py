@@ -17,6 +17,10 @@ __all__ = ["TFLiteMicro"]
 _ARENAS = (2**21, 2**25, 2**29)
 
 
+#: What the interpreter prints when an arena is too small.
+_TOO_SMALL = ("Failed to resize buffer", "Failed to allocate", "arena")
+
+
 class TFLiteMicro:
     """A .tflite model loaded in the micro interpreter. It keeps no names; those of the file are used.
 
@@ -41,6 +45,7 @@ class TFLiteMicro:
                 remedy="Install it with: pip install 'qconvert[micro]'",
             ) from error
         input_names, output_names = _names(model)
+        self._model = model  # the interpreter reads constants from these bytes
         self._interpreter = _loaded(runtime.Interpreter, model)
         self.inputs = self._describe(input_names, self._interpreter.get_input_details)
         self.outputs = self._describe(output_names, self._interpreter.get_output_details)
@@ -78,8 +83,7 @@ def _loaded(interpreter: Any, model: bytes) -> Any:
                 return interpreter.from_bytes(model, arena_size=arena + len(model))
             except (ValueError, RuntimeError) as error:
                 failure = error
-        text = "".join(printed)
-        if not ("arena" in text.lower() or "Failed to allocate" in text or "memory" in text.lower()):
+        if not any(words in printed[0] for words in _TOO_SMALL):
             break
     raise RuntimeRefusedError(
         f"tflite-micro does not take the model: {_reason(printed, failure)}",
@@ -94,10 +98,18 @@ def _reason(printed: list[str], failure: Exception) -> str:
 
 
 def _names(model: bytes) -> tuple[list[str], list[str]]:
-    """The names of the first subgraph's inputs and outputs."""
+    """The names of the first subgraph's inputs and outputs; one that is empty or taken is replaced by its place."""
     from ai_edge_litert import schema_py_generated as schema
 
     graph = schema.Model.GetRootAs(model, 0).Subgraphs(0)
-    inputs = [(graph.Tensors(graph.Inputs(index)).Name() or b"").decode(errors="replace") for index in range(graph.InputsLength())]
-    outputs = [(graph.Tensors(graph.Outputs(index)).Name() or b"").decode(errors="replace") for index in range(graph.OutputsLength())]
-    return inputs, outputs
+    inputs = [graph.Tensors(graph.Inputs(index)).Name() for index in range(graph.InputsLength())]
+    outputs = [graph.Tensors(graph.Outputs(index)).Name() for index in range(graph.OutputsLength())]
+    return _unique(inputs, "input"), _unique(outputs, "output")
+
+
+def _unique(names: list[bytes | None], side: str) -> list[str]:
+    found: list[str] = []
+    for index, name in enumerate(names):
+        text = (name or b"").decode(errors="replace")
+        found.append(text if text and text not in found else f"{side} {index}")
+    return found

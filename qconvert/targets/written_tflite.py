@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.graph import Graph, Tensor
 from qconvert.plugins import operators
-from qconvert.targets.kernels_tflite import LITERT, MICRO, REQUANTIZE, SURVEYED, largest_rank
+from qconvert.targets.kernels_tflite import LITERT, MICRO, MICRO_CUSTOM, REQUANTIZE, SURVEYED, TRIED, largest_rank
 
 if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Operator, Writing
@@ -67,6 +67,8 @@ def has_no_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
 
 def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     """The same for tflite-micro, where what is not in the table does not exist."""
+    if operator.custom is not None and operator.builtin in MICRO_CUSTOM:
+        return
     if operator.custom is not None or operator.builtin not in MICRO:
         yield operator.outputs[0], f"there is no {operator.builtin}"
     else:
@@ -87,7 +89,7 @@ def _missing(w: Writing, operator: Operator, runtime: str, judged: Sequence[str]
     most = largest_rank(runtime, operator.builtin, dtype)
     if most == 0:
         yield data.name, f"{operator.builtin} of {dtype}"
-    elif rank > most:
+    elif rank > most and (runtime != "LiteRT" or most < TRIED):
         yield data.name, f"{operator.builtin} of {dtype} with {rank} dimensions, at most {most}"
 
 

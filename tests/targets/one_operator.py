@@ -26,9 +26,9 @@ from tflite_models import TensorSpec, single_op
 
 TYPES = ("int8", "uint8", "int16", "float32", "int32", "int64", "bool")
 QUANTIZED = ("int8", "uint8", "int16")
-RANKS = range(1, 9)
+RANKS = range(1, 8)
 _ZERO = {"int8": 3, "uint8": 131, "int16": 0}
-_SIZES = (2, 3, 4, 4, 3, 2, 2, 3)
+_SIZES = (2, 3, 4, 4, 3, 2, 2)
 
 Spec = TensorSpec
 Made = tuple[Any, list[TensorSpec | None], list[TensorSpec]]
@@ -79,6 +79,12 @@ def _pair(
         return options, [act("a", _shape(rank), dtype), act("b", b, dtype, other)], [act("y", _shape(rank), out or dtype, scale)]
 
     return make
+
+
+def _quotient(dtype: str, rank: int) -> Made:
+    """One scale of quotients for all types, so that few steps by many are less than a step."""
+    options, inputs, (y,) = _pair({})(dtype, rank)
+    return options, inputs, [replace(y, scale=0.2) if dtype in QUANTIZED else y]
 
 
 def _comparison(dtype: str, rank: int) -> Made:
@@ -321,7 +327,7 @@ CASES: dict[str, Callable[[str, int], Made]] = {
     "LOG_SOFTMAX": _same(fixed=_LOGS), "L2_NORMALIZATION": _same({}, fixed=_SIGNED),
     "QUANTIZE": quantize, "REQUANTIZE": requantize, "DEQUANTIZE": dequantize, "CAST": cast,
     **{name: _pair({}) for name in ("ADD", "SUB", "MUL")},
-    "DIV": _pair({}, scale=0.2),
+    "DIV": _quotient,
     **{name: _pair(scale=0.05, other=0.05) for name in ("MAXIMUM", "MINIMUM")},
     **{name: _pair() for name in ("POW", "FLOOR_DIV", "FLOOR_MOD")},
     "SQUARED_DIFFERENCE": _pair(scale=0.3),
