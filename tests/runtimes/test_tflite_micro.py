@@ -21,7 +21,7 @@ from qconvert.runtimes.tflite_micro import TFLiteMicro, _unique
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 needs_micro = pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
 #: Model -> the largest difference between tflite-micro and LiteRT's reference kernels, in LSB.
-MODELS = {"tiny_kws_dscnn_int8": 0, "tflm_person_detect_int8": 0, "tiny_ad_toycar_int8": 1, "aww_int8": 0}
+MODELS = {"tiny_kws_dscnn_int8": 0, "tflm_person_detect_int8": 0, "tiny_ad_toycar_int8": 2, "aww_int8": 0}
 
 
 def random_inputs(runtime: LiteRT | TFLiteMicro, seed: int) -> list[np.ndarray]:

@@ -218,3 +218,13 @@ def test_litert_misreads_what_the_rules_forbid() -> None:
     a, b, largest = (TensorSpec(name, (1,), "int8", scale, 0) for name, scale in (("a", 0.1), ("b", 0.2), ("y", 0.1)))
     (found,) = run_litert(single_op("MAXIMUM", None, [a, b], [largest]), [np.array([10], np.int8), np.array([8], np.int8)])
     assert found[0] == 10  # 1.0 and 1.6: right were 16
+
+
+def test_the_documentation_lists_every_rule() -> None:
+    text = (FIXTURES.parent / "docs" / "formats.md").read_text()
+    missing = [
+        r.text
+        for r in (*RULES, *FILE_RULES, *MICRO_RULES, *MICRO_FILE_RULES)
+        if f"| {r.text} | {r.source} | {r.remedy or 'none'} |" not in text
+    ]
+    assert missing == []
