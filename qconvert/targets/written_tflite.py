@@ -73,6 +73,9 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
         yield operator.outputs[0], f"there is no {operator.builtin}"
     else:
         yield from _missing(w, operator, "tflite-micro", ())
+        weights = w.tensor(operator.inputs[1]) if _FACTORS.get(operator.builtin) is _linear else None
+        if weights is not None and weights.is_quantized and not w.tensor(operator.outputs[0]).is_quantized:
+            yield weights.name, f"{operator.builtin} of real data with weights of {weights.dtype}"
 
 
 def _missing(w: Writing, operator: Operator, runtime: str, judged: Sequence[str]) -> Iterator[Breach]:

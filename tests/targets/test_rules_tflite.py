@@ -67,6 +67,14 @@ def channels_first() -> Graph:
     return made.evolve(ops=[made.ops[0].with_attributes(data_format="channels_first")])
 
 
+def hybrid() -> Graph:
+    """A product of real data, whose integer weights LiteRT takes as they are."""
+    tensors = [act("x", (1, 2), "float32"), const("w", np.ones((3, 2)), "int8", q(0.01)), act("r", (3, 2), "float32")]
+    ops = [Op("Dequantize", ("w",), ("r",), source="FC #0"), Op("Gemm", ("x", "r"), ("y",), source="FC #0")]
+    made = graph(ops[1], *tensors, act("y", (1, 3), "float32"))
+    return replace(made, ops=tuple(ops), inputs=("x",))
+
+
 PER_AXIS = Quantization.per_axis([0.1, 0.2, 0.3], 1)
 SHAPE = (2, 3)
 
@@ -135,6 +143,7 @@ MICRO_BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [
             Op("Transpose", ("x",), ("y",), {"perm": (5, 4, 3, 2, 1, 0)}), act("x", (1, 2, 1, 2, 1, 3)), act("y", (3, 1, 2, 1, 2, 1))
         ),
     ),
+    ("tflite-micro has a kernel", "FULLY_CONNECTED of real data with weights of int8", hybrid),
     ("sizes but the first", "'width'", lambda: unary("Abs", act("x", (1, "width")), act("y", (1, "width")))),
 ]
 
