@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 __all__ = [
@@ -114,10 +113,17 @@ def run_process(command: list[str], log: Path) -> ProcessCost:
     code, seconds, kilobytes = done.stdout.split()
     text = log.read_text(errors="replace")
     cause = text.split("\nThe above exception was the direct cause")[-2:][0]
-    lines = [line.strip() for line in cause.splitlines() if line.strip()]
-    lines = [" ".join(pair) if pair[0].endswith(":") else pair[0] for pair in pairwise([*lines, ""])]
+    lines = _joined([line.strip() for line in cause.splitlines() if line.strip()])
     errors = [line for line in lines if "error" in line.lower()]  # a remedy may follow the error
     return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line((errors or lines or [""])[-1]))
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Lines that end in a colon go together with what follows them."""
+    joined: list[str] = []
+    for line in reversed(lines):
+        joined.append(f"{line} {joined[-1]}" if line.endswith(":") and joined else line)
+    return joined[::-1]
 
 
 def one_line(message: str) -> str:

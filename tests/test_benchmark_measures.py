@@ -95,6 +95,12 @@ def test_the_cause_of_a_chain_of_errors_is_reported(tmp_path: Path) -> None:
     assert (failed.code, failed.message) == (1, "IndexError: list index out of range")
 
 
+def test_an_error_that_lists_is_reported_with_the_first_of_its_list(tmp_path: Path) -> None:
+    script = "print('error: 2 places:'); print('- a rule. Broken by:'); print('Erf /erf'); print('Erf /b'); raise SystemExit(2)"
+    failed = converters.run_process([sys.executable, "-S", "-c", script], tmp_path / "log")
+    assert failed.message == "error: 2 places: - a rule. Broken by: Erf /erf"
+
+
 def test_a_converter_works_on_a_copy_and_its_result_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "env" / "bin").mkdir(parents=True)
     program = tmp_path / "env" / "bin" / "program"
