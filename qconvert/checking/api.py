@@ -11,7 +11,8 @@ from zlib import crc32
 import numpy as np
 
 from qconvert.checking.inputs import accepted_inputs, load_inputs
-from qconvert.checking.operators import OperatorFinding, check_operators
+from qconvert.checking.judging import OperatorFinding
+from qconvert.checking.operators import check_operators
 from qconvert.conversion import load
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file

@@ -25,6 +25,8 @@ CLASSES = ("equal", "one rounding", "approximate", "unexplained")
 _FLOAT32 = 2.0**-21  # a few roundings of 24 bits, as a share of the value
 _LEAST = 1e-4
 _TIE = 1e-6
+#: Kinds that sum up products, or are one.
+_SUMS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,46 +50,53 @@ class Finding:
     unexplained: int
 
 
-def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, Array, bool]:
-    """How far from r each side's arithmetic may be before it rounds.
+def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Array, bool]:
+    """How far from r one side's arithmetic may be before it rounds.
 
     Args:
         graph, op: the operator.
         exact: r, in steps from the zero point, float64.
-        kernels: the source's: LiteRT's "default" (XNNPACK) or "reference", or "onnxruntime", whose reach is the result's.
+        kernels: LiteRT's "default" (XNNPACK) or "reference", or "onnxruntime".
 
-    Returns: the source's and the result's reach, arrays like `exact`, and whether the arithmetic is so coarse that the operator
-    counts as approximate.
+    Returns: an array like `exact`, and whether the arithmetic is so coarse that the operator counts as approximate.
     """
-    if kernels == "onnxruntime":
-        reach = kernel_reach(graph, op, exact, "default")[1]
-        return reach, reach, op.kind == "Softmax" and bool((reach > 0.1).any())
     size = np.abs(exact)
     fine = np.maximum(_LEAST, size * _FLOAT32)
     wide = graph[op.outputs[0]].dtype == "int16"
-    if wide:  # 16-bit multipliers, and float32 sums in onnxruntime
-        return np.maximum(0.02, size * 2.0**-15), np.maximum(0.02, size * 2.0**-20), True
-    if op.kind in ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum"):
+    if kernels == "onnxruntime":
+        return _onnxruntime_reach(graph, op, size, fine, wide)
+    if wide:  # 16-bit multipliers
+        return np.maximum(0.02, size * 2.0**-15), True
+    if op.kind in _SUMS:
         if kernels == "reference" and op.kind in ("ReduceMean", "ReduceSum"):
-            return np.full(exact.shape, 0.51), 10 * fine, True  # rounds the rescaled sum, then the quotient
+            return np.full(exact.shape, 0.51), True  # rounds the rescaled sum, then the quotient
         if kernels == "reference":
-            return fine + _double_rounding(graph, op), 10 * fine, False
-        return np.maximum(fine, 4e-4 if op.kind in ("Add", "Sub") else 0), 10 * fine, False
+            return fine + _double_rounding(graph, op), False
+        return np.maximum(fine, 4e-4 if op.kind in ("Add", "Sub") else 0), False
     if op.kind in ("Requantize", "LeakyRelu"):
         # 8 fractional bits of a multiplier up to 1 and more, applied to up to 255 steps of the input.
-        return np.maximum(_double_rounding(graph, op), size * 2.0**-8 + 2.0**-9), 10 * fine, True
+        return np.maximum(_double_rounding(graph, op), size * 2.0**-8 + 2.0**-9), True
     if op.kind == "Resize" and op["mode"] == "linear":
         sizes = graph[op.outputs[0]].static_shape or (1024,)
         coordinate = max(sizes) * 2.0**-10 if kernels == "reference" else 2.0**-10
-        return np.full(exact.shape, 0.02 + 255 * coordinate), 10 * fine, True
+        return np.full(exact.shape, 0.02 + 255 * coordinate), True
     if op.kind == "AveragePool":
-        return fine, 10 * fine, False
-    if op.kind == "Softmax":  # onnxruntime multiplies by the whole part of 1 / scale (qlinear_softmax.cc)
+        return fine, False
+    return np.full(exact.shape, 0.03), False  # tables of 256 floats and 16-bit chains
+
+
+def _onnxruntime_reach(graph: Graph, op: Op, size: Array, fine: Array, wide: bool) -> tuple[Array, bool]:
+    """The reach of onnxruntime's kernels; see kernel_reach()."""
+    if wide:  # float32 sums
+        return np.maximum(0.02, size * 2.0**-20), False
+    if op.kind in (*_SUMS, "Requantize", "LeakyRelu", "AveragePool") or (op.kind == "Resize" and op["mode"] == "linear"):
+        return 10 * fine, False
+    if op.kind == "Softmax":  # it multiplies by the whole part of 1 / scale (qlinear_softmax.cc)
         result = graph[op.outputs[0]].quantization
         lost = 0.0 if result is None else 1 - np.floor(1 / float(result.scale[0])) * float(result.scale[0])
-        return np.full(exact.shape, 0.03), 0.01 + size * lost, False
-    # Tables of 256 floats and 16-bit chains.
-    return np.full(exact.shape, 0.03), np.full(exact.shape, 0.01), False
+        reach = 0.01 + size * lost
+        return reach, bool((reach > 0.1).any())
+    return np.full(size.shape, 0.01), False
 
 
 def _double_rounding(graph: Graph, op: Op) -> float:
@@ -105,7 +114,9 @@ def _double_rounding(graph: Graph, op: Op) -> float:
     return float(2.0 ** -(shift + 1))
 
 
-def classify(graph: Graph, op: Op, source: Array, result: Array, exact: Array | None, kernels: str) -> Finding:
+def classify(
+    graph: Graph, op: Op, source: Array, result: Array, exact: Array | None, kernels: tuple[str, str], further: float = 0.0
+) -> Finding:
     """The finding for one operator output.
 
     Args:
@@ -113,7 +124,8 @@ def classify(graph: Graph, op: Op, source: Array, result: Array, exact: Array | 
         source: stored values that the source's kernel gave.
         result: what the result gave for the same inputs, in the source's storage type and layout.
         exact: the real-valued result, or None where integers are only moved or compared.
-        kernels: the source's kernels.
+        kernels: the source's and the result's; see kernel_reach().
+        further: what the result's further roundings add to its reach, in steps, where it has several operators for this one.
     """
     if source.shape != result.shape:
         return Finding("unexplained", f"shape {result.shape} instead of {source.shape}", 0.0, float("inf"), 0.0, source.size)
@@ -130,7 +142,8 @@ def classify(graph: Graph, op: Op, source: Array, result: Array, exact: Array | 
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
     low, high = integer_range(tensor.dtype)
     steps = exact / scale
-    reach_source, reach_result, coarse = kernel_reach(graph, op, steps, kernels)
+    (reach_source, coarse_source), (reach_result, coarse_result) = (kernel_reach(graph, op, steps, side) for side in kernels)
+    reach_result = reach_result + further
     position = np.clip(steps + zero_point, low, high)
     missed_source = np.abs(source - position) > 0.5 + reach_source
     missed_result = np.abs(result - position) > 0.5 + reach_result
@@ -143,8 +156,14 @@ def classify(graph: Graph, op: Op, source: Array, result: Array, exact: Array | 
     if not differing.any():
         return Finding("equal", "", equal, largest, predicted, 0)
     ties = np.abs(np.abs(steps - np.floor(steps)) - 0.5)[differing] <= _TIE
-    whose = "onnxruntime's" if kernels == "onnxruntime" else "the source's"
-    reason = "rounding tie" if ties.all() else "order of requantization" if not coarse else f"coarse arithmetic of {whose} kernel"
+    coarse = coarse_source or coarse_result or further > 0
+    reason = "rounding tie" if ties.all() else "order of requantization"
+    if coarse and not ties.all():
+        whose = "the source's" if coarse_source else "LiteRT's"
+        whose = "onnxruntime's" if kernels[0 if coarse_source else 1] == "onnxruntime" else whose
+        reason = f"coarse arithmetic of {whose} kernel"
+    if further and not (coarse_source or ties.all()):
+        reason = "rounded more than once, by several operators in place of one"
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 
 

@@ -17,11 +17,11 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Tensor, integer_range
 from qconvert.passes.assign_layout import AMBIGUOUS
 
-__all__ = ["Islands", "cut"]
+__all__ = ["COMPUTED", "Islands", "cut", "transposed"]
 
-_COMPUTED = "/computed by the result"
+#: What is appended to the name of a cut value for its second name, that of what the result computes.
+COMPUTED = "/computed by the result"
 _TO_FIRST = (0, 3, 1, 2)
-_TO_LAST = (0, 2, 3, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Islands:
         computed: name of a tensor -> name of the output that holds it as the result computes it.
         shapes: for each name, the rank-known shape in the result (None for a size known only at run time), or None.
         dtypes: for each name, the numpy type in the result.
-        transposed: names that are channels first although their shape does not show it.
+        transposed: names whose layout is not the source's although their shape does not show it.
+        layout: the permutation from the source's layout to the result's, where they differ.
     """
 
     model: bytes
@@ -43,9 +44,10 @@ class Islands:
     shapes: dict[str, tuple[int | None, ...] | None]
     dtypes: dict[str, str]
     transposed: frozenset[str]
+    layout: tuple[int, ...] = _TO_FIRST
 
     def as_stored_in_result(self, tensor: Tensor, data: Array) -> Array:
-        """The source's stored values as the result stores them: int8 moved to uint8 or back, channels last to first.
+        """The source's stored values as the result stores them: int8 moved to uint8 or back, in the result's layout.
 
         Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
         """
@@ -53,7 +55,7 @@ class Islands:
         shape = self.shapes[tensor.name]
         if moved.ndim != 4 or shape is None or len(shape) != 4:
             return moved
-        permuted = moved.transpose(_TO_FIRST)
+        permuted = moved.transpose(self.layout)
         if tensor.name in self.transposed or (not _fits(moved.shape, shape) and _fits(permuted.shape, shape)):
             return permuted
         return moved
@@ -61,7 +63,7 @@ class Islands:
     def as_stored_in_source(self, tensor: Tensor, data: Array, like: Array) -> Array:
         """What the result computed, in the layout and storage of the source's values `like`."""
         if data.ndim == 4 == like.ndim and (tensor.name in self.transposed or data.shape != like.shape):
-            back = data.transpose(_TO_LAST)
+            back = data.transpose(np.argsort(self.layout))
             data = back if back.shape == like.shape else data
         return _shifted(tensor, data, self.dtypes[tensor.name], tensor.dtype)
 
@@ -90,13 +92,13 @@ def cut(model: Any, names: set[str], described: Mapping[str, Any] | None = None)
         read.update(name for name in _reads(node) if name in cuts)
         for position, name in enumerate(node.output):
             if name in cuts:
-                node.output[position] = name + _COMPUTED
+                node.output[position] = name + COMPUTED
     del cut_model.graph.input[:]
     del cut_model.graph.output[:]
     del cut_model.graph.value_info[:]
     fed = [name for name in sorted(cuts) if name in read]
     cut_model.graph.input.extend(known[name] for name in fed)
-    computed = {name: name + _COMPUTED for name in sorted(cuts & written)}
+    computed = {name: name + COMPUTED for name in sorted(cuts & written)}
     cut_model.graph.output.extend(
         helper.make_tensor_value_info(new, known[name].type.tensor_type.elem_type, None) for name, new in computed.items()
     )
@@ -106,7 +108,7 @@ def cut(model: Any, names: set[str], described: Mapping[str, Any] | None = None)
         computed,
         {name: _shape(known[name]) for name in cuts},
         {name: helper.tensor_dtype_to_np_dtype(known[name].type.tensor_type.elem_type).name for name in cuts},
-        frozenset(_transposed(model)),
+        frozenset(transposed({item.key: item.value for item in model.metadata_props})),
     )
 
 
@@ -128,11 +130,10 @@ def _reads(node: Any) -> Iterator[str]:
                 yield from _reads(inner)
 
 
-def _transposed(model: Any) -> list[str]:
-    """What the result's own metadata say of layouts."""
-    text = next((item.value for item in model.metadata_props if item.key == AMBIGUOUS), "[]")
+def transposed(metadata: Mapping[str, str]) -> list[str]:
+    """What a result's own metadata say of layouts."""
     try:
-        found = json.loads(text)
+        found = json.loads(metadata.get(AMBIGUOUS, "[]"))
     except ValueError:
         return []
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -7,31 +7,25 @@ inference does not know com.microsoft's operators.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qconvert.checking.classify import Finding, classify
 from qconvert.checking.constants import changed_quantization
 from qconvert.checking.islands import Islands, cut
-from qconvert.checking.operators import OperatorFinding, is_rounded, worse
+from qconvert.checking.judging import OperatorFinding, judge, name_changed, unmatched, worse
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import DTYPES, Array, Graph, Op
-from qconvert.ops import OPS
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 __all__ = ["check_onnx_operators"]
 
-#: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
-_LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
 #: onnxruntime turns a MatMul by 8-bit weights into MatMulNBits, which by default (4) rounds the other operand to int8, an error of 0.7%
 #: that the whole model need not have, since whether it does so depends on the nodes around. 1 stands for float32.
 _SETTINGS = {"session.qdq_matmulnbits_accuracy_level": "1"}
-_STORED = ("int8", "uint8", "int16", "uint16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +67,8 @@ def check_onnx_operators(
         for position, op in enumerate(graph.ops):
             _judge(graph, op, values, computed, sides[1].islands, findings)
             progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
-    _name_changed(graph, changed_quantization(graph, load(result)), findings)
-    return tuple(findings.values()), _unmatched(graph, findings)
+    name_changed(graph, changed_quantization(graph, load(result)), findings)
+    return tuple(findings.values()), unmatched(graph, findings)
 
 
 def _whole(path: Path) -> Any:
@@ -138,75 +132,9 @@ def _computed(side: _Side, graph: Graph, values: Mapping[str, Array]) -> dict[st
 def _judge(
     graph: Graph, op: Op, values: dict[str, Array], computed: list[dict[str, Array]], result: Islands, findings: dict[str, OperatorFinding]
 ) -> None:
-    """Judges the outputs of one operator that both sides have. What is equal needs no exact evaluation."""
+    """Judges the outputs of one operator that both sides have."""
     for index, name in enumerate(op.outputs):
-        if name not in computed[0]:
-            continue
-        a = computed[0][name]
-        b = result.as_stored_in_source(graph[name], computed[1][name], a)
-        if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-            found = Finding("equal", "", 1.0, 0.0, 0.0, 0)
-        elif a.shape == b.shape and not _is_known(graph, op, values):
-            found = _compared(a, b)
-        else:
-            real = _exact(graph, op, values, index) if OPS[op.kind].rule in ("real", "convert") and is_rounded(graph, op) else None
-            found = classify(graph, replace(op, outputs=op.outputs[index:]), a, b, real, "onnxruntime")
-            if real is None and OPS[op.kind].rule in ("real", "convert"):
-                found = _compared(a, b) if a.shape == b.shape else found
-        findings[name] = worse(findings.get(name), op, name, found)
-
-
-def _is_known(graph: Graph, op: Op, values: Mapping[str, Array]) -> bool:
-    """Whether what the operator computes, and all that it reads, is known: else its island holds other operators too."""
-    return op.kind != "Opaque" and all(graph[name].is_constant or name in values for name in op.inputs if name)
-
-
-def _exact(graph: Graph, op: Op, values: Mapping[str, Array], index: int) -> Array | None:
-    from qconvert.checking.evaluate import evaluate_op
-
-    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values[name] for name in op.inputs]
-    try:
-        return evaluate_op(graph, op, inputs)[index].real
-    except UnsupportedError:
-        return None
-
-
-def _compared(a: Array, b: Array) -> Finding:
-    """Two outputs that differ, of an operator without an exact evaluation."""
-    differing = a != b
-    equal = 1.0 - float(differing.mean())
-    if a.dtype.kind not in "biuf":
-        return Finding("unexplained", "values differ", equal, float("inf"), 0.0, int(differing.sum()))
-    difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    if a.dtype.kind == "f":
-        scale, allowed, reason = float(np.abs(a[np.isfinite(a)]).max(initial=0)) or 1.0, _LARGEST_SHARE, "float arithmetic"
-        difference = np.where(np.isnan(difference), np.where(differing & ~(np.isnan(a) & np.isnan(b)), np.inf, 0.0), difference) / scale
-    else:
-        allowed, reason = (_LARGEST_STEPS if a.dtype.name in _STORED else 0), "compared without an exact value"
-    wrong = int((difference > allowed).sum())
-    largest = float(difference.max(initial=0))
-    verdict = "unexplained" if wrong else "approximate"
-    return Finding(verdict, "values differ" if wrong else reason, equal, largest, 1.0, wrong)
-
-
-def _name_changed(graph: Graph, changed: dict[str, str], findings: dict[str, OperatorFinding]) -> None:
-    """Operators that read a constant or write a tensor whose integers, scale or zero point are not the source's."""
-    for op in graph.ops:
-        reasons = [changed[name] for name in op.inputs if name in changed and graph[name].is_constant]
-        for name in op.outputs:
-            own = [*reasons, *([changed[name]] if name in changed else [])]
-            if own and name in findings:
-                findings[name] = replace(findings[name], verdict="unexplained", reason=", ".join(own))
-
-
-def _unmatched(graph: Graph, findings: Mapping[str, OperatorFinding]) -> str:
-    """One line on the operators without a finding; "" if there are none."""
-    left = Counter(op.kind for op in graph.ops if not any(name in findings for name in op.outputs))
-    if not left:
-        return ""
-    listed = ", ".join(f"{kind} ({count})" for kind, count in left.most_common())
-    several = sum(left.values()) != 1
-    return (
-        f"{sum(left.values())} of {len(graph.ops)} operators {'are' if several else 'is'} not compared by "
-        f"{'themselves' if several else 'itself'}, since no output has the same name in both files: {listed}"
-    )
+        if name in computed[0]:
+            a = computed[0][name]
+            b = result.as_stored_in_source(graph[name], computed[1][name], a)
+            findings[name] = worse(findings.get(name), op, name, judge(graph, op, index, values, (a, b), ("onnxruntime", "onnxruntime")))

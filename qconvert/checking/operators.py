@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from qconvert.checking.classify import CLASSES, Finding, classify
+from qconvert.checking.classify import classify
 from qconvert.checking.constants import differing_constants
 from qconvert.checking.islands import Islands, cut
+from qconvert.checking.judging import OperatorFinding, is_rounded, worse
 from qconvert.errors import OptionError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Op
 from qconvert.ops import OPS
 from qconvert.plugins import format_of
 
-__all__ = ["OperatorFinding", "check_operators", "is_rounded", "worse"]
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorFinding:
-    """The worst of one operator output over all runs; fields as in classify.Finding."""
-
-    operator: str
-    output: str
-    verdict: str
-    reason: str
-    equal: float
-    largest: float
-    predicted_rate: float
-    unexplained: int
+__all__ = ["check_operators"]
 
 
 def check_operators(
@@ -100,16 +87,8 @@ def _judge(
             back = islands.as_stored_in_source(graph[name], computed[islands.computed[name]], values[name])
             real = exact[index][0] if exact is not None else None
             output = op if index == 0 else replace(op, outputs=op.outputs[index:])
-            found = classify(graph, output, values[name], back, real, kernels)
+            found = classify(graph, output, values[name], back, real, (kernels, "onnxruntime"))
             findings[name] = worse(findings.get(name), op, name, found)
-
-
-def is_rounded(graph: Graph, op: Op) -> bool:
-    """Whether the operator ends on a grid; concatenating integers of one quantization does not round."""
-    result = graph[op.outputs[0]]
-    if op.kind == "Concat" and all(graph[name].quantization == result.quantization for name in op.inputs):
-        return False
-    return result.is_quantized
 
 
 def _exact(graph: Graph, op: Op, values: dict[str, Array]) -> list[tuple[Array | None, Array]]:
@@ -117,20 +96,3 @@ def _exact(graph: Graph, op: Op, values: dict[str, Array]) -> list[tuple[Array |
 
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values[name] for name in op.inputs]
     return [(found.real, found.stored) for found in evaluate_op(graph, op, inputs)]
-
-
-def worse(old: OperatorFinding | None, op: Op, name: str, new: Finding) -> OperatorFinding:
-    """The two findings of one output joined: the worse verdict, the larger difference, the mean share."""
-    found = OperatorFinding(
-        op.source or op.kind, name, new.verdict, new.reason, new.equal, new.largest, new.predicted_rate, new.unexplained
-    )
-    if old is None:
-        return found
-    worst = max((old, found), key=lambda item: CLASSES.index(item.verdict))
-    return replace(
-        worst,
-        equal=(old.equal + new.equal) / 2,
-        largest=max(old.largest, new.largest),
-        predicted_rate=max(old.predicted_rate, new.predicted_rate),
-        unexplained=old.unexplained + new.unexplained,
-    )
