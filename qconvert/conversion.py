@@ -158,7 +158,8 @@ def convert(
     refuse_violations(graph, chosen)
     provenance = _provenance(source, others, chosen, changes)
     try:
-        notes = save(graph, result, writer.name, force=force, opset=opset, provenance=provenance, external_data=external_data, form=form)
+        options: dict[str, Any] = {"opset": opset, "form": form, "numerics": numerics, "external_data": external_data}
+        notes = save(graph, result, writer.name, force=force, provenance=provenance, **options)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise

@@ -80,7 +80,8 @@ class Target:
             runtime is not known; then there is no audit.
         symmetric_weights: whether weights are signed with zero point 0.
         fixed_outputs: the quantization that an operator's result must have: kind -> dtype -> (scale, zero point).
-        equal_scales: kinds that compute on real values and whose data inputs and results must have one quantization nevertheless.
+        equal_scales: kinds that compute on real values and whose data inputs and results must have one quantization nevertheless,
+            with the types of which that is true.
         check: says what in a normalized graph the target does not take; None if it takes all that its format can hold.
     """
 
@@ -94,7 +95,7 @@ class Target:
     integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     symmetric_weights: bool = False
     fixed_outputs: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
-    equal_scales: tuple[str, ...] = ()
+    equal_scales: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     check: Callable[[Graph], Iterable[Violation]] | None = None
 
 

@@ -45,6 +45,7 @@ from qconvert.arithmetic.rounding import (
     round_half_up,
     saturate,
     scale_and_zero_point,
+    simplest_activation,
 )
 from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
 
@@ -74,6 +75,7 @@ __all__ = [
     "saturating_rounding_doubling_high_mul",
     "scale_and_zero_point",
     "shift_half_up",
+    "simplest_activation",
     "tflite_add",
     "tflite_leaky_relu",
     "xnnpack_add",

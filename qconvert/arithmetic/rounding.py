@@ -21,6 +21,7 @@ __all__ = [
     "round_half_up",
     "saturate",
     "scale_and_zero_point",
+    "simplest_activation",
     "to_small_float",
 ]
 
@@ -183,3 +184,17 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
     lowest = low if lower is None else min(max(low, stored(lower)), high)
     highest = high if upper is None else max(min(high, stored(upper)), low)
     return lowest, highest
+
+
+def simplest_activation(tensor: Tensor, bounds: tuple[float | None, float | None]) -> str:
+    """The first of ops.ACTIVATIONS that leaves the same stored integers of `tensor` as `bounds`: "" if that is the whole grid.
+
+    Raises KeyError if none does.
+    """
+    from qconvert.ops import ACTIVATIONS
+
+    limits = clip_range(tensor, bounds)
+    for name, known in ACTIVATIONS.items():
+        if clip_range(tensor, known) == limits:
+            return name
+    raise KeyError(f"no activation leaves {limits} of {tensor.name!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.arithmetic import clip_range
+from qconvert.arithmetic import simplest_activation
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.ops import ACTIVATIONS
 
@@ -48,8 +48,7 @@ def _implied(graph: Graph, op: Op) -> Op:
     tensor = graph[op.outputs[0]] if op.outputs else None
     if not name or tensor is None or tensor.quantization is None or not tensor.quantization.is_per_tensor:
         return op
-    limits = clip_range(tensor, ACTIVATIONS[name])
-    found = next(other for other, bounds in ACTIVATIONS.items() if clip_range(tensor, bounds) == limits)
+    found = simplest_activation(tensor, ACTIVATIONS[name])
     return op if found == name else op.with_attributes(activation=found)
 
 

@@ -53,9 +53,11 @@ class _Matching:
         if fixed is not None:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
             self._give(op, result, wanted)
-        elif op.kind in self._target.equal_scales and op.kind in _JOINING:
+        elif result.dtype not in self._target.equal_scales.get(op.kind, ()):
+            self.ops.append(op)
+        elif op.kind in _JOINING:
             self._join(op, result)
-        elif op.kind in self._target.equal_scales and self._graph[op.inputs[0]].quantization is not None:
+        elif self._graph[op.inputs[0]].quantization is not None:
             self._give(op, result, self._graph[op.inputs[0]].quantization)
         else:
             self.ops.append(op)

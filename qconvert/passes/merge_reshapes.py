@@ -1,4 +1,4 @@
-"""merge_reshapes: one Reshape instead of a chain of Reshape, Squeeze and Unsqueeze, and none that changes nothing.
+"""merge_reshapes: one Reshape instead of a chain of Reshape, Squeeze and Unsqueeze, and none, and no Identity, that changes nothing.
 
 Exact: they move no data, so only the last shape counts.
 """
@@ -20,11 +20,11 @@ _KINDS = ("Reshape", "Squeeze", "Unsqueeze")
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Lets the last of a chain read the data in front of the first; chains of which others read a part keep that part."""
+    graph, count = _without_identities(graph)
     producers, readers = graph.producers(), graph.consumers()
     tensors: dict[str, Tensor] = {}
     renamed: dict[str, str] = {}
     ops: list[Op] = []
-    count = 0
     for op in graph.ops:
         op = replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) if renamed.keys() & set(op.inputs) else op
         if op.kind in _KINDS:
@@ -43,7 +43,23 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not count:
         return graph, ()
     changed, _ = remove_dead_code.run(graph.evolve(tensors=tensors.values(), ops=ops), target)
-    return changed, (f"{count} Reshape, Squeeze and Unsqueeze are merged with others, or gone",)
+    return changed, (f"{count} Reshape, Squeeze, Unsqueeze and Identity are merged with others, or gone",)
+
+
+def _without_identities(graph: Graph) -> tuple[Graph, int]:
+    """An Identity that only gives an output of the graph its name: the operator before it writes the output itself."""
+    producers, readers = graph.producers(), graph.consumers()
+    names: dict[str, str] = {}
+    for op in graph.ops:
+        source, result = (graph[name] for name in (op.inputs[0], op.outputs[0])) if op.kind == "Identity" else (None, None)
+        if source is None or result is None or result.name not in graph.outputs or source.name in (*graph.outputs, *graph.inputs):
+            continue
+        same = (source.dtype, source.quantization, source.shape) == (result.dtype, result.quantization, result.shape)
+        if same and source.name in producers and len(readers[source.name]) == 1:
+            names[source.name] = result.name
+    ops = [op for op in graph.ops if not (op.kind == "Identity" and op.inputs[0] in names)]
+    renamed = [replace(op, outputs=tuple(names.get(name, name) for name in op.outputs)) for op in ops]
+    return (graph.evolve(ops=renamed), len(names)) if names else (graph, 0)
 
 
 def _front(op: Op, producers: dict[str, Op], renamed: dict[str, str]) -> str:

@@ -18,7 +18,8 @@ __all__ = ["TARGETS"]
 
 _PASSES = (
     "fold_batch_norm", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "quantize_operands",
-    "symmetric_weights", "float_bias_to_int32", "store_activations", "isolate_float", "match_scales", "float_io", "integer_io", "remove_dead_code",
+    "symmetric_weights", "float_bias_to_int32", "store_activations", "remove_redundant_requantize", "isolate_float", "match_scales",
+    "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
 _ALL = ("int8", "uint8", "int16")
 _BYTES = ("int8", "uint8")
@@ -31,6 +32,7 @@ _KERNELS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Resize", "HardSwish", "PRelu", "ReduceProd", "ArgMax", "ArgMin", "Where"), _BYTES),
     **dict.fromkeys(("MatMul", "SquaredDifference", "Rsqrt", "Exp", "Log"), ("int8", "int16")),
     **dict.fromkeys(("Elu", "Gelu", "LogSoftmax", "LpNormalization"), ("int8",)),
+    "DetectionPostProcess": ("uint8",),
 }  # fmt: skip
 
 #: Results whose scale and zero point the kernels fix.
@@ -43,7 +45,7 @@ _FIXED: dict[str, dict[str, tuple[float, int]]] = {
 }
 
 #: Kinds of real values whose kernels only move or compare stored integers, or average them on one grid.
-_EQUAL = ("AveragePool", "Resize", "Max", "Min", "Concat", "Where")
+_EQUAL = {**dict.fromkeys(("AveragePool", "Resize", "Max", "Min", "Where"), _ALL), "Concat": ("int8", "int16")}
 
 #: The same for tflite-micro, which has no uint8 kernels (targets/kernels_tflite.py).
 _MICRO_KERNELS: dict[str, tuple[str, ...]] = {

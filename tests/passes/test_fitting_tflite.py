@@ -248,7 +248,7 @@ def test_chains_become_one_reshape_or_nothing() -> None:
     graph = make(ops, [Tensor("x", "float32", (2, 3, 4)), *sizes], "x", "y z")
     changed, notes = applied(graph, "merge_reshapes")
     assert kinds(changed) == ["Reshape", "Unsqueeze", "Relu", "Abs"] and changed.ops[-1].inputs == ("x",)
-    assert notes == ("1 Reshape, Squeeze and Unsqueeze are merged with others, or gone",)
+    assert notes == ("1 Reshape, Squeeze, Unsqueeze and Identity are merged with others, or gone",)
     assert_equal(graph, changed, {"x": np.random.default_rng(3).normal(size=(2, 3, 4)).astype(np.float32)})
 
 

@@ -22,6 +22,8 @@ __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
 
 #: Key in metadata_props: scales of biases as the source states them, where QOperator implies others by a last bit.
 BIAS_SCALES = "qconvert.bias_scales"
+#: Likewise: attributes of operators that ONNX cannot state, as a map of output -> attribute -> value.
+ATTRIBUTES = "qconvert.attributes"
 
 DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
@@ -39,6 +41,7 @@ class Builder:
     Attributes:
         graph: the canonical graph that is written.
         opset: the version of the default operator set.
+        is_exact: whether forms that round as the source's kernels do are preferred to faster ones.
         nodes: NodeProtos in order.
         initializers: constants by name.
         domains: versions of other domains that nodes need.
@@ -46,12 +49,13 @@ class Builder:
         hidden_reads: for the position of a node in `nodes`, the outer values that its subgraphs read.
     """
 
-    def __init__(self, graph: Graph, opset: int) -> None:
+    def __init__(self, graph: Graph, opset: int, numerics: str = "exact") -> None:
         from onnx import helper
 
         self._helper = helper
         self.graph = graph
         self.opset = opset
+        self.is_exact = numerics == "exact"
         self.nodes: list[Any] = []
         self.initializers: dict[str, Array] = {}
         self.domains: dict[str, int] = {}

@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import clip_range
 from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.builder import BIAS_SCALES, DTYPE_NAMES
+from qconvert.formats.onnx.builder import ATTRIBUTES, BIAS_SCALES, DTYPE_NAMES
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
-from qconvert.graph import Array, Graph, Shape, canonical_dtype
+from qconvert.formats.onnx.spelled import restored
+from qconvert.graph import Array, Graph, Op, Shape, canonical_dtype
 from qconvert.known_values import KnownValues
+from qconvert.ops import ACTIVATIONS, OPS
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import operators
 from qconvert.shapes import UNKNOWN
@@ -41,8 +44,8 @@ def read_bytes(data: bytes, name: str) -> Graph:
     return read_model(parse_model(data), name)
 
 
-def read_model(model: Any, name: str) -> Graph:
-    """The canonical graph of a verified onnx_ir.Model with its nodes in order."""
+def read_model(model: Any, name: str, *, literal: bool = False) -> Graph:
+    """The canonical graph of a verified onnx_ir.Model with its nodes in order; `literal` leaves Quantize and Dequantize as they stand."""
     graph = model.graph
     declared = dict(_declared(graph))
     draft = Draft(set(declared))
@@ -71,9 +74,21 @@ def read_model(model: Any, name: str) -> Graph:
         outputs=tuple(outputs),
         metadata=_metadata(model),
     )
-    found, _ = absorb_quantization.run(_with_bias_scales(found.evolve(ops=draft.ops)), None)
+    found = _with_bias_scales(found.evolve(ops=draft.ops))
+    if literal:
+        return found
+    found, _ = absorb_quantization.run(restored(found, _rewritten), None)
+    found = _with_attributes(found)
     found.validate()
     return found
+
+
+def _rewritten(graph: Graph) -> Graph:
+    """The graph as it comes back, operator by operator, when it is written."""
+    from qconvert.formats.onnx.writer import build
+
+    metadata = {key: value for key, value in graph.metadata.items() if key.startswith("source.")}
+    return read_model(parse_model(build(replace(graph, metadata=metadata), 0, {}).SerializeToString()), graph.name, literal=True)
 
 
 def _declared(graph: Any) -> Any:
@@ -155,6 +170,29 @@ def _with_bias_scales(graph: Graph) -> Graph:
             changed.append(replace(tensor, quantization=replace(q, scale=scales)))
     metadata = {key: value for key, value in graph.metadata.items() if key != BIAS_SCALES}
     return graph.evolve(tensors=changed, metadata=metadata)
+
+
+def _with_attributes(graph: Graph) -> Graph:
+    """Attributes that ONNX cannot state, from the metadata, where they change nothing of what the operators compute."""
+    text = graph.metadata.get(ATTRIBUTES)
+    if text is None:
+        return graph
+    try:
+        stated = {str(name): dict(values) for name, values in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidModelError(f"the metadata entry {ATTRIBUTES} is no map of names to attributes") from error
+    ops = [_with_stated(graph, op, stated.get(op.outputs[0], {})) if op.outputs else op for op in graph.ops]
+    return graph.evolve(ops=ops, metadata={key: value for key, value in graph.metadata.items() if key != ATTRIBUTES})
+
+
+def _with_stated(graph: Graph, op: Op, stated: Mapping[str, Any]) -> Op:
+    result, activation, ties = graph[op.outputs[0]], stated.get("activation"), stated.get("ties")
+    if op.kind == "AveragePool" and op["ties"] == "even" and ties in ("up", "away"):
+        op = op.with_attributes(ties=ties)
+    if not activation or activation not in ACTIVATIONS or "activation" not in OPS[op.kind].attributes or not result.is_quantized:
+        return op
+    same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
+    return op.with_attributes(activation=activation) if same else op
 
 
 def _parsed_scales(text: str) -> dict[str, Array]:

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qconvert.arithmetic import simplest_activation
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
-from qconvert.formats.onnx.builder import BIAS_SCALES, ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.formats.onnx.builder import ATTRIBUTES, BIAS_SCALES, ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.formats.onnx.spelled import SPELLED, notes
 from qconvert.formats.onnx.storage import inline, store
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.ops import OPS
+from qconvert.ops import ACTIVATIONS, OPS
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "FORMS", "write"]
@@ -42,7 +44,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     storage = partial(store, data_file=data_file, external=bool(options.get("external_data")))
     kept: Counter[tuple[str, str]] = Counter()
     form = str(options.get("form") or FORMS[0])
-    model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept)
+    model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
+                  str(options.get("numerics") or "exact"))  # fmt: skip
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
@@ -59,12 +62,16 @@ def build(
     storage: Callable[[Mapping[str, Array]], list[Any]] = inline,
     form: str = FORMS[0],
     kept: Counter[tuple[str, str]] | None = None,
+    numerics: str = "exact",
 ) -> Any:
     """The onnx.ModelProto of `graph`; see write().
 
-    `storage` makes TensorProtos of the constants; `kept` counts the operators that have no QOperator form, with the reasons.
+    `numerics` is "exact" or "fast", as in conversion.convert(). `storage` makes TensorProtos of the constants; `kept` counts the
+    operators that have no QOperator form, with the reasons.
     """
     from onnx import helper
+
+    from qconvert.formats.onnx.ops.pool import may_tie
 
     if form not in FORMS:
         raise OptionError(f"there is no form {form!r}", remedy=f"Forms: {', '.join(FORMS)}.")
@@ -74,7 +81,7 @@ def build(
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}")
-    builder = Builder(graph, opset)
+    builder = Builder(graph, opset, numerics)
     for op in graph.ops:
         builder.source = op.source
         reason = _write_qoperator(op, builder) if form == "qoperator" else None
@@ -103,8 +110,29 @@ def build(
         properties["source.signatures"] = json.dumps(found)
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[BIAS_SCALES] = json.dumps(stated)
+    spelled = notes(graph.ops, lambda op: bool(op.attributes.get("fixed_point")) or op.kind == "DetectionPostProcess"
+                    or (op.kind == "AveragePool" and may_tie(op, builder)))  # fmt: skip
+    if spelled:
+        properties[SPELLED] = spelled
+    if attributes := _unstated(graph, lambda op: may_tie(op, builder)):
+        properties[ATTRIBUTES] = json.dumps(attributes)
     helper.set_model_props(model, properties)
     return model
+
+
+def _unstated(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> dict[str, dict[str, str]]:
+    """What a reader would find otherwise: activations that their grid implies or simplifies, and the ties of plain averages."""
+    found: dict[str, dict[str, str]] = {}
+    for op in graph.ops:
+        result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
+        if result is None or result.quantization is None or not result.quantization.is_per_tensor or "float" in result.dtype:
+            continue
+        name = str(op.attributes.get("activation", ""))
+        if name and simplest_activation(result, ACTIVATIONS[name]) != name:
+            found.setdefault(result.name, {})["activation"] = name
+        if op.kind == "AveragePool" and op["ties"] != "even" and not is_spelled_out(op):
+            found.setdefault(result.name, {})["ties"] = str(op["ties"])
+    return found
 
 
 def _write_qoperator(op: Op, builder: Builder) -> str | None:

@@ -53,7 +53,7 @@ def role(graph: Graph, op: Op, wanted: str) -> Role:
     if op.kind in _AXIS:
         return Role.FREE if _keeps_rank(graph, op) else Role.SOURCE
     if op.kind in _REDUCE or op.kind in ("ArgMax", "ArgMin"):
-        return Role.FREE if _reduces_freely(graph, op) else Role.SOURCE
+        return Role.FREE if _reduces_freely(graph, op, wanted) else Role.SOURCE
     if op.kind in ("Slice", "Pad", "Tile"):
         constant = [graph.constant(name) is not None for name in op.inputs[1:] if name]
         return Role.FREE if all(constant) and _keeps_rank(graph, op) else Role.SOURCE
@@ -83,13 +83,14 @@ def _fits(tensor: Tensor) -> bool:
     return tensor.rank == RANK or tensor.is_constant or tensor.rank == 0 or tensor.static_shape == (1,)
 
 
-def _reduces_freely(graph: Graph, op: Op) -> bool:
+def _reduces_freely(graph: Graph, op: Op, wanted: str) -> bool:
     """With keepdims any axes; without, only if the axes that remain keep their order in the other layout."""
     axes = np.array(op["axis"]) if "axis" in op.attributes else graph.constant(op.inputs[1])
     if graph[op.inputs[0]].rank != RANK or axes is None:
         return False
     if op["keepdims"]:
         return True
-    left = [axis for axis in range(RANK) if axis not in {int(a) % RANK for a in np.asarray(axes).reshape(-1)}]
-    # Channels are the only axis that moves: it may not pass another one that remains.
-    return len(left) <= 1 or left == [0, RANK - 1] or left == [0, 1] or set(left) <= {0, 1, 2}
+    gone = {int(axis) % RANK for axis in np.asarray(axes).reshape(-1)}
+    order = (0, 3, 1, 2) if wanted == "channels_first" else (0, 2, 3, 1)
+    left = [axis for axis in order if axis not in gone]
+    return left == sorted(left)

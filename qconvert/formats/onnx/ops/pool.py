@@ -39,7 +39,7 @@ def may_tie(op: Op, b: Builder) -> bool:
     same = data.quantization is not None and data.quantization == result.quantization and not op["activation"]
     unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"]) and not op["ceil_mode"]
     known = data.shape is not None and isinstance(data.shape[1], int)
-    return op["ties"] != "even" and same and unpadded and known and math.prod(op["kernel_shape"]) % 2 == 0
+    return b.is_exact and op["ties"] != "even" and same and unpadded and known and math.prod(op["kernel_shape"]) % 2 == 0
 
 
 def _tied_average(op: Op, b: Builder) -> None:

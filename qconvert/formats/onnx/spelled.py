@@ -1,0 +1,135 @@
+"""Operators that ONNX spells out as several nodes, and how a reader finds them again.
+
+The writer notes each such operator in the metadata. The reader does not believe the note: it writes the operator once more, reads that, and
+puts the one operator in place of the many only if they are the same operators on the same constants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from qconvert.errors import InvalidModelError, QConvertError
+from qconvert.graph import Graph, Op, Tensor, equal_data
+from qconvert.ops import OPS
+
+__all__ = ["SPELLED", "notes", "restored"]
+
+#: Key in metadata_props: a list of the operators that are spelled out.
+SPELLED = "qconvert.spelled"
+#: A model has few of them; a longer list comes from elsewhere.
+_MOST = 4096
+
+
+def notes(ops: tuple[Op, ...], is_spelled_out: Callable[[Op], bool]) -> str:
+    """The metadata entry for the operators that are spelled out; "" if there are none."""
+    found = [
+        {"kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source}
+        for op in ops
+        if is_spelled_out(op)
+    ]
+    return json.dumps(found) if found else ""
+
+
+def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
+    """The graph with the operators that its metadata note in place of the nodes that spell them out.
+
+    Args:
+        graph: as read.
+        rewritten: writes a graph to ONNX and reads it.
+
+    Raises:
+        InvalidModelError: the metadata entry is no list of operators.
+    """
+    text = graph.metadata.get(SPELLED)
+    if text is None:
+        return graph
+    ops = _parsed(text)
+    graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
+    producers = graph.producers()
+    for op in ops:
+        if _is_spelled(graph, op, rewritten, producers):
+            producers.update(dict.fromkeys(op.outputs, op))
+    chosen: list[Op] = []
+    done: set[int] = set()
+    for old in graph.ops:
+        for name in old.outputs:
+            op = producers.get(name, old)
+            if id(op) not in done and (op is old or _is_ready(graph, op, old)):
+                done.add(id(op))
+                chosen.append(op)
+    return graph.evolve(ops=_needed(graph, chosen))
+
+
+def _parsed(text: str) -> list[Op]:
+    try:
+        listed = json.loads(text)
+        if not isinstance(listed, list) or len(listed) > _MOST:
+            raise ValueError("no list, or too long a one")
+        return [_operator(item) for item in listed]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidModelError(f"the metadata entry {SPELLED} is no list of operators: {error}") from error
+
+
+def _operator(item: Mapping[str, Any]) -> Op:
+    kind = str(item["kind"])
+    if kind not in OPS:
+        raise ValueError(f"there is no operator {kind!r}")
+    attributes = {str(name): tuple(value) if isinstance(value, list) else value for name, value in item["attributes"].items()}
+    inputs, outputs = (tuple(str(name) for name in item[side]) for side in ("inputs", "outputs"))
+    return Op(kind, inputs, outputs, attributes, str(item.get("source", "")))
+
+
+def _is_spelled(graph: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
+    """Whether the graph computes the outputs of `op` from its inputs just as the writer spells it out."""
+    names = [name for name in (*op.inputs, *op.outputs) if name]
+    if not op.outputs or any(name not in graph.tensors for name in names) or any(name not in producers for name in op.outputs):
+        return False
+    inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
+    alone = Graph("", {name: graph[name] for name in names}, (op,), inputs, op.outputs, metadata=graph.metadata)
+    try:
+        alone.validate()
+        other = rewritten(alone)
+    except QConvertError:
+        return False
+    there = other.producers()
+    return all(_same(graph, producers, name, other, there, name, set(inputs), 0) for name in op.outputs)
+
+
+def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mapping[str, Op], y: str, inputs: set[str], depth: int) -> bool:
+    """Whether two tensors are computed alike, back to the inputs."""
+    if not x or not y or y in inputs:
+        return x == y
+    first, second = a[x], b[y]
+    if first.is_constant or second.is_constant:
+        return _same_constant(first, second)
+    one, two = producers.get(x), there.get(y)
+    if one is None or two is None or depth > 200 or one.kind != two.kind or len(one.inputs) != len(two.inputs):
+        return False
+    if dict(one.attributes) != dict(two.attributes) or one.outputs.index(x) != two.outputs.index(y):
+        return False
+    # By itself the operator has no DequantizeLinear behind it that would say the scale; its constants were made with it.
+    if first.dtype != second.dtype or (second.quantization is not None and first.quantization != second.quantization):
+        return False
+    return all(_same(a, producers, m, b, there, n, inputs, depth + 1) for m, n in zip(one.inputs, two.inputs, strict=True))
+
+
+def _same_constant(a: Tensor, b: Tensor) -> bool:
+    return a.is_constant and b.is_constant and a.quantization == b.quantization and equal_data(a.data, b.data)
+
+
+def _is_ready(graph: Graph, op: Op, old: Op) -> bool:
+    """Whether `old` is the last of the nodes that write outputs of `op`: then all that it reads is there."""
+    position = {name: index for index, item in enumerate(graph.ops) for name in item.outputs}
+    return max(position[name] for name in op.outputs) == position[old.outputs[0]]
+
+
+def _needed(graph: Graph, ops: list[Op]) -> list[Op]:
+    wanted, kept = set(graph.outputs), []
+    for op in reversed(ops):
+        if wanted.intersection(op.outputs):
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]
