@@ -102,7 +102,7 @@ def check(
 
     Args:
         source: a .tflite or .onnx model.
-        result: the converted model, .onnx (or .tflite, for its outputs alone).
+        result: the converted model, .onnx or .tflite.
         inputs: files and folders of inputs (see inputs.py); random inputs without.
         samples: how many inputs at most.
         kernels: what runs .tflite files: LiteRT's "default" (XNNPACK) or "reference" kernels, or "micro", the interpreter of
@@ -154,6 +154,10 @@ def _operators(
         from qconvert.checking.onnx_operators import check_onnx_operators
 
         return check_onnx_operators(source, result, graph, feeds, optimize, progress)
+    if format_of(result).name == "tflite":
+        from qconvert.checking.tflite_operators import check_into_tflite
+
+        return check_into_tflite(source, result, graph, feeds, kernels, optimize, progress)
     return check_operators(source, result, graph, feeds, kernels, progress), ""
 
 

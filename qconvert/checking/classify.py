@@ -25,8 +25,10 @@ CLASSES = ("equal", "one rounding", "approximate", "unexplained")
 _FLOAT32 = 2.0**-21  # a few roundings of 24 bits, as a share of the value
 _LEAST = 1e-4
 _TIE = 1e-6
+#: Steps that a bias rounded to int32 may add are below this, those of an operator's result that is rounded twice above.
+_MUCH = 0.1
 #: Kinds that sum up products, or are one.
-_SUMS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum")
+_SUMS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
     if wide:  # 16-bit multipliers
         return np.maximum(0.02, size * 2.0**-15), True
     if op.kind in _SUMS:
-        if kernels == "reference" and op.kind in ("ReduceMean", "ReduceSum"):
+        if kernels == "reference" and op.kind in ("ReduceMean", "ReduceSum", "GlobalAveragePool"):
             return np.full(exact.shape, 0.51), True  # rounds the rescaled sum, then the quotient
         if kernels == "reference":
             return fine + _double_rounding(graph, op), False
@@ -125,7 +127,7 @@ def classify(
         result: what the result gave for the same inputs, in the source's storage type and layout.
         exact: the real-valued result, or None where integers are only moved or compared.
         kernels: the source's and the result's; see kernel_reach().
-        further: what the result's further roundings add to its reach, in steps, where it has several operators for this one.
+        further: what further roundings add to the result's reach, in steps; see _MUCH.
     """
     if source.shape != result.shape:
         return Finding("unexplained", f"shape {result.shape} instead of {source.shape}", 0.0, float("inf"), 0.0, source.size)
@@ -156,13 +158,13 @@ def classify(
     if not differing.any():
         return Finding("equal", "", equal, largest, predicted, 0)
     ties = np.abs(np.abs(steps - np.floor(steps)) - 0.5)[differing] <= _TIE
-    coarse = coarse_source or coarse_result or further > 0
+    coarse = coarse_source or coarse_result or further > _MUCH
     reason = "rounding tie" if ties.all() else "order of requantization"
     if coarse and not ties.all():
         whose = "the source's" if coarse_source else "LiteRT's"
         whose = "onnxruntime's" if kernels[0 if coarse_source else 1] == "onnxruntime" else whose
         reason = f"coarse arithmetic of {whose} kernel"
-    if further and not (coarse_source or ties.all()):
+    if further > _MUCH and not (coarse_source or ties.all()):
         reason = "rounded more than once, by several operators in place of one"
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 

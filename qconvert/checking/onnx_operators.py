@@ -21,7 +21,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import DTYPES, Array, Graph, Op
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["check_onnx_operators"]
+__all__ = ["OnnxSource", "check_onnx_operators"]
 
 #: onnxruntime turns a MatMul by 8-bit weights into MatMulNBits, which by default (4) rounds the other operand to int8, an error of 0.7%
 #: that the whole model need not have, since whether it does so depends on the nodes around. 1 stands for float32.
@@ -34,6 +34,35 @@ class _Side:
 
     islands: Islands
     runtime: OnnxRuntime
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxSource:
+    """An ONNX file whose inner values are given out, and which is cut at them so that each operator is run by itself.
+
+    Attributes:
+        names: those of the wanted tensors that it has.
+    """
+
+    names: set[str]
+    kernels: str
+    _graph: Graph
+    _probe: OnnxRuntime
+    _side: _Side
+
+    @classmethod
+    def load(cls, path: Path, graph: Graph, wanted: set[str], optimize: bool) -> OnnxSource:
+        """The file at `path`, cut at the values called `wanted`; `graph` is its canonical graph."""
+        model = _whole(path)
+        names = wanted & _values(model)
+        probe = OnnxRuntime(_with_outputs(model, names), optimize=optimize)
+        names = {name for name in names if _type(probe, name) in DTYPES}
+        return cls(names, "onnxruntime", graph, probe, _side(model, probe, names, optimize))
+
+    def run(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The values of a run, and what each operator computes from them by itself, by name."""
+        values = {name: value for name, value in {**self._probe.run(feed), **feed}.items() if name in self.names}
+        return values, _computed(self._side, self._graph, values)
 
 
 def check_onnx_operators(

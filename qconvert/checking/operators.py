@@ -33,7 +33,7 @@ def check_operators(
         progress: is called with (what, done, total).
     """
     if format_of(source).name != "tflite" or format_of(result).name != "onnx":
-        raise OptionError("operators can be checked from .tflite to .onnx and from .onnx to .onnx only")
+        raise OptionError("operators can be checked between .tflite and .onnx files only")
     from qconvert.formats.onnx.container import load_proto
     from qconvert.formats.tflite.probe import accepted_copy, with_all_outputs
     from qconvert.runtimes.litert import LiteRT

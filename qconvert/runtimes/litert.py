@@ -63,10 +63,11 @@ class LiteRT:
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
         details = self._interpreter.get_input_details()
-        for item, value in zip(details, inputs, strict=True):
-            if tuple(value.shape) != tuple(item["shape"]):
-                self._interpreter.resize_tensor_input(item["index"], value.shape)
-                self._interpreter.allocate_tensors()
+        resized = [(item, value) for item, value in zip(details, inputs, strict=True) if tuple(value.shape) != tuple(item["shape"])]
+        for item, value in resized:
+            self._interpreter.resize_tensor_input(item["index"], value.shape)
+        if resized:
+            self._interpreter.allocate_tensors()
         for item, value in zip(details, inputs, strict=True):
             self._interpreter.set_tensor(item["index"], np.asarray(value, order="C"))
         try:

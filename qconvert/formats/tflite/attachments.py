@@ -13,8 +13,10 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 
-__all__ = ["bytes_of", "read_files", "text_of", "with_files"]
+__all__ = ["TRANSPOSED", "bytes_of", "read_files", "text_of", "with_files"]
 
+#: Metadata of the graph that has a buffer of its own name: which tensors changed their layout (passes/assign_layout.py).
+TRANSPOSED = "layout.transposed"
 _PREFIX = "source.file."
 _BASE64 = "base64:"
 #: Larger contents are named by their size alone.

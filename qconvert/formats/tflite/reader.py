@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
-from qconvert.formats.tflite.attachments import read_files, text_of
+from qconvert.formats.tflite.attachments import TRANSPOSED, read_files, text_of
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
@@ -192,6 +192,9 @@ def _metadata(model: Any) -> dict[str, str]:
             raise InvalidModelError(f"metadata entry {i} names buffer {entry.Buffer()} of {model.BuffersLength()}")
         raw = model.Buffers(entry.Buffer()).DataAsNumpy()
         data = b"" if isinstance(raw, int) else np.asarray(raw).tobytes()
-        key = f"source.metadata.{(entry.Name() or b'').decode('utf-8', 'replace')}"
-        found[key] = text_of(data)
+        name = (entry.Name() or b"").decode("utf-8", "replace")
+        if name == TRANSPOSED:
+            found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
+        else:
+            found[f"source.metadata.{name}"] = text_of(data)
     return found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.formats.tflite.attachments import bytes_of, with_files
+from qconvert.formats.tflite.attachments import TRANSPOSED, bytes_of, with_files
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing
 from qconvert.graph import Array, Graph, Quantization, Tensor
@@ -171,6 +171,8 @@ class _File:
         prefix = "source.metadata."
         texts = {key.removeprefix(prefix): text for key, text in self._graph.metadata.items() if key.startswith(prefix)}
         contents = {key: content for key, text in texts.items() if (content := bytes_of(text)) is not None}
+        if self._graph.metadata.get(TRANSPOSED, "[]") != "[]":
+            contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
         if provenance:
             contents["qconvert"] = json.dumps(dict(provenance)).encode()
         found = []
