@@ -1,6 +1,7 @@
 """isolate_float: operators that the target cannot run on integers run on real values, between Dequantize and Quantize.
 
-Exact: that is what a quantized operator means. Each is listed; with partial "forbid" they are an error instead.
+Exact: that is what a quantized operator means. Their constants become real ones. Each is listed; with partial "forbid" they are an error instead. Constants of such operators
+become real: integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid" kernels).
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class _Isolating:
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, isolated if it has to be."""
+        if op.kind == "Dequantize" and not self._graph.is_from("tflite") and op.outputs[0] not in self._graph.outputs:
+            real = self._real_constant(op.inputs[0], op.outputs[0])
+            if real is not None:
+                self.tensors[op.outputs[0]] = real
+                return
         reason = self._reason(op)
         if not reason:
             self.ops.append(op)
@@ -91,15 +97,21 @@ class _Isolating:
         return ""
 
     def _dequantized(self, name: str) -> str:
-        tensor = self._graph[name]
         if name not in self._real:
-            self._real[name] = self._add(f"{name}/dequantized", tensor.shape)
-            if tensor.data is not None and tensor.dtype in ("int32", "int64") and tensor.quantization is not None:
-                real = dequantize(tensor.data, tensor.quantization).astype(np.float32)  # a bias; runtimes dequantize no such types
-                self.tensors[self._real[name]] = replace(self.tensors[self._real[name]], data=real)
-            else:
+            self._real[name] = self._add(f"{name}/real_value", self._graph[name].shape)
+            real = self._real_constant(name, self._real[name])
+            if real is None:
                 self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
+            else:
+                self.tensors[self._real[name]] = real
         return self._real[name]
+
+    def _real_constant(self, name: str, wanted: str) -> Tensor | None:
+        """The real values of a quantized constant, each rounded once to float32; None if `name` is no constant."""
+        tensor = self._graph[name]
+        if tensor.data is None or tensor.quantization is None:
+            return None
+        return Tensor(wanted, "float32", tensor.shape, dequantize(tensor.data, tensor.quantization).astype(np.float32))
 
     def _add(self, wanted: str, shape: object) -> str:
         name = self._graph.fresh_name(wanted, self.tensors)

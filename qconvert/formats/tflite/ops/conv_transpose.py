@@ -45,15 +45,17 @@ def read_transpose_conv(op: Reading) -> None:
 def write_conv_transpose(op: Op, w: Writing) -> None:
     """ConvTranspose. What neither SAME nor VALID crops is cropped by a SLICE of the whole result."""
     weights, name, result = w.constant(op, 1), op.inputs[1], op.outputs[0]
-    if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or weights.ndim != 4 or op["auto_pad"] != "NOTSET":
-        raise w.unsupported(op, "groups, dilations, auto_pad or weights of other than two spatial dimensions")
+    if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or weights.ndim != 4:
+        raise w.unsupported(op, "groups, dilations or weights of other than two spatial dimensions")
     data, size, strides = w.shape(op.inputs[0], op), w.shape(result, op), op["strides"]
     kernel = w.variant(name, "OHWI", weights.transpose(0, 2, 3, 1), w.tensor(name).quantization)
-    begins, kernel_size = list(op["pads"][:2]), weights.shape[2:]
+    kernel_size = weights.shape[2:]
     full = [(data[1 + i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
+    begins = _begins(op, [max(full[i] - size[1 + i], 0) for i in range(2)])
     same = same_pads(size[1:3], kernel_size, strides, (1, 1))
     target, whole, padding = result, list(size), VALID
-    if any(same) and begins == list(same[:2]):
+    is_same = all(-(-size[1 + i] // strides[i]) == data[1 + i] for i in range(2))
+    if any(same) and is_same and begins == list(same[:2]):
         padding = SAME
     elif any(begins) or any(full[i] > size[1 + i] for i in range(2)):
         whole = [size[0], *(max(begins[i] + size[1 + i], full[i]) for i in range(2)), size[3]]
@@ -66,6 +68,14 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     if target != result:
         bounds = [w.ints([0, *begins, 0], f"{result}/begin"), w.ints(list(size), f"{result}/size")]
         w.emit("SLICE", [target, *bounds], [result], "SliceOptions")
+
+
+def _begins(op: Op, crops: list[int]) -> list[int]:
+    """What is cropped in front: as stated, or half of it all, the odd one behind (SAME_UPPER) or in front (SAME_LOWER)."""
+    if op["auto_pad"] == "NOTSET":
+        return list(op["pads"][:2])
+    lower = int(op["auto_pad"] == "SAME_LOWER")
+    return [0 if op["auto_pad"] == "VALID" else (crop + lower) // 2 for crop in crops]
 
 
 READERS: dict[str, ReadFunction] = {"TRANSPOSE_CONV": read_transpose_conv}
