@@ -52,9 +52,11 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 def _difference(tensor: Tensor, centred: Array, scale: Array) -> str:
     assert tensor.data is not None and tensor.quantization is not None
     own = tensor.quantization
-    if tensor.data.shape != centred.shape:
-        return ""
     wanted = tensor.data.astype(np.int64) - _along(own.zero_point.astype(np.int64), own.axis or 0, tensor.data.ndim)
+    if wanted.ndim == 2 and (wanted.shape != centred.shape or np.array_equal(wanted.T, centred)):
+        wanted = wanted.T  # the weights of a MatMul, as a Gemm has them
+    if wanted.shape != centred.shape:
+        return ""
     wrong = int((wanted != centred).sum())
     if wrong:
         return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"

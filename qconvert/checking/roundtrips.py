@@ -136,7 +136,7 @@ def roundtrip(
     if times < 1:
         raise OptionError("a round trip is made at least once")
     source = format_of(model)
-    there = _form(via, target)
+    there = _form(via, target, source)
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
     trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], samples, seed)
     with _folder(keep) as folder:
@@ -200,15 +200,19 @@ def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[tup
     return load(path, station.format.name), changes, notes
 
 
-def _form(via: str, target: str) -> _Form:
-    """The format, form and target that `via` and `target` name."""
+def _form(via: str, target: str, source: Format) -> _Form:
+    """The format, form and target that `via` and `target` name.
+
+    From another format, LiteRT's kernels do not take each storage type that the source may have, so .tflite files get the default target.
+    """
     name, _, form = via.partition(":")
     found = format_named(name)
     if found.read is None or found.write is None:
         raise OptionError(f"the format {name} cannot be {'written' if found.write is None else 'read'}")
     if form and name != "onnx":
         raise OptionError(f"the format {name} has no forms, so not {form!r} either")
-    chosen = target or found.own_target or found.default_target
+    kept = found.own_target if found is source or name != "tflite" else ""
+    chosen = target or kept or found.default_target
     if target and target_named(target).format != name:
         raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}")
     return _Form(found, form or ("qdq" if name == "onnx" else ""), chosen)

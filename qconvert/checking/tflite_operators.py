@@ -90,8 +90,13 @@ def check_into_tflite(
 
 
 def _shared(graph: Graph, other: Graph) -> set[str]:
-    """Names of the activations that both graphs have in comparable types and shapes."""
-    return {name for name, tensor in graph.tensors.items() if name in other.tensors and _comparable(tensor, other[name])}
+    """Names of the activations that both graphs have in comparable types and shapes; LiteRT gives out nothing that is constant."""
+    fixed = {tensor.name for tensor in other.constants()}
+    for op in other.ops:
+        if op.inputs and all(not name or name in fixed for name in op.inputs):
+            fixed.update(op.outputs)
+    both = graph.tensors.keys() & other.tensors.keys() - fixed
+    return {name for name in both if _comparable(graph[name], other[name])}
 
 
 def _comparable(a: Tensor, b: Tensor) -> bool:

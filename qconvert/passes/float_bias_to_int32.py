@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Changes the constant biases of Conv, ConvTranspose and Gemm with quantized data and weights.
+    """Changes the constant biases of Conv, ConvTranspose and Gemm with quantized data, weights and results.
 
     A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales
     read is made once for each scale.
@@ -30,7 +30,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     inexact, largest = 0, 0.0
     for index, op in enumerate(graph.ops):
         bias = quantized_bias(graph, op)
-        if bias is None or bias.dtype != "float32" or bias.is_quantized:
+        if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.outputs[0]].is_quantized:
             continue
         new = _stored(graph, op, bias)
         if new is None:
