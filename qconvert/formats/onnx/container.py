@@ -20,12 +20,12 @@ from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 if TYPE_CHECKING:
     import onnx_ir
 
-__all__ = ["external_files", "load_proto", "open_model", "parse_model"]
+__all__ = ["external_files", "infer_shapes", "load_proto", "open_model", "parse_model"]
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
 
-def open_model(path: Path) -> onnx_ir.Model:
+def open_model(path: Path, *, infer: bool = True) -> onnx_ir.Model:
     """The model of an .onnx file, ready to be read.
 
     Large constants, external ones and those in the file itself, are views on memory-mapped files. Functions are inlined, constants
@@ -33,23 +33,25 @@ def open_model(path: Path) -> onnx_ir.Model:
 
     Args:
         path: the file; external data lie beside it.
+        infer: whether types and shapes that the file does not state are inferred; see infer_shapes().
 
     Raises:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is no ONNX file, is damaged, or its external data do not fit.
         UnsupportedError: it holds something that is not covered at all.
     """
-    return parse_model(map_file(path), path.parent)
+    return parse_model(map_file(path), path.parent, infer=infer)
 
 
-def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull)) -> onnx_ir.Model:
+def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull), *, infer: bool = True) -> onnx_ir.Model:
     """The model in `data`; see open_model(). By default there is no folder that external data could lie in."""
     model = _deserialized(_verified(data, folder))
     _map_constants(model, folder, data)
     _drop_constant_inputs(model)
     _inline_functions(model)
     model.graph.sort()
-    _infer_shapes(model)
+    if infer:
+        infer_shapes(model)
     return model
 
 
@@ -197,7 +199,7 @@ def _inline_functions(model: onnx_ir.Model) -> None:
         raise UnsupportedError(f"a function of the model cannot be inlined: {_first_line(error)}") from error
 
 
-def _infer_shapes(model: onnx_ir.Model) -> None:
+def infer_shapes(model: onnx_ir.Model) -> None:
     """Fills in shapes and types where onnx can; a model that it cannot infer keeps those that the file gives."""
     from onnx_ir.passes.common import LiftConstantsToInitializersPass, ShapeInferencePass
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from qconvert.arithmetic import clip_range
 from qconvert.draft import Draft
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ATTRIBUTES, BIAS_SCALES, DTYPE_NAMES
-from qconvert.formats.onnx.container import open_model, parse_model
+from qconvert.formats.onnx.container import infer_shapes, open_model, parse_model
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.onnx.spelled import restored
@@ -36,12 +36,33 @@ def read(path: Path) -> Graph:
         InvalidModelError: it is no ONNX model, is damaged, or contradicts the specification.
         UnsupportedError: it holds values that are no tensors.
     """
-    return read_model(open_model(path), path.stem)
+    return _read_inferred(open_model(path, infer=False), path.stem)
 
 
 def read_bytes(data: bytes, name: str) -> Graph:
     """The canonical graph of an ONNX model in memory; see read()."""
-    return read_model(parse_model(data), name)
+    return _read_inferred(parse_model(data, infer=False), name)
+
+
+def _read_inferred(model: Any, name: str) -> Graph:
+    """The graph of a model; onnx's shape inference, which takes longer than all else, only where our own rules leave something open."""
+    try:
+        graph = read_model(model, name)
+    except QConvertError:
+        graph = None
+    if graph is None or not _is_complete(graph):
+        infer_shapes(model)
+        graph = read_model(model, name)
+    return graph
+
+
+def _is_complete(graph: Graph) -> bool:
+    """Whether every type and every size is known, apart from those that the inputs leave open."""
+    symbols = {size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str)}
+    return all(op.kind != "Opaque" for op in graph.ops) and all(
+        tensor.dtype != "unknown" and tensor.shape is not None and all(isinstance(size, int) or size in symbols for size in tensor.shape)
+        for tensor in graph.tensors.values()
+    )
 
 
 def read_model(model: Any, name: str, *, literal: bool = False) -> Graph:
@@ -88,7 +109,9 @@ def _rewritten(graph: Graph) -> Graph:
     from qconvert.formats.onnx.writer import build
 
     metadata = {key: value for key, value in graph.metadata.items() if key.startswith("source.")}
-    return read_model(parse_model(build(replace(graph, metadata=metadata), 0, {}).SerializeToString()), graph.name, literal=True)
+    return read_model(
+        parse_model(build(replace(graph, metadata=metadata), 0, {}).SerializeToString(), infer=False), graph.name, literal=True
+    )
 
 
 def _declared(graph: Any) -> Any:
