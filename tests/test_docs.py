@@ -38,6 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
     shutil.copy(MODEL, tmp_path / "model.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
+    convert(tmp_path / "model.onnx", tmp_path / "phone.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")
     convert(tmp_path / "model.onnx", tmp_path / "qoperator.onnx", form="qoperator")
     return tmp_path
