@@ -32,6 +32,7 @@ BUILTIN = {
     "deduplicate_constants": "constants of equal type, shape, data and quantization become one",
     "absorb_quantization": "Quantize and Dequantize around operators on real values become quantized operators",
     "widen_1d": "convolutions and pools over one dimension become ones over two",
+    "fuse_gelu": "a Gelu that was spelled out with Erf becomes one operator",
     "merge_reshapes": "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing",
     "matmul_to_gemm": "a MatMul with constant weights, and the bias added behind it, become a Gemm",
     "quantize_operands": "real constants beside quantized data become quantized",
@@ -44,7 +45,7 @@ BUILTIN = {
 
 #: These may change values; their notes say by how much.
 INEXACT = frozenset(("per_axis_to_per_tensor", "fold_batch_norm", "int32_bias_to_float", "float_bias_to_int32",
-                     "quantize_operands", "symmetric_weights", "match_scales"))  # fmt: skip
+                     "quantize_operands", "symmetric_weights", "match_scales", "fuse_gelu"))  # fmt: skip
 
 
 def _runner(name: str) -> Any:

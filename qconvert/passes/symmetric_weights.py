@@ -2,7 +2,7 @@
 
 Exact where the zero point only says that the integers are stored unsigned (uint8 with 128). Any other zero point cannot be kept: the
 weights are requantized with scale' = max|real| / (2^(bits-1) - 1), per output channel where they were, and the note says the largest error
-and the SQNR of each.
+and the SQNR of each. For a target of unsigned activations, weights with one scale become unsigned instead, which is exact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
 from qconvert.passes.linear import bias_quantization, constant_weights, quantized_bias
-from qconvert.passes.storage import SIGNED, shifted
+from qconvert.passes.storage import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -22,6 +22,8 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants symmetric ones (or if there is no target)."""
+    if target is not None and target.activations == "uint8" and target.format == "tflite":
+        return _unsigned(graph)
     if target is not None and not target.symmetric_weights:
         return graph, ()
     changed: dict[str, Tensor] = {}
@@ -38,11 +40,23 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             moved += 1
         if signed is not weights:
             changed[name] = signed
+    if notes and all(graph[name].dtype == "uint8" for name in constant_weights(graph)):
+        notes.append("the target tflite-uint8 would keep these weights as they are")
     if moved:
         notes.insert(0, f"{moved} unsigned weights are stored as signed ones (integer and zero point - 128; exact)")
     if not changed:
         return graph, tuple(notes)
     return _with_biases(graph.evolve(tensors=changed.values()), set(changed)), tuple(notes)
+
+
+def _unsigned(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Signed weights with one scale as unsigned ones."""
+    found = [graph[name] for name in constant_weights(graph)]
+    signed = [t for t in found if t.dtype == "int8" and t.quantization is not None and t.quantization.is_per_tensor]
+    if not signed:
+        return graph, ()
+    note = f"{len(signed)} signed weights are stored as unsigned ones (integer and zero point + 128; exact)"
+    return graph.evolve(tensors=[shifted(tensor, UNSIGNED[tensor.dtype]) for tensor in signed]), (note,)
 
 
 def _requantized(weights: Tensor) -> tuple[Tensor, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "fold_batch_norm", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "quantize_operands",
+    "fold_batch_norm", "fuse_gelu", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "quantize_operands",
     "symmetric_weights", "float_bias_to_int32", "store_activations", "remove_redundant_requantize", "isolate_float", "match_scales",
     "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip

@@ -121,6 +121,42 @@ def test_other_zero_points_are_requantized_and_reported() -> None:
     assert bias.data.tolist() == [82, -164, 246, 0]  # 127 / 155 of what they were
 
 
+def test_unsigned_targets_get_unsigned_weights() -> None:
+    graph = quantized_conv(dtype="uint8")
+    changed, notes = for_target(graph, "symmetric_weights", "tflite-uint8")
+    assert notes == ("1 signed weights are stored as unsigned ones (integer and zero point + 128; exact)",)
+    assert (
+        changed["w"].dtype == "uint8" and changed["w"].quantization is not None and changed["w"].quantization.zero_point.tolist() == [128]
+    )
+    assert_equal(graph, changed, {"x": random_integers((1, 3, 5, 5), "uint8")})
+
+
+# fuse_gelu
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_gelu_in_parts(first: bool) -> None:
+    numbers = [constant(name, np.float32(value)) for name, value in (("root", 2**0.5), ("one", 1), ("half", 0.5))]
+    ops = [Op("Div", ("x", "root"), ("d",)), Op("Erf", ("d",), ("e",)), Op("Add", ("e", "one"), ("g",))]
+    ops += (
+        [Op("Mul", ("x", "half"), ("h",)), Op("Mul", ("h", "g"), ("y",))]
+        if first
+        else [Op("Mul", ("x", "g"), ("p",)), Op("Mul", ("p", "half"), ("y",))]
+    )
+    graph = make(ops, [Tensor("x", "float32", (3, 40)), *numbers], "x", "y")
+    changed, notes = applied(graph, "fuse_gelu")
+    assert kinds(changed) == ["Gelu"] and changed.ops[0].inputs == ("x",) and len(notes) == 1
+    x = np.random.default_rng(5).normal(size=(3, 40)).astype(np.float32) * 3
+    assert np.allclose(outputs(graph, {"x": x})[0], outputs(changed, {"x": x})[0], atol=1e-6)
+
+
+def test_other_products_with_erf_stay() -> None:
+    numbers = [constant(name, np.float32(value)) for name, value in (("root", 1.5), ("one", 1), ("half", 0.5))]
+    ops = [Op("Div", ("x", "root"), ("d",)), Op("Erf", ("d",), ("e",)), Op("Add", ("e", "one"), ("g",)), Op("Mul", ("x", "half"), ("h",))]
+    graph = make([*ops, Op("Mul", ("h", "g"), ("y",))], [Tensor("x", "float32", (3, 4)), *numbers], "x", "y")
+    assert applied(graph, "fuse_gelu")[0] is graph
+
+
 # quantize_operands
 
 
