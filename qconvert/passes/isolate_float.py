@@ -1,7 +1,7 @@
 """isolate_float: operators that the target cannot run on integers run on real values, between Dequantize and Quantize.
 
-Exact: that is what a quantized operator means. Their constants become real ones. Each is listed; with partial "forbid" they are an error instead. Constants of such operators
-become real: integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid" kernels).
+Exact: that is what a quantized operator means. Each is listed; with partial "forbid" they are an error instead. Their constants become
+real: integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid" kernels).
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ def run(graph: Graph, target: Target | None, *, partial: str = "allow") -> tuple
     isolating = _Isolating(graph, target)
     for op in graph.ops:
         isolating.visit(op)
-    if not isolating.reasons:
+    if not isolating.reasons and not isolating.constants:
         return graph, ()
     listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(isolating.reasons.items())]
-    if partial == "forbid":
+    if partial == "forbid" and listed:
         raise UnsupportedError(
             f"operators that would run on real values: {'; '.join(listed)} (the first is {isolating.first})",
             remedy="Use --partial allow, or quantize the tensors named.",
         )
     changed = graph.evolve(tensors=isolating.tensors.values(), ops=isolating.ops)
-    return changed, tuple(f"on real values between Dequantize and Quantize (exact): {line}" for line in listed)
+    notes = [f"on real values between Dequantize and Quantize (exact): {line}" for line in listed]
+    notes += [f"{isolating.constants} quantized constants of operators on real values are real (exact)"] * bool(isolating.constants)
+    return changed, tuple(notes)
 
 
 class _Isolating:
@@ -52,13 +54,15 @@ class _Isolating:
         self.ops: list[Op] = []
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.first = ""
+        self.constants = 0
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, isolated if it has to be."""
         if op.kind == "Dequantize" and not self._graph.is_from("tflite") and op.outputs[0] not in self._graph.outputs:
-            real = self._real_constant(op.inputs[0], op.outputs[0])
-            if real is not None:
-                self.tensors[op.outputs[0]] = real
+            constant = self._real_constant(op.inputs[0], op.outputs[0])
+            if constant is not None:
+                self.tensors[op.outputs[0]] = constant
+                self.constants += 1
                 return
         reason = self._reason(op)
         if not reason:
@@ -104,6 +108,7 @@ class _Isolating:
                 self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
             else:
                 self.tensors[self._real[name]] = real
+                self.constants += 1
         return self._real[name]
 
     def _real_constant(self, name: str, wanted: str) -> Tensor | None:

@@ -222,6 +222,15 @@ def test_a_bias_beside_real_results_becomes_real() -> None:
     assert np.allclose(outputs(graph, {"x": x})[0], outputs(changed, {"x": x})[0], atol=1e-5)
 
 
+def test_weights_alone_quantized_become_real() -> None:
+    weights = constant("w", random_integers((4, 6), "int8"), Quantization.per_axis([0.01, 0.02, 0.03, 0.04], 0))
+    ops = [Op("Dequantize", ("w",), ("r",)), Op("Gemm", ("x", "r"), ("y",))]
+    graph = make(ops, [Tensor("x", "float32", (2, 6)), weights], "x", "y")
+    changed, notes = for_target(graph, "isolate_float", partial="forbid")
+    assert kinds(changed) == ["Gemm"] and notes == ("1 quantized constants of operators on real values are real (exact)",)
+    assert_equal(graph, changed, {"x": np.random.default_rng(6).normal(size=(2, 6)).astype(np.float32)})
+
+
 # match_scales
 
 
