@@ -8,13 +8,14 @@ inference does not know com.microsoft's operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qconvert.checking.constants import changed_quantization
+from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.islands import Islands, cut
 from qconvert.checking.judging import OperatorFinding, judge, name_changed, unmatched, worse
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -88,15 +89,17 @@ def check_onnx_operators(
     probes = [OnnxRuntime(_with_outputs(model, shared), optimize=optimize) for model in models]
     shared = {name for name in shared if all(_type(probe, name) in DTYPES for probe in probes)}
     sides = [_side(model, probe, shared, optimize) for model, probe in zip(models, probes, strict=True)]
+    other = load(result)
+    further = further_reach(graph, other, shared)
     findings: dict[str, OperatorFinding] = {}
     for run, feed in enumerate(feeds):
         values = {**probes[0].run(feed), **feed}
         values = {name: value for name, value in values.items() if name in shared}
         computed = [_computed(side, graph, values) for side in sides]
         for position, op in enumerate(graph.ops):
-            _judge(graph, op, values, computed, sides[1].islands, findings)
+            _judge(graph, op, values, computed, sides[1].islands, further, findings)
             progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
-    name_changed(graph, changed_quantization(graph, load(result)), findings)
+    name_changed(graph, changed_quantization(graph, other), findings)
     return tuple(findings.values()), unmatched(graph, findings)
 
 
@@ -145,7 +148,7 @@ def _side(model: Any, probe: OnnxRuntime, names: set[str], optimize: bool) -> _S
         # onnxruntime gives () for a scalar and for an unknown shape alike.
         element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         described[name] = helper.make_tensor_value_info(name, element, list(shape) if shape else None)
-    islands = cut(model, names, described)
+    islands = replace(cut(model, names, described), transposed=frozenset())  # every ONNX file is channels first
     if not islands.computed:
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     return _Side(islands, OnnxRuntime(islands.model, optimize=optimize, settings=_SETTINGS))
@@ -159,11 +162,18 @@ def _computed(side: _Side, graph: Graph, values: Mapping[str, Array]) -> dict[st
 
 
 def _judge(
-    graph: Graph, op: Op, values: dict[str, Array], computed: list[dict[str, Array]], result: Islands, findings: dict[str, OperatorFinding]
+    graph: Graph,
+    op: Op,
+    values: dict[str, Array],
+    computed: list[dict[str, Array]],
+    result: Islands,
+    further: Mapping[str, float],
+    findings: dict[str, OperatorFinding],
 ) -> None:
     """Judges the outputs of one operator that both sides have."""
     for index, name in enumerate(op.outputs):
         if name in computed[0]:
             a = computed[0][name]
             b = result.as_stored_in_source(graph[name], computed[1][name], a)
-            findings[name] = worse(findings.get(name), op, name, judge(graph, op, index, values, (a, b), ("onnxruntime", "onnxruntime")))
+            found = judge(graph, op, index, values, (a, b), ("onnxruntime", "onnxruntime"), further.get(name, 0.0))
+            findings[name] = worse(findings.get(name), op, name, found)

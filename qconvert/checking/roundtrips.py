@@ -12,6 +12,7 @@ from typing import Any
 
 from qconvert.checking.api import CheckReport, OutputComparison, check
 from qconvert.checking.plain import plain
+from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
 from qconvert.differences import diff, paired
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
@@ -173,7 +174,8 @@ class _Trip:
                     notes.append(f"{self.own} cannot hold what came back, so it is only read: {error}")
                     self.stations = [self.there]
                     continue
-                legs.append(_leg(self.model, path, self.own, station, changes, said, reference, graph, self.samples, self.seed))
+                compared = _comparable(reference, graph, self.there)
+                legs.append(_leg(self.model, path, self.own, self.there, station, changes, said, compared, self.samples, self.seed))
                 progress("conversions", len(legs), max(len(legs), times * len(self.stations)))
         return legs, notes
 
@@ -183,6 +185,14 @@ def _fitted(graph: Graph, station: _Form) -> tuple[Graph, tuple[tuple[str, str],
     graph, changes = normalize(graph, target_named(station.target) if station.target else None, numerics="fast")
     graph, notes = plain(graph)
     return graph, (*changes, *(("plain", text) for text in notes))
+
+
+def _comparable(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Graph]:
+    """What was to be written and what was read, in one form."""
+    graph, _ = plain(graph)  # a reader says how its format's kernels round
+    if there.format.name != "tflite":
+        return reference, graph
+    return plain(restated(reference))[0], plain(restated(graph))[0]
 
 
 def _file_name(model: Path, number: int, station: _Form) -> str:
@@ -245,16 +255,16 @@ def _leg(
     model: Path,
     path: Path,
     own: _Form,
+    there: _Form,
     station: _Form,
     changes: tuple[tuple[str, str], ...],
     notes: tuple[str, ...],
-    reference: Graph,
-    graph: Graph,
+    graphs: tuple[Graph, Graph],
     samples: int,
     seed: int,
 ) -> Leg:
-    """Compares the graph read from `path` with the reference, and the outputs of `path` with the model's."""
-    graph, _ = plain(graph)  # a reader says how its format's kernels round
+    """Compares the reference and the graph read from `path`, and the outputs of `path` with the model's."""
+    reference, graph = graphs
     differences = tuple(diff(reference, graph))
     kept = _kept(reference, graph)
     problems = []
@@ -269,6 +279,8 @@ def _leg(
         arithmetic = f"no runtime runs {unrunnable[0]} files"
         return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
     arithmetic = "" if str(own) == str(station) else f"{_computes(own)} beside {_computes(station)}"
+    if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
+        arithmetic = "the model beside what TFLite's operators made of it"
     outputs, explained, wrong = _outputs(model, path, arithmetic, samples, seed)
     return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, (*problems, *wrong))
 

@@ -7,7 +7,7 @@ the source's own values. An ONNX source is cut at the same tensors and runs in o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from qconvert.checking.constants import changed_quantization
+from qconvert.checking.further_roundings import computable, further_reach
 from qconvert.checking.islands import COMPUTED, Islands, transposed
 from qconvert.checking.judging import OperatorFinding, judge, name_changed, unmatched, worse
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.files import map_file
-from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.ops import OPS
+from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import format_of
 
 __all__ = ["check_into_tflite"]
@@ -71,9 +71,7 @@ def check_into_tflite(
     side, shared = _source(source, graph, _shared(graph, other), kernels, optimize)
     part, islands = _cut(graph, other, shared)
     runtime = LiteRT(build(part, {}), kernels)
-    further = dict(_further_roundings(part))
-    for op in graph.ops:
-        further.update({name: further.get(name, 0.0) + _rounded_bias(graph, op) for name in op.outputs})
+    further = further_reach(graph, other, shared)
     findings: dict[str, OperatorFinding] = {}
     for run, feed in enumerate(feeds):
         values, references = side.run(feed)
@@ -108,7 +106,7 @@ def _comparable(a: Tensor, b: Tensor) -> bool:
 
 def _cut(graph: Graph, other: Graph, shared: set[str]) -> tuple[Graph, Islands]:
     """The result's graph cut at the shared tensors, without the operators that no shared tensor needs or whose inputs are not known."""
-    ops = _computable(other, shared)
+    ops = computable(other, shared)
     written = {name for op in ops for name in op.outputs if name in shared}
     read = {name for op in ops for name in op.inputs if name in shared}
     computed = {name: name + COMPUTED for name in other.tensors if name in written}
@@ -130,58 +128,8 @@ def _cut(graph: Graph, other: Graph, shared: set[str]) -> tuple[Graph, Islands]:
     return part, Islands(b"", fed, computed, shapes, dtypes, frozenset(turned), _TO_LAST)
 
 
-def _computable(other: Graph, shared: set[str]) -> list[Op]:
-    """The operators that lead to shared tensors and stem from shared tensors and constants, in order; those with a state among them."""
-    known = shared | {tensor.name for tensor in other.constants()}
-    stems: list[Op] = []
-    for op in other.ops:
-        if all(not name or name in known for name in op.inputs):
-            stems.append(op)
-            known.update(op.outputs)
-    needed: set[str] = set()
-    found: list[Op] = []
-    for op in reversed(stems):
-        if not op.outputs or any(name in shared or name in needed for name in op.outputs):
-            found.append(op)
-            needed.update(name for name in op.inputs if name not in shared)
-    return found[::-1]
-
-
 def _sizes(tensor: Tensor) -> tuple[int | None, ...] | None:
     return None if tensor.shape is None else tuple(size if isinstance(size, int) else None for size in tensor.shape)
-
-
-def _further_roundings(part: Graph) -> Iterator[tuple[str, float]]:
-    """For each output of an island that rounds on its way, what that adds to the kernel's reach, in steps of the output's scale.
-
-    A rounding before the last one is off by half a step of its own scale; a Requantize multiplies with 8 fractional bits at least
-    (see classify.py), which counts where it stands for a part of another operator.
-    """
-    inner: dict[str, float] = {}
-    for op in part.ops:
-        output = part[op.outputs[0]] if op.outputs else None
-        if output is None or output.quantization is None or not output.quantization.is_per_tensor:
-            continue
-        step = float(output.quantization.scale[0])
-        before = max((inner.get(name, 0.0) for name in op.inputs if name), default=0.0)
-        rounds = OPS[op.kind].rule in ("real", "convert")
-        coarse = 0.5 if op.kind == "Requantize" and before else 0.0
-        for name in op.outputs:
-            if name.endswith(COMPUTED):
-                if before:
-                    yield name.removesuffix(COMPUTED), before / step + coarse
-            else:
-                inner[name] = before + (0.5 + coarse) * step if rounds else before
-
-
-def _rounded_bias(graph: Graph, op: Op) -> float:
-    """What a float bias rounded to int32 adds to the reach, in steps: half of input scale * weight scale."""
-    result = graph[op.outputs[0]].quantization if op.outputs else None
-    if op.kind not in ("Conv", "ConvTranspose", "Gemm") or result is None or len(op.inputs) < 3 or graph[op.inputs[2]].dtype != "float32":
-        return 0.0
-    grids = [graph[name].quantization for name in op.inputs[:2]]
-    steps = [float(np.max(grid.scale)) for grid in grids if grid is not None]
-    return 0.5 * steps[0] * steps[1] / float(result.scale[0]) if len(steps) == len(grids) else 0.0
 
 
 def _source(path: Path, graph: Graph, shared: set[str], kernels: str, optimize: bool) -> tuple[_Source, set[str]]:

@@ -1,0 +1,80 @@
+"""What the roundings that a result has beyond the source's add to the reach of its kernels (see classify.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qconvert.graph import Graph, Op
+from qconvert.ops import OPS
+
+__all__ = ["computable", "further_reach"]
+
+
+def further_reach(graph: Graph, other: Graph, shared: set[str]) -> dict[str, float]:
+    """For the outputs of the source's operators, in steps of their scale; those that the result rounds as often are absent.
+
+    Args:
+        graph, other: the source's and the result's canonical graphs.
+        shared: names of the tensors at which both are cut.
+    """
+    found = dict(_roundings(other, computable(other, shared), shared))
+    producers = other.producers()
+    for op in graph.ops:
+        pair = producers.get(op.outputs[0]) if op.outputs else None
+        stays = pair is not None and pair.kind == op.kind and len(pair.inputs) > 2 and bool(pair.inputs[2])
+        if not stays or pair is None or other[pair.inputs[2]].dtype != "float32":
+            added = _rounded_bias(graph, op)
+            found.update({name: found.get(name, 0.0) + added for name in op.outputs if added})
+    return found
+
+
+def computable(other: Graph, shared: set[str]) -> list[Op]:
+    """The operators that lead to shared tensors and stem from shared tensors and constants, in order; those with a state among them."""
+    known = shared | {tensor.name for tensor in other.constants()}
+    stems: list[Op] = []
+    for op in other.ops:
+        if all(not name or name in known for name in op.inputs):
+            stems.append(op)
+            known.update(op.outputs)
+    needed: set[str] = set()
+    found: list[Op] = []
+    for op in reversed(stems):
+        if not op.outputs or any(name in shared or name in needed for name in op.outputs):
+            found.append(op)
+            needed.update(name for name in op.inputs if name not in shared)
+    return found[::-1]
+
+
+def _roundings(other: Graph, ops: list[Op], shared: set[str]) -> Iterator[tuple[str, float]]:
+    """For each output of an island that rounds on its way, what that adds to the kernel's reach, in steps of the output's scale.
+
+    A rounding before the last one is off by half a step of its own scale; a Requantize multiplies with 8 fractional bits at least
+    (see classify.py), which counts where it stands for a part of another operator.
+    """
+    inner: dict[str, float] = {}
+    for op in ops:
+        output = other[op.outputs[0]] if op.outputs else None
+        if output is None or output.quantization is None or not output.quantization.is_per_tensor:
+            continue
+        step = float(output.quantization.scale[0])
+        before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
+        rounds = OPS[op.kind].rule in ("real", "convert")
+        coarse = 0.5 if op.kind == "Requantize" and before else 0.0
+        for name in op.outputs:
+            if name in shared:
+                if before:
+                    yield name, before / step + coarse
+            else:
+                inner[name] = before + (0.5 + coarse) * step if rounds else before
+
+
+def _rounded_bias(graph: Graph, op: Op) -> float:
+    """What a float bias rounded to int32 adds to the reach, in steps: half of input scale * weight scale."""
+    result = graph[op.outputs[0]].quantization if op.outputs else None
+    if op.kind not in ("Conv", "ConvTranspose", "Gemm") or result is None or len(op.inputs) < 3 or graph[op.inputs[2]].dtype != "float32":
+        return 0.0
+    grids = [graph[name].quantization for name in op.inputs[:2]]
+    steps = [float(np.max(grid.scale)) for grid in grids if grid is not None]
+    return 0.5 * steps[0] * steps[1] / float(result.scale[0]) if len(steps) == len(grids) else 0.0
