@@ -1,0 +1,214 @@
+"""check() of .tflite results: sound models pass on both kernels, a planted fault is named at its operator, layouts and storage fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_models import CASES
+
+from qconvert import Graph, Op, QConvertError, Quantization, Tensor, check, convert, load, save
+from qconvert.checking.classify import classify
+from qconvert.checking.constants import changed_quantization
+from qconvert.checking.further_roundings import further_reach
+
+FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
+VISION = FIXTURES / "onnx" / "torch_fx_fbgemm_vision.onnx"
+MODELS = (
+    "torch_fx_fbgemm_vision", "torch_pt2e_xnnpack_vision", "brevitas_int8", "tf2onnx_tiny_resnet_cifar10_int8",
+    "torch_pt2e_xnnpack_attention", "mobile-S8S8-qdq", "mobile-U8S8-pc-qdq", "encoder-S8S8-qdq", "conv_1d-U8S8-pc-qoperator", "conv_transpose-S8S8-pc-qdq",
+)  # fmt: skip
+
+
+def model(name: str, folder: Path) -> Path:
+    """A file of fixtures/onnx, or a model that quantize_static makes."""
+    path = FIXTURES / "onnx" / f"{name}.onnx"
+    if not path.exists():
+        path = folder / f"{name}.onnx"
+        path.write_bytes(CASES[name]())
+    return path
+
+
+@pytest.mark.parametrize("kernels", ["default", "reference"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_sound_model_passes(name: str, kernels: str, tmp_path: Path) -> None:
+    source, result = model(name, tmp_path), tmp_path / "result.tflite"
+    convert(source, result)
+    report = check(source, result, samples=2, per_op=True, kernels=kernels, optimize=False)
+    graph = load(source)
+    assert report.passed, report.problems
+    assert len(report.operators) >= 0.75 * len(graph.ops)
+    for op in report.operators:
+        assert op.largest <= (1 if graph[op.output].is_quantized else 2e-5), op
+
+
+@pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "tiny_ad_toycar_int8", "tflm_person_detect_int8"])
+def test_a_tflite_source_gives_its_own_values(name: str, tmp_path: Path) -> None:
+    """The same operators on the same kernels: nothing differs."""
+    source, result = FIXTURES / f"{name}.tflite", tmp_path / "result.tflite"
+    convert(source, result)
+    report = check(source, result, samples=3, per_op=True, kernels="reference")
+    assert report.passed, report.problems
+    assert {op.verdict for op in report.operators} == {"equal"}
+    assert len(report.operators) >= 0.9 * len([op for op in load(source).ops if op.outputs])
+    assert report.runtime == "LiteRT reference kernels"
+
+
+def planted(source: Path, folder: Path, change: Callable[[Graph, Op], Tensor]) -> tuple[Path, str]:
+    """The sound .tflite file with one tensor of its third convolution changed, and the name of that convolution's output."""
+    sound, result = folder / "sound.tflite", folder / "result.tflite"
+    convert(source, sound)
+    graph = load(sound)
+    op = [op for op in graph.ops if op.kind == "Conv"][2]
+    save(graph.evolve(tensors=[change(graph, op)]), result)
+    return result, op.outputs[0]
+
+
+def one_weight(graph: Graph, op: Op) -> Tensor:
+    weights = graph[op.inputs[1]]
+    assert weights.data is not None
+    data = weights.data.copy()
+    data.reshape(-1)[3] ^= 64
+    return replace(weights, data=data)
+
+
+def rolled_bias(graph: Graph, op: Op) -> Tensor:
+    bias = graph[op.inputs[2]]
+    assert bias.data is not None
+    return replace(bias, data=np.roll(bias.data, 1))
+
+
+def output_zero_point(graph: Graph, op: Op) -> Tensor:
+    result = graph[op.outputs[0]]
+    assert result.quantization is not None
+    return replace(result, quantization=result.quantization.shifted(1))
+
+
+def output_scale(graph: Graph, op: Op) -> Tensor:
+    result = graph[op.outputs[0]]
+    assert result.quantization is not None
+    return replace(result, quantization=replace(result.quantization, scale=result.quantization.scale * np.float32(1.02)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (one_weight, "1 of "),
+        (rolled_bias, "integers of"),
+        (output_zero_point, "the zero point of"),
+        (output_scale, "is off by 2%"),
+    ],
+)
+def test_a_planted_fault_is_named_at_its_operator(fault: Callable[[Graph, Op], Tensor], reason: str, tmp_path: Path) -> None:
+    result, name = planted(VISION, tmp_path, fault)
+    report = check(VISION, result, samples=2, per_op=True, optimize=False)
+    assert not report.passed
+    first = next(op for op in report.operators if op.verdict == "unexplained")
+    assert first.output == name
+    assert reason in first.reason
+    named = {op.output for op in report.operators if op.verdict == "unexplained"}
+    readers = {output for op in load(VISION).ops if name in op.inputs for output in op.outputs}
+    assert named <= {name, *readers}
+
+
+def test_a_wrong_operator_is_found_by_its_values(tmp_path: Path) -> None:
+    """No constant tells of a stride or a fused activation that is wrong."""
+    sound, result = tmp_path / "sound.tflite", tmp_path / "result.tflite"
+    convert(VISION, sound)
+    graph = load(sound)
+    op = next(op for op in graph.ops if op.kind == "Add")
+    save(graph.evolve(ops=[replace(o, kind="Sub") if o is op else o for o in graph.ops]), result)
+    report = check(VISION, result, samples=2, per_op=True, optimize=False)
+    wrong = [item for item in report.operators if item.verdict == "unexplained"]
+    assert [item.output for item in wrong] == [op.outputs[0]]
+    assert wrong[0].reason == "the result is wrong"
+    assert wrong[0].largest > 10
+
+
+def square(path: Path) -> Path:
+    """x (1, 4, 4, 4) -> Relu -> MaxPool 1x1 -> y: no shape shows a layout."""
+    grid = Quantization.per_tensor(0.05, 3)
+    tensors = {name: Tensor(name, "int8", (1, 4, 4, 4), None, grid) for name in ("x", "r", "p", "y")}
+    pool = {"kernel_shape": (1, 2), "strides": (1, 1), "pads": (0, 0, 0, 1), "dilations": (1, 1), "data_format": "channels_first"}
+    ops = (Op("Relu", ("x",), ("r",)), Op("MaxPool", ("r",), ("p",), pool), Op("Relu", ("p",), ("y",)))
+    save(Graph("square", tensors, ops, ("x",), ("y",)), path)
+    return path
+
+
+def test_layouts_that_no_shape_shows_are_known(tmp_path: Path) -> None:
+    source, result = square(tmp_path / "square.onnx"), tmp_path / "square.tflite"
+    convert(source, result)
+    written = load(result)
+    assert written.metadata["layout.transposed"] != "[]"
+    report = check(source, result, samples=2, per_op=True, optimize=False)
+    assert report.passed, report.problems
+    assert {op.verdict for op in report.operators} == {"equal"}
+    assert "p" in {op.output for op in report.operators}
+
+
+def test_the_weights_of_a_matmul_are_compared_turned() -> None:
+    grid = Quantization.per_tensor(0.5)
+    data = np.arange(9, dtype=np.int8).reshape(3, 3)
+    a, b, c = (Graph("g", {"w": Tensor("w", "int8", (3, 3), values, grid)}, (), (), ("w",)) for values in (data, data.T, data.T + 1))
+    assert changed_quantization(a, b) == {}
+    assert changed_quantization(a, c) == {"w": "9 of 9 integers of 'w' are not the source's"}
+
+
+def test_two_roundings_explain_one_step_more() -> None:
+    """An average on the scale of its data, 2, and from there on its own, 1: off by at most a step and a half, and approximate."""
+    fine, coarse = Quantization.per_tensor(1.0), Quantization.per_tensor(2.0)
+    tensors = {
+        "x": Tensor("x", "int8", (1, 2, 2, 1), None, coarse),
+        "m": Tensor("m", "int8", (1, 1, 1, 1), None, coarse),
+        "y": Tensor("y", "int8", (1, 1, 1, 1), None, fine),
+    }
+    average = Op("GlobalAveragePool", ("x",), ("y",), {"data_format": "channels_last"})
+    graph = Graph("g", {name: tensors[name] for name in ("x", "y")}, (average,), ("x",), ("y",))
+    ops = (replace(average, outputs=("m",)), Op("Requantize", ("m",), ("y",)))
+    other = Graph("g", tensors, ops, ("x",), ("y",))
+    further = further_reach(graph, other, {"x", "y"})
+    assert further == {"y": 1.5}
+    source, result, exact = np.array([1], np.int8), np.array([2], np.int8), np.array([0.9])
+    found = classify(graph, average, source, result, exact, ("onnxruntime", "default"), further["y"])
+    assert (found.verdict, found.reason) == ("approximate", "rounded more than once, by several operators in place of one")
+    assert classify(graph, average, source, result, exact, ("onnxruntime", "default")).verdict == "unexplained"
+    far = classify(graph, average, source, np.array([4], np.int8), exact, ("onnxruntime", "default"), further["y"])
+    assert (far.verdict, far.unexplained) == ("unexplained", 1)
+
+
+def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
+    result = tmp_path / "result.tflite"
+    convert(VISION, result)
+    graph = load(result)
+    names = {name: f"other/{name}" for name in graph.tensors}
+
+    def other(names_of: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names[name] if name else name for name in names_of)
+
+    renamed = Graph(
+        graph.name,
+        {names[name]: replace(tensor, name=names[name]) for name, tensor in graph.tensors.items()},
+        tuple(replace(op, inputs=other(op.inputs), outputs=other(op.outputs)) for op in graph.ops),
+        other(graph.inputs),
+        other(graph.outputs),
+    )
+    save(renamed, tmp_path / "other.tflite")
+    with pytest.raises(QConvertError, match="no tensor names in common"):
+        check(VISION, tmp_path / "other.tflite", samples=1, per_op=True)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    result = tmp_path / "result.tflite"
+    convert(VISION, result)
+    command = [sys.executable, "-m", "qconvert.cli", "check", str(VISION), str(result), "--per-op", "--kernels", "reference", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["kernels"] == "reference"
+    assert len(report["operators"]) == 22
+    assert report["notes"] == ["1 of 23 operators is not compared by itself, since no output has the same name in both files: Reshape (1)"]
