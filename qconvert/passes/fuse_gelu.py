@@ -1,7 +1,7 @@
 """fuse_gelu: a Gelu that an exporter spelled out with Erf becomes one operator again.
 
-x * (1 + erf(x / sqrt(2))) / 2, in whichever order the factors are written (Hendrycks and Gimpel, 2016). Exact in real numbers; a kernel for
-the whole may give another last bit of a float.
+x * (1 + erf(x / sqrt(2))) / 2, on real or quantized values, in whichever order the factors are written (Hendrycks and Gimpel, 2016). Exact
+in real numbers; a kernel for the whole may give another last bit of a float.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Finder:
 
     def gelu_of(self, op: Op) -> str | None:
         """The x of which the Mul `op` is the Gelu: factors x, 1 + erf(x / sqrt(2)), and constants that multiply to 1/2."""
-        if op.kind != "Mul" or op["activation"] or any(self._graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
+        if op.kind != "Mul" or op["activation"]:
             return None
         factors, product = self._factors(op.outputs[0], 3)
         if len(factors) != 2 or not math.isclose(product, 0.5, rel_tol=1e-6):
@@ -79,9 +79,16 @@ class _Finder:
             erf = self._producers.get(curve)
             if self._number(one) == 1.0 and erf is not None and erf.kind == "Erf":
                 factors, product = self._factors(erf.inputs[0], 2)
-                return factors == [data] and math.isclose(product, 1 / _ROOT, rel_tol=1e-6)
+                same = [self._stored(name) for name in factors] == [self._stored(data)]
+                return same and math.isclose(product, 1 / _ROOT, rel_tol=1e-6)
         return False
+
+    def _stored(self, name: str) -> str:
+        """The quantized tensor whose real values `name` is, or `name` itself."""
+        op = self._producers.get(name)
+        return op.inputs[0] if op is not None and op.kind == "Dequantize" else name
 
     def _number(self, name: str) -> float | None:
         data = self._graph.constant(name)
-        return float(np.asarray(data).reshape(-1)[0]) if data is not None and data.size == 1 and data.dtype.kind == "f" else None
+        is_number = data is not None and data.size == 1 and data.dtype.kind == "f" and not self._graph[name].is_quantized
+        return float(np.asarray(data).reshape(-1)[0]) if is_number else None
