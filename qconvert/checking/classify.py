@@ -72,7 +72,8 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
     if op.kind in _SUMS:
         if kernels == "reference" and op.kind in ("ReduceMean", "ReduceSum", "GlobalAveragePool"):
             return np.full(exact.shape, 0.51), True  # rounds the rescaled sum, then the quotient
-        if kernels == "reference":
+        packed = len(op.inputs) > 1 and "int4" in graph[op.inputs[1]].dtype  # no kernel of XNNPACK takes these
+        if kernels == "reference" or packed:
             return fine + _double_rounding(graph, op), False
         return np.maximum(fine, 4e-4 if op.kind in ("Add", "Sub") else 0), False
     if op.kind in ("Requantize", "LeakyRelu"):
@@ -83,7 +84,8 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
         coordinate = max(sizes) * 2.0**-10 if kernels == "reference" else 2.0**-10
         return np.full(exact.shape, 0.02 + 255 * coordinate), True
     if op.kind == "AveragePool":
-        return fine, False
+        rescaled = graph[op.inputs[0]].quantization != graph[op.outputs[0]].quantization
+        return fine + (_double_rounding(graph, op) if rescaled and kernels == "reference" else 0), False
     return np.full(exact.shape, 0.03), False  # tables of 256 floats and 16-bit chains
 
 
@@ -112,6 +114,8 @@ def _double_rounding(graph: Graph, op: Op) -> float:
         return 2e-3
     if op.kind in ("Requantize", "LeakyRelu"):
         return 0.26  # a multiplier between 1/4 and 1/2 has a shift of 1
+    if op.kind == "AveragePool":  # a convolution by 1 / elements of the window
+        product /= float(np.prod(op["kernel_shape"]))
     shift = max(0, -int(np.frexp(product)[1]))
     return float(2.0 ** -(shift + 1))
 

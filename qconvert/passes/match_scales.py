@@ -1,7 +1,8 @@
 """match_scales: results get the scales that the target's kernels fix, and operands one common scale where kernels demand it.
 
 A Requantize stands only where scales differ. In front of Concat, Max, Min and Where it is exact, since these move or compare: what they
-give is rounded once either way. Behind a Softmax, a Sigmoid or an average it rounds a second time, at most one step away.
+give is rounded once either way. Behind a Softmax or a Sigmoid it rounds a second time. An average with a scale of its own becomes a
+depthwise convolution by 1 / elements of the window, which is rounded once; where padding does not count it stays, with a Requantize behind.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     notes = []
     if matching.exact:
         notes.append(f"{matching.exact} Requantize in front of operators whose operands must share a scale (exact)")
+    if matching.averages:
+        notes.append(f"{matching.averages} AveragePool to another scale are depthwise convolutions by 1 / elements of the window (exact)")
     if matching.rounded:
         notes.append(f"{matching.rounded} Requantize behind operators whose kernels fix the scale: a second rounding, up to 1 LSB")
     if not notes:
@@ -41,7 +44,7 @@ class _Matching:
         self._target = target
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
-        self.exact = self.rounded = 0
+        self.exact = self.rounded = self.averages = 0
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, with what it needs around it."""
@@ -57,6 +60,8 @@ class _Matching:
             self.ops.append(op)
         elif op.kind in _JOINING:
             self._join(op, result)
+        elif op.kind == "AveragePool" and self._is_convolution(op, result):
+            self._convolve(op, result)
         elif self._graph[op.inputs[0]].quantization is not None:
             self._give(op, result, self._graph[op.inputs[0]].quantization)
         else:
@@ -70,6 +75,30 @@ class _Matching:
         name = self._add(f"{result.name}/kernel_scale", replace(result, quantization=wanted))
         self.ops += [replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)]
         self.rounded += 1
+
+    def _is_convolution(self, op: Op, result: Tensor) -> bool:
+        """Whether an average is one of the same count of elements everywhere, on another grid than its data."""
+        data = self._graph[op.inputs[0]]
+        counts = not any(op["pads"]) or bool(op["count_include_pad"])
+        plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and len(op["kernel_shape"]) == 2
+        known = data.rank == 4 and isinstance(self._channels(op), int)
+        same = data.quantization is None or data.quantization == result.quantization
+        return counts and plain and known and not same and data.dtype == result.dtype
+
+    def _channels(self, op: Op) -> int | str:
+        shape = self._graph[op.inputs[0]].shape or ()
+        return shape[-1 if op["data_format"] == "channels_last" else 1]
+
+    def _convolve(self, op: Op, result: Tensor) -> None:
+        channels, window = int(self._channels(op)), tuple(op["kernel_shape"])
+        dtype = "uint8" if result.dtype == "uint8" else "int8"
+        ones = np.ones((channels, 1, *window), dtype)
+        grid = Quantization.per_tensor(1 / int(np.prod(window)))
+        weights = self._add(f"{result.name}/window", Tensor("", dtype, ones.shape, ones, grid))
+        kept = {name: op[name] for name in ("kernel_shape", "strides", "pads", "data_format", "activation")}
+        attributes = {**kept, "dilations": (1, 1), "group": channels}
+        self.ops.append(Op("Conv", (op.inputs[0], weights), op.outputs, attributes, op.source))
+        self.averages += 1
 
     def _join(self, op: Op, result: Tensor) -> None:
         """Every operand on the grid of the result."""

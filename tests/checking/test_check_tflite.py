@@ -22,7 +22,8 @@ FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 VISION = FIXTURES / "onnx" / "torch_fx_fbgemm_vision.onnx"
 MODELS = (
     "torch_fx_fbgemm_vision", "torch_pt2e_xnnpack_vision", "brevitas_int8", "tf2onnx_tiny_resnet_cifar10_int8",
-    "torch_pt2e_xnnpack_attention", "mobile-S8S8-qdq", "mobile-U8S8-pc-qdq", "encoder-S8S8-qdq", "conv_1d-U8S8-pc-qoperator", "conv_transpose-S8S8-pc-qdq",
+    "torch_pt2e_xnnpack_attention", "mobile-S8S8-qdq", "mobile-U8S8-pc-qdq", "encoder-S8S8-qdq", "conv_1d-U8S8-pc-qoperator",
+    "conv_transpose-S8S8-pc-qdq", "average_pool-U8S8-qoperator", "average_pool_padded-S8S8-qoperator",
 )  # fmt: skip
 
 
