@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.passes import absorb_quantization, fuse_pad
 from qconvert.plugins import Target
@@ -29,7 +30,41 @@ def restated(graph: Graph) -> Graph:
     graph, _ = fuse_pad.run(_without_identities(graph), _NO_TARGET)
     tensors: dict[str, Tensor] = {}
     ops = [_SPELLINGS[op.kind](graph, op, tensors) if op.kind in _SPELLINGS else op for op in graph.ops]
+    ops = [_with_real_bounds(graph, part, tensors) for op in ops for part in _parts(graph, op, tensors)]
     return graph.evolve(tensors=tensors.values(), ops=ops)
+
+
+def _parts(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
+    """A Clip as the Max and Min that TFLite has, and an activation of real values by itself."""
+    result = graph[op.outputs[0]] if op.outputs else None
+    if op.kind == "Clip" and result is not None and len(op.inputs) == 3 and all(op.inputs):
+        lower = graph.fresh_name(f"{result.name}/lower", tensors)
+        tensors[lower] = replace(result, name=lower)
+        return [Op("Max", op.inputs[:2], (lower,), {}, op.source), Op("Min", (lower, op.inputs[2]), op.outputs, {}, op.source)]
+    if op.attributes.get("activation") == "relu" and result is not None and not result.is_quantized:
+        whole = graph.fresh_name(f"{result.name}/whole", tensors)
+        tensors[whole] = replace(result, name=whole)
+        return [replace(op.with_attributes(activation=""), outputs=(whole,)), Op("Relu", (whole,), op.outputs, {}, op.source)]
+    return [op]
+
+
+def _with_real_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
+    """A Max or Min of quantized data and one quantized number, as of that real number."""
+    if op.kind not in ("Max", "Min"):
+        return op
+    names = list(op.inputs)
+    for index, name in enumerate(names):
+        tensor = graph.tensors.get(name)
+        if tensor is not None and tensor.data is not None and tensor.data.size == 1 and tensor.quantization is not None:
+            names[index] = graph.fresh_name(f"{name}/real", tensors)
+            real = np.asarray(dequantize(tensor.data, tensor.quantization), np.float32)
+            tensors[names[index]] = Tensor(names[index], "float32", tensor.shape, real)
+    return replace(op, inputs=tuple(names))
+
+
+def _without_zero_bias(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
+    bias = graph.constant(op.inputs[2]) if len(op.inputs) > 2 else None
+    return op if bias is None or bias.any() else replace(op, inputs=op.inputs[:2])
 
 
 def _without_names_of_sizes(graph: Graph) -> Graph:
@@ -118,6 +153,7 @@ _SPELLINGS: dict[str, Callable[[Graph, Op, dict[str, Tensor]], Op]] = {
     **dict.fromkeys(_GLOBAL, _as_reduction),
     **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), _with_positive_axes),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _with_last_axis),
-    "Reshape": _with_sizes,
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), _without_zero_bias),
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), _with_sizes),
     "AveragePool": _without_padding,
 }

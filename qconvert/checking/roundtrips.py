@@ -18,6 +18,7 @@ from qconvert.differences import diff, paired
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.plugins import Format, format_named, format_of, target_named
+from qconvert.targets.violations import refuse_violations
 
 __all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
 
@@ -205,6 +206,7 @@ def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[tup
     if path.exists():
         raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
     fitted, changes = _fitted(graph, station)
+    refuse_violations(fitted, target_named(station.target) if station.target else None)
     options: dict[str, Any] = {"form": station.form} if station.form else {}
     notes = save(fitted, path, station.format.name, **options)
     return load(path, station.format.name), changes, notes

@@ -95,7 +95,7 @@ class _Matching:
         ones = np.ones((channels, 1, *window), dtype)
         grid = Quantization.per_tensor(1 / int(np.prod(window)))
         weights = self._add(f"{result.name}/window", Tensor("", dtype, ones.shape, ones, grid))
-        kept = {name: op[name] for name in ("kernel_shape", "strides", "pads", "data_format", "activation")}
+        kept = {name: op[name] for name in ("strides", "pads", "data_format", "activation")}
         attributes = {**kept, "dilations": (1, 1), "group": channels}
         self.ops.append(Op("Conv", (op.inputs[0], weights), op.outputs, attributes, op.source))
         self.averages += 1

@@ -221,3 +221,41 @@ def test_integers_that_join_before_they_get_a_scale(kind: str, filler: int | Non
 def test_a_padding_before_the_first_scale_of_a_real_model() -> None:
     report = roundtrip(FIXTURES / "tflm_mobilenet_v2_from_torch_int8.tflite", "onnx:qdq", samples=1)
     assert report.legs[0].problems == ()
+
+
+THROUGH_TFLITE = (
+    "brevitas_int8", "torch_fx_qnnpack_vision", "torch_pt2e_xnnpack_vision", "tf2onnx_tiny_wakeword_int8", "micro_kws_m_static_qdq",
+    "modelopt_ptq_vision", "mobile-U8S8-pc-qoperator", "conv_no_bias-U8S8-qdq", "unsqueeze-U8S8-qdq",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THROUGH_TFLITE)
+def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
+    """int8 storage and int32 biases are the fitted graph's; what TFLite spells otherwise is no difference."""
+    path = FIXTURES / "onnx" / f"{name}.onnx"
+    report = roundtrip(path if path.exists() else model(name, tmp_path), "tflite", samples=2)
+    assert report.passed, [leg.problems for leg in report.legs]
+    there, back = report.legs
+    assert (there.form, back.form) == ("tflite", report.form)
+    for leg in report.legs:
+        assert leg.differences == ()
+        assert leg.kept.constants == leg.kept.constants_equal > 0
+        assert leg.kept.scales == leg.kept.scales_equal > 0
+    assert "LiteRT's kernels" in there.arithmetic
+
+
+def test_what_tflite_has_no_operator_for_is_named(tmp_path: Path) -> None:
+    report = roundtrip(model("layer_normalization-S8S8-qdq", tmp_path), "tflite", samples=1)
+    there = report.legs[0]
+    assert not report.passed
+    assert "- LayerNormalization 'y_QuantizeLinear_Output'" in there.problems[0]
+    assert there.kept.scales == there.kept.scales_equal
+
+
+@pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "coral_mobilenet_v1_025_128_uint8", "tflm_person_detect_int8"])
+def test_tflite_through_tflite_is_the_same_bit_for_bit(name: str) -> None:
+    report = roundtrip(FIXTURES / f"{name}.tflite", "tflite", samples=2)
+    assert report.passed, [leg.problems for leg in report.legs]
+    for leg in report.legs:
+        assert (leg.differences, leg.arithmetic) == ((), "")
+        assert all(item.equal == 1 for item in leg.outputs)

@@ -1,0 +1,56 @@
+"""match_scales: an average to another scale is a depthwise convolution, rounded once, wherever every window has the same count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qconvert import Graph, Op, Quantization, Tensor
+from qconvert.checking.evaluate import evaluate_op
+from qconvert.passes import match_scales
+from qconvert.plugins import target_named
+
+
+def averaging(own: Quantization, pads: tuple[int, ...] = (0, 0, 0, 0), counts: int = 0, dtype: str = "int8") -> Graph:
+    height, width = (4 + pads[0] + pads[2]) // 2, (4 + pads[1] + pads[3]) // 2
+    tensors = {
+        "x": Tensor("x", dtype, (1, 4, 4, 3), None, Quantization.per_tensor(0.5, 2)),
+        "y": Tensor("y", dtype, (1, height, width, 3), None, own),
+    }
+    attributes = {
+        "kernel_shape": (2, 2), "strides": (2, 2), "pads": pads, "count_include_pad": counts, "data_format": "channels_last",
+        "activation": "relu",
+    }  # fmt: skip
+    return Graph("g", tensors, (Op("AveragePool", ("x",), ("y",), attributes),), ("x",), ("y",))
+
+
+@pytest.mark.parametrize(("dtype", "target"), [("int8", "tflite"), ("uint8", "tflite-uint8")])
+@pytest.mark.parametrize(("pads", "counts"), [((0, 0, 0, 0), 0), ((1, 1, 1, 1), 1)])
+def test_becomes_a_convolution_with_the_same_values(pads: tuple[int, ...], counts: int, dtype: str, target: str) -> None:
+    graph = averaging(Quantization.per_tensor(0.17, 5), pads, counts, dtype)
+    changed, (note,) = match_scales.run(graph, target_named(target))
+    changed.validate()
+    (op,) = changed.ops
+    assert (op.kind, op["group"], op["activation"], op["pads"], op["strides"]) == ("Conv", 3, "relu", pads, (2, 2))
+    weights = changed[op.inputs[1]]
+    assert weights.data is not None and weights.quantization is not None
+    assert (weights.dtype, weights.shape, float(weights.quantization.scale[0])) == (dtype, (3, 1, 2, 2), 0.25)
+    assert "(exact)" in note
+    data = np.random.default_rng(0).integers(-100 if dtype == "int8" else 0, 100, (1, 4, 4, 3)).astype(dtype)
+    before = evaluate_op(graph, graph.ops[0], [data])[0]
+    after = evaluate_op(changed, op, [data, weights.data])[0]
+    assert before.real is not None and after.real is not None
+    np.testing.assert_allclose(after.real, before.real, rtol=1e-12, atol=1e-12)
+    assert len(np.unique(before.stored)) > 3
+
+
+@pytest.mark.parametrize(
+    ("own", "pads", "kinds"),
+    [
+        (Quantization.per_tensor(0.5, 2), (0, 0, 0, 0), ["AveragePool"]),
+        (Quantization.per_tensor(0.17, 5), (1, 1, 1, 1), ["AveragePool", "Requantize"]),
+    ],
+)
+def test_stays_an_average_on_one_scale_or_where_windows_differ(own: Quantization, pads: tuple[int, ...], kinds: list[str]) -> None:
+    changed, _ = match_scales.run(averaging(own, pads), target_named("tflite"))
+    assert [op.kind for op in changed.ops] == kinds
