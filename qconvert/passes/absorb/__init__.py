@@ -1,0 +1,1 @@
+"""The walk of absorb_quantization over the operators, and its conditions."""
