@@ -30,6 +30,8 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator, or its rule names their type."""
     if OPS[op.kind].rule in ("opaque", "plain") or op.attributes.get("reduction") == "mul":
         return True
+    if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
+        return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
     if op.kind == "AveragePool" and op["ties"] == "away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")
     return len(op.inputs) > 2 and op.kind in ("Conv", "ConvTranspose", "Gemm") and graph[op.inputs[2]].dtype == "int64"

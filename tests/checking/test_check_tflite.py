@@ -49,6 +49,16 @@ def test_a_sound_model_passes(name: str, kernels: str, tmp_path: Path) -> None:
         assert op.largest <= (1 if graph[op.output].is_quantized else 2e-5), op
 
 
+@pytest.mark.parametrize("name", ["resize_linear-U8S8-qoperator", "resize_linear-S8S8-qoperator"])
+def test_plain_integers_keep_their_storage(name: str, tmp_path: Path) -> None:
+    """ONNX resizes the integers as plain numbers: stored as int8 they would be other numbers, off by the whole range."""
+    source, result = model(name, tmp_path), tmp_path / "result.tflite"
+    convert(source, result)
+    report = check(source, result, samples=2, per_op=True, optimize=False)
+    assert report.passed, report.problems
+    assert all(item.largest < 1.5 / 255 for item in report.outputs)
+
+
 @pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8", "tiny_ad_toycar_int8", "tflm_person_detect_int8"])
 def test_a_tflite_source_gives_its_own_values(name: str, tmp_path: Path) -> None:
     """The same operators on the same kernels: nothing differs."""

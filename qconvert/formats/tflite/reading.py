@@ -167,8 +167,8 @@ class Reading:
             source = self._draft.tensors[ins[0]]
             for position, name in enumerate(outs):
                 tensor = self._draft.tensors[name]
-                same_type = tensor.dtype == source.dtype and source.quantization is not None
-                if same_type and source.quantization.is_per_tensor and tensor.quantization != source.quantization:  # type: ignore[union-attr]
+                one_scale = source.quantization is None or source.quantization.is_per_tensor
+                if tensor.dtype == source.dtype and one_scale and tensor.quantization != source.quantization:
                     outs[position] = self._draft.add(f"{name}/moved", tensor.dtype, tensor.shape, None, source.quantization)
                     relabelled.append((outs[position], name))
         self._draft.append(Op(kind, ins, tuple(outs), attributes, self.source))
