@@ -72,8 +72,9 @@ def kernel_reach(graph: Graph, op: Op, exact: Array, kernels: str) -> tuple[Arra
     if op.kind in _SUMS:
         if kernels == "reference" and op.kind in ("ReduceMean", "ReduceSum", "GlobalAveragePool"):
             return np.full(exact.shape, 0.51), True  # rounds the rescaled sum, then the quotient
-        packed = len(op.inputs) > 1 and "int4" in graph[op.inputs[1]].dtype  # no kernel of XNNPACK takes these
-        if kernels == "reference" or packed:
+        # XNNPACK takes neither 4-bit weights nor a second operand that is computed; TFLite's own kernels do.
+        without = op.kind == "MatMul" or (len(op.inputs) > 1 and "int4" in graph[op.inputs[1]].dtype)
+        if kernels == "reference" or without:
             return fine + _double_rounding(graph, op), False
         return np.maximum(fine, 4e-4 if op.kind in ("Add", "Sub") else 0), False
     if op.kind in ("Requantize", "LeakyRelu"):
