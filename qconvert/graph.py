@@ -41,6 +41,7 @@ _PACKED = frozenset((
 ))  # fmt: skip
 _ML_NAMES = {"float4e2m1": "float4_e2m1fn", "float8e4m3fn": "float8_e4m3fn", "float8e4m3fnuz": "float8_e4m3fnuz",
              "float8e5m2": "float8_e5m2", "float8e5m2fnuz": "float8_e5m2fnuz"}  # fmt: skip
+_CANONICAL_NAMES = {other: name for name, other in _ML_NAMES.items()}
 
 _RANGES = {
     "int2": (-2, 1),
@@ -74,7 +75,8 @@ def canonical_dtype(dtype: np.dtype[Any]) -> str:
     """The canonical name of a numpy dtype; see numpy_dtype()."""
     if dtype.kind in "OSU":
         return "string"
-    return next((name for name, other in _ML_NAMES.items() if other == dtype.name), dtype.name)
+    name = dtype.name
+    return _CANONICAL_NAMES.get(name, name)
 
 
 def integer_range(dtype: str) -> tuple[int, int]:

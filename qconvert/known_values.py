@@ -36,12 +36,15 @@ class KnownValues:
                 self._found.setdefault(current, data)
                 pending.pop()
                 continue
-            missing = [value for value in op.inputs if value and value not in self._found]
-            if missing and op.kind not in ("Opaque", "Shape"):
-                pending.extend(missing)
+            given = [value for value in op.inputs if value]
+            missing = next((value for value in given if value not in self._found), None)
+            # Behind one input that is not known, the others (often large weights) need no computing.
+            hopeless = any(value in self._found and self._found[value] is None for value in given)
+            if missing is not None and not hopeless and op.kind not in ("Opaque", "Shape"):
+                pending.append(missing)
                 continue
             values = [self._found.get(value) if value else None for value in op.inputs]
-            known = all(value is not None for value, given in zip(values, op.inputs, strict=True) if given)
+            known = all(self._found.get(value) is not None for value in given)
             found = evaluate_constant(op, self._tensors, values) if known or op.kind == "Shape" else None
             for position, output in enumerate(op.outputs):
                 self._found[output] = None if found is None or position >= len(found) else found[position]

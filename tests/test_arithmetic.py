@@ -43,11 +43,13 @@ def test_roundings_agree_off_ties_and_are_nearest(x: float) -> None:
         assert distance <= Fraction(1, 2), mode
 
 
-@pytest.mark.parametrize("dtype", ["int4", "int8", "uint8", "int16", "int32", "int64", "uint64"])
-def test_saturate_keeps_ends(dtype: str) -> None:
+@pytest.mark.parametrize("floats", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", ["int4", "int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_saturate_keeps_ends(dtype: str, floats: type[np.floating[Any]]) -> None:
     low, high = integer_range(dtype)
-    got = ar.saturate(np.array([-np.inf, -1e30, 3.0, 1e30, np.inf]), dtype)
-    assert got.astype(object).tolist() == [low, low, 3, high, high]
+    got = ar.saturate(np.array([-np.inf, np.nan, 3.0, np.inf], floats), dtype)
+    assert got.astype(object).tolist() == [low, low, 3, high]
+    assert ar.saturate(np.array([-1e30, 1e30]), dtype).astype(object).tolist() == [low, high]
     assert ar.saturate(np.array([-5, 2**40]), dtype).astype(object).tolist() == [
         max(low, -5),
         min(high, 2**40),

@@ -65,6 +65,11 @@ def saturate(values: Any, dtype: str) -> Array:
     """
     low, high = integer_range(dtype)
     values = np.asarray(values)
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)  # float16 ends at 65504
+    if values.dtype.kind == "f" and high < 2.0 ** (np.finfo(values.dtype).nmant + 1):  # the float type holds both ends exactly
+        limited = np.fmax(np.minimum(values, values.dtype.type(high)), values.dtype.type(low))
+        return np.asarray(limited.astype(numpy_dtype(dtype)))
     if values.dtype.kind == "f":
         # 2**63 - 1 has no float64: everything from 2**63 on is the largest integer.
         safe = np.where(values >= low, np.minimum(values, float(high)), float(low))

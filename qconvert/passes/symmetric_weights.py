@@ -62,7 +62,10 @@ def _unsigned(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 def _requantized(weights: Tensor) -> tuple[Tensor, str]:
     assert weights.data is not None and weights.quantization is not None
     q, (_, high) = weights.quantization, integer_range(weights.dtype)
-    real = dequantize(weights.data, q)
+    # With one scale for all, each of the 256 integers is computed once.
+    levels = _levels(weights.data) if q.axis is None and weights.dtype == "int8" and weights.data.size else None
+    integers, counts = (weights.data, None) if levels is None else levels
+    real = dequantize(integers, q)
     others = tuple(axis for axis in range(real.ndim) if axis != q.axis)
     largest = np.abs(real).max(axis=others if q.axis is not None else None, initial=0.0)
     scale = (np.atleast_1d(largest) / high).astype(np.float32)
@@ -71,10 +74,21 @@ def _requantized(weights: Tensor) -> tuple[Tensor, str]:
     stored = quantize(real, grid, weights.dtype)
     error = dequantize(stored, grid) - real
     steps = float((np.abs(error) / _broadcast(scale, real.ndim, q.axis)).max(initial=0.0))
-    noise, signal = float(np.square(error).mean()), float(np.square(real).mean())
+    noise, signal = (float(np.average(np.square(values), weights=counts)) for values in (error, real))
     sqnr = f"SQNR {10 * np.log10(signal / noise):.1f} dB" if noise and signal else "exactly"
     note = f"the weights {weights.name!r} with zero point {int(q.zero_point[0])} are requantized: at most {steps:.2g} LSB, {sqnr}"
+    if levels is not None:
+        table = np.zeros(256, np.int8)
+        table[integers.view(np.uint8)] = stored
+        stored = np.take(table, weights.data.view(np.uint8))
     return replace(weights, data=stored, quantization=grid), note
+
+
+def _levels(data: Array) -> tuple[Array, Array]:
+    """The int8 values that occur, and how often each does."""
+    counts = np.bincount(data.reshape(-1).view(np.uint8), minlength=256)
+    present = np.flatnonzero(counts)
+    return present.astype(np.uint8).view(np.int8), counts[present]
 
 
 def _broadcast(scale: Array, rank: int, axis: int | None) -> Array:

@@ -84,6 +84,7 @@ class _File:
             self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
         self._known: dict[bytes, int] = {}
+        self._size = 0  # of all buffers, in bytes
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
         import flatbuffers
@@ -102,12 +103,12 @@ class _File:
         model.metadata = self._metadata(provenance)
         model.signatureDefs = self._signatures()
         model.buffers = self._buffers
-        builder = flatbuffers.Builder(2**16)
-        builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
-        packed = bytes(builder.Output())
-        if len(packed) > _LARGEST_FILE:
-            raise QConvertError("the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name)
-        return packed
+        builder = flatbuffers.Builder(min(2**16 + self._size, _LARGEST_FILE))
+        try:
+            builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
+        except flatbuffers.builder.BuilderSizeError as error:
+            raise QConvertError("the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name) from error
+        return bytes(builder.Output())
 
     def _tensor(self, tensor: Tensor) -> Any:
         found = self._schema.TensorT()
@@ -137,6 +138,7 @@ class _File:
         if key not in self._known:
             self._known[key] = len(self._buffers)
             self._buffers.append(_aligned_buffer(self._schema, data))
+            self._size += len(data) + _ALIGNMENT
         return self._known[key]
 
     def _indices(self, names: Any) -> Array:
