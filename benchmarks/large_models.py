@@ -29,6 +29,7 @@ from page import Section, show, update
 WIDTH, HIDDEN = 4096, 16384
 TITLE = "Large models"
 ALIGNMENT = 4096
+REST = 5.0  # seconds for the disk before each run
 
 
 @dataclass
@@ -144,11 +145,13 @@ def measure(folder: Path, size: int, repeat: int) -> tuple[dict[tuple[str, str],
     make_model(source, size)
     data = source.with_name(source.name + ".data")
     runs: dict[tuple[str, str], Run] = {}
-    for _ in range(repeat):
+    for number in range(repeat):
         for state, prepare in (("cold", out_of_cache), ("warm", into_cache)):
-            for what in ("copyfile", "qconvert"):
+            # The disk is slower for a while after much was written: each has its turn at being the first.
+            for what in ("copyfile", "qconvert") if number % 2 == 0 else ("qconvert", "copyfile"):
                 prepare(data)
                 os.sync()
+                time.sleep(REST)
                 run = runs.setdefault((what, state), Run())
                 if what == "qconvert":
                     convert(source, result, run)
