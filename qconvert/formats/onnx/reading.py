@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.draft import Draft
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.operator_reading import OperatorReading
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype, numpy_dtype
 from qconvert.known_values import KnownValues
 from qconvert.ops import OPS
@@ -31,7 +31,7 @@ class NotCoveredError(Exception):
     """A node that its read function does not take: the reader carries it through as an Opaque operator."""
 
 
-class Reading:
+class Reading(OperatorReading):
     """One ONNX node that is being read.
 
     Attributes:
@@ -50,16 +50,15 @@ class Reading:
         version: int,
         declared: Mapping[str, tuple[str, Shape | None]],
     ) -> None:
-        self._draft = draft
+        inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
+        outputs = tuple(str(value.name or "") for value in node.outputs)
+        super().__init__(draft, node.op_type, f"{node.op_type} {node.name}".strip(), inputs, outputs)
         self._known = known
         self._node = node
         self._declared = declared
         self.op_type: str = node.op_type
         self.domain: str = node.domain
         self.version = version
-        self.source = f"{node.op_type} {node.name}".strip()
-        self.inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
-        self.outputs = tuple(str(value.name or "") for value in node.outputs)
 
     # attributes
 
@@ -88,10 +87,6 @@ class Reading:
 
     # tensors
 
-    def has(self, index: int) -> bool:
-        """Whether input `index` is there."""
-        return index < len(self.inputs) and bool(self.inputs[index])
-
     def is_used(self, index: int) -> bool:
         """Whether some node or the graph itself reads output `index`."""
         if index >= len(self.outputs) or not self.outputs[index]:
@@ -99,25 +94,11 @@ class Reading:
         value = self._node.outputs[index]
         return bool(value.uses()) or bool(value.is_graph_output())
 
-    def input(self, index: int) -> str:
-        """The name of input `index`; raises InvalidModelError if it is absent."""
-        if not self.has(index):
-            raise self.invalid(f"input {index} is absent")
-        return self.inputs[index]
-
-    def tensor(self, index: int = 0) -> Tensor:
-        """The canonical tensor of input `index`."""
-        return self._draft.tensors[self.input(index)]
-
     def assume(self, index: int, dtype: str) -> None:
         """Says what type input `index` has, if neither the file nor its shape inference does."""
         tensor = self.tensor(index)
         if tensor.dtype == "unknown":
             self._draft.tensors[tensor.name] = replace(tensor, dtype=dtype)
-
-    def lookup(self, name: str) -> Tensor:
-        """The canonical tensor called `name`."""
-        return self._draft.tensors[name]
 
     def rank(self, index: int = 0) -> int:
         """The rank of input `index`; raises NotCoveredError if it is not known."""
@@ -125,12 +106,6 @@ class Reading:
         if rank is None:
             raise NotCoveredError(f"input {self.inputs[index]!r} of unknown rank")
         return rank
-
-    def axis(self, value: int, rank: int) -> int:
-        """A possibly negative axis as one from 0 to rank - 1."""
-        if not -rank <= value < rank:
-            raise self.invalid(f"axis {value} is outside a tensor of rank {rank}")
-        return value % rank
 
     def constant(self, index: int) -> Array | None:
         """The data of input `index` if they are known before the model runs, else None."""
@@ -175,13 +150,6 @@ class Reading:
     def intermediate(self, hint: str, dtype: str, quantization: Quantization | None = None) -> str:
         """Adds a tensor between two canonical operators that one node becomes; emit() gives it its shape."""
         return self._draft.add(f"{self.outputs[0]}/{hint}", dtype, None, None, quantization)
-
-    def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
-        """Constant input `index` in canonical form: `data` in another order of axes or another type.
-
-        The variant takes over the constant's name if nothing else uses the original; `key` says what was changed.
-        """
-        return self._draft.variant(self.input(index), key, data, quantization)
 
     def behind_dequantize(self, index: int) -> Tensor | None:
         """The quantized tensor whose real values input `index` is, with its data if they are known; None if there is none."""
@@ -396,19 +364,6 @@ class Reading:
         new = replace(op, inputs=inputs)
         self._draft.ops[self._draft.ops.index(op)] = new
         self._draft.producers[tensor.name] = new
-
-    # errors
-
-    def unsupported(self, what: str) -> UnsupportedError:
-        """The error for something that ONNX allows and qconvert does not cover."""
-        return UnsupportedError(f"{self.op_type} with {what} is not covered", where=self._where())
-
-    def invalid(self, what: str) -> InvalidModelError:
-        """The error for something that ONNX does not allow."""
-        return InvalidModelError(what, where=self._where())
-
-    def _where(self) -> str:
-        return f"{self.source} ({self.outputs[0]!r})" if self.outputs else self.source
 
 
 def _key(quantization: Quantization) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.draft import Draft
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.operator_reading import OperatorReading
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor
 from qconvert.ops import OPS
 
@@ -18,7 +18,7 @@ __all__ = ["ReadFunction", "Reading"]
 _ACTIVATIONS = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
 
 
-class Reading:
+class Reading(OperatorReading):
     """One TFLite operator that is being read.
 
     Attributes:
@@ -41,12 +41,9 @@ class Reading:
         version: int = 1,
         custom_options: bytes = b"",
     ) -> None:
-        self._draft = draft
+        super().__init__(draft, name, f"{name} #{index}", inputs, outputs)
         self._options = options
         self.name = name
-        self.source = f"{name} #{index}"
-        self.inputs = inputs
-        self.outputs = outputs
         self.version = version
         self.custom_options = custom_options
 
@@ -66,29 +63,11 @@ class Reading:
             raise self.unsupported(f"fused activation number {code}")
         return _ACTIVATIONS[code]
 
-    def has(self, index: int) -> bool:
-        """Whether input `index` is there."""
-        return index < len(self.inputs) and bool(self.inputs[index])
-
-    def input(self, index: int) -> str:
-        """The name of input `index`; raises InvalidModelError if it is absent."""
-        if not self.has(index):
-            raise self.invalid(f"input {index} is absent")
-        return self.inputs[index]
-
-    def tensor(self, index: int = 0) -> Tensor:
-        """The canonical tensor of input `index`."""
-        return self._draft.tensors[self.input(index)]
-
     def result(self, index: int = 0) -> Tensor:
         """The canonical tensor of output `index`."""
         if index >= len(self.outputs):
             raise self.invalid(f"output {index} is absent")
         return self._draft.tensors[self.outputs[index]]
-
-    def lookup(self, name: str) -> Tensor:
-        """The canonical tensor called `name`."""
-        return self._draft.tensors[name]
 
     def rank(self, index: int = 0) -> int:
         """The rank of input `index`; raises UnsupportedError if the file does not say it."""
@@ -103,12 +82,6 @@ class Reading:
         if shape is None:
             raise self.unsupported(f"input {self.inputs[index]!r} of a size known only at run time")
         return shape
-
-    def axis(self, value: int, rank: int) -> int:
-        """A possibly negative axis as one from 0 to rank - 1."""
-        if not -rank <= value < rank:
-            raise self.invalid(f"axis {value} is outside a tensor of rank {rank}")
-        return value % rank
 
     def constant(self, index: int) -> Array | None:
         """The data of input `index` if it is a constant, else None."""
@@ -175,24 +148,6 @@ class Reading:
         for moved, name in relabelled:
             self._draft.append(Op("Reinterpret", (moved,), (name,), {}, self.source))
         return outs
-
-    def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
-        """Constant input `index` in canonical form: `data` in another order of axes or another type.
-
-        The variant takes over the constant's name if nothing else uses the original; `key` says what was changed.
-        """
-        return self._draft.variant(self.input(index), key, data, quantization)
-
-    def unsupported(self, what: str) -> UnsupportedError:
-        """The error for something that TFLite allows and qconvert does not cover."""
-        return UnsupportedError(f"{self.name} with {what} is not covered", where=self._where())
-
-    def invalid(self, what: str) -> InvalidModelError:
-        """The error for something that TFLite does not allow."""
-        return InvalidModelError(what, where=self._where())
-
-    def _where(self) -> str:
-        return f"{self.source} ({self.outputs[0]!r})" if self.outputs else self.source
 
 
 ReadFunction = Callable[[Reading], None]
