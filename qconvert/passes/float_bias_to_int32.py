@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor, integer_range
-from qconvert.passes.linear import bias_quantization, quantized_bias
+from qconvert.passes.linear import BiasGrids, bias_quantization, quantized_bias
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -24,10 +24,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales
     read is made once for each scale.
     """
-    ops, readers = list(graph.ops), graph.consumers()
-    made: dict[tuple[str, bytes], Tensor] = {}
+    ops, biases = list(graph.ops), BiasGrids(graph, "int32")
     notes: list[str] = []
-    inexact, largest = 0, 0.0
     for index, op in enumerate(graph.ops):
         bias = quantized_bias(graph, op)
         if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.outputs[0]].is_quantized:
@@ -36,21 +34,15 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if new is None:
             notes.append(f"the bias {bias.name!r} of {op} stays float32: it does not fit int32 at input scale * weight scale")
             continue
-        assert new.quantization is not None
-        key = (bias.name, new.quantization.scale.tobytes())
-        if key not in made:
-            shared = len(readers[bias.name]) > 1 or bias.name in graph.outputs
-            taken = {tensor.name for tensor in made.values()}
-            made[key] = replace(new, name=graph.fresh_name(f"{bias.name}/int32", taken)) if shared else new
-            changed, error = _cost(bias, new)
-            inexact, largest = inexact + changed, max(largest, error)
-        ops[index] = replace(op, inputs=(*op.inputs[:2], made[key].name))
-    if not made:
+        ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, new).name))
+    if not biases.made:
         return graph, tuple(notes)
-    values = sum(tensor.data.size for tensor in made.values() if tensor.data is not None)
+    costs = [_cost(graph[name], new) for (name, _), new in biases.made.items()]
+    inexact, largest = sum(changed for changed, _ in costs), max(error for _, error in costs)
+    values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
     cost = f"{inexact} of them are not exact, by at most {largest:.3g} LSB" if inexact else "all of them exact"
-    note = f"{len(made)} biases of {values} values are int32; {cost}"
-    return graph.evolve(tensors=made.values(), ops=ops), (note, *notes)
+    note = f"{len(biases.made)} biases of {values} values are int32; {cost}"
+    return graph.evolve(tensors=biases.made.values(), ops=ops), (note, *notes)
 
 
 def _stored(graph: Graph, op: Op, bias: Tensor) -> Tensor | None:

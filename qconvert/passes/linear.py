@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
-__all__ = ["LINEAR", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias"]
+__all__ = ["LINEAR", "BiasGrids", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias"]
 
 LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -63,3 +65,26 @@ def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[in
     if not shape or shape[-1] != scale.size or any(size != 1 for size in shape[:-1]):
         return None
     return Quantization.per_axis(scale, len(shape) - 1)
+
+
+class BiasGrids:
+    """Biases moved to other grids, one tensor for each bias and scale.
+
+    Attributes:
+        made: (name of the bias, bytes of its new scales) -> its new tensor.
+    """
+
+    def __init__(self, graph: Graph, suffix: str) -> None:
+        self._graph, self._suffix, self._readers = graph, suffix, graph.consumers()
+        self.made: dict[tuple[str, bytes], Tensor] = {}
+
+    def add(self, bias: Tensor, new: Tensor) -> Tensor:
+        """`new` in place of `bias`; under a name of its own, with the suffix, where something else reads the bias too."""
+        assert new.quantization is not None
+        key = (bias.name, new.quantization.scale.tobytes())
+        if key not in self.made:
+            shared = len(self._readers[bias.name]) > 1 or bias.name in self._graph.outputs
+            taken = {tensor.name for tensor in self.made.values()}
+            name = self._graph.fresh_name(f"{bias.name}/{self._suffix}", taken) if shared else bias.name
+            self.made[key] = replace(new, name=name)
+        return self.made[key]

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.passes.linear import bias_quantization, constant_weights, quantized_bias
+from qconvert.passes.linear import BiasGrids, bias_quantization, constant_weights, quantized_bias
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -57,9 +57,8 @@ def _requantized(tensor: Tensor) -> Tensor | None:
 
 def _with_biases(graph: Graph, changed: dict[str, Tensor], notes: list[str]) -> tuple[list[Op], list[Tensor]]:
     """The operators with their requantized biases. Weights whose bias would not fit its type are taken out of `changed`."""
-    made: dict[tuple[str, bytes], Tensor] = {}
+    biases = BiasGrids(graph, "per_tensor")
     wanted: dict[int, Tensor] = {}
-    readers = graph.consumers()
     for op in graph.ops:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or op.inputs[1] not in changed:
@@ -69,13 +68,7 @@ def _with_biases(graph: Graph, changed: dict[str, Tensor], notes: list[str]) -> 
             notes.append(f"{op.inputs[1]!r} stays per axis: with one scale the bias {bias.name!r} would leave {bias.dtype}")
             del changed[op.inputs[1]]
             continue
-        assert new.quantization is not None
-        key = (bias.name, new.quantization.scale.tobytes())
-        if key not in made:
-            shared = len(readers[bias.name]) > 1 or bias.name in graph.outputs
-            taken = {tensor.name for tensor in made.values()}
-            made[key] = replace(new, name=graph.fresh_name(f"{bias.name}/per_tensor", taken)) if shared else new
-        wanted[id(op)] = made[key]
+        wanted[id(op)] = biases.add(bias, new)
     kept = {id(op): wanted[id(op)] for op in graph.ops if id(op) in wanted and op.inputs[1] in changed}
     ops = [replace(op, inputs=(*op.inputs[:2], kept[id(op)].name)) if id(op) in kept else op for op in graph.ops]
     return ops, list(kept.values())
