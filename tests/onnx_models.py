@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from onnx_networks import DYNAMIC, NETWORKS, Network, build
 
-__all__ = ["CASES", "WIDE", "dynamic", "operators", "quantized", "random_inputs", "run", "weight_only"]
+__all__ = ["CASES", "WIDE", "dynamic", "operators", "path_of", "quantized", "random_inputs", "run", "weight_only"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Case = Callable[[], bytes]
@@ -282,3 +282,12 @@ DYNAMIC_CASES = _dynamic_cases()
 
 #: Every case of this module.
 CASES: dict[str, Case] = {**STATIC, **WIDE, **OPTIONS, **DYNAMIC_CASES}
+
+
+def path_of(name: str, folder: Path) -> Path:
+    """A file of fixtures/onnx, or a case of this module, written to `folder`."""
+    path = Path(__file__).parent.parent / "fixtures" / "onnx" / f"{name}.onnx"
+    if not path.exists():
+        path = folder / f"{name}.onnx"
+        path.write_bytes(CASES[name]())
+    return path

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import CASES
+from onnx_models import path_of
 
 from qconvert import QConvertError, check, convert, load
 
@@ -26,19 +26,10 @@ MODELS = (
 )  # fmt: skip
 
 
-def model(name: str, folder: Path) -> Path:
-    """A file of fixtures/onnx, or a model that quantize_static makes."""
-    path = FIXTURES / "onnx" / f"{name}.onnx"
-    if not path.exists():
-        path = folder / f"{name}.onnx"
-        path.write_bytes(CASES[name]())
-    return path
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sound_model_passes(name: str, form: str, tmp_path: Path) -> None:
-    source, result = model(name, tmp_path), tmp_path / "result.onnx"
+    source, result = path_of(name, tmp_path), tmp_path / "result.onnx"
     convert(source, result, form=form)
     report = check(source, result, samples=2, per_op=True, optimize=False)
     assert report.passed, report.problems
@@ -99,7 +90,7 @@ def output_scale(p: Planter) -> None:
 @pytest.mark.parametrize("fault", [one_weight, output_zero_point, output_scale])
 @pytest.mark.parametrize("name", ["tf2onnx_tiny_resnet_cifar10_int8", "mobile-U8U8-qoperator", "mobile-S8S8-qdq"])
 def test_a_fault_is_named_at_its_operator(name: str, fault: Callable[[Planter], None], form: str, optimize: bool, tmp_path: Path) -> None:
-    source, result = model(name, tmp_path), tmp_path / "result.onnx"
+    source, result = path_of(name, tmp_path), tmp_path / "result.onnx"
     convert(source, result, form=form)
     planter = Planter(result, form)
     fault(planter)
@@ -228,7 +219,7 @@ def test_infinities_and_nan_of_both_sides_are_equal(tmp_path: Path) -> None:
 def test_float_inputs_cover_the_range_of_the_quantize_that_reads_them(tmp_path: Path) -> None:
     from qconvert.checking.inputs import random_inputs
 
-    path = model("mobile-S8S8-qdq", tmp_path)
+    path = path_of("mobile-S8S8-qdq", tmp_path)
     graph = load(path)
     quantize = next(op for op in graph.ops if op.kind == "Quantize" and op.inputs[0] == graph.inputs[0])
     found = graph[quantize.outputs[0]].quantization

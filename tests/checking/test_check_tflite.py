@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx_models import CASES
+from onnx_models import path_of
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor, check, convert, load, save
 from qconvert.checking.classify import classify
@@ -27,19 +27,10 @@ MODELS = (
 )  # fmt: skip
 
 
-def model(name: str, folder: Path) -> Path:
-    """A file of fixtures/onnx, or a model that quantize_static makes."""
-    path = FIXTURES / "onnx" / f"{name}.onnx"
-    if not path.exists():
-        path = folder / f"{name}.onnx"
-        path.write_bytes(CASES[name]())
-    return path
-
-
 @pytest.mark.parametrize("kernels", ["default", "reference"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sound_model_passes(name: str, kernels: str, tmp_path: Path) -> None:
-    source, result = model(name, tmp_path), tmp_path / "result.tflite"
+    source, result = path_of(name, tmp_path), tmp_path / "result.tflite"
     convert(source, result)
     report = check(source, result, samples=2, per_op=True, kernels=kernels, optimize=False)
     graph = load(source)
@@ -52,7 +43,7 @@ def test_a_sound_model_passes(name: str, kernels: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["resize_linear-U8S8-qoperator", "resize_linear-S8S8-qoperator"])
 def test_plain_integers_keep_their_storage(name: str, tmp_path: Path) -> None:
     """ONNX resizes the integers as plain numbers: stored as int8 they would be other numbers, off by the whole range."""
-    source, result = model(name, tmp_path), tmp_path / "result.tflite"
+    source, result = path_of(name, tmp_path), tmp_path / "result.tflite"
     convert(source, result)
     report = check(source, result, samples=2, per_op=True, optimize=False)
     assert report.passed, report.problems

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx_models import CASES
+from onnx_models import path_of
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor, convert, diff, load, roundtrip
 from qconvert.checking.plain import plain
@@ -20,12 +20,6 @@ KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 EXPORTED = (
     "tf2onnx_tiny_wakeword_int8", "torch_fx_qnnpack_vision", "torch_pt2e_xnnpack_attention", "modelopt_ptq_vision", "brevitas_dynamo",
 )  # fmt: skip
-
-
-def model(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.onnx"
-    path.write_bytes(CASES[name]())
-    return path
 
 
 @pytest.mark.parametrize("via", ["onnx:qdq", "onnx:qoperator", "qgraph"])
@@ -46,7 +40,7 @@ def test_exported_models(name: str, via: str) -> None:
 def test_quantized_by_onnxruntime(name: str, tmp_path: Path) -> None:
     own = "onnx:" + name.rpartition("-")[2]
     other = "onnx:qdq" if own == "onnx:qoperator" else "onnx:qoperator"
-    report = roundtrip(model(name, tmp_path), other, times=2)
+    report = roundtrip(path_of(name, tmp_path), other, times=2)
     assert report.passed, [leg.problems for leg in report.legs]
     assert report.form == own
     assert [leg.form for leg in report.legs] == [other, own, other, own]
@@ -56,7 +50,7 @@ def test_quantized_by_onnxruntime(name: str, tmp_path: Path) -> None:
 
 def test_outputs_that_differ_by_arithmetic_name_the_operator(tmp_path: Path) -> None:
     """QLinearSoftmax multiplies by the whole part of 1 / scale; QDQ without optimizations does not."""
-    report = roundtrip(model("mobile-S8S8-qdq", tmp_path), "onnx:qoperator")
+    report = roundtrip(path_of("mobile-S8S8-qdq", tmp_path), "onnx:qoperator")
     there = report.legs[0]
     assert report.passed
     assert there.outputs[0].equal < 1
@@ -233,7 +227,7 @@ THROUGH_TFLITE = (
 def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
     """int8 storage and int32 biases are the fitted graph's; what TFLite spells otherwise is no difference."""
     path = FIXTURES / "onnx" / f"{name}.onnx"
-    report = roundtrip(path if path.exists() else model(name, tmp_path), "tflite", samples=2)
+    report = roundtrip(path if path.exists() else path_of(name, tmp_path), "tflite", samples=2)
     assert report.passed, [leg.problems for leg in report.legs]
     there, back = report.legs
     assert (there.form, back.form) == ("tflite", report.form)
@@ -245,7 +239,7 @@ def test_onnx_through_tflite(name: str, tmp_path: Path) -> None:
 
 
 def test_what_tflite_has_no_operator_for_is_named(tmp_path: Path) -> None:
-    report = roundtrip(model("layer_normalization-S8S8-qdq", tmp_path), "tflite", samples=1)
+    report = roundtrip(path_of("layer_normalization-S8S8-qdq", tmp_path), "tflite", samples=1)
     there = report.legs[0]
     assert not report.passed
     assert "- LayerNormalization 'y_QuantizeLinear_Output'" in there.problems[0]
