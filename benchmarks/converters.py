@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,3 +180,31 @@ def versions(envs: Path, names: set[str]) -> dict[str, dict[str, str]]:
         pairs = [line.split("==", 1) for line in lines if "==" in line]
         found[name] = {package: version for package, version in pairs if package.replace("_", "-") in {n.replace("_", "-") for n in NAMED}}
     return found
+
+
+def parse(parser: argparse.ArgumentParser, known: Mapping[str, Converter], *, tools: str, repeat: int, samples: int) -> argparse.Namespace:
+    """The options that the comparisons of converters share, added to `parser`, read and checked; the keywords are defaults.
+
+    Args:
+        parser: has the positional argument "models", paths.
+        known: the converters to choose from.
+    """
+    parser.add_argument("--tools", default=tools, help=f"which of {', '.join(known)} (default: %(default)s)")
+    parser.add_argument("--envs", type=Path, default=Path.home() / ".cache" / "qconvert-bench", help="where the environments are kept")
+    parser.add_argument("--keep", type=Path, help="where the results are kept (default: results/ in --envs)")
+    parser.add_argument("--repeat", type=int, default=repeat, help="conversions of each model by each tool (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=samples, help="random inputs to compare outputs on (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=60, help="timed runs of each result (default: %(default)s)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into a page")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    options = parser.parse_args()
+    options.tools = options.tools.split(",")
+    if unknown := set(options.tools) - set(known):
+        parser.error(f"unknown tools {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if missing := [path for path in options.models if not path.exists()]:
+        parser.error(f"no such file or folder: {missing[0]}")
+    if min(options.repeat, options.samples, options.runs) < 1:
+        parser.error("--repeat, --samples and --runs are at least 1")
+    options.envs = options.envs.resolve()
+    options.keep = (options.keep or options.envs / "results").resolve()
+    return options

@@ -185,25 +185,7 @@ def beside_tflite2onnx(options: argparse.Namespace) -> Section:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path, help="ONNX models in place of those of fixtures/")
-    parser.add_argument("--tools", default="qconvert,onnx2tf", help=f"which of {', '.join(converters.TO_TFLITE)} (default: %(default)s)")
-    parser.add_argument("--envs", type=Path, default=Path.home() / ".cache" / "qconvert-bench", help="where the environments are kept")
-    parser.add_argument("--keep", type=Path, help="where the results are kept (default: results/ in --envs)")
-    parser.add_argument("--repeat", type=int, default=1, help="conversions of each model by each tool (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=10, help="random inputs to compare outputs on (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=60, help="timed runs of each result (default: %(default)s)")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into a page")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    options = parser.parse_args()
-    options.tools = options.tools.split(",")
-    if unknown := set(options.tools) - set(converters.TO_TFLITE):
-        parser.error(f"unknown tools {', '.join(sorted(unknown))}; there are {', '.join(converters.TO_TFLITE)}")
-    if missing := [path for path in options.models if not path.exists()]:
-        parser.error(f"no such file: {missing[0]}")
-    if min(options.repeat, options.samples, options.runs) < 1:
-        parser.error("--repeat, --samples and --runs are at least 1")
-    options.envs = options.envs.resolve()
-    options.keep = (options.keep or options.envs / "results").resolve()
-    return options
+    return converters.parse(parser, converters.TO_TFLITE, tools="qconvert,onnx2tf", repeat=1, samples=10)
 
 
 def main() -> None:

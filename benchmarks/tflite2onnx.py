@@ -109,25 +109,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path, help="models and folders besides fixtures/")
     parser.add_argument("--no-fixtures", action="store_true", help="only the models and folders given")
-    parser.add_argument("--tools", default=",".join(converters.CONVERTERS), help="which converters, with commas (default: %(default)s)")
-    parser.add_argument("--envs", type=Path, default=Path.home() / ".cache" / "qconvert-bench", help="where the environments are kept")
-    parser.add_argument("--keep", type=Path, help="where the results are kept (default: results/ in --envs)")
-    parser.add_argument("--repeat", type=int, default=3, help="conversions of each model by each tool (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=5, help="random inputs to compare outputs on (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=60, help="timed runs of each result (default: %(default)s)")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as a page")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
-    options = parser.parse_args()
-    options.tools = options.tools.split(",")
-    if unknown := set(options.tools) - set(converters.CONVERTERS):
-        parser.error(f"unknown tools {', '.join(sorted(unknown))}; there are {', '.join(converters.CONVERTERS)}")
-    if missing := [path for path in options.models if not path.exists()]:
-        parser.error(f"no such file or folder: {missing[0]}")
-    if min(options.repeat, options.samples, options.runs) < 1:
-        parser.error("--repeat, --samples and --runs are at least 1")
-    options.envs = options.envs.resolve()
-    options.keep = (options.keep or options.envs / "results").resolve()
-    return options
+    return converters.parse(parser, converters.CONVERTERS, tools=",".join(converters.CONVERTERS), repeat=3, samples=5)
 
 
 def facts(machine: dict[str, str | float], versions: dict[str, dict[str, str]], start_up: dict[str, float]) -> list[str]:
