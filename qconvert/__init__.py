@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from qconvert.checking.api import CheckReport, check
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
-    from qconvert.differences import diff
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
+    from qconvert.graph.differences import diff
     from qconvert.plugins import Format, Pass, Target, hookimpl
 
 __version__ = "0.1.0"
@@ -20,7 +20,7 @@ _HOMES = {
     "qconvert.checking.api": ("CheckReport", "check"),
     "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
-    "qconvert.differences": ("diff",),
+    "qconvert.graph.differences": ("diff",),
     "qconvert.errors": ("QConvertError",),
     "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
     "qconvert.plugins": ("Format", "Pass", "Target", "hookimpl"),

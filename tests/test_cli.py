@@ -16,7 +16,7 @@ MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
 
 
 def run(*arguments: str | Path, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *python, "-m", "qconvert.cli", *map(str, arguments)]
+    command = [sys.executable, *python, "-m", "qconvert", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -121,7 +121,7 @@ def test_a_plugin_that_fails_is_named_and_skipped(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("[qconvert]\nbroken = broken_plugin\n")
     (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('half installed')\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['qconvert', 'plugins', '--json']"
-    code += "; from qconvert.cli import main; main()"
+    code += "; from qconvert.cli.app import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     broken = json.loads(done.stdout)[-1]
     assert broken["name"] == "broken"

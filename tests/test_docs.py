@@ -53,7 +53,7 @@ def test_command(command: str, folder: Path) -> None:
     words = [NAMES.get(word, word) for word in command.split()[1:]]
     if words[0] in ("convert", "tflite2onnx") and "--force" not in words:
         words.append("--force")
-    done = subprocess.run([sys.executable, "-m", "qconvert.cli", *words], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "qconvert", *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -27,7 +27,7 @@ def install(folder: Path, name: str, entry_points: str, module: Path | str) -> N
 
 def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     words = ["qconvert", *map(str, arguments)]
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = {words!r}; from qconvert.cli import main; main()"
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = {words!r}; from qconvert.cli.app import main; main()"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 

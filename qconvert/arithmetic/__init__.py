@@ -37,7 +37,6 @@ from qconvert.arithmetic.requantize import (
 from qconvert.arithmetic.rounding import (
     ROUNDINGS,
     affine_range,
-    clip_range,
     dequantize,
     quantize,
     round_half_away,
@@ -45,7 +44,6 @@ from qconvert.arithmetic.rounding import (
     round_half_up,
     saturate,
     scale_and_zero_point,
-    simplest_activation,
 )
 from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
 
@@ -58,7 +56,6 @@ __all__ = [
     "choose_cambricon",
     "choose_google_affine",
     "choose_google_symmetric",
-    "clip_range",
     "dequantize",
     "effective_scale",
     "multiply_by_quantized_multiplier",
@@ -75,7 +72,6 @@ __all__ = [
     "saturating_rounding_doubling_high_mul",
     "scale_and_zero_point",
     "shift_half_up",
-    "simplest_activation",
     "tflite_add",
     "tflite_leaky_relu",
     "xnnpack_add",

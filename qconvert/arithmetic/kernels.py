@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     shift_half_up,
 )
 from qconvert.arithmetic.rounding import saturate
-from qconvert.graph import Array, Quantization
 
 __all__ = [
     "average_away",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.arithmetic.rounding import round_half_away, round_half_even, saturate
 from qconvert.errors import OptionError
-from qconvert.graph import Array
 
 __all__ = [
     "REQUANTIZERS",

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array, integer_range, numpy_dtype
+from qconvert.arithmetic.quantization import Quantization
 from qconvert.errors import OptionError
-from qconvert.graph import Array, Quantization, Tensor, integer_range, numpy_dtype
 
 __all__ = [
     "ROUNDINGS",
     "affine_range",
-    "clip_range",
     "dequantize",
     "quantize",
     "round_half_away",
@@ -21,7 +21,6 @@ __all__ = [
     "round_half_up",
     "saturate",
     "scale_and_zero_point",
-    "simplest_activation",
     "to_small_float",
 ]
 
@@ -170,36 +169,3 @@ def affine_range(quantization: Quantization, dtype: str) -> tuple[Array, Array]:
     low, high = integer_range(dtype)
     scale = quantization.scale.astype(np.float64)
     return scale * (low - quantization.zero_point), scale * (high - quantization.zero_point)
-
-
-def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
-    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)] within the type.
-
-    TFLite computes the same limits (CalculateActivationRangeQuantized, kernel_util.cc): zero_point + round(bound / scale).
-    """
-    assert tensor.quantization is not None
-    low, high = integer_range(tensor.dtype)
-    scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
-
-    def stored(bound: float) -> int:
-        quotient = np.float32(bound) / np.float32(scale)
-        return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
-
-    lower, upper = bounds
-    lowest = low if lower is None else min(max(low, stored(lower)), high)
-    highest = high if upper is None else max(min(high, stored(upper)), low)
-    return lowest, highest
-
-
-def simplest_activation(tensor: Tensor, bounds: tuple[float | None, float | None]) -> str:
-    """The first of ops.ACTIVATIONS that leaves the same stored integers of `tensor` as `bounds`: "" if that is the whole grid.
-
-    Raises KeyError if none does.
-    """
-    from qconvert.ops import ACTIVATIONS
-
-    limits = clip_range(tensor, bounds)
-    for name, known in ACTIVATIONS.items():
-        if clip_range(tensor, known) == limits:
-            return name
-    raise KeyError(f"no activation leaves {limits} of {tensor.name!r}")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.quantization import Quantization
 from qconvert.errors import OptionError
-from qconvert.graph import Array, Quantization
 
 __all__ = ["choose_cambricon", "choose_google_affine", "choose_google_symmetric"]
 

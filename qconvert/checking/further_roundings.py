@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qconvert.graph import Graph, Op
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["computable", "further_reach"]
 
@@ -60,7 +60,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str]) -> Iterator[tuple[
             continue
         step = float(output.quantization.scale[0])
         before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
-        rounds = OPS[op.kind].rule in ("real", "convert")
+        rounds = KINDS[op.kind].rule in ("real", "convert")
         coarse = 0.5 if op.kind == "Requantize" and before else 0.0
         for name in op.outputs:
             if name in shared:

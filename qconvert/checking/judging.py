@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.checking.classify import CLASSES, Finding, classify
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["OperatorFinding", "is_rounded", "judge", "name_changed", "unmatched", "worse"]
 
@@ -59,7 +59,7 @@ def judge(
         return Finding("equal", "", 1.0, 0.0, 0.0, 0)
     if a.shape == b.shape and not _is_known(graph, op, values):
         return _compared(a, b)
-    rounds = OPS[op.kind].rule in ("real", "convert")
+    rounds = KINDS[op.kind].rule in ("real", "convert")
     real = _exact(graph, op, values, index) if rounds and is_rounded(graph, op) else None
     if real is None and rounds and a.shape == b.shape:
         return _compared(a, b)
@@ -80,7 +80,7 @@ def _is_known(graph: Graph, op: Op, values: Mapping[str, Array]) -> bool:
 
 
 def _exact(graph: Graph, op: Op, values: Mapping[str, Array], index: int) -> Array | None:
-    from qconvert.checking.evaluate import evaluate_op
+    from qconvert.evaluate import evaluate_op
 
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values[name] for name in op.inputs]
     try:

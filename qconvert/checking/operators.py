@@ -13,7 +13,7 @@ from qconvert.checking.judging import OperatorFinding, is_rounded, worse
 from qconvert.errors import OptionError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Op
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import format_of
 
 __all__ = ["check_operators"]
@@ -78,7 +78,7 @@ def _judge(
 ) -> None:
     """Judges the outputs of one operator; a tensor that the source does not have is worked out for the operators behind it."""
     missing = [name for name in op.outputs if name not in values]
-    exact = _exact(graph, op, values) if missing or (OPS[op.kind].rule in ("real", "convert") and is_rounded(graph, op)) else None
+    exact = _exact(graph, op, values) if missing or (KINDS[op.kind].rule in ("real", "convert") and is_rounded(graph, op)) else None
     for index, name in enumerate(op.outputs):
         if name in missing:
             assert exact is not None
@@ -92,7 +92,7 @@ def _judge(
 
 
 def _exact(graph: Graph, op: Op, values: dict[str, Array]) -> list[tuple[Array | None, Array]]:
-    from qconvert.checking.evaluate import evaluate_op
+    from qconvert.evaluate import evaluate_op
 
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values[name] for name in op.inputs]
     return [(found.real, found.stored) for found in evaluate_op(graph, op, inputs)]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.arithmetic import simplest_activation
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.ops import ACTIVATIONS
+from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 
 __all__ = ["plain"]
 

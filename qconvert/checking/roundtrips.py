@@ -14,9 +14,9 @@ from qconvert.checking.api import CheckReport, OutputComparison, check
 from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
-from qconvert.differences import diff, paired
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
+from qconvert.graph.differences import diff, paired
 from qconvert.plugins import Format, format_named, format_of, target_named
 from qconvert.targets.violations import refuse_violations
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.arithmetic import quantize
+from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Quantization, Tensor, canonical_dtype
-from qconvert.known_values import KnownValues
 from qconvert.passes import remove_dead_code
 from qconvert.passes.absorb.lookahead import is_same_grid
 from qconvert.passes.absorb.walk import Absorber, renamed

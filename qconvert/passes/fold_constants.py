@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from qconvert.evaluate.folding import LARGEST, evaluate_constant
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.passes.folding import LARGEST, evaluate_constant
 from qconvert.plugins import Target
 
 __all__ = ["run"]

@@ -17,7 +17,8 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, round_half_away
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.ops import ACTIVATIONS, OPS
+from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -109,7 +110,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 def _can_carry(op: Op) -> bool:
     """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
     own_rounding = op.attributes.get("fixed_point") or op.attributes.get("ties", "even") != "even"
-    return "activation" in OPS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
+    return "activation" in KINDS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
 
 
 def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:

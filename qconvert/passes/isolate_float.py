@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -83,7 +83,7 @@ class _Isolating:
 
     def _reason(self, op: Op) -> str:
         """Why the operator cannot run on integers; "" if it can, or is not quantized at all."""
-        spec = OPS[op.kind]
+        spec = KINDS[op.kind]
         if spec.rule not in ("real", "index") or not any(self._graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name):
             return ""
         count = len(op.inputs) if spec.data < 0 or op.kind in ("Conv", "ConvTranspose") else spec.data

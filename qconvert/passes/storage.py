@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "shifted"]
 
@@ -28,7 +28,7 @@ def shifted(tensor: Tensor, dtype: str) -> Tensor:
 
 def needs_storage(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator, or its rule names their type."""
-    if OPS[op.kind].rule in ("opaque", "plain") or op.attributes.get("reduction") == "mul":
+    if KINDS[op.kind].rule in ("opaque", "plain") or op.attributes.get("reduction") == "mul":
         return True
     if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))

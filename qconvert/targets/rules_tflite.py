@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Violation, operators, target_named
 from qconvert.targets.written_tflite import Breach, has_no_kernel, has_no_micro_kernel, has_wild_multiplier, written
 
@@ -50,7 +50,7 @@ def _data(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
     if op.kind in _WEIGHTED:
         names = [op.inputs[0]]
     else:
-        count = OPS[op.kind].data
+        count = KINDS[op.kind].data
         names = list(op.inputs if count < 0 else op.inputs[:count])
         names += op.inputs[2:3] if op.kind in ("Pad", "ScatterND", "ScatterElements") else ()
     return [graph[name] for name in (*names, *(op.outputs if results else ())) if name]
@@ -86,7 +86,7 @@ def int16_with_zero_point(graph: Graph, op: Op) -> Iterator[Breach]:
 
 def mixed_types(graph: Graph, op: Op) -> Iterator[Breach]:
     """All quantized data of an operator have one type."""
-    if OPS[op.kind].rule == "convert":
+    if KINDS[op.kind].rule == "convert":
         return
     found = _quantized(graph, op)
     for tensor in found[1:]:
@@ -96,7 +96,7 @@ def mixed_types(graph: Graph, op: Op) -> Iterator[Breach]:
 
 def mixed_sides(graph: Graph, op: Op) -> Iterator[Breach]:
     """Real and quantized data do not meet in one operator."""
-    rule = OPS[op.kind].rule
+    rule = KINDS[op.kind].rule
     if rule not in ("real", "move", "index") or op.kind in ("Shape", "NonZero"):
         return
     found = _data(graph, op, results=rule != "index")

@@ -241,7 +241,7 @@ def test_inputs_of_a_dynamic_batch_come_from_files(tmp_path: Path) -> None:
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "qconvert.cli", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "qconvert", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
     )
 
 

@@ -208,7 +208,7 @@ def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     result = tmp_path / "result.tflite"
     convert(VISION, result)
-    command = [sys.executable, "-m", "qconvert.cli", "check", str(VISION), str(result), "--per-op", "--kernels", "reference", "--json"]
+    command = [sys.executable, "-m", "qconvert", "check", str(VISION), str(result), "--per-op", "--kernels", "reference", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
     assert report["kernels"] == "reference"

@@ -13,6 +13,7 @@ from onnx_models import path_of
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor, convert, diff, load, roundtrip
 from qconvert.checking.plain import plain
+from qconvert.graph.validation import validate
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 RESNET = FIXTURES / "onnx" / "tf2onnx_tiny_resnet_cifar10_int8.onnx"
@@ -147,7 +148,7 @@ def test_plain_gives_one_scale_along_an_axis_to_the_whole_tensor() -> None:
     }
     ops = (Op("Dequantize", ("x",), ("y",)), Op("Dequantize", ("z",), ("w",)))
     graph, (note,) = plain(Graph("made", tensors, ops, ("x", "z"), ("y", "w")))
-    graph.validate()
+    validate(graph)
     assert graph["x"].quantization == Quantization.per_tensor(0.5, 3)
     assert graph["z"] == tensors["z"]
     assert note.startswith("1 tensors")
@@ -155,7 +156,7 @@ def test_plain_gives_one_scale_along_an_axis_to_the_whole_tensor() -> None:
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "qconvert.cli", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "qconvert", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
     )
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Array, canonical_dtype
+from qconvert.graph.shapes import infer
+from qconvert.graph.validation import validate
 from qconvert.passes import BUILTIN
 from qconvert.plugins import pass_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
-from qconvert.shapes import infer
 
 CONV = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "data_format": "channels_first"}
 
@@ -33,7 +34,7 @@ def make(ops: Sequence[Op], tensors: Sequence[Tensor], inputs: str, outputs: str
             if name:
                 known.setdefault(name, Tensor(name, "float32", None))
     graph = infer(Graph("test", known, tuple(ops), tuple(inputs.split()), tuple(outputs.split())))
-    graph.validate()
+    validate(graph)
     return graph
 
 
@@ -41,7 +42,7 @@ def applied(graph: Graph, name: str, **options: object) -> tuple[Graph, tuple[st
     """The graph after a pass, validated."""
     assert name in BUILTIN
     changed, notes = pass_named(name).run(graph, None, **options)
-    changed.validate()
+    validate(changed)
     assert bool(notes) or changed is graph
     return changed, notes
 

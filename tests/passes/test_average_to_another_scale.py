@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.checking.evaluate import evaluate_op
+from qconvert.evaluate import evaluate_op
+from qconvert.graph.validation import validate
 from qconvert.passes import match_scales
 from qconvert.plugins import target_named
 
@@ -29,7 +30,7 @@ def averaging(own: Quantization, pads: tuple[int, ...] = (0, 0, 0, 0), counts: i
 def test_becomes_a_convolution_with_the_same_values(pads: tuple[int, ...], counts: int, dtype: str, target: str) -> None:
     graph = averaging(Quantization.per_tensor(0.17, 5), pads, counts, dtype)
     changed, (note,) = match_scales.run(graph, target_named(target))
-    changed.validate()
+    validate(changed)
     (op,) = changed.ops
     assert (op.kind, op["group"], op["activation"], op["pads"], op["strides"]) == ("Conv", 3, "relu", pads, (2, 2))
     weights = changed[op.inputs[1]]

@@ -9,7 +9,8 @@ import pytest
 from passes.graphs import CONV, applied, assert_equal, constant, make, outputs, q, quantized_conv, random_integers
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
+from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
 
 LAYOUT = {"data_format": "channels_first"}
@@ -17,7 +18,7 @@ LAYOUT = {"data_format": "channels_first"}
 
 def for_target(graph: Graph, name: str, target: str = "tflite", **options: Any) -> tuple[Graph, tuple[str, ...]]:
     changed, notes = pass_named(name).run(graph, target_named(target), **options)
-    changed.validate()
+    validate(changed)
     return changed, notes
 
 

@@ -9,13 +9,14 @@ import pytest
 from passes.graphs import applied, constant, outputs, quantized_conv, random_integers
 
 from qconvert.graph import Array, Graph
+from qconvert.graph.validation import validate
 
 SCALES = (0.02, 0.004, 0.013, 0.0005)
 
 
 def with_bias(graph: Graph, data: Array) -> Graph:
     changed = replace(graph, tensors={**graph.tensors, "b": constant("b", data)})
-    changed.validate()
+    validate(changed)
     return changed
 
 
@@ -59,7 +60,7 @@ def test_operators_of_different_scales_get_a_bias_each() -> None:
     second = replace(graph.ops[0], inputs=("x", "v", "b"), outputs=("z",))
     tensors = {**graph.tensors, "v": other, "z": replace(graph["y"], name="z")}
     both = replace(graph, tensors=tensors, ops=(*graph.ops, second), outputs=("y", "z"))
-    both.validate()
+    validate(both)
     changed, _ = applied(both, "float_bias_to_int32")
     assert [op.inputs[2] for op in changed.ops] == ["b/int32", "b/int32_1"]
     assert changed["b/int32_1"].data is not None and changed["b/int32_1"].data.tolist() == [2000, 4000, 6000, 8000]

@@ -9,7 +9,7 @@ import pytest
 from passes.graphs import CONV, applied, constant, make, outputs, q
 
 from qconvert import Graph, Op, Tensor
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
 
 RNG = np.random.default_rng(4)
 STATISTICS = [

@@ -6,7 +6,7 @@ import numpy as np
 from passes.graphs import applied, assert_equal, constant, make, q
 
 from qconvert import Op, Tensor
-from qconvert.passes.folding import LARGEST
+from qconvert.evaluate.folding import LARGEST
 
 X = Tensor("x", "float32", (2, 3))
 FEEDS = {"x": np.float32([[1, -2, 3], [4, -5, 6]])}

@@ -9,7 +9,7 @@ import pytest
 from passes.graphs import CONV, applied, assert_equal, constant, make, q, quantized_conv, random_integers
 
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
 
 BOUNDS = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
+from qconvert.graph.validation import validate
 from qconvert.passes.assign_layout import AMBIGUOUS, run
 from qconvert.passes.layout.cut import INFINITE, FlowGraph
 from qconvert.plugins import target_named
@@ -29,7 +30,7 @@ def tensor(name: str, *shape: int | str, data: Any = None) -> Tensor:
 
 def graph(tensors: list[Tensor], ops: list[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
     made = Graph("test", {t.name: t for t in tensors}, tuple(ops), inputs, outputs)
-    made.validate()
+    validate(made)
     return made
 
 
@@ -40,7 +41,7 @@ def transposes(found: Graph) -> int:
 def rewritten(source: Graph, **options: str) -> Graph:
     """The graph in the target's layout, valid, and giving the same numbers."""
     result, _ = run(source, TARGET, **options)
-    result.validate()
+    validate(result)
     assert all(op["data_format"] == "channels_first" for op in result.ops if "data_format" in op.attributes)
     if not options:
         feeds = {

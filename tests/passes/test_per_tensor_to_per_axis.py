@@ -7,7 +7,7 @@ import pytest
 from passes.graphs import applied, assert_equal, constant, make, q, quantized_conv, random_integers
 
 from qconvert import Op, Tensor
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
 
 
 @pytest.mark.parametrize("weight_dtype", ["int8", "uint8"])

@@ -7,7 +7,7 @@ import pytest
 from passes.graphs import applied, assert_equal, make, q, random_integers
 
 from qconvert import Op, Quantization, Tensor
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
 
 PASS = "remove_redundant_requantize"
 

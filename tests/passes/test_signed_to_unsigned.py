@@ -11,8 +11,9 @@ import pytest
 from passes.graphs import CONV, applied, constant, make, outputs, q, quantized_conv, random_integers
 
 from qconvert import Graph, Op, Tensor, diff, load
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
 from qconvert.graph import Array
+from qconvert.graph.validation import validate
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 HALF = {"int8": 128, "int16": 2**15}
@@ -120,6 +121,6 @@ def test_an_int64_bias_keeps_its_data_signed() -> None:
     bias = constant("b", np.array([1, 2, 3, 4], np.int64), q(float(np.float32(0.001) * np.float32(0.02))))
     sides = {name: replace(graph[name], dtype="int16", quantization=q(0.001)) for name in "xy"}
     wide = replace(graph, tensors={**graph.tensors, **sides, "b": bias})
-    wide.validate()
+    validate(wide)
     changed, _ = applied(wide, "signed_to_unsigned")
     assert changed is wide

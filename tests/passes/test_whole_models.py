@@ -9,7 +9,7 @@ import pytest
 from passes.graphs import applied, random_integers
 
 from qconvert import Graph, load
-from qconvert.checking.evaluate import evaluate
+from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.passes import BUILTIN, INEXACT
 

@@ -411,8 +411,8 @@ def _run(runtime: str, data: bytes, feeds: list[np.ndarray]) -> list[np.ndarray]
 
 def judge(runtime: str, name: str, dtype: str, rank: int) -> str:
     """ "" if the runtime runs the operator right, else what went wrong."""
-    from qconvert.checking.evaluate import evaluate
     from qconvert.errors import QConvertError
+    from qconvert.evaluate import evaluate
     from qconvert.formats.tflite.reader import read_bytes
 
     made = model_of(name, dtype, rank)

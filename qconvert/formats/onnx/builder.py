@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import clip_range
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.storage import ELEMENT_TYPES
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.ops import ACTIVATIONS
+from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
 

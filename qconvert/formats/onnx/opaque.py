@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from qconvert.draft import Draft
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.reading import Reading
+from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
 
 __all__ = ["WRITERS", "read_opaque"]

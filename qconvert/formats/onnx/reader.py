@@ -10,20 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import clip_range
-from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.evaluate.known_values import KnownValues
 from qconvert.formats.onnx.builder import ATTRIBUTES, BIAS_SCALES, DTYPE_NAMES
 from qconvert.formats.onnx.container import infer_shapes, open_model, parse_model
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.onnx.spelled import restored
+from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Graph, Op, Shape, canonical_dtype
-from qconvert.known_values import KnownValues
-from qconvert.ops import ACTIVATIONS, OPS
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.shapes import UNKNOWN
+from qconvert.graph.validation import validate
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import operators
-from qconvert.shapes import UNKNOWN
 
 __all__ = ["read", "read_bytes"]
 
@@ -100,7 +101,7 @@ def read_model(model: Any, name: str, *, literal: bool = False) -> Graph:
         return found
     found, _ = absorb_quantization.run(restored(found, _rewritten), None)
     found = _with_attributes(found)
-    found.validate()
+    validate(found)
     return found
 
 
@@ -212,7 +213,7 @@ def _with_stated(graph: Graph, op: Op, stated: Mapping[str, Any]) -> Op:
     result, activation, ties = graph[op.outputs[0]], stated.get("activation"), stated.get("ties")
     if op.kind == "AveragePool" and op["ties"] == "even" and ties in ("up", "away"):
         op = op.with_attributes(ties=ties)
-    if not activation or activation not in ACTIVATIONS or "activation" not in OPS[op.kind].attributes or not result.is_quantized:
+    if not activation or activation not in ACTIVATIONS or "activation" not in KINDS[op.kind].attributes or not result.is_quantized:
         return op
     same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
     return op.with_attributes(activation=activation) if same else op

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.draft import Draft
-from qconvert.formats.operator_reading import OperatorReading
+from qconvert.evaluate.known_values import KnownValues
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.operator import OperatorReading
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype, numpy_dtype
-from qconvert.known_values import KnownValues
-from qconvert.ops import OPS
-from qconvert.shapes import compatible, merged, output_shapes
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.shapes import compatible, merged, output_shapes
 
 __all__ = ["NotCoveredError", "ReadFunction", "Reading"]
 
@@ -177,7 +177,7 @@ class Reading(OperatorReading):
         """Appends a canonical operator; inputs and outputs are this node's unless given. Returns the outputs' names.
 
         Args:
-            kind: a kind of ops.OPS.
+            kind: a kind of ops.KINDS.
             inputs, outputs: tensor names. Outputs that do not exist yet are declared.
             dtype: of the outputs, one for all or one each; by default that of the first input, or what the file says if that differs.
             quantization: of the outputs. Data movement hands on that of its input.
@@ -186,7 +186,7 @@ class Reading(OperatorReading):
         """
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
-        rule = OPS[kind].rule
+        rule = KINDS[kind].rule
         ordered = kind in _ORDERED or attributes.get("mode") == "nearest"
         if not integers and rule in ("real", "index"):
             ins = self._plain(kind, ins, ordered)
@@ -210,7 +210,7 @@ class Reading(OperatorReading):
         stated = self.declared_dtype(position) if position < len(self.outputs) else "unknown"
         if stated != "unknown":
             return stated
-        return "bool" if OPS[kind].shape == "broadcast_bool" else "unknown" if first is None else first.dtype
+        return "bool" if KINDS[kind].shape == "broadcast_bool" else "unknown" if first is None else first.dtype
 
     def _declare(self, name: str, dtype: str, shape: Shape | None, quantization: Quantization | None) -> None:
         """Adds the tensor `name`, or completes it: with the file's names of sizes, but where the file contradicts the operator."""
@@ -241,7 +241,7 @@ class Reading(OperatorReading):
         What only compares and moves (`ordered`) gives the same on integers and on real values, if all have one label.
         """
         if ordered:
-            count = OPS[kind].data
+            count = KINDS[kind].data
             data = [self._draft.tensors[name] for name in (names if count < 0 else names[:count]) if name]
             labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
             if not labels or all(label == labels[0] for label in labels):
@@ -334,14 +334,14 @@ class Reading(OperatorReading):
             per_tensor = quantization.axis is None or op.kind == "Identity"
             if op.kind in ("Concat", "Pack", "ScatterND", "ScatterElements"):  # the other integers that join would need the label too
                 return False
-            if source is None or OPS[op.kind].rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
-                return OPS[op.kind].rule in ("plain", "opaque", "index") and self._keep(chain, quantization)
+            if source is None or KINDS[op.kind].rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
+                return KINDS[op.kind].rule in ("plain", "opaque", "index") and self._keep(chain, quantization)
             chain.append(source)
         return self._keep(chain, quantization)
 
     def _keep(self, chain: list[Tensor], quantization: Quantization) -> bool:
         readers = [op for tensor in chain for op in self._draft.readers.get(tensor.name, [])]
-        if any(OPS[op.kind].rule in ("real", "index") for op in readers):
+        if any(KINDS[op.kind].rule in ("real", "index") for op in readers):
             return False
         written = {tensor.name for tensor in chain}
         pads = [op for op in self._draft.ops if op.kind == "Pad" and op["mode"] == "constant" and op.outputs[0] in written]

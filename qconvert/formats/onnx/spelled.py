@@ -13,7 +13,8 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Graph, Op, Tensor, equal_data
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.validation import validate
 
 __all__ = ["SPELLED", "notes", "restored"]
 
@@ -75,7 +76,7 @@ def _parsed(text: str) -> list[Op]:
 
 def _operator(item: Mapping[str, Any]) -> Op:
     kind = str(item["kind"])
-    if kind not in OPS:
+    if kind not in KINDS:
         raise ValueError(f"there is no operator {kind!r}")
     attributes = {str(name): tuple(value) if isinstance(value, list) else value for name, value in item["attributes"].items()}
     inputs, outputs = (tuple(str(name) for name in item[side]) for side in ("inputs", "outputs"))
@@ -90,7 +91,7 @@ def _is_spelled(graph: Graph, op: Op, rewritten: Callable[[Graph], Graph], produ
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
     alone = Graph("", {name: graph[name] for name in names}, (op,), inputs, op.outputs, metadata=graph.metadata)
     try:
-        alone.validate()
+        validate(alone)
         other = rewritten(alone)
     except QConvertError:
         return False

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qconvert.arithmetic import simplest_activation
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ATTRIBUTES, BIAS_SCALES, ELEMENT_TYPES, QDQ_OPSETS, Builder
 from qconvert.formats.onnx.spelled import SPELLED, notes
 from qconvert.formats.onnx.storage import inline, store
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.ops import ACTIVATIONS, OPS
+from qconvert.graph.activations import ACTIVATIONS, simplest_activation
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "FORMS", "write"]
@@ -143,7 +143,7 @@ def _write_qoperator(op: Op, builder: Builder) -> str | None:
     writers = operators("onnx", "write_qoperator")
     reason: str = writers[op.kind](op, builder) if op.kind in writers else f"QOperator has no {op.kind}"
     is_quantized = any(builder.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
-    return reason if not reason or (is_quantized and OPS[op.kind].rule == "real") else None
+    return reason if not reason or (is_quantized and KINDS[op.kind].rule == "real") else None
 
 
 def used_nodes(builder: Builder, outputs: tuple[str, ...]) -> tuple[list[Any], set[str]]:

@@ -25,7 +25,7 @@ from qconvert.graph import (
     integer_range,
     numpy_dtype,
 )
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["STORED_AS", "VERSION", "data_keys", "from_document", "to_document"]
 
@@ -236,7 +236,7 @@ def _attribute(kind: str, name: str, value: Any, at: str) -> Attribute:
             return tuple(float(item) for item in items)
         return tuple(items)
     value = _scalar(value, at)
-    is_float = kind in OPS and isinstance(OPS[kind].attributes.get(name), float)
+    is_float = kind in KINDS and isinstance(KINDS[kind].attributes.get(name), float)
     return _number(value, at) if is_float and isinstance(value, int) else value
 
 

@@ -18,6 +18,7 @@ from qconvert.errors import InvalidGraphError, InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.qgraph.document import from_document
 from qconvert.graph import Array, Graph, numpy_dtype
+from qconvert.graph.validation import validate
 
 __all__ = ["read"]
 
@@ -46,7 +47,7 @@ def read(path: Path) -> Graph:
         raise InvalidModelError("a safetensors file without a graph in its metadata")
     graph = from_document(_json(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
     try:
-        graph.validate()
+        validate(graph)
     except InvalidGraphError as error:
         raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where) from error
     return graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qconvert.draft import Draft
+from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 

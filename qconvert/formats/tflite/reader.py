@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
+from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.attachments import TRANSPOSED, read_files, text_of
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
+from qconvert.graph.validation import validate
 from qconvert.plugins import operators
 
 __all__ = ["read"]
@@ -72,7 +73,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         metadata={**_metadata(model), **read_files(data)},
     )
     graph = graph.evolve(ops=draft.ops)
-    graph.validate()
+    validate(graph)
     return graph
 
 

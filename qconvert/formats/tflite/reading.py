@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.draft import Draft
-from qconvert.formats.operator_reading import OperatorReading
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.operator import OperatorReading
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["ReadFunction", "Reading"]
 
@@ -136,7 +136,7 @@ class Reading(OperatorReading):
         ins = tuple(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
         relabelled: list[tuple[str, str]] = []
-        if OPS[kind].rule == "move" and ins:
+        if KINDS[kind].rule == "move" and ins:
             source = self._draft.tensors[ins[0]]
             for position, name in enumerate(outs):
                 tensor = self._draft.tensors[name]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.draft import Draft
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 
 __all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "pack", "read_tensors"]

@@ -13,7 +13,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["Operator", "WriteFunction", "Writing"]
 
@@ -136,7 +136,7 @@ class Writing:
 
         TFLite's kernels that move data look at no scales, so the label of the result is the operator's own.
         """
-        if OPS[op.kind].rule != "move":
+        if KINDS[op.kind].rule != "move":
             return op
         outputs = list(op.outputs)
         for position, name in enumerate(op.outputs):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import round_half_away, round_half_even
+from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Tensor, integer_range
-from qconvert.known_values import KnownValues
-from qconvert.ops import ACTIVATIONS, OPS
+from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["Lookahead", "is_exact", "is_same_grid"]
 
@@ -27,7 +28,7 @@ class Lookahead:
         """The activation behind an operator that it can take over on the grid of the result, and the name of the real result."""
         name = op.outputs[0]
         readers = self.consumers.get(name, [])
-        if "activation" not in OPS[op.kind].attributes or op["activation"] or len(readers) != 1 or name in self._graph.outputs:
+        if "activation" not in KINDS[op.kind].attributes or op["activation"] or len(readers) != 1 or name in self._graph.outputs:
             return "", name
         bounds = self.bounds(readers[0])
         found = next((key for key, value in ACTIVATIONS.items() if key and value == bounds), "")
@@ -85,7 +86,7 @@ class Lookahead:
 
 def _moves_one(op: Op) -> bool:
     """Whether an operator moves one tensor and nothing else, so that rounding before or after it is the same."""
-    spec = OPS[op.kind]
+    spec = KINDS[op.kind]
     one = spec.data == 1 or (spec.data < 0 and spec.inputs == (1, 1))
     return spec.rule == "move" and one and len(op.outputs) == 1 and op.kind not in ("Pad", "ScatterND", "ScatterElements")
 

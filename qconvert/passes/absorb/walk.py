@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import clip_range, quantize, simplest_activation
+from qconvert.arithmetic import quantize
+from qconvert.evaluate.folding import evaluate_constant
+from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.known_values import KnownValues
-from qconvert.ops import ACTIVATIONS, OPS
+from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activation
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.validation.quantization import is_axis_kept
 from qconvert.passes.absorb.lookahead import Lookahead, is_exact, is_same_grid
-from qconvert.passes.folding import evaluate_constant
-from qconvert.validation.quantization import is_axis_kept
 
 __all__ = ["Absorber", "renamed"]
 
@@ -73,7 +74,7 @@ class Absorber:
 
     def _moved(self, op: Op) -> bool:
         """Moves integers instead of the real values behind a Dequantize, if all data have one grid."""
-        spec = OPS[op.kind]
+        spec = KINDS[op.kind]
         if spec.rule != "move":
             return False
         count = len(op.inputs) if spec.data < 0 else spec.data
@@ -159,7 +160,7 @@ class Absorber:
 
     def _absorbed(self, op: Op) -> bool:
         """Gives an operator the integers behind its real inputs, and its result a grid, where both are there."""
-        spec = OPS[op.kind]
+        spec = KINDS[op.kind]
         stored = [self._stored.get(name, "") for name in op.inputs]
         if not any(stored) or len(op.outputs) != 1:
             return False
@@ -224,7 +225,7 @@ class Absorber:
         for position in range(len(self.ops) - 1, max(len(self.ops) - 4, -1), -1):
             op = self.ops[position]
             if name in op.outputs:
-                is_able = "activation" in OPS[op.kind].attributes and not op["activation"] and len(op.outputs) == 1
+                is_able = "activation" in KINDS[op.kind].attributes and not op["activation"] and len(op.outputs) == 1
                 return position if is_able else None
         return None
 

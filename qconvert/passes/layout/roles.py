@@ -12,7 +12,7 @@ from enum import Enum
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["RANK", "Role", "data_inputs", "role"]
 
@@ -65,7 +65,7 @@ def role(graph: Graph, op: Op, wanted: str) -> Role:
 
 def data_inputs(op: Op) -> tuple[str, ...]:
     """The inputs whose layout is the operator's: not weights, shapes, axes or indices."""
-    count = OPS[op.kind].data
+    count = KINDS[op.kind].data
     return op.inputs if count < 0 else op.inputs[:count]
 
 

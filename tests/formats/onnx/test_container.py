@@ -409,9 +409,7 @@ def test_command_line(case: str, command: str, tmp_path: Path) -> None:
     proto, words = BAD[case]
     path = written(proto, tmp_path)
     arguments = [str(path), str(tmp_path / "out.onnx")][: 2 if command == "convert" else 1]
-    done = subprocess.run(
-        [sys.executable, "-m", "qconvert.cli", command, *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-m", "qconvert", command, *arguments], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"error: {path}")
     assert words in done.stderr

@@ -479,7 +479,7 @@ def test_every_opset_has_the_forms(opset: int) -> None:
 def test_onnx2onnx_on_the_command_line(tmp_path: Path) -> None:
     source, result = tmp_path / "source.onnx", tmp_path / "result.onnx"
     source.write_bytes(onnx_models.CASES["div_sub_tanh-S8S8-qdq"]())
-    command = [sys.executable, "-m", "qconvert.cli", "onnx2onnx", str(source), str(result), "--form", "qoperator"]
+    command = [sys.executable, "-m", "qconvert", "onnx2onnx", str(source), str(result), "--form", "qoperator"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "QLinearConv" in onnx_models.operators(result.read_bytes())

@@ -182,7 +182,7 @@ def quantized(folder: Path, data_name: str) -> Path:
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_command_line(form: str, tmp_path: Path) -> None:
     source, result = quantized(tmp_path, "weights.bin"), tmp_path / "result.onnx"
-    command = [sys.executable, "-m", "qconvert.cli", "onnx2onnx", str(source), str(result), "--form", form, "--target", "generic"]
+    command = [sys.executable, "-m", "qconvert", "onnx2onnx", str(source), str(result), "--form", form, "--target", "generic"]
     done = subprocess.run([*command, "--external-data"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert names(tmp_path) == ["model.onnx", "result.onnx", "result.onnx.data", "weights.bin"]

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import qconvert
-from qconvert.differences import diff
 from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
 from qconvert.formats.qgraph.document import from_document, to_document
 from qconvert.formats.qgraph.reader import read
 from qconvert.formats.qgraph.writer import write
 from qconvert.graph import DTYPES, Graph, Op, Quantization, Signature, Tensor, integer_range, numpy_dtype
+from qconvert.graph.differences import diff
+from qconvert.graph.validation import validate
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "qgraph.schema.json").read_text())
@@ -106,7 +107,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=graphs())
 def test_round_trip_is_exact(graph: Graph, tmp_path: Path) -> None:
-    graph.validate()
+    validate(graph)
     jsonschema.validate(json.loads(json.dumps(to_document(graph))), SCHEMA)
     write(graph, tmp_path / "g.qgraph", {})
     found = read(tmp_path / "g.qgraph")
@@ -347,7 +348,7 @@ def test_mutated_files_give_one_clear_error(edits: list[tuple[float, int]], cut:
     path = tmp_path / "mutated.qgraph"
     path.write_bytes(raw[: len(raw) if cut is None else int(cut * len(raw))])
     try:
-        read(path).validate()
+        validate(read(path))
     except QConvertError as error:
         assert isinstance(error, InvalidModelError)
         assert str(error).count("\n") <= 1

@@ -15,6 +15,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.validation import validate
 
 RNG = np.random.default_rng(11)
 X = np.concatenate([RNG.normal(0, 3, 230), [0.01, -60, 60, 100, -100, 1e-3, 5, -5, 1, -1]]).astype(np.float32).reshape(2, 3, 5, 8)
@@ -113,7 +114,7 @@ FORMULAS: dict[str, tuple[Graph, Callable[[Array], Array]]] = {
 def test_formula(name: str) -> None:
     graph, formula = FORMULAS[name]
     data = build(graph, {})
-    read_bytes(data, "again").validate()
+    validate(read_bytes(data, "again"))
     value = X.copy()
     if name.startswith("Is"):
         value.reshape(-1)[:6] = [np.nan, np.inf, -np.inf, 0, 1, -1]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import clip_range
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph.activations import clip_range
 
 __all__ = ["READERS", "WRITERS"]
 

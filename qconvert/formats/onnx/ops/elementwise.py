@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import clip_range, xnnpack_add_multipliers
+from qconvert.arithmetic import xnnpack_add_multipliers
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, integer_range, numpy_dtype
-from qconvert.ops import ACTIVATIONS
+from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 

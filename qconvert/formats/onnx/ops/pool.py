@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import clip_range
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization
-from qconvert.ops import ACTIVATIONS
+from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = ["READERS", "WRITERS", "may_tie"]
 

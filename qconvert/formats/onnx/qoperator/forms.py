@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qconvert.arithmetic import clip_range
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.graph import Attribute, Op, Quantization, integer_range
-from qconvert.ops import ACTIVATIONS
+from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = [
     "CONTRIB",

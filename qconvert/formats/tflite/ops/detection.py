@@ -7,7 +7,7 @@ from typing import Any
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.ops import OPS
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -61,7 +61,7 @@ def write_detection_postprocess(op: Op, w: Writing) -> None:
 
     builder = flexbuffers.Builder()
     with builder.Map():
-        for name in OPS["DetectionPostProcess"].attributes:
+        for name in KINDS["DetectionPostProcess"].attributes:
             builder.Key(name)
             builder.Add(bool(op[name]) if name == "use_regular_nms" else op[name])
     w.emit("TFLite_Detection_PostProcess", op.inputs, op.outputs, custom=bytes(builder.Finish()))

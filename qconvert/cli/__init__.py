@@ -1,0 +1,1 @@
+"""The command line: app (commands and options) and reports (how results are shown)."""

@@ -1,0 +1,290 @@
+"""The command line: arguments in, one call of the public API, a printed result. Heavy imports happen inside commands."""
+
+from __future__ import annotations
+
+import inspect
+import json as json_module
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qconvert.errors import QConvertError
+
+app = typer.Typer(
+    name="qconvert",
+    help="Carries quantized neural networks between frameworks, with every integer and scale kept.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Source = Annotated[Path, typer.Argument(help="The model to read.")]
+Result = Annotated[Path, typer.Argument(help="The file to write.")]
+TargetOption = Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")]
+OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25; by default 17, or what the types need.")]
+LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw or nhwc: 4-D inputs and outputs channels first or last.")]
+FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
+IntegerOption = Annotated[bool, typer.Option("--io-integer", help="Integer inputs and outputs where the model quantizes them at once.")]
+PartialOption = Annotated[str, typer.Option("--partial", help="allow or forbid operators on real values in a quantized model.")]
+PassesOption = Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")]
+NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
+ExternalOption = Annotated[bool, typer.Option("--external-data", help="ONNX constants in a file beside, even below 1 GiB.")]
+FormOption = Annotated[str, typer.Option("--form", help="ONNX: qdq (the default) or qoperator.")]
+ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class Kernels(str, Enum):
+    """What runs .tflite files in a check: LiteRT's kernels, or tflite-micro's."""
+
+    default = "default"
+    reference = "reference"
+    micro = "micro"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from qconvert import __version__
+
+        typer.echo(f"qconvert {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """Options of the program itself."""
+
+
+@app.command("convert")
+def convert_command(
+    source: Source,
+    result: Result,
+    target: TargetOption = "",
+    opset: OpsetOption = 0,
+    io_layout: LayoutOption = "",
+    io_float: FloatOption = False,
+    io_integer: IntegerOption = False,
+    numerics: NumericsOption = "exact",
+    partial: PartialOption = "allow",
+    passes: PassesOption = "",
+    external_data: ExternalOption = False,
+    form: FormOption = "",
+    force: ForceOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
+    result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
+) -> None:
+    """Convert a model to another format; suffixes say which."""
+    from qconvert import convert
+    from qconvert.cli.reports import conversion_document, print_conversion
+
+    report = convert(
+        source,
+        result,
+        source_format=source_format,
+        result_format=result_format,
+        target=target,
+        opset=opset,
+        io_layout=io_layout,
+        io_float=io_float,
+        io_integer=io_integer,
+        numerics=numerics,
+        partial=partial,
+        passes=[name.strip() for name in passes.split(",") if name.strip()],
+        external_data=external_data,
+        form=form,
+        force=force,
+    )
+    if json:
+        typer.echo(json_module.dumps(conversion_document(report), indent=2))
+    elif not quiet:
+        print_conversion(report, verbose)
+
+
+def _add_pair(source_format: str, result_format: str) -> None:
+    """Adds the command `{source}2{result}`: convert with both formats given, and all its other options."""
+    fixed: dict[str, Any] = {"source_format": source_format, "result_format": result_format}
+
+    def pair_command(**options: Any) -> None:
+        convert_command(**options, **fixed)
+
+    signature = inspect.signature(convert_command, eval_str=True)
+    free = [parameter for name, parameter in signature.parameters.items() if name not in fixed]
+    pair_command.__signature__ = signature.replace(parameters=free)  # type: ignore[attr-defined]
+    pair_command.__annotations__ = {parameter.name: parameter.annotation for parameter in free}
+    app.command(f"{source_format}2{result_format}", help=f"Convert {source_format} to {result_format}.")(pair_command)
+
+
+@app.command("check")
+def check_command(
+    source: Source,
+    result: Annotated[Path, typer.Argument(help="The converted model.")],
+    inputs: Annotated[
+        list[str] | None, typer.Option("--inputs", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
+    kernels: Annotated[
+        Kernels, typer.Option("--kernels", help="What runs .tflite files: LiteRT's kernels, or tflite-micro.")
+    ] = Kernels.default,
+    optimize: Annotated[
+        bool, typer.Option("--optimize/--no-optimize", help="Whether onnxruntime optimizes the graphs of both sides.")
+    ] = True,
+    per_op: Annotated[bool, typer.Option("--per-op", help="Feed each operator with the source's own tensors.")] = False,
+    max_lsb: Annotated[float, typer.Option("--max-lsb", help="Largest difference allowed at the outputs; no limit by default.")] = -1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run source and result in their own runtimes and say how equal they are. Exit code 1 if something is unexplained."""
+    from qconvert import check
+    from qconvert.cli.reports import check_document, print_check, progress
+
+    with progress(quiet or json) as step:
+        report = check(
+            source,
+            result,
+            inputs=inputs or [],
+            samples=samples,
+            kernels=kernels.value,
+            optimize=optimize,
+            per_op=per_op,
+            max_lsb=None if max_lsb < 0 else max_lsb,
+            seed=seed,
+            progress=step,
+        )
+    if json:
+        typer.echo(json_module.dumps(check_document(report), indent=2))
+    elif not quiet:
+        print_check(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command("roundtrip")
+def roundtrip_command(
+    model: Source,
+    via: Annotated[str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.")],
+    times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
+    target: Annotated[str, typer.Option("--target", help="What the files on the way are for; by default what changes least.")] = "",
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many random inputs.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
+    keep: Annotated[Path | None, typer.Option("--keep", help="A folder for the files; they are deleted without.")] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost."""
+    from qconvert import roundtrip
+    from qconvert.cli.reports import print_roundtrip, progress, roundtrip_document
+
+    with progress(quiet or json) as step:
+        report = roundtrip(model, via, times=times, target=target, keep=keep, samples=samples, seed=seed, progress=step)
+    if json:
+        typer.echo(json_module.dumps(roundtrip_document(report), indent=2))
+    elif not quiet:
+        print_roundtrip(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command("inspect")
+def inspect_command(file: Source, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show the tensors with scale and zero point, the operators with counts, and the size of a model."""
+    from qconvert.cli.reports import inspect_document, print_inspection
+
+    if json:
+        typer.echo(json_module.dumps(inspect_document(file), indent=2))
+    else:
+        print_inspection(file)
+
+
+@app.command("diff")
+def diff_command(
+    a: Annotated[Path, typer.Argument(help="The model before.")],
+    b: Annotated[Path, typer.Argument(help="The model after.")],
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say how two models' graphs differ. Exit code 1 if they do."""
+    from qconvert import diff, load
+
+    lines = diff(load(a), load(b))
+    typer.echo(json_module.dumps(lines, indent=2) if json else "\n".join(lines) or "The graphs are equal.")
+    if lines:
+        raise typer.Exit(1)
+
+
+@app.command("formats")
+def formats_command(json: JsonOption = False) -> None:
+    """List the formats and the targets."""
+    from qconvert.cli.reports import formats_document, print_formats
+
+    if json:
+        typer.echo(json_module.dumps(formats_document(), indent=2))
+    else:
+        print_formats()
+
+
+@app.command("passes")
+def passes_command(json: JsonOption = False) -> None:
+    """List the passes that --passes can run, and which of them are exact."""
+    from qconvert.cli.reports import passes_document, print_passes
+
+    if json:
+        typer.echo(json_module.dumps(passes_document(), indent=2))
+    else:
+        print_passes()
+
+
+@app.command("plugins")
+def plugins_command(json: JsonOption = False) -> None:
+    """List the plugins that are loaded, from where, and those that were skipped and why."""
+    from qconvert.cli.reports import plugins_document, print_plugins
+
+    if json:
+        typer.echo(json_module.dumps(plugins_document(), indent=2))
+    else:
+        print_plugins()
+
+
+def _add_pairs() -> None:
+    from qconvert.plugins import formats
+
+    found = formats().values()
+    for source in found:
+        for result in found:
+            if source.read is not None and result.write is not None:
+                _add_pair(source.name, result.name)
+
+
+def main() -> None:
+    """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2."""
+    try:
+        _add_pairs()
+        app()
+    except QConvertError as error:
+        if "--debug" in sys.argv:
+            raise
+        if "--json" in sys.argv:
+            typer.echo(json_module.dumps(error.to_dict(), indent=2))
+        else:
+            typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except RecursionError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo("error: the model is nested too deeply", err=True)
+        raise SystemExit(2) from error

@@ -1,0 +1,105 @@
+"""The exact meaning of a canonical graph: every operator as the real-valued function that it stands for, in float64.
+
+A quantized operator is the real function of its dequantized inputs, rounded once (ties to even) onto its output's grid and
+saturated. Sums of products run over whole steps and are exact below 2**53. One function an operator; FUNCTIONS is their register.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from qconvert.arithmetic import quantize
+from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
+from qconvert.evaluate import detection, elementwise, linear, movement, normalize, pool, reduce
+from qconvert.evaluate.call import Call, ExactResult, Function
+from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["FUNCTIONS", "ExactResult", "evaluate", "evaluate_op"]
+
+#: The function of every operator, by kind; an Opaque one has none.
+FUNCTIONS: Mapping[str, Function] = {
+    **linear.FUNCTIONS,
+    **pool.FUNCTIONS,
+    **normalize.FUNCTIONS,
+    **elementwise.FUNCTIONS,
+    **reduce.FUNCTIONS,
+    **movement.FUNCTIONS,
+    **detection.FUNCTIONS,
+}
+
+
+def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[ExactResult]:
+    """The exact outputs of one operator.
+
+    Args:
+        graph: the graph that the operator belongs to.
+        op: the operator.
+        inputs: stored values of its inputs, in order; None for an optional one that is absent.
+
+    Returns:
+        A result for each output.
+
+    Raises:
+        UnsupportedError: the operator, or an attribute's value, has no function here.
+        InvalidGraphError: the inputs do not fit the operator.
+    """
+    if op.kind not in FUNCTIONS:
+        raise UnsupportedError(f"the operator {op.kind} has no evaluation", where=f"{op.source} {op}".strip())
+    tensors = tuple(graph.tensors[name] if name else None for name in op.inputs)
+    results = tuple(graph.tensors[name] for name in op.outputs if name)
+    call = Call(op, tuple(inputs), tensors, results)
+    try:
+        with np.errstate(all="ignore"):
+            found = FUNCTIONS[op.kind](call)
+            outputs = found if isinstance(found, list) else [found]
+            kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
+            return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
+    except (ValueError, IndexError, ZeroDivisionError, AssertionError) as error:
+        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
+
+
+def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
+    """The output as stored: real values are rounded onto the grid, moved and plain ones keep their value."""
+    if isinstance(value, ExactResult):
+        return value
+    dtype = numpy_dtype(tensor.dtype)
+    rounds = KINDS[op.kind].rule in ("real", "convert") and tensor.quantization is not None
+    if rounds and tensor.quantization is not None:
+        real = np.asarray(value, np.float64)
+        return ExactResult(real, quantize(real, tensor.quantization, tensor.dtype))
+    stored = np.asarray(value).astype(dtype)
+    is_real = tensor.dtype in ("float16", "bfloat16", "float32", "float64")
+    return ExactResult(np.asarray(value, np.float64) if is_real else None, stored)
+
+
+def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Runs a whole graph; each operator gets the stored outputs of those before it.
+
+    Args:
+        graph: the graph.
+        inputs: stored values of the graph's inputs, by tensor name.
+
+    Returns:
+        Stored values of the graph's outputs, by tensor name.
+
+    Raises:
+        OptionError: an input is missing.
+    """
+    missing = [name for name in graph.inputs if name not in inputs]
+    if missing:
+        raise OptionError(f"no value for the inputs {', '.join(missing)}")
+    values = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
+    values.update({name: np.asarray(inputs[name]) for name in graph.inputs})
+    uses = Counter(name for op in graph.ops for name in op.inputs) + Counter(graph.outputs)
+    for op in graph.ops:
+        results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])
+        values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
+        for name in filter(None, op.inputs):
+            uses[name] -= 1
+            if not uses[name]:
+                del values[name]
+    return {name: values[name] for name in graph.outputs}

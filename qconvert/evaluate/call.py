@@ -1,0 +1,151 @@
+"""What a function of an operator gets, and what it gives: the stored inputs and ways to see them as real values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
+from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.graph.activations import ACTIVATIONS
+
+__all__ = [
+    "Call",
+    "ExactResult",
+    "Function",
+    "Result",
+    "activated",
+    "channels_first",
+    "channels_last",
+    "spatial_axes",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExactResult:
+    """One output of an operator.
+
+    Attributes:
+        real: float64, the real value before rounding onto the output's grid; None where the output is plain integers, bools or
+            stored integers that were only moved.
+        stored: the output as the graph stores it, in the numpy dtype of its tensor.
+    """
+
+    real: Array | None
+    stored: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator with its stored inputs; None stands for an optional input that is absent.
+
+    Attributes:
+        op: the operator.
+        stored: its inputs as the graph stores them.
+        tensors: the graph's tensors of the inputs, likewise.
+        results: the graph's tensors of the outputs.
+    """
+
+    op: Op
+    stored: tuple[Array | None, ...]
+    tensors: tuple[Tensor | None, ...]
+    results: tuple[Tensor, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        """An attribute of the operator, or its default."""
+        return self.op[name]
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is given."""
+        return index < len(self.stored) and self.stored[index] is not None
+
+    def raw(self, index: int = 0) -> Array:
+        """Stored input `index`."""
+        value = self.stored[index]
+        assert value is not None, f"{self.op} has no input {index}"
+        return value
+
+    def quantization(self, index: int = 0) -> Quantization | None:
+        """The quantization of input `index`."""
+        tensor = self.tensors[index]
+        return None if tensor is None else tensor.quantization
+
+    def ints(self, index: int) -> list[int]:
+        """The integers of a parameter such as axes or sizes."""
+        return [int(value) for value in self.raw(index).reshape(-1)]
+
+    def values(self, index: int = 0) -> Array:
+        """Input `index` as numbers: float64 if it is quantized or floating point, else the integers, bools or strings it holds."""
+        value, quantization = self.raw(index), self.quantization(index)
+        if quantization is not None:
+            return dequantize(value, quantization)
+        if value.dtype.kind in "biu" and value.dtype.kind != "b" and value.dtype != np.uint64:
+            return value.astype(np.int64)
+        return value if value.dtype.kind in "bucO" else value.astype(np.float64)
+
+    def all_values(self) -> list[Array]:
+        """values() of every input."""
+        return [self.values(index) for index in range(len(self.stored))]
+
+    def factor(self, index: int, axis: int | None = None) -> tuple[Array, Array | float]:
+        """Input `index` as steps * scale, with whole steps in float64, whose sums and products are exact below 2**53.
+
+        Args:
+            index: of the input.
+            axis: the dimension along which scales may differ; the scale is then a vector along it. Scales along other
+                dimensions, and in blocks, are multiplied in already, and the scale returned is 1.
+        """
+        value, quantization = self.raw(index), self.quantization(index)
+        if quantization is None:
+            return np.asarray(value.astype(np.float64)), 1.0
+        if quantization.axis not in (None, axis) or quantization.block_size:
+            return dequantize(value, quantization), 1.0
+        _, zero_point = scale_and_zero_point(quantization, value.shape)
+        scale = quantization.scale.astype(np.float64)
+        steps = value.astype(np.float64) if value.dtype.name.startswith("float") else value.astype(np.int64) - zero_point
+        return steps.astype(np.float64), float(scale[0]) if quantization.axis is None else scale
+
+    def real_zero(self, index: int = 0) -> Any:
+        """The stored value of real zero on input `index`'s grid: what padding is filled with."""
+        quantization = self.quantization(index)
+        zero = 0 if quantization is None else int(quantization.zero_point.reshape(-1)[0])
+        return np.asarray(zero).astype(self.raw(index).dtype)
+
+
+Result = Array | list[Array] | ExactResult
+Function = Callable[[Call], Result]
+
+
+def activated(values: Array, activation: str) -> Array:
+    """Real values, limited to the range that a fused activation leaves."""
+    low, high = ACTIVATIONS[activation]
+    return values if low is None and high is None else np.asarray(np.clip(values, low, high))
+
+
+def activated_stored(call: Call, stored: Array) -> Array:
+    """Stored values, limited to the codes that a fused activation leaves."""
+    tensor, activation = call.results[0], str(call["activation"])
+    if tensor.quantization is None or not activation:
+        return activated(stored, activation)
+    lowest, highest = ACTIVATIONS[activation]
+    bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
+    low, high = quantize(bounds, tensor.quantization, tensor.dtype)
+    return np.asarray(np.clip(stored, low, high))
+
+
+def spatial_axes(call: Call, rank: int) -> range:
+    """The spatial dimensions of data of a rank."""
+    return range(1, rank - 1) if call["data_format"] == "channels_last" else range(2, rank)
+
+
+def channels_last(call: Call, values: Array) -> Array:
+    """Data of the operator's data_format with the channels moved to the end."""
+    return values if call["data_format"] == "channels_last" else np.moveaxis(values, 1, -1)
+
+
+def channels_first(call: Call, values: Array) -> Array:
+    """The reverse of channels_last: back to the operator's data_format."""
+    return values if call["data_format"] == "channels_last" else np.moveaxis(values, -1, 1)

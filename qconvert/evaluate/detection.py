@@ -1,0 +1,87 @@
+"""DetectionPostProcess, as TFLite's custom kernel does it (detection_postprocess.cc): box decoding and non-maximum suppression."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.evaluate.call import Call, Function
+from qconvert.graph import Array
+
+__all__ = ["FUNCTIONS"]
+
+
+def detection_postprocess(call: Call) -> list[Array]:
+    """(box encodings, class scores, anchors) -> boxes, classes, scores, count.
+
+    Rows that are not used are zero here; the kernel leaves them as they were. The count is of boxes, not of rows.
+    """
+    boxes = _decode(call)
+    scores = call.values(1)[0]
+    # Models may have a background class in front, which is never detected.
+    scores = scores[:, scores.shape[-1] - call["num_classes"] :]
+    chosen, count = _regular(call, boxes, scores) if call["use_regular_nms"] else _fast(call, boxes, scores)
+    result = np.zeros((_rows(call), 6))
+    for row, (box, category) in enumerate(chosen[: len(result)]):
+        result[row] = (*boxes[box], category, scores[box, category])
+    return [result[None, :, :4], result[None, :, 4], result[None, :, 5], np.array([float(count)])]
+
+
+def _rows(call: Call) -> int:
+    """How many rows the outputs have: what the graph says, or as many as can be filled."""
+    shape = call.results[0].static_shape
+    if shape is not None:
+        return shape[1]
+    classes = 1 if call["use_regular_nms"] else min(call["max_classes_per_detection"], call["num_classes"])
+    return int(call["max_detections"] * classes)
+
+
+def _decode(call: Call) -> Array:
+    """Boxes as (y min, x min, y max, x max) from offsets (y, x, h, w) to the anchors' centres and sizes."""
+    encodings, anchors = call.values(0)[0, :, :4], call.values(2)
+    scales = np.array([call[f"{name}_scale"] for name in "yxhw"])
+    centres = encodings[:, :2] / scales[:2] * anchors[:, 2:] + anchors[:, :2]
+    halves = 0.5 * np.exp(encodings[:, 2:] / scales[2:]) * anchors[:, 2:]
+    return np.concatenate([centres - halves, centres + halves], axis=1)
+
+
+def _overlaps(box: Array, others: Array) -> Array:
+    """Intersection over union of one box with others; 0 where either has no area."""
+    areas = [np.prod(np.atleast_2d(item)[:, 2:] - np.atleast_2d(item)[:, :2], axis=1) for item in (box, others)]
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    shared = np.prod(np.maximum(sides, 0), axis=1)
+    empty = (areas[0] <= 0) | (areas[1] <= 0)
+    return np.where(empty, 0, shared / np.where(empty, 1, areas[0] + areas[1] - shared))
+
+
+def _suppress(call: Call, boxes: Array, scores: Array, limit: int) -> list[int]:
+    """Indices of at most `limit` boxes, best first, none of which overlaps a better one too much."""
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] >= call["nms_score_threshold"]]
+    kept: list[int] = []
+    while len(order) and len(kept) < limit:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        order = order[_overlaps(boxes[best], boxes[order]) <= call["nms_iou_threshold"]]
+    return kept
+
+
+def _fast(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, int]], int]:
+    """One suppression over the best score of each box; then the best classes of each box that is left."""
+    count = min(call["max_classes_per_detection"], call["num_classes"])
+    classes = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    kept = _suppress(call, boxes, scores.max(axis=1), call["max_detections"])
+    return [(box, int(category)) for box in kept for category in classes[box]], len(kept)
+
+
+def _regular(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, int]], int]:
+    """One suppression for each class; then the best of all."""
+    found: list[tuple[int, int]] = []
+    for category in range(scores.shape[1]):
+        kept = _suppress(call, boxes, scores[:, category], call["detections_per_class"])
+        found += [(box, category) for box in kept]
+        found.sort(key=lambda item: -scores[item])
+        found = found[: call["max_detections"]]
+    return found, len(found)
+
+
+FUNCTIONS: dict[str, Function] = {"DetectionPostProcess": detection_postprocess}

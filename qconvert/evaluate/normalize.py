@@ -1,0 +1,63 @@
+"""Normalizations: data shifted and scaled by statistics that are given or are the data's own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.evaluate.call import Call, Function, channels_first, channels_last
+from qconvert.graph import Array
+
+__all__ = ["FUNCTIONS"]
+
+
+def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    """x without its mean over some axes, and divided by its standard deviation (of the population) over them."""
+    below = x - x.mean(axis=axes, keepdims=True)
+    return np.asarray(below / np.sqrt(np.square(below).mean(axis=axes, keepdims=True) + epsilon))
+
+
+def batch_normalization(call: Call) -> Array:
+    """BatchNormalization of ONNX in inference: (X, scale, B, mean, var), one value a channel."""
+    scale, bias, mean, variance = (call.values(index) for index in range(1, 5))
+    x = channels_last(call, call.values()) if call.raw().ndim > 1 else call.values()
+    y = (x - mean) / np.sqrt(variance + call["epsilon"]) * scale + bias
+    return channels_first(call, y) if y.ndim > 1 else np.asarray(y)
+
+
+def instance_normalization(call: Call) -> Array:
+    """InstanceNormalization of ONNX: (X, scale, B), statistics of each channel of each instance."""
+    x = channels_last(call, call.values())
+    y = _standardized(x, tuple(range(1, x.ndim - 1)), call["epsilon"])
+    return channels_first(call, y * call.values(1) + call.values(2))
+
+
+def group_normalization(call: Call) -> Array:
+    """GroupNormalization of ONNX (opset 21): (X, scale, B), statistics of each group of channels, scale and B one a channel."""
+    x, groups = channels_last(call, call.values()), call["num_groups"]
+    grouped = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
+    axes = (*range(1, x.ndim - 1), x.ndim)
+    y = _standardized(grouped, axes, call["epsilon"]).reshape(x.shape)
+    return channels_first(call, y * call.values(1) + call.values(2))
+
+
+def layer_normalization(call: Call) -> Array:
+    """LayerNormalization of ONNX: (X, scale[, B]), statistics over the axes from `axis` to the last."""
+    x = call.values()
+    y = _standardized(x, tuple(range(call["axis"] % x.ndim, x.ndim)), call["epsilon"]) * call.values(1)
+    return np.asarray(y + call.values(2) if call.has(2) else y)
+
+
+def rms_normalization(call: Call) -> Array:
+    """RMSNormalization of ONNX (opset 23): x over its root mean square over the axes from `axis` to the last, times a scale."""
+    x = call.values()
+    axes = tuple(range(call["axis"] % x.ndim, x.ndim))
+    return np.asarray(x / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + call["epsilon"]) * call.values(1))
+
+
+FUNCTIONS: dict[str, Function] = {
+    "BatchNormalization": batch_normalization,
+    "InstanceNormalization": instance_normalization,
+    "GroupNormalization": group_normalization,
+    "LayerNormalization": layer_normalization,
+    "RMSNormalization": rms_normalization,
+}

@@ -1,0 +1,87 @@
+"""The canonical graph while a reader builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from qconvert.graph import Array, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph.shapes import output_shapes
+
+__all__ = ["Draft"]
+
+
+class Draft:
+    """The canonical graph while it grows: tensors by name and operators in order.
+
+    Args:
+        reserved: names that the file gives to values; no other tensor gets one of them.
+    """
+
+    def __init__(self, reserved: Collection[str] = ()) -> None:
+        self._reserved = reserved
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.producers: dict[str, Op] = {}
+        self.readers: dict[str, list[Op]] = {}
+        self._variants: dict[tuple[str, str], str] = {}
+
+    def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
+        """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""
+        name, number = wanted, 1
+        while name in self.tensors or name in self._reserved or not name:
+            name, number = f"{wanted or 'tensor'}_{number}", number + 1
+        self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
+        return name
+
+    def add_exactly(self, name: str, dtype: str, shape: Shape | None, data: Array | None = None) -> None:
+        """Adds the tensor that the file calls `name`."""
+        self.tensors[name] = Tensor(name, dtype, shape, data)
+
+    def append(self, op: Op) -> None:
+        """Appends an operator. Outputs whose rank the file does not say get the shape that the operator gives them."""
+        self.ops.append(op)
+        self.producers.update((name, op) for name in op.outputs if name)
+        for name in filter(None, op.inputs):
+            self.readers.setdefault(name, []).append(op)
+        if all(self.tensors[name].shape is not None for name in op.outputs if name):
+            return
+        for name, shape in zip(op.outputs, output_shapes(self.tensors, op), strict=True):
+            if name and self.tensors[name].shape is None and shape is not None:
+                named = tuple(f"{name}_{axis}" if size == "?" else size for axis, size in enumerate(shape))
+                self.tensors[name] = replace(self.tensors[name], shape=named)
+
+    def withdraw(self, count: int) -> None:
+        """Takes the operators behind the first `count` back."""
+        for op in reversed(self.ops[count:]):
+            for name in filter(None, op.inputs):
+                self.readers[name].pop()
+            for name in op.outputs:
+                self.producers.pop(name, None)
+        del self.ops[count:]
+
+    def variant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
+        """A constant that is another form of the constant `name`, made once for each `key`."""
+        if (name, key) not in self._variants:
+            self._variants[name, key] = self.add(f"{name}/{key}", canonical_dtype(data.dtype), data.shape, data, quantization)
+        return self._variants[name, key]
+
+    def prune(self, outputs: Collection[str]) -> None:
+        """Drops the operators that no output depends on."""
+        wanted, kept = set(outputs), []
+        for op in reversed(self.ops):
+            if wanted.intersection(op.outputs):
+                wanted.update(op.inputs)
+                kept.append(op)
+        self.ops = kept[::-1]
+
+    def settle_names(self) -> None:
+        """Gives the name of a constant that no operator uses any more to its first variant."""
+        used = {name for op in self.ops for name in op.inputs}
+        renamed: dict[str, str] = {}
+        for (original, _), variant in self._variants.items():
+            if original not in used and original not in renamed.values() and variant in used:
+                renamed[variant] = original
+                self.tensors[original] = replace(self.tensors.pop(variant), name=original)
+        if renamed:
+            self.ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in self.ops]

@@ -1,0 +1,23 @@
+"""The canonical quantized graph: schema, operator kinds, shapes, invariants, differences."""
+
+from __future__ import annotations
+
+from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, equal_data, integer_range, numpy_dtype
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.schema import Attribute, Graph, Op, Shape, Signature, Tensor
+
+__all__ = [
+    "DTYPES",
+    "Array",
+    "Attribute",
+    "Graph",
+    "Op",
+    "Quantization",
+    "Shape",
+    "Signature",
+    "Tensor",
+    "canonical_dtype",
+    "equal_data",
+    "integer_range",
+    "numpy_dtype",
+]

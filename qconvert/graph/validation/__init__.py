@@ -1,0 +1,47 @@
+"""The invariants of a canonical graph: validate() says which one is broken, and where, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qconvert.errors import InvalidGraphError
+from qconvert.graph import Graph
+from qconvert.graph.shapes import compatible, merged, output_shapes
+from qconvert.graph.validation.quantization import quantization
+from qconvert.graph.validation.structure import Problems, located, names, operators, order, tensors
+
+__all__ = ["validate"]
+
+#: In this order: each check may rely on what the ones before it have established.
+_CHECKS = (names, operators, order, tensors, quantization)
+
+
+def validate(graph: Graph) -> None:
+    """Checks every invariant of a graph.
+
+    Raises:
+        InvalidGraphError: the first one that is broken; `where` names the operator or the tensor.
+    """
+    for where, reason in _problems(graph):
+        raise InvalidGraphError(reason, where=where)
+
+
+def _problems(graph: Graph) -> Iterator[tuple[str, str]]:
+    for check in _CHECKS:
+        yield from check(graph)
+    yield from _shapes(graph)
+
+
+def _shapes(graph: Graph) -> Problems:
+    """Stored shapes are those that the operators give, as far as both are known."""
+    known = dict(graph.tensors)
+    for op in graph.ops:
+        for name, shape in zip(op.outputs, output_shapes(known, op), strict=True):
+            if not name:
+                continue
+            stored = known[name]
+            if not compatible(stored.shape, shape):
+                yield located(op), f"gives {name!r} the shape {shape}, but the graph says {stored.shape}"
+            elif stored.static_shape is None:
+                known[name] = replace(stored, shape=merged(name, shape, stored.shape))

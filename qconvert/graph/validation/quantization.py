@@ -1,0 +1,231 @@
+"""Invariants of scales and zero points: of each tensor, and of the rule by which operators pass them on."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Quantization, Shape, Tensor, integer_range
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.validation.structure import Problems, located
+
+__all__ = ["is_axis_kept", "quantization"]
+
+_REAL = ("float16", "bfloat16", "float32", "float64")
+_SMALL_FLOATS = ("float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
+_NOT_QUANTIZED = (*_REAL, "bool", "complex64", "string", "unknown")
+
+#: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
+_BIAS_TOLERANCE = 1e-6
+
+
+def quantization(graph: Graph) -> Problems:
+    """Every tensor's parameters are sound, and every operator's fit its rule (ops.py)."""
+    for tensor in graph.tensors.values():
+        if tensor.quantization is not None:
+            yield from ((f"tensor {tensor.name!r}", reason) for reason in _parameters(tensor, tensor.quantization))
+    for op in graph.ops:
+        yield from ((located(op), reason) for reason in _operator(graph, op))
+
+
+def _operator(graph: Graph, op: Op) -> Iterator[str]:
+    rule = KINDS[op.kind].rule
+    if rule == "move":
+        yield from _moves(graph, op)
+    elif rule == "convert":
+        yield from _converts(graph, op)
+    elif rule == "relabel":
+        yield from _relabels(graph, op)
+    elif rule == "index":
+        for name in op.outputs:
+            if name and graph[name].is_quantized:
+                yield f"gives plain numbers, but {name!r} is quantized"
+    if op.kind in ("Conv", "ConvTranspose", "Gemm"):
+        yield from _accumulates(graph, op)
+
+
+def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
+    """Scales are positive and finite, zero points fit the type, each index or block has one of each."""
+    if tensor.dtype in _NOT_QUANTIZED:
+        yield f"is quantized although its type is {tensor.dtype}"
+        return
+    if q.scale.dtype != np.float32 or q.zero_point.dtype != np.int64:
+        yield f"has scales of {q.scale.dtype} and zero points of {q.zero_point.dtype}, not float32 and int64"
+        return
+    if (q.scale.ndim != 1 and not q.block_size) or q.scale.size == 0:
+        yield f"has scales of shape {q.scale.shape}, not a list of at least one"
+        return
+    if q.zero_point.shape != q.scale.shape:
+        yield f"has {q.scale.size} scales and {q.zero_point.size} zero points"
+    unsound = q.scale[~(np.isfinite(q.scale) & (q.scale > 0))]
+    if unsound.size:
+        yield f"has the scale {unsound[0]:g}, which is not positive and finite"
+    if tensor.dtype in _SMALL_FLOATS:
+        if q.zero_point.any():
+            yield f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
+        yield from _axis(tensor, q)
+        return
+    low, high = integer_range(tensor.dtype)
+    outside = [int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high]
+    if outside:
+        yield f"has the zero point {outside[0]}, which is outside {tensor.dtype} ({low} to {high})"
+    yield from _axis(tensor, q)
+
+
+def _axis(tensor: Tensor, q: Quantization) -> Iterator[str]:
+    if q.block_size < 0:
+        yield f"has blocks of {q.block_size} elements"
+        return
+    if q.axis is None:
+        if q.scale.size != 1 or q.block_size:
+            yield f"has {q.scale.size} scales in blocks of {q.block_size}, but no axis"
+        return
+    if tensor.shape is None or not 0 <= q.axis < len(tensor.shape):
+        yield f"is quantized along axis {q.axis} of shape {tensor.shape}"
+        return
+    size = tensor.shape[q.axis]
+    if isinstance(size, str):
+        yield f"is quantized along axis {q.axis}, whose size {size!r} is known only at run time"
+        return
+    if q.block_size:
+        wanted = tuple(-(-size // q.block_size) if axis == q.axis else other for axis, other in enumerate(tensor.shape))
+        if q.scale.shape != wanted:
+            yield f"has scales of shape {q.scale.shape} in blocks of {q.block_size} for shape {tensor.shape}, not {wanted}"
+    elif q.scale.size != size:
+        yield f"has {q.scale.size} scales along axis {q.axis} of shape {tensor.shape}, not {size}"
+
+
+def _moves(graph: Graph, op: Op) -> Iterator[str]:
+    """Stored integers are moved, never changed: all data sides have one type and one quantization."""
+    count = KINDS[op.kind].data
+    source = graph[op.inputs[0]]
+    inputs = list(op.inputs if count < 0 else op.inputs[:count])
+    if op.kind in ("Pad", "ScatterND", "ScatterElements"):
+        inputs += [name for name in op.inputs[2:3] if name]  # the padding value and the updates join the data
+    outputs = [name for name in op.outputs[: 1 if op.kind == "TopK" else None] if name]
+    for other in (graph[name] for name in (*inputs[1:], *outputs)):
+        if other.dtype != source.dtype:
+            yield f"moves {source.dtype} of {source.name!r} into {other.dtype} of {other.name!r}"
+        elif not _is_moved(graph, op, source, other, is_output=other.name in outputs):
+            pair = f"{source.name!r} and {other.name!r}"
+            yield f"moves stored integers, but {pair} have different quantizations"
+
+
+def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output: bool) -> bool:
+    """Whether the stored integers mean the same real values on both sides."""
+    a, b = source.quantization, other.quantization
+    if a is None or b is None or a.axis is None or b.axis is None:
+        return a == b
+    if not is_output:
+        return a == b and op.kind == "Pack"
+    if a.block_size:
+        return a == b if op.kind == "Identity" else op.kind == "Transpose" and a.transposed(op["perm"]) == b
+    if a.with_axis(b.axis) != b or source.shape is None or other.shape is None:
+        return False
+    return is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
+
+
+def is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Whether axis `a` of the input is axis `b` of the output, each index in its place."""
+    if before[a] != after[b]:
+        return False
+    if op.kind == "Transpose":
+        return bool(op["perm"][b] == a)
+    if op.kind in ("Identity", "Reshape", "Squeeze", "Unsqueeze"):
+        return _factors(before[:a]) == _factors(after[:b])
+    if op.kind == "Expand":
+        return b == a + len(after) - len(before)
+    if op.kind in ("Pack", "Unpack"):
+        axis = int(op["axis"]) % max(len(before), len(after))
+        return b == a + (a >= axis) if op.kind == "Pack" else a == b + (b >= axis)
+    if op.kind in ("MaxPool", "GlobalMaxPool"):
+        return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
+    if op.kind in ("ReduceMax", "ReduceMin"):
+        axes = _constant(graph, op, 1) % len(before)
+        return a not in axes and b == (a if op["keepdims"] else a - int((axes < a).sum()))
+    if op.kind == "Gather":
+        axis = int(op["axis"]) % len(before)
+        return a != axis and b == (a if a < axis else a + len(after) - len(before))
+    return a == b and _is_axis_untouched(graph, op, len(before), a)
+
+
+def _is_axis_untouched(graph: Graph, op: Op, rank: int, axis: int) -> bool:
+    """Whether an operator that keeps the axes leaves each index along `axis` where it is."""
+    if op.kind in ("Split", "TopK"):
+        return int(op["axis"]) % rank != axis
+    if op.kind == "Slice":
+        axes = _constant(graph, op, 3)
+        return axes.size > 0 and axis not in axes % rank
+    if op.kind == "Pad":
+        pads = _constant(graph, op, 1)
+        return pads.size == 2 * rank and not pads[[axis, rank + axis]].any()
+    if op.kind == "Tile":
+        repeats = _constant(graph, op, 1)
+        return repeats.size == rank and bool(repeats[axis] == 1)
+    return False
+
+
+def _constant(graph: Graph, op: Op, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The integers of constant input `index`; none if it is computed at run time."""
+    data = graph.constant(op.inputs[index])
+    return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
+
+
+def _factors(sizes: Shape) -> tuple[int, Counter[str]]:
+    numbers = math.prod(size for size in sizes if isinstance(size, int))
+    return numbers, Counter(size for size in sizes if isinstance(size, str))
+
+
+def _converts(graph: Graph, op: Op) -> Iterator[str]:
+    """Quantize: real to quantized; Dequantize: quantized to real; Requantize: quantized to quantized."""
+    from_quantized, to_quantized = op.kind != "Quantize", op.kind != "Dequantize"
+    for name, is_wanted in ((op.inputs[0], from_quantized), (op.outputs[0], to_quantized)):
+        tensor = graph[name]
+        if is_wanted and not tensor.is_quantized:
+            yield f"needs {name!r} to be quantized, but it is plain {tensor.dtype}"
+        elif not is_wanted and tensor.dtype not in _REAL:
+            yield f"needs {name!r} to be real numbers, but it is {tensor.dtype}"
+
+
+def _relabels(graph: Graph, op: Op) -> Iterator[str]:
+    """The same stored integers under another quantization, or with none on one side."""
+    source, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if source.dtype != result.dtype or not (source.is_quantized or result.is_quantized):
+        sides = " and ".join(f"{side.name!r} ({side.dtype})" for side in (source, result))
+        yield f"needs quantized tensors of one type, not {sides}"
+
+
+def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
+    """Weights are quantized along O; an integer bias has the products' scale, input * weight, and no zero point."""
+    data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+    for tensor in (data, weights, graph[op.outputs[0]]):
+        if not tensor.is_quantized and tensor.dtype not in _REAL:
+            yield f"has {tensor.name!r} of plain {tensor.dtype}, which is neither quantized nor real"
+    along = weights.quantization
+    if along is not None and along.axis not in (None, 0) and not along.block_size:
+        yield f"has weights {weights.name!r} quantized along axis {along.axis}, not along their outputs (0)"
+    if data.quantization is not None and data.quantization.axis is not None:
+        yield f"has data {data.name!r} quantized per axis, which no sum can take"
+    if len(op.inputs) < 3 or not op.inputs[2] or data.quantization is None or weights.quantization is None:
+        return
+    bias = graph[op.inputs[2]]
+    if bias.dtype == "float32" and not bias.is_quantized:
+        return
+    allowed = ("int32", "int64") if data.dtype == "int16" else ("int32",)
+    if bias.quantization is None or bias.dtype not in allowed:
+        sort = "quantized" if bias.is_quantized else "plain"
+        yield f"has the bias {bias.name!r} of {sort} {bias.dtype}, not quantized {' or '.join(allowed)}, or float32"
+        return
+    if bias.quantization.zero_point.any():
+        yield f"has the bias {bias.name!r} with a zero point other than 0"
+    with np.errstate(over="ignore", under="ignore"):
+        exact = data.quantization.scale * weights.quantization.scale
+    stated = bias.quantization.scale
+    if stated.size not in (1, exact.size) and exact.size != 1:
+        yield f"has the bias {bias.name!r} with {stated.size} scales beside {exact.size} of the weights"
+    elif not np.allclose(stated, exact, rtol=_BIAS_TOLERANCE, atol=0):
+        scales = f"{stated[0]:g} is not input scale * weight scale, {exact[0]:g}"
+        yield f"has the bias {bias.name!r} whose scale {scales}"

@@ -1,0 +1,169 @@
+"""Differences of graphs: each kind of change is named, and renamed intermediates are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import qconvert
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph.differences import diff, equal
+
+HALF = Quantization.per_tensor(0.5, 3)
+WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "data_format": "channels_last"}
+
+
+def graph() -> Graph:
+    """x -> Conv -> Relu -> y."""
+    weights = np.arange(6, dtype=np.int8).reshape(2, 3, 1, 1)
+    tensors = [
+        Tensor("x", "int8", (1, 4, 4, 3), None, HALF),
+        Tensor("w", "int8", (2, 3, 1, 1), weights, Quantization.per_axis([0.25, 0.125], 0)),
+        Tensor("c", "int8", (1, 4, 4, 2), None, HALF),
+        Tensor("y", "int8", (1, 4, 4, 2), None, HALF),
+    ]
+    ops = (Op("Conv", ("x", "w"), ("c",), WINDOW, "CONV_2D #0"), Op("Relu", ("c",), ("y",)))
+    return Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",), (), {"key": "value"})
+
+
+def renamed(source: Graph, names: dict[str, str]) -> Graph:
+    ops = [
+        replace(op, inputs=tuple(names.get(n, n) for n in op.inputs), outputs=tuple(names.get(n, n) for n in op.outputs))
+        for op in source.ops
+    ]
+    tensors = [replace(tensor, name=names.get(tensor.name, tensor.name)) for tensor in source.tensors.values()]
+    return source.evolve(tensors=tensors, ops=ops)
+
+
+def test_equal_graphs_have_no_differences() -> None:
+    assert diff(graph(), graph(), exact=True) == []
+    assert equal(graph(), graph())
+
+
+def test_changed_data_are_counted() -> None:
+    data = np.array([0, 1, 9, 3, 4, 4], np.int8).reshape(2, 3, 1, 1)
+    changed = graph().evolve(tensors=[replace(graph()["w"], data=data)])
+    assert diff(graph(), changed) == ["tensor 'w': 2 of 6 elements differ, by at most 7"]
+
+
+def test_a_negative_zero_and_a_nan_are_seen() -> None:
+    a = Graph("g", {"k": Tensor("k", "float32", (2,), np.array([0.0, np.nan], np.float32))}, (), (), ("k",))
+    b = a.evolve(tensors=[replace(a["k"], data=np.array([-0.0, np.nan], np.float32))])
+    assert diff(a, a) == []
+    assert [line.split(",")[0] for line in diff(a, b)] == ["tensor 'k': 1 of 2 elements differ"]
+
+
+def test_changed_quantization_and_shape() -> None:
+    base = graph()
+    scaled = base.evolve(tensors=[replace(base["c"], quantization=Quantization.per_tensor(0.25, 4), shape=("n", 4, 4, 2))])
+    assert diff(base, scaled) == [
+        "tensor 'c': shape (1, 4, 4, 2) -> ('n', 4, 4, 2)",
+        "tensor 'c': scale 0.5 -> 0.25",
+        "tensor 'c': zero point 3 -> 4",
+    ]
+    rolled = base.evolve(tensors=[replace(base["w"], quantization=Quantization.per_axis([0.125, 0.25], 0))])
+    assert diff(base, rolled) == ["tensor 'w': 2 of 2 scales differ, the first scale 0.25 -> 0.125"]
+    plain = base.evolve(tensors=[replace(base["y"], quantization=None)])
+    assert diff(base, plain) == ["tensor 'y': quantized -> not quantized"]
+
+
+def test_changed_blocks_of_scales() -> None:
+    base, scale = graph(), np.full((2, 2, 1, 1), 0.5, np.float32)
+
+    def with_blocks(scale: Array, block_size: int) -> Graph:
+        q = Quantization(scale, np.zeros(scale.shape, np.int64), 1, block_size)
+        return base.evolve(tensors=[replace(base["w"], quantization=q)])
+
+    changed = scale.copy()
+    changed[1, 0] = 0.75
+    assert diff(with_blocks(scale, 2), with_blocks(scale, 2), exact=True) == []
+    assert diff(with_blocks(scale, 2), with_blocks(changed, 2)) == ["tensor 'w': 1 of 4 scales differ, the first scale 0.5 -> 0.75"]
+    assert diff(with_blocks(scale, 2), with_blocks(scale[:, :1], 3)) == [
+        "tensor 'w': axis 1, blocks of 2 -> axis 1, blocks of 3",
+        "tensor 'w': 4 scales -> 2",
+        "tensor 'w': 4 zero points -> 2",
+    ]
+    assert "tensor 'w': scales of shape (2, 2, 1, 1) -> (4, 1, 1, 1)" in diff(
+        with_blocks(scale, 2), with_blocks(scale.reshape(4, 1, 1, 1), 2)
+    )
+
+
+def test_small_types_are_compared_by_value() -> None:
+    def constant(dtype: str, values: list[int]) -> Graph:
+        return Graph("g", {"k": Tensor("k", dtype, (2,), np.array(values).astype(numpy_dtype(dtype)))}, (), (), ("k",))
+
+    for dtype in ("uint2", "float4e2m1", "float8e4m3fn"):
+        assert diff(constant(dtype, [1, 3]), constant(dtype, [1, 3])) == []
+        assert diff(constant(dtype, [1, 3]), constant(dtype, [1, 2])) == ["tensor 'k': 1 of 2 elements differ, by at most 1"]
+
+
+def test_changed_attributes_and_kinds() -> None:
+    base = graph()
+    strided = base.evolve(ops=[base.ops[0].with_attributes(strides=(2, 2)), base.ops[1]])
+    assert diff(base, strided) == ["Conv 'c': strides (1, 1) -> (2, 2)"]
+    other = base.evolve(ops=[base.ops[0], replace(base.ops[1], kind="Tanh")])
+    assert diff(base, other) == ["- Relu 'y'", "+ Tanh 'y'"]
+
+
+def test_a_default_written_out_is_no_difference() -> None:
+    base = graph()
+    assert equal(base, base.evolve(ops=[base.ops[0].with_attributes(group=1), base.ops[1]]))
+
+
+def test_added_operators() -> None:
+    base = graph()
+    tanh = Op("Tanh", ("c2",), ("y",))
+    longer = base.evolve(tensors=[replace(base["c"], name="c2")], ops=[base.ops[0], replace(base.ops[1], outputs=("c2",)), tanh])
+    assert diff(base, longer) == [
+        "+ Tanh 'y'",
+        "output 'y': what computed it now computes 'c2'",
+    ]
+
+
+def test_renamed_intermediates_are_differences_only_if_exact() -> None:
+    other = renamed(graph(), {"c": "conv", "w": "kernel"})
+    assert equal(graph(), other)
+    assert diff(graph(), other, exact=True) == ["tensor 'w' is called 'kernel'", "tensor 'c' is called 'conv'"]
+
+
+def test_renamed_inputs_and_outputs_are_differences() -> None:
+    base = graph()
+    other = replace(renamed(base, {"y": "z"}), outputs=("z",)).evolve()
+    assert diff(base, other)[0] == "outputs: ['y'] -> ['z']"
+
+
+def test_swapped_names_are_seen_through() -> None:
+    """Two branches whose tensors swap names compute the same; swapping the operators too does not."""
+    x = Tensor("x", "float32", (2,))
+    tensors = {name: replace(x, name=name) for name in ("x", "a", "b", "y")}
+    tail = Op("Sub", ("a", "b"), ("y",))
+    base = Graph("g", tensors, (Op("Abs", ("x",), ("a",)), Op("Neg", ("x",), ("b",)), tail), ("x",), ("y",))
+    assert equal(base, renamed(base, {"a": "b", "b": "a"}))
+    crossed = base.evolve(ops=[Op("Abs", ("x",), ("b",)), Op("Neg", ("x",), ("a",)), tail])
+    assert diff(base, crossed) == ["Sub 'y': inputs ['b', 'a'] -> ['a', 'b']"]
+
+
+def test_independent_operators_in_another_order() -> None:
+    x = Tensor("x", "float32", (2,))
+    tensors = {name: replace(x, name=name) for name in ("x", "a", "b")}
+    ops = (Op("Abs", ("x",), ("a",)), Op("Neg", ("x",), ("b",)))
+    base = Graph("g", tensors, ops, ("x",), ("a", "b"))
+    turned = replace(base, ops=ops[::-1])
+    assert equal(base, turned)
+    assert diff(base, turned, exact=True) == ["operators are in another order"]
+
+
+def test_exact_counts_sources_signatures_and_metadata() -> None:
+    base = graph()
+    other = replace(base, name="h", metadata={"key": "other"}, ops=(replace(base.ops[0], source=""), base.ops[1]))
+    assert equal(base, other)
+    assert diff(base, other, exact=True) == [
+        "name 'g' -> 'h'",
+        "Conv 'c': source 'CONV_2D #0' -> ''",
+        "metadata 'key': 'value' -> 'other'",
+    ]
+
+
+def test_diff_is_public() -> None:
+    assert qconvert.diff is diff
