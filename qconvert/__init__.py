@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qconvert.version import __version__
+
 if TYPE_CHECKING:
     from qconvert.checking.api import CheckReport, check
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
     from qconvert.plugins import Format, Pass, Target, hookimpl
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "qconvert.checking.api": ("CheckReport", "check"),
@@ -40,6 +40,7 @@ __all__ = [
     "Signature",
     "Target",
     "Tensor",
+    "__version__",
     "check",
     "convert",
     "diff",
@@ -55,3 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'qconvert' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

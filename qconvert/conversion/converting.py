@@ -1,0 +1,106 @@
+"""convert(): from one model file to another."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qconvert.conversion.loading import load
+from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
+from qconvert.conversion.provenance import provenance
+from qconvert.conversion.report import ConversionReport, carried_over
+from qconvert.conversion.saving import save
+from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.plugins import format_named, format_of, pass_named
+from qconvert.targets.violations import refuse_violations
+
+__all__ = ["convert"]
+
+
+def convert(
+    source: str | Path,
+    result: str | Path,
+    *,
+    source_format: str = "",
+    result_format: str = "",
+    target: str = "",
+    force: bool = False,
+    io_layout: str = "",
+    io_float: bool = False,
+    io_integer: bool = False,
+    opset: int = 0,
+    numerics: str = "exact",
+    partial: str = "allow",
+    passes: Sequence[str] = (),
+    external_data: bool = False,
+    form: str = "",
+) -> ConversionReport:
+    """Converts a model file to another format, normalized for a target.
+
+    Args:
+        source, result: the files.
+        source_format, result_format: names of formats; by default the suffixes decide.
+        target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
+        force: whether an existing result may be replaced.
+        io_layout: "nchw" gives 4-D inputs and outputs channels first; "" keeps the source's layout.
+        io_float: whether quantized inputs and outputs become float.
+        io_integer: whether float inputs and outputs that are quantized at once become integers.
+        opset: the ONNX opset; 0 for the default.
+        numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
+            "fast" always takes the form that the target runs fastest.
+        partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid" makes
+            them an error.
+        passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them.
+        external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB.
+        form: "qdq" or "qoperator", the form of an ONNX result; "" for qdq.
+
+    Raises:
+        QConvertError: anything that the user can cause; nothing is written then.
+    """
+    for name in passes:
+        pass_named(name)
+    started = time.perf_counter()
+    source, result = Path(source), Path(result)
+    writer = format_named(result_format) if result_format else format_of(result)
+    reader = format_named(source_format) if source_format else format_of(source)
+    chosen = chosen_target(writer, target or (writer.own_target if reader is writer else ""))
+    if result.exists() and not force:
+        raise FileAccessError("already exists", file=str(result), remedy="Use --force to replace it.")
+    if source.exists() and result.exists() and source.samefile(result):
+        raise OptionError("source and result are the same file", file=str(source))
+    graph = load(source, source_format)
+    others = reader.companions(source) if reader.companions else ()
+    if source.resolve().parent == result.resolve().parent and any(item.name.startswith(result.name) for item in others):
+        raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
+    kept = carried_over(graph)
+    graph, by_hand = run_passes(graph, passes, chosen)
+    graph, changes = normalize(
+        graph, chosen, io_layout=io_layout, io_float=io_float, io_integer=io_integer, numerics=numerics, partial=partial
+    )
+    changes = (*by_hand, *changes)
+    refuse_violations(graph, chosen)
+    origin = provenance(source, others, chosen, changes)
+    try:
+        options: dict[str, Any] = {"opset": opset, "form": form, "numerics": numerics, "external_data": external_data}
+        notes = save(graph, result, writer.name, force=force, provenance=origin, **options)
+    except QConvertError as error:
+        error.file = error.file or str(source)
+        raise
+    from qconvert.targets.audit import audit
+
+    return ConversionReport(
+        source=str(source),
+        result=str(result),
+        source_format=reader.name,
+        result_format=writer.name,
+        target=chosen.name if chosen else "",
+        operators=dict(Counter(op.kind for op in graph.ops).most_common()),
+        changes=(*changes, *((writer.name, note) for note in notes)),
+        kept=kept,
+        audit=audit(graph, chosen) if chosen and chosen.integer_kernels else (),
+        seconds=time.perf_counter() - started,
+        provenance=origin,
+    )

@@ -1,0 +1,50 @@
+"""What a conversion reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qconvert.graph import Graph
+
+__all__ = ["ConversionReport", "carried_over"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What a conversion did.
+
+    Attributes:
+        source, result: the files.
+        source_format, result_format, target: names.
+        operators: kinds in the result's graph with their counts.
+        changes: for each pass that changed something, its name and what it changed. `qconvert passes` says which are exact.
+        kept: counts of what was carried over (weights, scales …).
+        audit: which operators the target runs as integer kernels; see check/audit.py.
+        seconds: wall time.
+    """
+
+    source: str
+    result: str
+    source_format: str
+    result_format: str
+    target: str
+    operators: Mapping[str, int]
+    changes: tuple[tuple[str, str], ...]
+    kept: Mapping[str, int]
+    audit: tuple[Any, ...] = ()
+    seconds: float = 0.0
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def carried_over(graph: Graph) -> dict[str, int]:
+    """Counts of what a reader found that a conversion is to keep."""
+    constants = [tensor for tensor in graph.constants() if tensor.is_quantized]
+    activations = [t for t in graph.tensors.values() if t.is_quantized and not t.is_constant]
+    return {
+        "quantized constants": len(constants),
+        "integers in them": sum(t.data.size for t in constants if t.data is not None),
+        "quantized activations": len(activations),
+        "scales": sum(t.quantization.scale.size for t in (*constants, *activations) if t.quantization is not None),
+    }

@@ -1,0 +1,36 @@
+"""save(): a canonical graph as a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import OptionError
+from qconvert.files import whole_file
+from qconvert.graph import Graph
+from qconvert.plugins import format_named, format_of
+
+__all__ = ["save"]
+
+
+def save(graph: Graph, path: str | Path, format: str = "", *, force: bool = False, **options: Any) -> tuple[str, ...]:
+    """Writes a graph as it is: no pass is run. The file appears whole or not at all.
+
+    Returns what the format's writer says of the form that it chose, in words.
+
+    Args:
+        graph: what to write.
+        path: the file.
+        format: a format's name; by default the file's suffix decides.
+        force: whether an existing file may be replaced.
+        options: the format's own, such as opset.
+
+    Raises:
+        QConvertError: the format cannot hold the graph, or the file cannot be written.
+    """
+    path = Path(path)
+    writer = format_named(format) if format else format_of(path)
+    if writer.write is None:
+        raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
+    with whole_file(path, force=force) as temporary:
+        return writer.write(graph, temporary, options) or ()
