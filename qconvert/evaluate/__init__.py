@@ -1,7 +1,7 @@
 """The exact meaning of a canonical graph: every operator as the real-valued function that it stands for, in float64.
 
 A quantized operator is the real function of its dequantized inputs, rounded once (ties to even) onto its output's grid and
-saturated. Sums of products run over whole steps and are exact below 2**53. One function an operator; FUNCTIONS is their register.
+saturated. Sums of products run over whole steps and are exact below 2**53. The functions stand with their kinds (graph/kinds/).
 """
 
 from __future__ import annotations
@@ -13,23 +13,10 @@ import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
-from qconvert.evaluate import detection, elementwise, linear, movement, normalize, pool, reduce
-from qconvert.evaluate.call import Call, ExactResult, Function
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, Call, ExactResult
 
-__all__ = ["FUNCTIONS", "ExactResult", "evaluate", "evaluate_op"]
-
-#: The function of every operator, by kind; an Opaque one has none.
-FUNCTIONS: Mapping[str, Function] = {
-    **linear.FUNCTIONS,
-    **pool.FUNCTIONS,
-    **normalize.FUNCTIONS,
-    **elementwise.FUNCTIONS,
-    **reduce.FUNCTIONS,
-    **movement.FUNCTIONS,
-    **detection.FUNCTIONS,
-}
+__all__ = ["ExactResult", "evaluate", "evaluate_op"]
 
 
 def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[ExactResult]:
@@ -47,14 +34,15 @@ def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[Ex
         UnsupportedError: the operator, or an attribute's value, has no function here.
         InvalidGraphError: the inputs do not fit the operator.
     """
-    if op.kind not in FUNCTIONS:
+    function = KINDS[op.kind].evaluate if op.kind in KINDS else None
+    if function is None:
         raise UnsupportedError(f"the operator {op.kind} has no evaluation", where=f"{op.source} {op}".strip())
     tensors = tuple(graph.tensors[name] if name else None for name in op.inputs)
     results = tuple(graph.tensors[name] for name in op.outputs if name)
     call = Call(op, tuple(inputs), tensors, results)
     try:
         with np.errstate(all="ignore"):
-            found = FUNCTIONS[op.kind](call)
+            found = function(call)
             outputs = found if isinstance(found, list) else [found]
             kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
@@ -67,7 +55,7 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
     if isinstance(value, ExactResult):
         return value
     dtype = numpy_dtype(tensor.dtype)
-    rounds = KINDS[op.kind].rule in ("real", "convert") and tensor.quantization is not None
+    rounds = KINDS[op.kind].rounds and tensor.quantization is not None
     if rounds and tensor.quantization is not None:
         real = np.asarray(value, np.float64)
         return ExactResult(real, quantize(real, tensor.quantization, tensor.dtype))

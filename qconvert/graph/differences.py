@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
-from qconvert.graph.kinds import KINDS, REQUIRED
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["diff", "equal", "paired"]
 
@@ -141,8 +141,7 @@ def _whole(data: Array) -> Array:
 
 def _attributes(op: Op) -> dict[str, str]:
     """Every attribute's value as text, defaults included."""
-    defaults = KINDS[op.kind].attributes if op.kind in KINDS else {}
-    values = {**{name: value for name, value in defaults.items() if value is not REQUIRED}, **op.attributes}
+    values = {**(KINDS[op.kind].defaults if op.kind in KINDS else {}), **op.attributes}
     return {name: repr(value) for name, value in values.items()}
 
 

@@ -87,9 +87,12 @@ class Op:
         """The attribute `name`, or the default that the operator set gives it."""
         if name in self.attributes:
             return self.attributes[name]
-        from qconvert.graph.kinds import KINDS
+        from qconvert.graph.kinds import KINDS, REQUIRED
 
-        return KINDS[self.kind].attributes[name]
+        default = KINDS[self.kind].attributes[name].default
+        if default is REQUIRED:
+            raise KeyError(name)
+        return default
 
     def with_attributes(self, **changes: Attribute) -> Op:
         return replace(self, attributes={**self.attributes, **changes})

@@ -236,7 +236,7 @@ def _attribute(kind: str, name: str, value: Any, at: str) -> Attribute:
             return tuple(float(item) for item in items)
         return tuple(items)
     value = _scalar(value, at)
-    is_float = kind in KINDS and isinstance(KINDS[kind].attributes.get(name), float)
+    is_float = kind in KINDS and name in KINDS[kind].attributes and KINDS[kind].attributes[name].sort == "number"
     return _number(value, at) if is_float and isinstance(value, int) else value
 
 
