@@ -12,6 +12,7 @@ from typing import Any
 
 from qconvert.arithmetic.dtypes import Array, equal_data
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.metadata import SOURCE_FORMAT
 
 __all__ = ["Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
 
@@ -131,7 +132,7 @@ class Graph:
 
     def is_from(self, format: str) -> bool:
         """Whether the graph was read from a file of that format."""
-        return self.metadata.get("source.format") == format
+        return self.metadata.get(SOURCE_FORMAT) == format
 
     def producers(self) -> dict[str, Op]:
         """The operator that writes each tensor; graph inputs and constants are absent."""
