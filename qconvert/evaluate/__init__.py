@@ -7,7 +7,7 @@ saturated. Sums of products run over whole steps and are exact below 2**53. The 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import numpy as np
 
@@ -64,12 +64,13 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
     return ExactResult(np.asarray(value, np.float64) if is_real else None, stored)
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
     """Runs a whole graph; each operator gets the stored outputs of those before it.
 
     Args:
         graph: the graph.
         inputs: stored values of the graph's inputs, by tensor name.
+        states: stored values of the graph's states, by name, which the run changes; one that is absent has its first value.
 
     Returns:
         Stored values of the graph's outputs, by tensor name.
@@ -83,11 +84,27 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     values = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
     values.update({name: np.asarray(inputs[name]) for name in graph.inputs})
     uses = Counter(name for op in graph.ops for name in op.inputs) + Counter(graph.outputs)
+    kept: MutableMapping[str, Array] = {} if states is None else states
+    for name, state in graph.states.items():
+        if state.data is not None:
+            kept.setdefault(name, state.data)
     for op in graph.ops:
-        results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])
-        values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
+        if KINDS[op.kind].rule == "state":
+            _pass_state(op, values, kept)
+        else:
+            results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])
+            values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
         for name in filter(None, op.inputs):
             uses[name] -= 1
             if not uses[name]:
                 del values[name]
     return {name: values[name] for name in graph.outputs}
+
+
+def _pass_state(op: Op, values: dict[str, Array], states: MutableMapping[str, Array]) -> None:
+    """A state's value to the output of a ReadState, or the input of a WriteState to the state."""
+    name = str(op["state"])
+    if op.outputs:
+        values[op.outputs[0]] = states[name]
+    else:
+        states[name] = values[op.inputs[0]]

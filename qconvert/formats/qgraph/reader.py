@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
-from qconvert.formats.qgraph.document import from_document
+from qconvert.formats.qgraph.from_document import from_document
 from qconvert.graph import Array, Graph, numpy_dtype
 
 __all__ = ["read"]

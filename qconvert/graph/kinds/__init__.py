@@ -10,7 +10,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
 - the bias of a quantized Conv, ConvTranspose or Gemm is int32 at input scale * weight scale, or float32;
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace,
-  DetectionPostProcess and Opaque are not in ONNX.
+  DetectionPostProcess, ReadState, WriteState and Opaque are not in ONNX.
 
 Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, flag, has, integer, integers, number, text, texts
+from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, flag, function, has, integer, integers, number, text, texts
 from qconvert.graph.kinds.call import Call, ExactResult
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
 
@@ -36,6 +36,7 @@ __all__ = [
     "Kind",
     "choice",
     "flag",
+    "function",
     "has",
     "integer",
     "integers",
@@ -67,6 +68,7 @@ _FAMILIES = (
     "space",
     "create",
     "detection",
+    "state",
     "opaque",
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["REQUIRED", "AttributeSpec", "choice", "flag", "has", "integer", "integers", "number", "text", "texts"]
+__all__ = ["REQUIRED", "AttributeSpec", "choice", "flag", "function", "has", "integer", "integers", "number", "text", "texts"]
 
 #: The default of an attribute that has none.
 REQUIRED: Any = object()
@@ -18,6 +18,7 @@ _WORDS = {
     "integers": "a tuple of integers",
     "text": "text",
     "texts": "a tuple of text",
+    "function": "the name of a function",
 }
 
 
@@ -26,7 +27,7 @@ class AttributeSpec:
     """One attribute.
 
     Attributes:
-        sort: "integer", "number", "integers", "text" or "texts".
+        sort: "integer", "number", "integers", "text", "texts", or "function", the name of one of the graph's functions.
         default: its value where an operator does not state it, or REQUIRED.
         choices: the values that it may have; none means all of its sort.
     """
@@ -48,7 +49,7 @@ class AttributeSpec:
             return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
         if self.sort == "number":
             return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
-        return isinstance(value, str) if self.sort == "text" else _is_integer(value)
+        return isinstance(value, str) if self.sort in ("text", "function") else _is_integer(value)
 
 
 def _is_integer(value: Any) -> bool:
@@ -78,6 +79,11 @@ def flag(default: Any = REQUIRED) -> AttributeSpec:
 def text(default: Any = REQUIRED) -> AttributeSpec:
     """Any text."""
     return AttributeSpec("text", default)
+
+
+def function(default: Any = REQUIRED) -> AttributeSpec:
+    """The name of one of the graph's functions."""
+    return AttributeSpec("function", default)
 
 
 def texts(default: Any = REQUIRED) -> AttributeSpec:

@@ -35,6 +35,7 @@ RULES: Mapping[str, str] = {
     "index": "inputs may be quantized, outputs are plain numbers (ArgMax, comparisons)",
     "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does just that",
     "plain": "nothing is quantized",
+    "state": "reads or writes what lives from one run to the next: stored values pass as they are, on the state's grid",
     "opaque": "nothing is known: stored values pass as they are",
 }
 
@@ -55,7 +56,8 @@ class Kind:
         results: how many leading outputs hold data; -1 means all. The others are plain numbers, such as TopK's indices.
         rule: how quantization goes through it (see RULES).
         shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See graph/sizes.py.
-        evaluate: the exact meaning: stored inputs -> real values, or stored ones where nothing is rounded. None for an Opaque.
+        evaluate: the exact meaning: stored inputs -> real values, or stored ones where nothing is rounded. None for an Opaque, and for
+            ReadState and WriteState, which mean something within a graph alone.
         fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
         layout: how it takes part in a change of layout.
         keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
@@ -112,6 +114,11 @@ class Kind:
     def sums_products(self) -> bool:
         """Whether it adds products of its data and weights or factors in an accumulator."""
         return self.rule == "real" and ("weights" in self.roles or "factor" in self.roles)
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it does something that no output shows: writing a state."""
+        return self.rule == "state" and self.outputs == (0, 0)
 
     @property
     def rounds(self) -> bool:

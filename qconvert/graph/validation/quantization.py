@@ -67,6 +67,11 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
         yield from _axis(tensor, q)
         return
     low, high = integer_range(tensor.dtype)
+    lowest, highest = q.limits(tensor.dtype)
+    if not low <= lowest < highest <= high:
+        yield f"uses the stored values {lowest} to {highest}, which is no range within {tensor.dtype} ({low} to {high})"
+    elif tensor.data is not None and tensor.data.size and (tensor.data.min() < lowest or tensor.data.max() > highest):
+        yield f"has data outside the stored values {lowest} to {highest} that it says it uses"
     outside = [int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high]
     if outside:
         yield f"has the zero point {outside[0]}, which is outside {tensor.dtype} ({low} to {high})"
