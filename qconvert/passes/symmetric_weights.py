@@ -1,8 +1,8 @@
-"""symmetric_weights: constant weights become signed with zero point 0, as targets with symmetric kernels want them.
+"""symmetric_weights: constant weights become signed with zero point 0, as targets whose `weights` are int8 want them.
 
 Exact where the zero point only says that the integers are stored unsigned (uint8 with 128). Any other zero point cannot be kept: the
 weights are requantized with scale' = max|real| / (2^(bits-1) - 1), per output channel where they were, and the note says the largest error
-and the SQNR of each. For a target of unsigned activations, weights with one scale become unsigned instead, which is exact.
+and the SQNR of each. For a target whose `weights` are uint8, those with one scale become unsigned instead, which is exact.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants symmetric ones (or if there is no target)."""
-    if target is not None and target.activations == "uint8" and target.format == "tflite":
+    if target is not None and target.weights == "uint8":
         return _unsigned(graph)
-    if target is not None and not target.symmetric_weights:
+    if target is not None and target.weights != "int8":
         return graph, ()
     changed: dict[str, Tensor] = {}
     notes: list[str] = []

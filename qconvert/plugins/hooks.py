@@ -12,7 +12,8 @@ from typing import Any
 
 import pluggy
 
-from qconvert.plugins.types import Format, Pass, Target
+from qconvert.plugins.target import Derived, Target
+from qconvert.plugins.types import Format, Pass
 
 __all__ = ["GROUP", "Hooks", "hookimpl", "hookspec"]
 
@@ -30,8 +31,8 @@ class Hooks:
         """Formats to add, each a Format."""
 
     @hookspec
-    def qconvert_targets(self) -> Iterable[Target]:  # type: ignore[empty-body]
-        """Targets to add, each a Target."""
+    def qconvert_targets(self) -> Iterable[Target | Derived]:  # type: ignore[empty-body]
+        """Targets to add, each a Target, or one derived from another by its name (Target.derive)."""
 
     @hookspec
     def qconvert_passes(self) -> Iterable[Pass]:  # type: ignore[empty-body]

@@ -18,6 +18,7 @@ from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
+from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.graph.validation import validate
 from qconvert.plugins import operators
 
@@ -184,7 +185,7 @@ def _signatures(model: Any, names: list[str]) -> list[Signature]:
 
 def _metadata(model: Any) -> dict[str, str]:
     """The description and every metadata buffer, in base64 if it is no short text."""
-    found = {"source.format": "tflite"}
+    found = {"source.format": "tflite", SOURCE_KERNELS: "tflite-xnnpack"}
     if model.Description():
         found["source.description"] = model.Description().decode("utf-8", "replace")
     for i in range(model.MetadataLength()):
