@@ -17,7 +17,7 @@ __all__ = ["Abilities", "OwnRules"]
 OwnRules = Callable[["Graph"], "Callable[[Op], Iterable[Violation]]"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=False)
+@dataclass(frozen=True, slots=True)
 class Abilities:
     """What one destination can do, as data. Every field but the first three may be left out: then nothing is demanded there.
 
@@ -46,7 +46,8 @@ class Abilities:
     What quantized operators demand:
         activation_dtypes: storage types of activations.
         activation_granularity: "per_tensor", or "" for any.
-        symmetric_activations: storage types whose activations have the zero point 0 (inside: not those of graph inputs and outputs).
+        symmetric_activations: storage types whose activations have the zero point 0.
+        free_edges: whether conversions at graph inputs and outputs, which the program around may run, take any type and zero point.
         one_type: whether all quantized data of an operator have one type.
         explicit_conversions: whether only Quantize and Dequantize stand between real and quantized data.
         weight_dtypes: storage type of the data -> those of the weights beside them.
@@ -82,6 +83,7 @@ class Abilities:
     activation_dtypes: tuple[str, ...] = ()
     activation_granularity: str = ""
     symmetric_activations: tuple[str, ...] = ()
+    free_edges: bool = True
     one_type: bool = False
     explicit_conversions: bool = False
     weight_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

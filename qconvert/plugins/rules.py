@@ -5,7 +5,7 @@ A demand is named as the field that turns it on. Its text is made of the field's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,8 +61,16 @@ def listed(words: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
+    """The quantized data of an operator, without the outer side of a conversion at the edge of the graph, where edges are free."""
+    found = quantized_data(graph, op)
+    if not target.free_edges or KINDS[op.kind].rule != "convert":
+        return found
+    return [tensor for tensor in found if tensor.name not in graph.inputs and tensor.name not in graph.outputs]
+
+
 def _wrong_activation_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    for tensor in quantized_data(graph, op):
+    for tensor in _inner(target, graph, op):
         if tensor.dtype not in target.activation_dtypes:
             yield tensor.name, f"is {tensor.dtype}"
 
@@ -74,11 +82,9 @@ def _per_axis_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[Br
 
 
 def _asymmetric_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    """A conversion at the edge of the graph may have the grid that the model's user knows."""
-    outer = {*graph.inputs, *graph.outputs} if KINDS[op.kind].rule == "convert" else set()
-    for tensor in quantized_data(graph, op):
+    for tensor in _inner(target, graph, op):
         q = tensor.quantization
-        if tensor.dtype in target.symmetric_activations and tensor.name not in outer and q is not None and q.zero_point.any():
+        if tensor.dtype in target.symmetric_activations and q is not None and q.zero_point.any():
             yield tensor.name, f"has the zero point {int(q.zero_point.reshape(-1)[0])}"
 
 
@@ -237,6 +243,10 @@ def _range_text(target: Abilities) -> str:
     return f"weights lie within {listed([f'{low} to {high} ({dtype})' for dtype, (low, high) in target.quant_ranges.items()])}"
 
 
+def _have(kinds: Collection[str]) -> str:
+    return f"{listed(list(kinds))} {'have' if len(kinds) > 1 else 'has'}"
+
+
 def _always(text: str) -> Callable[[Abilities], str]:
     return lambda target: text
 
@@ -260,7 +270,7 @@ DEMANDS = (
     Demand("bias_dtypes", _bias_text, _always("pass float_bias_to_int32"), _wrong_bias),
     Demand("power_of_two_scales", _always("scales are powers of two"), _always("quantize the model with such scales"), _no_power_of_two),
     Demand("fixed_outputs", _fixed_text, _MATCH, _wrong_fixed_output),
-    Demand("equal_scales", lambda t: f"{listed(list(t.equal_scales))} have one scale and zero point on all sides", _MATCH, _unequal_scales),
-    Demand("equal_inputs", lambda t: f"{listed(list(t.equal_inputs))} have one scale and zero point on all operands", _MATCH,
+    Demand("equal_scales", lambda t: f"{_have(t.equal_scales)} one scale and zero point on all sides", _MATCH, _unequal_scales),
+    Demand("equal_inputs", lambda t: f"{_have(t.equal_inputs)} one scale and zero point on all operands", _MATCH,
            _unequal_inputs),
 )  # fmt: skip

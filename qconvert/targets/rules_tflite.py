@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target, Violation, operators
 from qconvert.plugins.rules import Breach, Demand, demands, place
-from qconvert.plugins.sides import quantized_data, weights_of
+from qconvert.plugins.sides import weights_of
 from qconvert.targets.tflite import TARGETS
 from qconvert.targets.written_tflite import has_no_kernel, has_no_micro_kernel, has_wild_multiplier, written
 
@@ -53,15 +52,6 @@ def packed_weights(graph: Graph, op: Op) -> Iterator[Breach]:
         yield weights.name, f"is int4 beside data of {data.dtype}"
 
 
-def int16_conversion(graph: Graph, op: Op) -> Iterator[Breach]:
-    """QUANTIZE and DEQUANTIZE take no zero point with int16 either, at the edge of the graph too (quantize.cc, dequantize.cc)."""
-    if KINDS[op.kind].rule == "convert":
-        for tensor in quantized_data(graph, op):
-            outer = tensor.name in graph.inputs or tensor.name in graph.outputs
-            if outer and tensor.dtype == "int16" and tensor.quantization is not None and tensor.quantization.zero_point.any():
-                yield tensor.name, f"has the zero point {int(tensor.quantization.zero_point[0])}"
-
-
 def activated_concat(graph: Graph, op: Op) -> Iterator[Breach]:
     """CONCATENATION fuses no activation."""
     if op.kind == "Concat" and op["activation"]:
@@ -88,7 +78,6 @@ def stated(demand: Demand, target: Target, find: Callable[..., Iterator[Breach]]
 
 RULES = (
     _like("weight_dtypes", packed_weights),
-    _like("symmetric_activations", int16_conversion),
     Rule("Concat fuses no activation", "concatenation.cc:143, measured", "", activated_concat),
 )
 

@@ -93,7 +93,7 @@ _SAME = tuple(name for name in _PASSES if name not in ("fold_batch_norm", "symme
 _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
     activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), integer_kernels=_KERNELS, activation_dtypes=_ALL,
-    activation_granularity="per_tensor", symmetric_activations=("int16",), one_type=True, explicit_conversions=True,
+    activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
     fixed_outputs=_FIXED, equal_scales=_EQUAL, own_rules=_litert_rules, sources=_SOURCES,
