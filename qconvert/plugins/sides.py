@@ -7,28 +7,16 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = ["computed_on", "data_of", "quantized_data", "weights_of"]
 
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
-
 
 def data_of(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
     """The tensors that hold an operator's data: no shapes, indices, weights or biases."""
-    if op.kind in _WEIGHTED:
-        names = [op.inputs[0]]
-    else:
-        count = KINDS[op.kind].data
-        names = list(op.inputs if count < 0 else op.inputs[:count])
-        names += op.inputs[2:3] if op.kind in ("Pad", "ScatterND", "ScatterElements") else ()
+    names = KINDS[op.kind].moved(op)
     return [graph[name] for name in (*names, *(op.outputs if results else ())) if name]
 
 
 def computed_on(graph: Graph, op: Op) -> list[Tensor]:
     """The inputs whose values an operator computes on, weights and biases too."""
-    count = KINDS[op.kind].data
-    if op.kind == "Where":
-        names = op.inputs[1:]
-    else:
-        names = op.inputs if count < 0 or op.kind in _WEIGHTED else op.inputs[:count]
-    return [graph[name] for name in names if name]
+    return [graph[name] for name in KINDS[op.kind].named(op, "data", "factor", "weights", "bias")]
 
 
 def quantized_data(graph: Graph, op: Op) -> list[Tensor]:
@@ -40,6 +28,6 @@ def quantized_data(graph: Graph, op: Op) -> list[Tensor]:
 
 def weights_of(graph: Graph, op: Op) -> tuple[Tensor, Tensor] | None:
     """Data and weights of an operator that multiplies quantized data with weights O,I,spatial; None for others."""
-    if op.kind not in _WEIGHTED or not graph[op.inputs[0]].is_quantized:
+    if not KINDS[op.kind].has_weights or not graph[op.inputs[0]].is_quantized:
         return None
     return graph[op.inputs[0]], graph[op.inputs[1]]
