@@ -11,11 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
 __all__ = ["run"]
-
-_KINDS = ("Conv", "ConvTranspose", "Gemm")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -27,7 +26,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     notes: list[str] = []
     for op in graph.ops:
         before = producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
-        if before is None or before.kind not in _KINDS or id(before) in folded:
+        if before is None or not KINDS[before.kind].has_weights or id(before) in folded:
             continue
         public = before.outputs[0] in graph.outputs or len(consumers[before.outputs[0]]) > 1
         reason = "something else reads its input" if public else _obstacle(graph, before, op)
