@@ -6,12 +6,13 @@ new graph that shares what it did not touch. Constant data are numpy arrays, oft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qconvert.arithmetic.dtypes import Array, equal_data
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.names import Names
 
 __all__ = ["Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
 
@@ -157,10 +158,6 @@ class Graph:
         kept = {name: tensor for name, tensor in merged.items() if name in used}
         return replace(graph, tensors=kept)
 
-    def fresh_name(self, wanted: str, taken: Iterable[str] = ()) -> str:
-        """`wanted`, or with a number appended if the graph or `taken` already uses it."""
-        others = set(taken)
-        name, number = wanted, 1
-        while name in self.tensors or name in others:
-            name, number = f"{wanted}_{number}", number + 1
-        return name
+    def names(self, *taken: Container[str]) -> Names:
+        """Names for new tensors, which neither the graph uses nor one of `taken`; see Names."""
+        return Names(self.tensors, *taken)

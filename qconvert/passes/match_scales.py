@@ -43,6 +43,7 @@ class _Matching:
         self._graph = graph
         self._target = target
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.exact = self.rounded = self.averages = 0
 
@@ -114,6 +115,6 @@ class _Matching:
         self.ops.append(replace(op, inputs=tuple(names)))
 
     def _add(self, wanted: str, tensor: Tensor) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = replace(tensor, name=name)
         return name

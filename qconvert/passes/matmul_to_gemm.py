@@ -35,6 +35,7 @@ class _Rewriting:
         self._gone: set[int] = set()
         self._weights: dict[tuple[str, bool], str] = {}
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.count = self.biases = 0
 
@@ -138,6 +139,6 @@ class _Rewriting:
         return self._add(f"{result.name}/shape", Tensor("", "int64", sizes.shape, sizes))
 
     def _add(self, wanted: str, tensor: Tensor, keep: bool = False) -> str:
-        name = wanted if keep else self._graph.fresh_name(wanted, self.tensors)
+        name = wanted if keep else self._names.fresh(wanted)
         self.tensors[name] = replace(tensor, name=name)
         return name

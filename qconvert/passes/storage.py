@@ -53,10 +53,13 @@ def change_storage(
     held = {name for op in graph.ops if keeps(graph, op) for name in (*op.inputs, *op.outputs)}
     held |= {*graph.inputs, *graph.outputs} if keep_io else set()
     twins: dict[str, Tensor] = {}  # of the tensors that must stay: the same values in the new type
+    names: dict[str, str] = {}
+    made: set[str] = set()
+    unused = graph.names(made)
     for name in [name for name in changed if name in held]:
-        new = graph.fresh_name(f"{name}/{changed[name].dtype}", (tensor.name for tensor in twins.values()))
-        twins[name] = replace(changed.pop(name), name=new)
-    names = {name: twin.name for name, twin in twins.items()}
+        names[name] = unused.fresh(f"{name}/{changed[name].dtype}")
+        made.add(names[name])
+        twins[name] = replace(changed.pop(name), name=names[name])
     ops: list[Op] = [Op("Requantize", (name,), (names[name],)) for name in graph.inputs if name in names]
     for op in graph.ops:
         if keeps(graph, op):

@@ -44,7 +44,7 @@ def data_keys(graph: Graph) -> dict[str, str]:
     for tensor in graph.constants():
         if tensor.dtype != "string":
             reserved = tensor.name == "__metadata__"  # safetensors' own key
-            keys[tensor.name] = graph.fresh_name("__metadata___data") if reserved else tensor.name
+            keys[tensor.name] = graph.names().fresh("__metadata___data") if reserved else tensor.name
     return keys
 
 
