@@ -166,7 +166,7 @@ def progress(hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
 def inspect_document(path: Path) -> dict[str, Any]:
     """The graph document of a model."""
     from qconvert import load
-    from qconvert.formats.qgraph.document import to_document
+    from qconvert.formats.qgraph.to_document import to_document
 
     return to_document(load(path))
 

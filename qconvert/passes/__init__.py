@@ -31,6 +31,7 @@ BUILTIN = {
     "float_bias_to_int32": "float32 biases of quantized operators become int32 at input scale * weight scale",
     "deduplicate_constants": "constants of equal type, shape, data and quantization become one",
     "absorb_quantization": "Quantize and Dequantize around operators on real values become quantized operators",
+    "restate_attributes": "attributes that the source's format cannot state come back from its metadata",
     "widen_1d": "convolutions and pools over one dimension become ones over two",
     "fuse_gelu": "a Gelu that was spelled out with Erf becomes one operator",
     "merge_reshapes": "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing",

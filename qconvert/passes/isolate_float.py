@@ -87,8 +87,7 @@ class _Isolating:
         spec = KINDS[op.kind]
         if spec.rule not in ("real", "index") or not any(self._graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name):
             return ""
-        count = len(op.inputs) if spec.data < 0 or op.kind in ("Conv", "ConvTranspose") else spec.data
-        data = [self._graph[name] for name in (op.inputs[1:] if op.kind == "Where" else op.inputs[:count]) if name]
+        data = [self._graph[name] for name in spec.named(op, "data", "factor", "weights", "bias")]
         results = [self._graph[name] for name in op.outputs if name] if spec.rule == "real" else []
         real = [tensor.name for tensor in (*data, *results) if not tensor.is_quantized]
         if real:

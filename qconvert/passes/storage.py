@@ -28,7 +28,7 @@ def shifted(tensor: Tensor, dtype: str) -> Tensor:
 
 def needs_storage(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator, or its rule names their type."""
-    if KINDS[op.kind].rule in ("opaque", "plain") or op.attributes.get("reduction") == "mul":
+    if KINDS[op.kind].rule in ("opaque", "plain", "state") or op.attributes.get("reduction") == "mul":
         return True
     if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))

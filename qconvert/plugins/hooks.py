@@ -8,11 +8,14 @@ qconvert itself are loaded through the same hooks (host.BUILTIN). docs/plugins.m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from qconvert.plugins.types import Format, Pass, Target
+
+if TYPE_CHECKING:
+    from qconvert.graph.kinds import Kind
 
 __all__ = ["GROUP", "Hooks", "hookimpl", "hookspec"]
 
@@ -36,6 +39,10 @@ class Hooks:
     @hookspec
     def qconvert_passes(self) -> Iterable[Pass]:  # type: ignore[empty-body]
         """Passes to add, each a Pass."""
+
+    @hookspec
+    def qconvert_kinds(self) -> Iterable[Kind]:  # type: ignore[empty-body]
+        """Kinds to add to the canonical operator set, each made by qconvert.kind()."""
 
     @hookspec
     def qconvert_operators(self, format: str, direction: str) -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]

@@ -28,6 +28,7 @@ class Format:
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
         companions: file -> the further files that belong to it, or None if there are never any.
+        normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Format:
     default_target: str = ""
     own_target: str = ""
     companions: Callable[[Path], tuple[Path, ...]] | None = None
+    normal_form: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ __all__ = ["FILE_RULES", "MICRO_FILE_RULES", "MICRO_RULES", "RULES", "Rule", "ch
 
 _ACTIVATIONS = ("int8", "uint8", "int16")
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
 
 #: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
 _BIAS_TOLERANCE = 1e-6
@@ -47,12 +46,7 @@ class Rule:
 
 def _data(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
     """The tensors that hold an operator's data: no shapes, indices, weights or biases."""
-    if op.kind in _WEIGHTED:
-        names = [op.inputs[0]]
-    else:
-        count = KINDS[op.kind].data
-        names = list(op.inputs if count < 0 else op.inputs[:count])
-        names += op.inputs[2:3] if op.kind in ("Pad", "ScatterND", "ScatterElements") else ()
+    names = KINDS[op.kind].moved(op)
     return [graph[name] for name in (*names, *(op.outputs if results else ())) if name]
 
 
@@ -108,7 +102,7 @@ def mixed_sides(graph: Graph, op: Op) -> Iterator[Breach]:
 
 def _weights(graph: Graph, op: Op) -> tuple[Tensor, Tensor] | None:
     """Data and quantized weights of an integer convolution or Gemm."""
-    if op.kind not in _WEIGHTED or not graph[op.inputs[0]].is_quantized:
+    if not KINDS[op.kind].has_weights or not graph[op.inputs[0]].is_quantized:
         return None
     return graph[op.inputs[0]], graph[op.inputs[1]]
 
