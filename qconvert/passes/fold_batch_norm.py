@@ -23,6 +23,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     folded: dict[int, Op] = {}
     gone: set[int] = set()
     added: dict[str, Tensor] = {}
+    unused = graph.names(added)
     notes: list[str] = []
     for op in graph.ops:
         before = producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
@@ -37,7 +38,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         names = []
         for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
             shared = not old or len(consumers[old]) > 1 or old in graph.outputs
-            name = graph.fresh_name(f"{old or op.outputs[0]}/{'batch_norm' if old else word}", added) if shared else old
+            name = unused.fresh(f"{old or op.outputs[0]}/{'batch_norm' if old else word}") if shared else old
             added[name] = Tensor(name, "float32", data.shape, data)
             names.append(name)
         folded[id(before)] = replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs)

@@ -73,6 +73,8 @@ class BiasGrids:
     def __init__(self, graph: Graph, suffix: str) -> None:
         self._graph, self._suffix, self._readers = graph, suffix, graph.consumers()
         self.made: dict[tuple[str, bytes], Tensor] = {}
+        self._taken: set[str] = set()
+        self._names = graph.names(self._taken)
 
     def add(self, bias: Tensor, new: Tensor) -> Tensor:
         """`new` in place of `bias`; under a name of its own, with the suffix, where something else reads the bias too."""
@@ -80,8 +82,8 @@ class BiasGrids:
         key = (bias.name, new.quantization.scale.tobytes())
         if key not in self.made:
             shared = len(self._readers[bias.name]) > 1 or bias.name in self._graph.outputs
-            taken = {tensor.name for tensor in self.made.values()}
-            name = self._graph.fresh_name(f"{bias.name}/{self._suffix}", taken) if shared else bias.name
+            name = self._names.fresh(f"{bias.name}/{self._suffix}") if shared else bias.name
+            self._taken.add(name)
             self.made[key] = replace(new, name=name)
         return self.made[key]
 

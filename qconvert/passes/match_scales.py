@@ -48,6 +48,7 @@ class _Matching:
         self._graph = graph
         self._target = target
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.exact = self.rounded = self.averages = self.met = 0
 
@@ -141,7 +142,7 @@ class _Matching:
         return self.tensors.get(name) or self._graph[name]
 
     def _add(self, wanted: str, tensor: Tensor) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = replace(tensor, name=name)
         return name
 

@@ -22,6 +22,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     graph, count = _without_identities(graph)
     producers, readers = graph.producers(), graph.consumers()
     tensors: dict[str, Tensor] = {}
+    unused = graph.names(tensors)
     renamed: dict[str, str] = {}
     ops: list[Op] = []
     for op in graph.ops:
@@ -34,7 +35,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
                 count += 1
                 continue
             if first != op.inputs[0] and (sizes := _sizes(result.shape)) is not None and len(readers[op.inputs[0]]) == 1:
-                name = graph.fresh_name(f"{result.name}/merged_shape", tensors)
+                name = unused.fresh(f"{result.name}/merged_shape")
                 tensors[name] = Tensor(name, "int64", sizes.shape, sizes)
                 op = Op("Reshape", (first, name), op.outputs, {}, op.source)
                 count += 1

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
@@ -21,13 +21,14 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Changes operators with a quantized result, at least one quantized operand, and real constants for the rest."""
     tensors: dict[str, Tensor] = {}
+    unused = graph.names(tensors)
     ops: list[Op] = []
     count, largest = 0, 0.0
     for op in graph.ops:
         names = _real_constants(graph, op, target)
         if names:
             count += len(names)
-            op, error = _quantized(graph, op, names, tensors)
+            op, error = _quantized(graph, op, names, tensors, unused)
             largest = max(largest, error)
         ops.append(op)
     if not count:
@@ -54,7 +55,7 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     return [] if op.kind == "Div" and op.inputs[0] in names else names
 
 
-def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor]) -> tuple[Op, float]:
+def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor], unused: Names) -> tuple[Op, float]:
     renamed: dict[str, str] = {}
     error = 0.0
     dtype = "int16" if graph[op.outputs[0]].dtype in ("int16", "uint16") else "int8"
@@ -65,7 +66,7 @@ def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor
         if not np.isfinite(values).all():
             return op, 0.0
         grid, stored = _grid(values, dtype)
-        new = graph.fresh_name(f"{name}/{dtype}", tensors)
+        new = unused.fresh(f"{name}/{dtype}")
         tensors[new] = Tensor(new, dtype, data.shape, stored, grid)
         renamed[name] = new
         error = max(error, float(np.abs(dequantize(stored, grid) - values).max(initial=0.0)) / float(grid.scale[0]))

@@ -343,8 +343,8 @@ class Reading(OperatorReading):
         readers = [op for tensor in chain for op in self._draft.readers.get(tensor.name, [])]
         if any(KINDS[op.kind].rule in ("real", "index") for op in readers):
             return False
-        written = {tensor.name for tensor in chain}
-        pads = [op for op in self._draft.ops if op.kind == "Pad" and op["mode"] == "constant" and op.outputs[0] in written]
+        writers = [self._draft.producers[tensor.name] for tensor in reversed(chain) if tensor.name in self._draft.producers]
+        pads = [op for op in writers if op.kind == "Pad" and op["mode"] == "constant"]
         values = [self._known.get(op.inputs[2]) if len(op.inputs) > 2 else np.array(0) for op in pads]
         if any(value is None or value.size != 1 for value in values):
             return False
@@ -361,9 +361,7 @@ class Reading(OperatorReading):
         if value != int(quantization.zero_point[0]):
             data = np.array(value, numpy_dtype(tensor.dtype))
             inputs = (*inputs, self._draft.add(f"{tensor.name}/padding", tensor.dtype, (), data, quantization))
-        new = replace(op, inputs=inputs)
-        self._draft.ops[self._draft.ops.index(op)] = new
-        self._draft.producers[tensor.name] = new
+        self._draft.exchange(op, replace(op, inputs=inputs))
 
 
 def _key(quantization: Quantization) -> str:

@@ -65,6 +65,7 @@ class Writing:
         self.graph = graph
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
+        self._names = graph.names(self.tensors)
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
         self._variants: dict[tuple[str, str], str] = {}
         self._producers = graph.producers()
@@ -201,7 +202,7 @@ class Writing:
 
     def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
         """Declares a tensor that the graph does not have; returns its name."""
-        name = self.graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
         return name
 

@@ -24,7 +24,7 @@ def write_add(op: Op, b: Builder) -> None:
     The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift; after the Clip to the type's range a
     Cast, which drops the fraction of a number that is not negative, is the shift.
     """
-    if op["fixed_point"] != "xnnpack":
+    if op["arithmetic"] != "xnnpack":
         write_same_named(op, b)
         return
     result = b.tensor(op.outputs[0])

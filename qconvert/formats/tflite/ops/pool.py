@@ -14,8 +14,8 @@ __all__ = ["READERS", "WRITERS"]
 
 def read_average_pool_2d(op: Reading) -> None:
     """AVERAGE_POOL_2D: padding is not counted. The uint8 kernel rounds x.5 up, the int8 one away from the stored zero."""
-    ties = {"uint8": "up", "int8": "away", "int16": "away"}.get(op.tensor().dtype, "even")
-    _read_pool(op, "AveragePool", ties=ties)
+    arithmetic = {"uint8": "ties_up", "int8": "ties_away", "int16": "ties_away"}.get(op.tensor().dtype, "")
+    _read_pool(op, "AveragePool", arithmetic=arithmetic)
 
 
 def read_max_pool_2d(op: Reading) -> None:
