@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,15 @@ def models() -> list[Path]:
     return list(found.values())
 
 
+@cache
+def models_of_this_machine() -> list[Path]:
+    """models(), read once."""
+    return models()
+
+
 def cases() -> Iterator[tuple[Path, str, dict[str, Any]]]:
     """(model, suffix of the result, options of convert())."""
-    for path in models():
+    for path in models_of_this_machine():
         for options in _TO_ONNX:
             yield path, ".onnx", options
         for options in _TO_TFLITE:
