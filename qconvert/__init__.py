@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
-    from qconvert.plugins import Format, Pass, Target, hookimpl
+    from qconvert.plugins import Format, Option, Pass, Target, hookimpl
 
 _HOMES = {
     "qconvert.checking.api": ("CheckReport", "check"),
@@ -23,7 +23,7 @@ _HOMES = {
     "qconvert.graph.differences": ("diff",),
     "qconvert.errors": ("QConvertError",),
     "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
-    "qconvert.plugins": ("Format", "Pass", "Target", "hookimpl"),
+    "qconvert.plugins": ("Format", "Option", "Pass", "Target", "hookimpl"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -33,6 +33,7 @@ __all__ = [
     "Format",
     "Graph",
     "Op",
+    "Option",
     "Pass",
     "QConvertError",
     "Quantization",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import json as json_module
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from qconvert.errors import QConvertError
+from qconvert.errors import InternalError, QConvertError
 
 app = typer.Typer(
     name="qconvert",
@@ -23,20 +22,7 @@ app = typer.Typer(
 )
 
 Source = Annotated[Path, typer.Argument(help="The model to read.")]
-Result = Annotated[Path, typer.Argument(help="The file to write.")]
-TargetOption = Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")]
-OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25; by default 17, or what the types need.")]
-LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw or nhwc: 4-D inputs and outputs channels first or last.")]
-FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
-IntegerOption = Annotated[bool, typer.Option("--io-integer", help="Integer inputs and outputs where the model quantizes them at once.")]
-PartialOption = Annotated[str, typer.Option("--partial", help="allow or forbid operators on real values in a quantized model.")]
-PassesOption = Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")]
-NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
-ExternalOption = Annotated[bool, typer.Option("--external-data", help="ONNX constants in a file beside, even below 1 GiB.")]
-FormOption = Annotated[str, typer.Option("--form", help="ONNX: qdq (the default) or qoperator.")]
-ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -60,69 +46,6 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
     """Options of the program itself."""
-
-
-@app.command("convert")
-def convert_command(
-    source: Source,
-    result: Result,
-    target: TargetOption = "",
-    opset: OpsetOption = 0,
-    io_layout: LayoutOption = "",
-    io_float: FloatOption = False,
-    io_integer: IntegerOption = False,
-    numerics: NumericsOption = "exact",
-    partial: PartialOption = "allow",
-    passes: PassesOption = "",
-    external_data: ExternalOption = False,
-    form: FormOption = "",
-    force: ForceOption = False,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = False,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
-    result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
-) -> None:
-    """Convert a model to another format; suffixes say which."""
-    from qconvert import convert
-    from qconvert.cli.reports import conversion_document, print_conversion
-
-    report = convert(
-        source,
-        result,
-        source_format=source_format,
-        result_format=result_format,
-        target=target,
-        opset=opset,
-        io_layout=io_layout,
-        io_float=io_float,
-        io_integer=io_integer,
-        numerics=numerics,
-        partial=partial,
-        passes=[name.strip() for name in passes.split(",") if name.strip()],
-        external_data=external_data,
-        form=form,
-        force=force,
-    )
-    if json:
-        typer.echo(json_module.dumps(conversion_document(report), indent=2))
-    elif not quiet:
-        print_conversion(report, verbose)
-
-
-def _add_pair(source_format: str, result_format: str) -> None:
-    """Adds the command `{source}2{result}`: convert with both formats given, and all its other options."""
-    fixed: dict[str, Any] = {"source_format": source_format, "result_format": result_format}
-
-    def pair_command(**options: Any) -> None:
-        convert_command(**options, **fixed)
-
-    signature = inspect.signature(convert_command, eval_str=True)
-    free = [parameter for name, parameter in signature.parameters.items() if name not in fixed]
-    pair_command.__signature__ = signature.replace(parameters=free)  # type: ignore[attr-defined]
-    pair_command.__annotations__ = {parameter.name: parameter.annotation for parameter in free}
-    app.command(f"{source_format}2{result_format}", help=f"Convert {source_format} to {result_format}.")(pair_command)
 
 
 @app.command("check")
@@ -258,20 +181,12 @@ def plugins_command(json: JsonOption = False) -> None:
         print_plugins()
 
 
-def _add_pairs() -> None:
-    from qconvert.plugins import formats
-
-    found = formats().values()
-    for source in found:
-        for result in found:
-            if source.read is not None and result.write is not None:
-                _add_pair(source.name, result.name)
-
-
 def main() -> None:
-    """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2."""
+    """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2, an InternalError exit code 3."""
     try:
-        _add_pairs()
+        from qconvert.cli.convert import add_commands
+
+        add_commands(app)
         app()
     except QConvertError as error:
         if "--debug" in sys.argv:
@@ -280,7 +195,7 @@ def main() -> None:
             typer.echo(json_module.dumps(error.to_dict(), indent=2))
         else:
             typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from error
+        raise SystemExit(3 if isinstance(error, InternalError) else 2) from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except RecursionError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import formats, loaded, passes, targets
+from qconvert.plugins import Option, formats, loaded, passes, targets
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,6 +78,7 @@ def print_conversion(report: ConversionReport, verbose: bool) -> None:
     for line in report.audit:
         if verbose or not line.integer:
             lines.append(f"  {line.count} {line.kind}: {line.reason}")
+    lines += [f"verified: {name} {finding}" for name, finding in report.verified]
     lines.append(f"{total} operators, {report.seconds:.2f} s")
     _print("\n".join(lines))
 
@@ -221,6 +222,8 @@ def formats_document() -> dict[str, Any]:
                 "reads": f.read is not None,
                 "writes": f.write is not None,
                 "summary": f.summary,
+                "read_options": _options_document(f.read_options),
+                "write_options": _options_document(f.write_options),
             }
             for f in formats().values()
         ],
@@ -229,30 +232,58 @@ def formats_document() -> dict[str, Any]:
     }
 
 
+def _options_document(options: Iterable[Option]) -> list[dict[str, Any]]:
+    """Options as plain data."""
+    return [{"name": o.name, "type": o.type.__name__, "default": o.default, "choices": list(o.choices), "help": o.help} for o in options]
+
+
+def _options_table(rows: Iterable[tuple[str, Option]], owner: str) -> Table:
+    """A table of options; `owner` heads the column of what takes them."""
+    table = _table("option", "type", "default", owner, "what it says")
+    for who, option in rows:
+        kind = " or ".join(str(choice) for choice in option.choices) or option.type.__name__
+        table.add_row(option.name, kind, str(option.default), who, option.help)
+    return table
+
+
 def print_formats() -> None:
-    """Tables of formats and targets."""
+    """Tables of formats, of their options, and of targets."""
     listed = _table("format", "suffixes", "reads", "writes", "what it is")
     for item in formats_document()["formats"]:
         words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
         listed.add_row(item["name"], " ".join(item["suffixes"]), *words, item["summary"])
+    rows = [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options]
+    rows += [(f"{f.name}, writing", option) for f in formats().values() for option in f.write_options]
     goals = _table("target", "format", "what it is")
     for item in formats_document()["targets"]:
         default = " (default)" if formats()[item["format"]].default_target == item["name"] else ""
         goals.add_row(item["name"], item["format"], item["summary"] + default)
-    _print(listed, goals)
+    _print(listed, *([_options_table(rows, "format")] if rows else ()), goals)
 
 
 def passes_document() -> list[dict[str, Any]]:
-    """Every pass with what it changes and whether it is exact."""
-    return [{"name": item.name, "exact": item.exact, "summary": item.summary} for item in passes().values()]
+    """Every pass with what it changes, whether it is exact, its options, and what it has to follow."""
+    return [
+        {
+            "name": item.name,
+            "exact": item.exact,
+            "within": item.within,
+            "summary": item.summary,
+            "options": _options_document(item.options),
+            "after": list(item.after),
+            "requires": list(item.requires),
+            "ensures": list(item.ensures),
+        }
+        for item in passes().values()
+    ]
 
 
 def print_passes() -> None:
-    """A table of passes."""
+    """Tables of passes and of their options."""
     table = _table("pass", "exact", "what it changes")
     for item in passes_document():
         table.add_row(item["name"], "yes" if item["exact"] else "no", item["summary"])
-    _print(table)
+    _print(table, _options_table([(item.name, option) for item in passes().values() for option in item.options], "pass"))
 
 
 def plugins_document() -> list[dict[str, str]]:

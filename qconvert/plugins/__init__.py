@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from qconvert.plugins.hooks import hookimpl
 from qconvert.plugins.host import LoadedPlugin, loaded
-from qconvert.plugins.registry import format_named, format_of, formats, operators, pass_named, passes, target_named, targets
+from qconvert.plugins.options import Option
+from qconvert.plugins.registry import (
+    declared_options,
+    format_named,
+    format_of,
+    formats,
+    operators,
+    pass_named,
+    passes,
+    target_named,
+    targets,
+)
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Format, Pass
 from qconvert.plugins.verdict import Verdict, Violation
@@ -13,10 +24,12 @@ __all__ = [
     "Derived",
     "Format",
     "LoadedPlugin",
+    "Option",
     "Pass",
     "Target",
     "Verdict",
     "Violation",
+    "declared_options",
     "format_named",
     "format_of",
     "formats",

@@ -9,10 +9,11 @@ from typing import Any
 
 from qconvert.errors import OptionError
 from qconvert.plugins.host import collected, hook_results
+from qconvert.plugins.options import Option
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Format, Pass
 
-__all__ = ["format_named", "format_of", "formats", "operators", "pass_named", "passes", "target_named", "targets"]
+__all__ = ["declared_options", "format_named", "format_of", "formats", "operators", "pass_named", "passes", "target_named", "targets"]
 
 
 @cache
@@ -50,6 +51,19 @@ def _resolved(item: Target | Derived) -> Target | None:
 def passes() -> Mapping[str, Pass]:
     """Every pass, by name."""
     return collected("qconvert_passes")
+
+
+@cache
+def declared_options() -> Mapping[str, Option]:
+    """Every option that a format or a pass declares, by name; where several share a name, the first."""
+    found: dict[str, Option] = {}
+    for item in formats().values():
+        for option in (*item.write_options, *item.read_options):
+            found.setdefault(option.name, option)
+    for known in passes().values():
+        for option in known.options:
+            found.setdefault(option.name, option)
+    return found
 
 
 @cache

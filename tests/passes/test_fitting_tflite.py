@@ -266,7 +266,7 @@ def test_inputs_and_outputs_become_integers() -> None:
     ops = [Op("Quantize", ("x",), ("xq",)), Op("Add", ("xq", "xq"), ("yq",)), Op("Dequantize", ("yq",), ("y",))]
     graph = make(ops, tensors, "x", "y")
     assert applied(graph, "integer_io")[0] is graph
-    changed, notes = applied(graph, "integer_io", wanted=True)
+    changed, notes = applied(graph, "integer_io", io_integer=True)
     assert kinds(changed) == ["Add"] and notes == ("2 inputs and outputs are integers",)
     assert changed["x"].dtype == changed["y"].dtype == "int8" and changed["x"].quantization == graph["xq"].quantization
     assert outputs(changed, {"x": np.array([[1, 2, 3, 4]], np.int8)})[0].tolist() == [[-4, -3, -2, -1]]
@@ -276,7 +276,7 @@ def test_inputs_that_others_read_stay_real() -> None:
     tensors = [Tensor("x", "float32", (1, 4)), *(Tensor(name, "int8", (1, 4), None, q(0.1, 5)) for name in ("xq", "z"))]
     ops = [Op("Quantize", ("x",), ("xq",)), Op("Relu", ("x",), ("y",)), Op("Identity", ("xq",), ("z",))]
     graph = make(ops, tensors, "x", "y z")
-    assert applied(graph, "integer_io", wanted=True)[0] is graph
+    assert applied(graph, "integer_io", io_integer=True)[0] is graph
 
 
 # merge_reshapes
