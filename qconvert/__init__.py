@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from qconvert.version import __version__
 
 if TYPE_CHECKING:
-    from qconvert.checking.api import CheckReport, check
+    from qconvert.checking.check import check
+    from qconvert.checking.findings import CheckReport
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.errors import QConvertError
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from qconvert.plugins import Format, Pass, Target, hookimpl
 
 _HOMES = {
-    "qconvert.checking.api": ("CheckReport", "check"),
+    "qconvert.checking.check": ("check",),
+    "qconvert.checking.findings": ("CheckReport",),
     "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
     "qconvert.graph.differences": ("diff",),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qconvert.checking.api import CheckReport, OutputComparison, check
+from qconvert.checking.check import check
+from qconvert.checking.findings import CheckReport, OutputComparison
 from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save

@@ -15,7 +15,7 @@ from qconvert.plugins import formats, loaded, passes, targets
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qconvert.checking.api import CheckReport
+    from qconvert.checking.findings import CheckReport
     from qconvert.checking.roundtrips import RoundtripReport
     from qconvert.conversion import ConversionReport
 

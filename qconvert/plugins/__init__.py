@@ -4,23 +4,43 @@ from __future__ import annotations
 
 from qconvert.plugins.hooks import hookimpl
 from qconvert.plugins.host import LoadedPlugin, loaded
-from qconvert.plugins.registry import format_named, format_of, formats, operators, pass_named, passes, target_named, targets
-from qconvert.plugins.types import Format, Pass, Target, Violation
+from qconvert.plugins.registry import (
+    format_named,
+    format_of,
+    formats,
+    kernels_named,
+    operators,
+    pass_named,
+    passes,
+    runtime_of,
+    runtimes,
+    target_named,
+    targets,
+)
+from qconvert.plugins.types import Format, Inside, Layer, LoadedModel, Pass, Pieces, Runtime, Target, Violation
 
 __all__ = [
     "Format",
+    "Inside",
+    "Layer",
+    "LoadedModel",
     "LoadedPlugin",
     "Pass",
+    "Pieces",
+    "Runtime",
     "Target",
     "Violation",
     "format_named",
     "format_of",
     "formats",
     "hookimpl",
+    "kernels_named",
     "loaded",
     "operators",
     "pass_named",
     "passes",
+    "runtime_of",
+    "runtimes",
     "target_named",
     "targets",
 ]
