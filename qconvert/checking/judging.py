@@ -43,7 +43,8 @@ def judge(
     """
     a, b = pair
     if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-        return Finding("equal", "", 1.0, 0.0, 0.0, 0)
+        moves = KINDS[op.kind].rule in ("move", "relabel") and a.dtype.kind in "iu"
+        return Finding("equal", "integers are moved" if moves else "", 1.0, 0.0, 0.0, 0)
     if a.shape == b.shape and not _is_known(graph, op, values):
         return _compared(a, b)
     rounds = KINDS[op.kind].rule in ("real", "convert")

@@ -172,13 +172,13 @@ class Layer:
     Attributes:
         kind: the runtime's name of the operator.
         outputs: names of what it computes, in the file.
-        integer: whether its arithmetic is on integers.
+        integer: whether its arithmetic is on integers; None if it only converts between real and stored values.
         by: what runs it, where the runtime has several, such as "XNNPACK".
     """
 
     kind: str
     outputs: tuple[str, ...]
-    integer: bool
+    integer: bool | None
     by: str = ""
 
 

@@ -132,8 +132,8 @@ class LiteRTInside:
         raise NotImplementedError("LiteRT does not cut files")
 
 
-#: Operators that compute in float whatever they are stored as, and those that only convert.
-_FLOAT = {"DEQUANTIZE", "FAKE_QUANT", "TFLite_Detection_PostProcess", "HASHTABLE"}
+#: Operators that compute in float whatever their data are stored as.
+_FLOAT = {"FAKE_QUANT", "TFLite_Detection_PostProcess"}
 
 
 def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
@@ -153,7 +153,7 @@ def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
         Layer(
             node["op_name"],
             tuple(names.get(int(index), "") for index in node["outputs"]),
-            node["op_name"] not in _FLOAT and _on_integers(node),
+            None if node["op_name"] == "DEQUANTIZE" else node["op_name"] not in _FLOAT and _on_integers(node),
             "XNNPACK" if node["index"] in delegated else "",
         )
         for node in nodes

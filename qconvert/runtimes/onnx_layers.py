@@ -14,6 +14,34 @@ __all__ = ["layers"]
 
 #: Operators of the file that become part of the one before, or are moved.
 _FUSED = ("QuantizeLinear", "Transpose", "Identity", "Cast", "Relu", "Clip")
+#: Operators whose result is stored as their data are.
+_KEEP = (
+    "Concat",
+    "Transpose",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Identity",
+    "Slice",
+    "Split",
+    "Pad",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Expand",
+    "Tile",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "MaxPool",
+    "NhwcMaxPool",
+    "Where",
+    "Relu",
+    "Clip",
+    "Max",
+    "Min",
+    "Resize",
+)
 #: Operators between real and stored values.
 _CONVERT = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -30,14 +58,17 @@ def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
         saved = Path(folder, "optimized.onnx")
         OnnxRuntime(path, save_optimized=saved, exact=False)
         optimized = onnx.load(str(saved))
-    types = _types(optimized)
+    file = onnx.load(str(path), load_external_data=False)
+    integers = _integers(optimized)
     writers = {name: node for node in optimized.graph.node for name in node.output}
-    became = _became(onnx.load(str(path), load_external_data=False), writers)
+    moved = {name for node in file.graph.node if node.op_type == "Transpose" for name in node.output}
+    became = _became(file, writers)
     found = []
     for node in optimized.graph.node:
-        real = _behind_transposes(node, writers)
+        real = node if moved.intersection(node.output) else _behind_transposes(node, writers)
         names = (*node.output, *(gone for name in node.output for gone in became.get(name, ())))
-        found.append(Layer(_kind(real), names, _on_integers(real, types)))
+        integer = None if real.op_type in _CONVERT else _is_integer(real) or _reads(real, integers)
+        found.append(Layer(_kind(real), names, integer))
     return tuple(found)
 
 
@@ -69,19 +100,27 @@ def _behind_transposes(node: Any, writers: Mapping[str, Any]) -> Any:
     return node
 
 
-def _types(model: Any) -> dict[str, int]:
-    """Element types of inputs, constants and, as far as onnxruntime says, of what nodes compute."""
-    types = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
-    types.update((item.name, item.data_type) for item in model.graph.initializer)
-    return types
-
-
-def _on_integers(node: Any, types: Mapping[str, int]) -> bool:
+def _integers(model: Any) -> set[str]:
+    """Names of the values that are stored as integers of 8 or 16 bits, as far as they can be known from the graph alone."""
     from onnx import TensorProto
 
-    if node.op_type in _CONVERT:
-        return False
-    if node.op_type.startswith(("QLinear", "QGemm")) or node.op_type in ("MatMulInteger", "ConvInteger"):
-        return True
     stored = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
-    return any(types.get(name) in stored for name in node.input[:1])
+    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    found = {value.name for value in values if value.type.tensor_type.elem_type in stored}
+    found.update(item.name for item in model.graph.initializer if item.data_type in stored)
+    for node in model.graph.node:
+        stores = node.op_type.startswith(("QLinear", "QuantizeLinear")) or (node.op_type == "QGemm" and len(node.input) > 8)
+        if stores or (node.op_type in _KEEP and _reads(node, found)):
+            found.update(node.output if node.op_type == "Split" else node.output[:1])
+    return found
+
+
+def _is_integer(node: Any) -> bool:
+    """Whether a node is one of onnxruntime's for integers."""
+    return bool(node.op_type.startswith(("QLinear", "QGemm", "MatMulInteger", "ConvInteger")))
+
+
+def _reads(node: Any, integers: set[str]) -> bool:
+    """Whether a node's data are among the values called `integers`."""
+    data = node.input[1:2] if node.op_type == "Where" else node.input[:1]
+    return bool(integers.intersection(data))
