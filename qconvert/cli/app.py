@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,14 +24,6 @@ Source = Annotated[Path, typer.Argument(help="The model to read.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
-class Kernels(str, Enum):
-    """What runs .tflite files in a check: LiteRT's kernels, or tflite-micro's."""
-
-    default = "default"
-    reference = "reference"
-    micro = "micro"
 
 
 def _version(wanted: bool) -> None:
@@ -57,8 +48,8 @@ def check_command(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: Annotated[
-        Kernels, typer.Option("--kernels", help="What runs .tflite files: LiteRT's kernels, or tflite-micro.")
-    ] = Kernels.default,
+        str, typer.Option("--kernels", help="What runs .tflite files: default or reference, LiteRT's kernels, or micro, tflite-micro.")
+    ] = "default",
     optimize: Annotated[
         bool, typer.Option("--optimize/--no-optimize", help="Whether onnxruntime optimizes the graphs of both sides.")
     ] = True,
@@ -79,7 +70,7 @@ def check_command(
             result,
             inputs=inputs or [],
             samples=samples,
-            kernels=kernels.value,
+            kernels=kernels,
             optimize=optimize,
             per_op=per_op,
             max_lsb=None if max_lsb < 0 else max_lsb,
@@ -91,6 +82,30 @@ def check_command(
     elif not quiet:
         print_check(report)
     if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command("audit")
+def audit_command(
+    model: Source,
+    target: Annotated[str, typer.Option("--target", help="What the model would be converted for; `qconvert formats` lists them.")],
+    run: Annotated[
+        bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say which operators a target runs as integers, without writing anything. Exit code 1 if its runtime ran them otherwise."""
+    from qconvert import audit
+    from qconvert.cli.reports import audit_document, print_audit
+
+    report = audit(model, target, run=run)
+    if json:
+        typer.echo(json_module.dumps(audit_document(report), indent=2))
+    else:
+        print_audit(report, verbose)
+    if report.otherwise:
         raise typer.Exit(1)
 
 
@@ -150,7 +165,7 @@ def diff_command(
 
 @app.command("formats")
 def formats_command(json: JsonOption = False) -> None:
-    """List the formats and the targets."""
+    """List the formats, the targets and the runtimes."""
     from qconvert.cli.reports import formats_document, print_formats
 
     if json:
