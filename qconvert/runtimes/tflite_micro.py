@@ -99,11 +99,11 @@ def _reason(printed: list[str], failure: Exception) -> str:
 
 def _names(model: bytes) -> tuple[list[str], list[str]]:
     """The names of the first subgraph's inputs and outputs; one that is empty or taken is replaced by its place."""
-    from ai_edge_litert import schema_py_generated as schema
+    from qconvert.formats.tflite.schema import root
 
-    graph = schema.Model.GetRootAs(model, 0).Subgraphs(0)
-    inputs = [graph.Tensors(graph.Inputs(index)).Name() for index in range(graph.InputsLength())]
-    outputs = [graph.Tensors(graph.Outputs(index)).Name() for index in range(graph.OutputsLength())]
+    graph = root(model).subgraphs[0]
+    tensors = graph.tensors
+    inputs, outputs = ([] if indices is None else [tensors[index].name for index in indices] for indices in (graph.inputs, graph.outputs))
     return _unique(inputs, "input"), _unique(outputs, "output")
 
 
