@@ -11,6 +11,7 @@ import numpy as np
 
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array
+from qconvert.runtimes.packages import runtime_package
 
 __all__ = ["KERNELS", "LiteRT"]
 
@@ -31,6 +32,7 @@ class LiteRT:
         outputs: likewise.
 
     Raises:
+        MissingPackageError: ai-edge-litert is not installed.
         RuntimeRefusedError: LiteRT does not take the model.
     """
 
@@ -38,12 +40,11 @@ class LiteRT:
         if kernels not in KERNELS:
             raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.")
         with _quiet():
-            from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
+            litert = runtime_package("ai_edge_litert.interpreter", "check", "runs .tflite models")
             try:
-                self._interpreter = Interpreter(
+                self._interpreter = litert.Interpreter(
                     model_content=bytes(model),
-                    experimental_op_resolver_type=getattr(OpResolverType, KERNELS[kernels]),
+                    experimental_op_resolver_type=getattr(litert.OpResolverType, KERNELS[kernels]),
                     num_threads=threads,
                 )
                 self._interpreter.allocate_tensors()

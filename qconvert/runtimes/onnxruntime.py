@@ -10,6 +10,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
 from qconvert.graph import Array
+from qconvert.runtimes.packages import runtime_package
 
 __all__ = ["OnnxRuntime"]
 
@@ -34,6 +35,7 @@ class OnnxRuntime:
         outputs: likewise.
 
     Raises:
+        MissingPackageError: onnxruntime is not installed.
         RuntimeRefusedError: onnxruntime does not take the model.
     """
 
@@ -45,8 +47,7 @@ class OnnxRuntime:
         save_optimized: Path | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        import onnxruntime
-
+        onnxruntime = runtime_package("onnxruntime", "check", "runs .onnx models")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import MissingPackageError, RuntimeRefusedError
+from qconvert.errors import RuntimeRefusedError
 from qconvert.graph import Array
+from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.quiet import captured
 
 __all__ = ["TFLiteMicro"]
@@ -37,13 +38,7 @@ class TFLiteMicro:
     """
 
     def __init__(self, model: bytes) -> None:
-        try:
-            from tflite_micro import runtime
-        except ImportError as error:
-            raise MissingPackageError(
-                "the package tflite_micro, which runs models as microcontrollers do, is not installed",
-                remedy="Install it with: pip install 'qconvert[micro]'",
-            ) from error
+        runtime = runtime_package("tflite_micro.runtime", "micro", "runs models as microcontrollers do")
         input_names, output_names = _names(model)
         self._model = model  # the interpreter reads constants from these bytes
         self._interpreter = _loaded(runtime.Interpreter, model)
