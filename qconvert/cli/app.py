@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json as json_module
+import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -268,10 +269,24 @@ def _add_pairs() -> None:
                 _add_pair(source.name, result.name)
 
 
+def _listed() -> None:
+    """Stands for a command that is not called: it is listed, and its options need not be put together."""
+
+
+def _keep_only(wanted: str) -> None:
+    """Takes the functions of all commands but one away, from which Typer would make their options at every start."""
+    for command in app.registered_commands:
+        if command.name != wanted and command.callback is not None:
+            command.help = command.help or inspect.getdoc(command.callback)
+            command.callback = _listed
+
+
 def main() -> None:
     """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2."""
     try:
         _add_pairs()
+        if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
+            _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
         app()
     except QConvertError as error:
         if "--debug" in sys.argv:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,17 +152,31 @@ def _shape_of(proto: Any) -> tuple[int | str | None, ...] | None:
     return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param if d.HasField("dim_param") else None for d in tensor.shape.dim)
 
 
-class AttributeKind(NamedTuple):
-    """The type of an attribute."""
+class AttributeType(IntEnum):
+    """The type of an attribute (onnx.proto, AttributeProto.AttributeType)."""
 
-    name: str
+    UNDEFINED = 0
+    FLOAT = 1
+    INT = 2
+    STRING = 3
+    TENSOR = 4
+    GRAPH = 5
+    FLOATS = 6
+    INTS = 7
+    STRINGS = 8
+    TENSORS = 9
+    GRAPHS = 10
+    SPARSE_TENSOR = 11
+    SPARSE_TENSORS = 12
+    TYPE_PROTO = 13
+    TYPE_PROTOS = 14
 
 
 class Attribute:
     """An attribute of a node.
 
     Attributes:
-        type: its type, whose name is that of onnx.AttributeProto.AttributeType.
+        type: its type.
     """
 
     __slots__ = ("_files", "_proto", "type")
@@ -171,7 +184,7 @@ class Attribute:
     def __init__(self, proto: Any, files: Files) -> None:
         self._proto = proto
         self._files = files
-        self.type = AttributeKind(proto.AttributeType.Name(proto.type))
+        self.type = AttributeType(proto.type)
 
     def is_ref(self) -> bool:
         """Whether it stands for an attribute of a function."""
@@ -181,20 +194,22 @@ class Attribute:
     def value(self) -> Any:
         """A number, text, ConstantData, or a tuple of them; graphs and types as the file has them. Text that is not UTF-8 stays bytes."""
         proto = self._proto
-        match self.type.name:
-            case "INT":
+        match self.type:
+            case AttributeType.INT:
                 return proto.i
-            case "FLOAT":
+            case AttributeType.INTS:
+                return tuple(proto.ints)
+            case AttributeType.FLOAT:
                 return proto.f
-            case "STRING":
+            case AttributeType.FLOATS:
+                return tuple(proto.floats)
+            case AttributeType.STRING:
                 return _text(proto.s)
-            case "TENSOR":
-                return ConstantData(proto.t, self._files)
-            case "INTS" | "FLOATS":
-                return tuple(proto.ints if self.type.name == "INTS" else proto.floats)
-            case "STRINGS":
+            case AttributeType.STRINGS:
                 return tuple(_text(item) for item in proto.strings)
-            case "TENSORS":
+            case AttributeType.TENSOR:
+                return ConstantData(proto.t, self._files)
+            case AttributeType.TENSORS:
                 return tuple(ConstantData(item, self._files) for item in proto.tensors)
             case _:
                 return next((value for field, value in proto.ListFields() if field.name not in ("name", "type", "doc_string")), None)
@@ -217,6 +232,8 @@ class Node:
         outputs: likewise with the name "".
     """
 
+    __slots__ = ("_attributes", "_files", "domain", "inputs", "name", "op_type", "outputs", "proto")
+
     def __init__(self, proto: Any, inputs: list[Value | None], outputs: list[Value], files: Files) -> None:
         self.proto = proto
         self.name: str = proto.name
@@ -225,11 +242,14 @@ class Node:
         self.inputs = inputs
         self.outputs = outputs
         self._files = files
+        self._attributes: dict[str, Attribute] | None = None
 
-    @cached_property
+    @property
     def attributes(self) -> Mapping[str, Attribute]:
         """By name."""
-        return {item.name: Attribute(item, self._files) for item in self.proto.attribute}
+        if self._attributes is None:
+            self._attributes = {item.name: Attribute(item, self._files) for item in self.proto.attribute}
+        return self._attributes
 
     def embedded(self) -> Any:
         """A copy of the NodeProto in which every constant is whole."""
@@ -253,7 +273,13 @@ def embed(nodes: Iterable[Any], files: Files) -> None:
 
 def subgraphs(node: Any) -> list[Any]:
     """The GraphProtos in the attributes of a NodeProto."""
-    return [graph for item in node.attribute for graph in (*([item.g] if item.HasField("g") else []), *item.graphs)]
+    found: list[Any] = []
+    for item in node.attribute:
+        if item.type == AttributeType.GRAPH:
+            found.append(item.g)
+        elif item.type == AttributeType.GRAPHS:
+            found += item.graphs
+    return found
 
 
 def captured(node: Any) -> Iterator[str]:
@@ -321,10 +347,12 @@ class Graph:
         return value
 
     def _node(self, node: Any, files: Files) -> Node:
-        for name, count in Counter((*node.input, *captured(node))).items():
-            if name:
-                self._value(name).readers += count
-        inputs = [self._values[name] if name else None for name in node.input]
+        inputs = [self._value(name) if name else None for name in node.input]
+        for value in inputs:
+            if value is not None:
+                value.readers += 1
+        for name in captured(node):
+            self._value(name).readers += 1
         return Node(node, inputs, [self._values[name] if name else Value("") for name in node.output], files)
 
 

@@ -85,9 +85,10 @@ class _Packer:
     def table(self, item: TableObject) -> int:
         """Writes what the table refers to, its vtable if there is none like it, and itself; returns its place."""
         slots, plan = _plan(item.kind)
-        values = [(field, position, code, self._value(field, getattr(item, field.name), code)) for field, position, code in plan]
+        stated = vars(item)  # all else has its default
+        values = [(position, code, self._value(field, stated[field.name], code)) for field, position, code in plan if field.name in stated]
         end, places = self.size, [0] * slots
-        for _, position, code, value in values:
+        for position, code, value in values:
             if value is None:
                 continue
             if code is None:
