@@ -13,7 +13,7 @@ from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.model import Files, Model
-from qconvert.formats.onnx.ordering import inline_functions, name_nodes, sort_nodes
+from qconvert.formats.onnx.ordering import inline_functions, sort_nodes
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
@@ -45,7 +45,6 @@ def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull), *, inf
     proto = _parsed(data)
     with _decoding():
         verify(proto, folder, len(data))
-        name_nodes(proto.graph.node)
         if proto.functions:
             proto = inline_functions(proto)
         sort_nodes(proto.graph.node)

@@ -8,19 +8,7 @@ from typing import Any
 from qconvert.errors import UnsupportedError
 from qconvert.formats.onnx.model import captured, subgraphs
 
-__all__ = ["inline_functions", "name_nodes", "sort_nodes"]
-
-
-def name_nodes(nodes: Any) -> None:
-    """Gives nodes without a name the name node_<type>_<number>, in the order of the file."""
-    taken: set[str] = set()
-    number = 0
-    for node in nodes:
-        while not node.HasField("name"):
-            name, number = f"node_{node.op_type}_{number}", number + 1
-            if name not in taken:
-                node.name = name
-        taken.add(node.name)
+__all__ = ["inline_functions", "sort_nodes"]
 
 
 def inline_functions(model: Any) -> Any:
@@ -40,7 +28,6 @@ def inline_functions(model: Any) -> Any:
         raise UnsupportedError(f"a function of the model cannot be inlined: {reason}") from error
     if inlined.functions:
         raise UnsupportedError(f"the function {inlined.functions[0].name!r} of the model cannot be inlined")
-    name_nodes(inlined.graph.node)
     return inlined
 
 
