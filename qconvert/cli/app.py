@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_module
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -196,12 +198,26 @@ def plugins_command(json: JsonOption = False) -> None:
         print_plugins()
 
 
+def _listed() -> None:
+    """Stands for a command that is not called: it is listed, and its options need not be put together."""
+
+
+def _keep_only(wanted: str) -> None:
+    """Takes the functions of all commands but one away, from which Typer would make their options at every start."""
+    for command in app.registered_commands:
+        if command.name != wanted and command.callback is not None:
+            command.help = command.help or inspect.getdoc(command.callback)
+            command.callback = _listed
+
+
 def main() -> None:
     """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2, an InternalError exit code 3."""
     try:
         from qconvert.cli.convert import add_commands
 
         add_commands(app)
+        if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
+            _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
         app()
     except QConvertError as error:
         if "--debug" in sys.argv:

@@ -14,6 +14,7 @@ from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph
 from qconvert.plugins import Layer, Pieces
+from qconvert.runtimes.packages import runtime_package
 
 __all__ = ["KERNELS", "LiteRT", "LiteRTInside", "layers", "open_model"]
 
@@ -35,6 +36,7 @@ class LiteRT:
         note: what a user should know of how it runs; "" if there is nothing.
 
     Raises:
+        MissingPackageError: ai-edge-litert is not installed.
         RuntimeRefusedError: LiteRT does not take the model.
     """
 
@@ -44,12 +46,11 @@ class LiteRT:
         if kernels not in KERNELS:
             raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.")
         with _quiet():
-            from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
+            litert = runtime_package("ai_edge_litert.interpreter", "check", "runs .tflite models")
             try:
-                self._interpreter = Interpreter(
+                self._interpreter = litert.Interpreter(
                     model_content=bytes(model),
-                    experimental_op_resolver_type=getattr(OpResolverType, KERNELS[kernels]),
+                    experimental_op_resolver_type=getattr(litert.OpResolverType, KERNELS[kernels]),
                     num_threads=threads,
                 )
                 self._interpreter.allocate_tensors()

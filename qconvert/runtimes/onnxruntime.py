@@ -12,6 +12,7 @@ import numpy as np
 from qconvert.errors import RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
+from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
 __all__ = ["OnnxRuntime", "open_model"]
@@ -41,6 +42,7 @@ class OnnxRuntime:
         note: what a user should know of how it runs; "" if there is nothing.
 
     Raises:
+        MissingPackageError: onnxruntime is not installed.
         RuntimeRefusedError: onnxruntime does not take the model.
     """
 
@@ -70,8 +72,7 @@ class OnnxRuntime:
 
 def _options(threads: int, optimize: bool, save_optimized: Path | None, settings: Mapping[str, str]) -> Any:
     """onnxruntime's SessionOptions."""
-    import onnxruntime
-
+    onnxruntime = runtime_package("onnxruntime", "check", "runs .onnx models")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
@@ -86,8 +87,7 @@ def _options(threads: int, optimize: bool, save_optimized: Path | None, settings
 
 def _session(model: bytes | Path, options: Any) -> Any:
     """An InferenceSession on the CPU; raises RuntimeRefusedError."""
-    import onnxruntime
-
+    onnxruntime = runtime_package("onnxruntime", "check", "runs .onnx models")
     given = str(model) if isinstance(model, Path) else bytes(model)
     try:
         return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import MissingPackageError, RuntimeRefusedError
+from qconvert.errors import RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
+from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.quiet import captured
 
 __all__ = ["TFLiteMicro", "open_model"]
@@ -42,13 +43,7 @@ class TFLiteMicro:
     note = ""
 
     def __init__(self, model: bytes) -> None:
-        try:
-            from tflite_micro import runtime
-        except ImportError as error:
-            raise MissingPackageError(
-                "the package tflite_micro, which runs models as microcontrollers do, is not installed",
-                remedy="Install it with: pip install 'qconvert[micro]'",
-            ) from error
+        runtime = runtime_package("tflite_micro.runtime", "micro", "runs models as microcontrollers do")
         input_names, output_names = _names(model)
         self._model = model  # the interpreter reads constants from these bytes
         self._interpreter = _loaded(runtime.Interpreter, model)
@@ -104,11 +99,11 @@ def _reason(printed: list[str], failure: Exception) -> str:
 
 def _names(model: bytes) -> tuple[list[str], list[str]]:
     """The names of the first subgraph's inputs and outputs; one that is empty or taken is replaced by its place."""
-    from ai_edge_litert import schema_py_generated as schema
+    from qconvert.formats.tflite.schema import root
 
-    graph = schema.Model.GetRootAs(model, 0).Subgraphs(0)
-    inputs = [graph.Tensors(graph.Inputs(index)).Name() for index in range(graph.InputsLength())]
-    outputs = [graph.Tensors(graph.Outputs(index)).Name() for index in range(graph.OutputsLength())]
+    graph = root(model).subgraphs[0]
+    tensors = graph.tensors
+    inputs, outputs = ([] if indices is None else [tensors[index].name for index in indices] for indices in (graph.inputs, graph.outputs))
     return _unique(inputs, "input"), _unique(outputs, "output")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import UnsupportedError
+from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
@@ -272,8 +273,6 @@ class Writing:
         names = [self.use(name) for name in inputs], [self.use(name) for name in outputs]
         options = None
         if table:
-            from ai_edge_litert import schema_py_generated as schema
-
             options = getattr(schema, f"{table}T")()
             for key, value in fields.items():
                 if not hasattr(options, key):

@@ -35,17 +35,17 @@ def _clip(lowest: float, highest: float) -> ReadFunction:
 
 def read_leaky_relu(op: Reading) -> None:
     """LEAKY_RELU."""
-    op.emit("LeakyRelu", alpha=float(op.option("Alpha", 0.0)))
+    op.emit("LeakyRelu", alpha=float(op.option("alpha", 0.0)))
 
 
 def read_gelu(op: Reading) -> None:
     """GELU, by the error function or its tanh approximation."""
-    op.emit("Gelu", approximate="tanh" if op.option("Approximate", False) else "none")
+    op.emit("Gelu", approximate="tanh" if op.option("approximate", False) else "none")
 
 
 def read_softmax(op: Reading) -> None:
     """SOFTMAX over the last axis, of beta times its input."""
-    op.emit("Softmax", axis=-1, beta=float(op.option("Beta", 1.0)))
+    op.emit("Softmax", axis=-1, beta=float(op.option("beta", 1.0)))
 
 
 def read_log_softmax(op: Reading) -> None:

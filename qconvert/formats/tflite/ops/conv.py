@@ -19,7 +19,7 @@ def read_conv_2d(op: Reading) -> None:
     channels = _channels(op, 0)
     if depth == 0 or channels % depth or outputs % (channels // depth):
         raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
-    dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
+    dilations = (op.option("dilationHFactor", 1), op.option("dilationWFactor", 1))
     kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(op, op.tensor(1), {0: 0}))
     op.emit(
         "Conv",
@@ -38,7 +38,7 @@ def read_depthwise_conv_2d(op: Reading) -> None:
     channels = _channels(op, 0)
     if one != 1 or channels == 0 or outputs % channels:
         raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
-    dilations = (op.option("DilationHFactor", 1), op.option("DilationWFactor", 1))
+    dilations = (op.option("dilationHFactor", 1), op.option("dilationWFactor", 1))
     kernel = op.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), moved_axis(op, op.tensor(1), {3: 0}))
     op.emit(
         "Conv",

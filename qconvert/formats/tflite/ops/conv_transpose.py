@@ -19,11 +19,11 @@ def read_transpose_conv(op: Reading) -> None:
     data = op.tensor(2).static_shape
     if len(size) != 4 or data is None or len(data) != 4 or data[3] != depth or size[3] != outputs:
         raise op.invalid(f"output shape {size}, weights {weights.shape} and data {op.tensor(2).shape} do not fit")
-    strides = (op.option("StrideH", 1), op.option("StrideW", 1))
+    strides = (op.option("strideH", 1), op.option("strideW", 1))
     if min(strides) < 1:
         raise op.invalid(f"stride {strides} is not positive")
     # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
-    pads = (0, 0, 0, 0) if op.option("Padding") == 1 else same_pads(size[1:3], (height, width), strides, (1, 1))
+    pads = (0, 0, 0, 0) if op.option("padding") == 1 else same_pads(size[1:3], (height, width), strides, (1, 1))
     extra = [size[1 + i] - (data[1 + i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
     ends = [max(-value, 0) for value in extra]
     kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(op, op.tensor(1), {0: 0}))

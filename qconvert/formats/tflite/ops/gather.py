@@ -16,8 +16,8 @@ __all__ = ["READERS", "WRITERS"]
 
 def read_gather(op: Reading) -> None:
     """GATHER along an axis, for equal leading batch dimensions if batch_dims is set."""
-    axis = op.axis(op.option("Axis"), op.rank())
-    batch = op.option("BatchDims")
+    axis = op.axis(op.option("axis"), op.rank())
+    batch = op.option("batchDims")
     batch = batch + op.rank(1) if batch < 0 else batch
     op.emit("Gather", [op.input(0), op.int64(1)], axis=axis, batch_dims=batch)
 
@@ -55,7 +55,7 @@ def read_one_hot(op: Reading) -> None:
     if on is None or off is None:
         raise op.unsupported("on and off values that are computed at run time")
     values = op.const(np.array([off.reshape(-1)[0], on.reshape(-1)[0]], on.dtype), "off_on", op.tensor(2).quantization)
-    op.emit("OneHot", [op.int64(0), op.int64(1), values], axis=op.option("Axis", -1))
+    op.emit("OneHot", [op.int64(0), op.int64(1), values], axis=op.option("axis", -1))
 
 
 def read_topk(op: Reading) -> None:

@@ -13,17 +13,17 @@ __all__ = ["READERS", "WRITERS"]
 
 def read_concatenation(op: Reading) -> None:
     """CONCATENATION."""
-    op.emit("Concat", axis=op.axis(op.option("Axis"), op.rank()), activation=op.activation())
+    op.emit("Concat", axis=op.axis(op.option("axis"), op.rank()), activation=op.activation())
 
 
 def read_pack(op: Reading) -> None:
     """PACK: stacks tensors along a new axis."""
-    op.emit("Pack", axis=op.axis(op.option("Axis"), op.rank() + 1))
+    op.emit("Pack", axis=op.axis(op.option("axis"), op.rank() + 1))
 
 
 def read_unpack(op: Reading) -> None:
     """UNPACK: takes an axis apart."""
-    op.emit("Unpack", axis=op.axis(op.option("Axis"), op.rank()))
+    op.emit("Unpack", axis=op.axis(op.option("axis"), op.rank()))
 
 
 def read_split(op: Reading) -> None:
@@ -69,7 +69,7 @@ def read_padv2(op: Reading) -> None:
 
 def read_mirror_pad(op: Reading) -> None:
     """MIRROR_PAD: REFLECT (0) without the edge, SYMMETRIC (1) with it."""
-    op.emit("Pad", [op.input(0), _pads(op)], mode="symmetric" if op.option("Mode") == 1 else "reflect")
+    op.emit("Pad", [op.input(0), _pads(op)], mode="symmetric" if op.option("mode") == 1 else "reflect")
 
 
 READERS: dict[str, ReadFunction] = {

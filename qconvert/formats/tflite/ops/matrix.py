@@ -15,7 +15,7 @@ __all__ = ["READERS", "WRITERS"]
 
 def read_fully_connected(op: Reading) -> None:
     """FULLY_CONNECTED: weights O,I; data of any rank is flattened to rows of I and reshaped back if keep_num_dims."""
-    if op.option("WeightsFormat") != 0:
+    if op.option("weightsFormat") != 0:
         raise op.unsupported("shuffled weights")
     weights = op.tensor(1)
     shape = weights.static_shape
@@ -62,7 +62,7 @@ def _flattened(op: Reading, rows: int | str, depth: int) -> str:
 
 def read_batch_matmul(op: Reading) -> None:
     """BATCH_MATMUL: adj_x and adj_y transpose the last two dimensions."""
-    trans_a, trans_b = int(op.option("AdjX", False)), int(op.option("AdjY", False))
+    trans_a, trans_b = int(op.option("adjX", False)), int(op.option("adjY", False))
     right = op.tensor(1)
     operands = list(op.inputs)
     if right.is_constant and not op.tensor(0).is_quantized and right.is_quantized:

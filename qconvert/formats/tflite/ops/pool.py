@@ -24,7 +24,7 @@ def read_max_pool_2d(op: Reading) -> None:
 
 
 def _read_pool(op: Reading, kind: str, **more: str) -> None:
-    kernel = (op.option("FilterHeight"), op.option("FilterWidth"))
+    kernel = (op.option("filterHeight"), op.option("filterWidth"))
     op.emit(kind, kernel_shape=kernel, activation=op.activation(), **more, **window(op, kernel))
 
 

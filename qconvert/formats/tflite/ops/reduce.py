@@ -18,14 +18,14 @@ def _reduction(kind: str) -> ReadFunction:
     def read(op: Reading) -> None:
         rank = op.rank()
         axes = op.shape_const(sorted({op.axis(axis, rank) for axis in op.ints(1)}), "axes")
-        op.emit(kind, [op.input(0), axes], keepdims=int(op.option("KeepDims", False)))
+        op.emit(kind, [op.input(0), axes], keepdims=int(op.option("keepDims", False)))
 
     return read
 
 
 def read_cumsum(op: Reading) -> None:
     """CUMSUM along the axis in input 1."""
-    exclusive, reverse = int(op.option("Exclusive", False)), int(op.option("Reverse", False))
+    exclusive, reverse = int(op.option("exclusive", False)), int(op.option("reverse", False))
     op.emit("CumSum", [op.input(0)], axis=op.axis(op.ints(1)[0], op.rank()), exclusive=exclusive, reverse=reverse)
 
 

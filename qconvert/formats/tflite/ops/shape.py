@@ -21,8 +21,8 @@ def read_reshape(op: Reading) -> None:
     if op.has(1):
         op.emit("Reshape", [op.input(0), op.int64(1)])
         return
-    sizes = op.option("NewShapeAsNumpy", None)
-    if sizes is None or isinstance(sizes, int):
+    sizes = op.option("newShape", None)
+    if sizes is None:
         raise op.invalid("has no new shape")
     op.emit("Reshape", [op.input(0), op.shape_const([int(size) for size in sizes], "shape")])
 
@@ -30,8 +30,8 @@ def read_reshape(op: Reading) -> None:
 def read_squeeze(op: Reading) -> None:
     """SQUEEZE: without named axes, all axes of size 1."""
     rank = op.rank()
-    named = op.option("SqueezeDimsAsNumpy", 0)
-    if isinstance(named, int) or not named.size:
+    named = op.option("squeezeDims", None)
+    if named is None or not named.size:
         axes = [axis for axis, size in enumerate(op.tensor().shape or ()) if size == 1]
     else:
         axes = sorted({op.axis(int(axis), rank) for axis in named})

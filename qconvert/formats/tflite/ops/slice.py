@@ -44,35 +44,35 @@ def read_slice(op: Reading) -> None:
 def read_strided_slice(op: Reading) -> None:
     """STRIDED_SLICE with its five masks, by the rules of tf.strided_slice: a Slice, then removed and added axes."""
     begins, ends, steps = (op.ints(index) for index in (1, 2, 3))
-    masks = {name: op.option(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")}
+    masks = {name: op.option(f"{name}Mask") for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
     if not len(begins) == len(ends) == len(steps) or 0 in steps:
         raise op.invalid(f"begin {begins}, end {ends} and strides {steps}")
-    if bin(masks["Ellipsis"]).count("1") > 1:
+    if bin(masks["ellipsis"]).count("1") > 1:
         raise op.invalid("two ellipses")
-    offset = bool(op.option("Offset", False))
+    offset = bool(op.option("offset", False))
     bounds: list[tuple[int, int, int, int]] = []
     shrunk: list[int] = []
     added: list[int] = []
     axis = position = 0
-    consumed = sum(not (masks["NewAxis"] | masks["Ellipsis"]) >> i & 1 for i in range(len(begins)))
+    consumed = sum(not (masks["newAxis"] | masks["ellipsis"]) >> i & 1 for i in range(len(begins)))
     for i in range(len(begins)):
         flag = 1 << i
-        if masks["Ellipsis"] & flag:
+        if masks["ellipsis"] & flag:
             skipped = op.rank() - consumed
             axis, position = axis + skipped, position + skipped
-        elif masks["NewAxis"] & flag:
+        elif masks["newAxis"] & flag:
             added.append(position)
             position += 1
         else:
             if axis >= op.rank():
                 raise op.invalid("more indices than axes")
             end = begins[i] + ends[i] if offset else ends[i]
-            if masks["ShrinkAxis"] & flag:
+            if masks["shrinkAxis"] & flag:
                 bounds.append((axis, begins[i], _FAR if begins[i] == -1 else begins[i] + 1, 1))
                 shrunk.append(axis)
             else:
-                begin = begins[i] if not masks["Begin"] & flag else (0 if steps[i] > 0 else _FAR)
-                end = end if not masks["End"] & flag else (_FAR if steps[i] > 0 else _FAR_BACK)
+                begin = begins[i] if not masks["begin"] & flag else (0 if steps[i] > 0 else _FAR)
+                end = end if not masks["end"] & flag else (_FAR if steps[i] > 0 else _FAR_BACK)
                 bounds.append((axis, begin, end, steps[i]))
                 position += 1
             axis += 1

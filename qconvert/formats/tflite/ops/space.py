@@ -19,9 +19,9 @@ _LAYOUT = {"data_format": "channels_last"}
 
 def _coordinates(op: Reading) -> str:
     """How an output position maps to the input, in ONNX's words."""
-    if op.option("AlignCorners", False):
+    if op.option("alignCorners", False):
         return "align_corners"
-    return "half_pixel" if op.option("HalfPixelCenters", False) else "asymmetric"
+    return "half_pixel" if op.option("halfPixelCenters", False) else "asymmetric"
 
 
 def read_resize_bilinear(op: Reading) -> None:
@@ -49,7 +49,7 @@ def _blocks(kind: str) -> ReadFunction:
     """The reader of SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
 
     def read(op: Reading) -> None:
-        size = op.option("BlockSize")
+        size = op.option("blockSize")
         if size < 1:
             raise op.invalid(f"block size {size}")
         spatial_sizes(op)

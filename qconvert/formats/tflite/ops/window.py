@@ -38,10 +38,10 @@ def same_pads(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int
 
 def window(op: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> dict[str, Any]:
     """The attributes strides, pads, auto_pad and data_format of a convolution or a pool, from its option table."""
-    strides = (op.option("StrideH", 1), op.option("StrideW", 1))
+    strides = (op.option("strideH", 1), op.option("strideW", 1))
     if min(*strides, *dilations, *kernel) < 1:
         raise op.invalid(f"stride {strides}, dilation {tuple(dilations)} or kernel {tuple(kernel)} is not positive")
-    padding = op.option("Padding", VALID)
+    padding = op.option("padding", VALID)
     if padding not in (SAME, VALID):
         raise op.invalid(f"padding number {padding} does not exist")
     sizes = spatial_sizes(op)
