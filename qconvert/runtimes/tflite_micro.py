@@ -43,7 +43,7 @@ class TFLiteMicro:
     note = ""
 
     def __init__(self, model: bytes) -> None:
-        runtime = runtime_package("tflite_micro.runtime", "micro", "runs models as microcontrollers do")
+        runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
         input_names, output_names = _names(model)
         self._model = model  # the interpreter reads constants from these bytes
         self._interpreter = _loaded(runtime.Interpreter, model)
