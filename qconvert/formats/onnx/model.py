@@ -82,15 +82,25 @@ class ConstantData:
 
 
 class ValueType(NamedTuple):
-    """A type: its kind, such as "Tensor" or "Sequence", and the number of its elements' type (0 if it is not said)."""
+    """The type of a value.
+
+    Attributes:
+        kind: "Tensor", "Sequence" …
+        element: the number of its elements' type; 0 if it is not said.
+        proto: the onnx.TypeProto; None for that of a constant.
+    """
 
     kind: str
     element: int
+    proto: Any = None
 
     def __str__(self) -> str:
         from onnx import TensorProto
 
-        return f"{self.kind}({TensorProto.DataType.Name(self.element)})" if self.element in TensorProto.DataType.values() else self.kind
+        if self.kind in ("Sequence", "Optional"):
+            inner = _type_of(getattr(self.proto, f"{self.kind.lower()}_type").elem_type)
+            return f"{self.kind}({inner.kind}({inner}))" if inner is not None and inner.kind == "Tensor" else f"{self.kind}({inner})"
+        return TensorProto.DataType.Name(self.element) if self.element in TensorProto.DataType.values() else self.kind
 
 
 class Value:
@@ -141,7 +151,7 @@ def _type_of(proto: Any) -> ValueType | None:
     tensor = inner.tensor_type if inner.HasField("tensor_type") else inner.sparse_tensor_type
     if field is None or ("tensor" in field and not tensor.HasField("elem_type")):
         return None
-    return ValueType("".join(word.capitalize() for word in field.split("_")[:-1]), tensor.elem_type)
+    return ValueType("".join(word.capitalize() for word in field.split("_")[:-1]), tensor.elem_type, proto)
 
 
 def _shape_of(proto: Any) -> tuple[int | str | None, ...] | None:
@@ -252,10 +262,11 @@ class Node:
         return self._attributes
 
     def embedded(self) -> Any:
-        """A copy of the NodeProto in which every constant is whole."""
+        """A copy of the NodeProto in which every constant is whole, and ai.onnx is not spelled out."""
         copy = type(self.proto)()
         copy.CopyFrom(self.proto)
         embed([copy], self._files)
+        _without_default_domains([copy])
         return copy
 
 
@@ -269,6 +280,14 @@ def embed(nodes: Iterable[Any], files: Files) -> None:
             for tensor in graph.initializer:
                 files.embed(tensor)
             embed(graph.node, files)
+
+
+def _without_default_domains(nodes: Iterable[Any]) -> None:
+    for node in nodes:
+        if node.domain in ("", "ai.onnx"):
+            node.ClearField("domain")
+        for graph in subgraphs(node):
+            _without_default_domains(graph.node)
 
 
 def subgraphs(node: Any) -> list[Any]:
