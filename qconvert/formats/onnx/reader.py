@@ -153,7 +153,7 @@ def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], d
 
 
 def constant_data(tensor: Any) -> Array:
-    """The data of a constant (model.py); text as str."""
+    """The data of a constant (mapped.py); text as str."""
     data = np.asarray(tensor.numpy())
     if data.dtype.kind in "OSU":
         texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
