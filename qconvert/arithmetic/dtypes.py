@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "Array", "canonical_dtype", "equal_data", "integer_range", "numpy_dtype"]
+__all__ = ["DTYPES", "Array", "canonical_dtype", "equal_data", "integer_range", "numpy_dtype", "read_only"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -75,3 +75,12 @@ def equal_data(a: Array | None, b: Array | None) -> bool:
     if a.dtype == object or a.dtype.name in ("int2", "uint2", "int4", "uint4"):  # the unused high bits of their bytes mean nothing
         return bool((a == b).all())
     return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+
+
+def read_only(data: Array) -> Array:
+    """The array, or a view of it that cannot be written to."""
+    if not data.flags.writeable:
+        return data
+    view = data.view()
+    view.flags.writeable = False
+    return view

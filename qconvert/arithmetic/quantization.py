@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.dtypes import Array, integer_range, read_only
 
 __all__ = ["Quantization"]
 
@@ -23,12 +23,20 @@ class Quantization:
         zero_point: int64, of the shape of `scale`.
         axis: the dimension that the scales run along; None means one scale for the whole tensor.
         block_size: elements along `axis` that share a scale; 0 means no blocks.
+        quant_min: the smallest stored value that is used, where that is not the type's (weights without -128, reduced ranges); or None.
+        quant_max: the largest, likewise.
     """
 
     scale: Array
     zero_point: Array
     axis: int | None = None
     block_size: int = 0
+    quant_min: int | None = None
+    quant_max: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", read_only(self.scale))
+        object.__setattr__(self, "zero_point", read_only(self.zero_point))
 
     @classmethod
     def per_tensor(cls, scale: float, zero_point: int = 0) -> Quantization:
@@ -49,9 +57,15 @@ class Quantization:
     def is_symmetric(self) -> bool:
         return not self.zero_point.any()
 
+    def limits(self, dtype: str) -> tuple[int, int]:
+        """The smallest and largest stored value that is used of an integer dtype."""
+        low, high = integer_range(dtype)
+        return low if self.quant_min is None else self.quant_min, high if self.quant_max is None else self.quant_max
+
     def shifted(self, offset: int) -> Quantization:
         """The quantization of the same real values when `offset` is added to every stored integer."""
-        return replace(self, zero_point=self.zero_point + offset)
+        limits = (None if limit is None else limit + offset for limit in (self.quant_min, self.quant_max))
+        return Quantization(self.scale, self.zero_point + offset, self.axis, self.block_size, *limits)
 
     def with_axis(self, axis: int | None) -> Quantization:
         """The same scales along another dimension, after a transposition."""
@@ -70,7 +84,7 @@ class Quantization:
         if not isinstance(other, Quantization):
             return NotImplemented
         return (
-            (self.axis, self.block_size) == (other.axis, other.block_size)
+            (self.axis, self.block_size, self.quant_min, self.quant_max) == (other.axis, other.block_size, other.quant_min, other.quant_max)
             and np.array_equal(self.scale, other.scale)
             and np.array_equal(self.zero_point, other.zero_point)
         )

@@ -55,14 +55,15 @@ ROUNDINGS: Mapping[str, Callable[[Any], Array]] = {
 }
 
 
-def saturate(values: Any, dtype: str) -> Array:
+def saturate(values: Any, dtype: str, limits: tuple[int, int] | None = None) -> Array:
     """Whole numbers, limited to the range of an integer dtype and stored in it. NaN becomes the smallest.
 
     Args:
         values: any numeric array whose elements are whole numbers or infinite.
         dtype: canonical name of the integer dtype.
+        limits: a range within that of the dtype, where a grid uses no more (Quantization.limits).
     """
-    low, high = integer_range(dtype)
+    low, high = limits or integer_range(dtype)
     values = np.asarray(values)
     if values.dtype == np.float16:
         values = values.astype(np.float32)  # float16 ends at 65504
@@ -76,8 +77,8 @@ def saturate(values: Any, dtype: str) -> Array:
         wide = np.uint64 if dtype == "uint64" else np.int64
         whole = np.where(top, wide(high), np.where(top, 0, safe).astype(wide))
         return np.asarray(whole.astype(numpy_dtype(dtype)))
-    limits = np.iinfo(values.dtype)
-    limited = np.clip(values, max(low, limits.min), min(high, limits.max))
+    own = np.iinfo(values.dtype)
+    limited = np.clip(values, max(low, own.min), min(high, own.max))
     return np.asarray(limited.astype(numpy_dtype(dtype)))
 
 
@@ -147,8 +148,8 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
         return to_small_float(steps, dtype)
     steps = np.where(np.isnan(steps), x.dtype.type(0), steps)
     if offset_first:
-        return saturate(ROUNDINGS[rounding](steps + zero_point.astype(x.dtype)), dtype)
-    return saturate(ROUNDINGS[rounding](steps).astype(np.float64) + zero_point, dtype)
+        return saturate(ROUNDINGS[rounding](steps + zero_point.astype(x.dtype)), dtype, quantization.limits(dtype))
+    return saturate(ROUNDINGS[rounding](steps).astype(np.float64) + zero_point, dtype, quantization.limits(dtype))
 
 
 def dequantize(stored: Any, quantization: Quantization) -> Array:
@@ -166,6 +167,6 @@ def dequantize(stored: Any, quantization: Quantization) -> Array:
 
 def affine_range(quantization: Quantization, dtype: str) -> tuple[Array, Array]:
     """The smallest and largest real value that the grid holds, one each for every scale (float64)."""
-    low, high = integer_range(dtype)
+    low, high = quantization.limits(dtype)
     scale = quantization.scale.astype(np.float64)
     return scale * (low - quantization.zero_point), scale * (high - quantization.zero_point)

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Tensor, integer_range
-from qconvert.passes.assign_layout import AMBIGUOUS
+from qconvert.graph.metadata import TRANSPOSED
 
 __all__ = ["COMPUTED", "Islands", "cut", "transposed"]
 
@@ -133,7 +133,7 @@ def _reads(node: Any) -> Iterator[str]:
 def transposed(metadata: Mapping[str, str]) -> list[str]:
     """What a result's own metadata say of layouts."""
     try:
-        found = json.loads(metadata.get(AMBIGUOUS, "[]"))
+        found = json.loads(metadata.get(TRANSPOSED, "[]"))
     except ValueError:
         return []
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

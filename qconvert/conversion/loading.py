@@ -6,9 +6,10 @@ from pathlib import Path
 
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph
-from qconvert.plugins import format_named, format_of
+from qconvert.graph.validation import validate
+from qconvert.plugins import Format, format_named, format_of, pass_named
 
-__all__ = ["load"]
+__all__ = ["load", "normal_form"]
 
 
 def load(path: str | Path, format: str = "") -> Graph:
@@ -26,7 +27,19 @@ def load(path: str | Path, format: str = "") -> Graph:
     if reader.read is None:
         raise OptionError(f"the format {reader.name} cannot be read", file=str(path))
     try:
-        return reader.read(path)
+        return normal_form(reader.read(path), reader)
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
+
+
+def normal_form(graph: Graph, source: Format) -> Graph:
+    """What a reader read, after the passes that its format names; validated.
+
+    Raises:
+        InvalidGraphError: the file contradicts itself.
+    """
+    for name in source.normal_form:
+        graph, _ = pass_named(name).run(graph, None)
+    validate(graph)
+    return graph

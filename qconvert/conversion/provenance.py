@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from qconvert.graph.metadata import CHANGES, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
 from qconvert.plugins import Target, pass_named
 from qconvert.version import __version__
 
@@ -21,11 +22,11 @@ def provenance(source: Path, others: tuple[Path, ...], target: Target | None, ch
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     exact = all(pass_named(name).exact for name, _ in changes)
     return {
-        "qconvert.version": __version__,
-        "qconvert.source": source.name,
-        "qconvert.source_sha256": digest,
-        **({"qconvert.source_data": json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
-        "qconvert.target": target.name if target else "",
-        "qconvert.changes": json.dumps([{"pass": name, "change": note} for name, note in changes]),
-        "qconvert.scales": "all scales and zero points are the source's own" if exact else "some are new: see qconvert.changes",
+        VERSION: __version__,
+        SOURCE: source.name,
+        SOURCE_SHA256: digest,
+        **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
+        TARGET: target.name if target else "",
+        CHANGES: json.dumps([{"pass": name, "change": note} for name, note in changes]),
+        SCALES: "all scales and zero points are the source's own" if exact else "some are new: see qconvert.changes",
     }

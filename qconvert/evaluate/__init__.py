@@ -1,35 +1,22 @@
 """The exact meaning of a canonical graph: every operator as the real-valued function that it stands for, in float64.
 
 A quantized operator is the real function of its dequantized inputs, rounded once (ties to even) onto its output's grid and
-saturated. Sums of products run over whole steps and are exact below 2**53. One function an operator; FUNCTIONS is their register.
+saturated. Sums of products run over whole steps and are exact below 2**53. The functions stand with their kinds (graph/kinds/).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
-from qconvert.evaluate import detection, elementwise, linear, movement, normalize, pool, reduce
-from qconvert.evaluate.call import Call, ExactResult, Function
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, Call, ExactResult
 
-__all__ = ["FUNCTIONS", "ExactResult", "evaluate", "evaluate_op"]
-
-#: The function of every operator, by kind; an Opaque one has none.
-FUNCTIONS: Mapping[str, Function] = {
-    **linear.FUNCTIONS,
-    **pool.FUNCTIONS,
-    **normalize.FUNCTIONS,
-    **elementwise.FUNCTIONS,
-    **reduce.FUNCTIONS,
-    **movement.FUNCTIONS,
-    **detection.FUNCTIONS,
-}
+__all__ = ["ExactResult", "evaluate", "evaluate_op"]
 
 
 def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[ExactResult]:
@@ -47,14 +34,15 @@ def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[Ex
         UnsupportedError: the operator, or an attribute's value, has no function here.
         InvalidGraphError: the inputs do not fit the operator.
     """
-    if op.kind not in FUNCTIONS:
+    function = KINDS[op.kind].evaluate if op.kind in KINDS else None
+    if function is None:
         raise UnsupportedError(f"the operator {op.kind} has no evaluation", where=f"{op.source} {op}".strip())
     tensors = tuple(graph.tensors[name] if name else None for name in op.inputs)
     results = tuple(graph.tensors[name] for name in op.outputs if name)
     call = Call(op, tuple(inputs), tensors, results)
     try:
         with np.errstate(all="ignore"):
-            found = FUNCTIONS[op.kind](call)
+            found = function(call)
             outputs = found if isinstance(found, list) else [found]
             kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
@@ -67,7 +55,7 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
     if isinstance(value, ExactResult):
         return value
     dtype = numpy_dtype(tensor.dtype)
-    rounds = KINDS[op.kind].rule in ("real", "convert") and tensor.quantization is not None
+    rounds = KINDS[op.kind].rounds and tensor.quantization is not None
     if rounds and tensor.quantization is not None:
         real = np.asarray(value, np.float64)
         return ExactResult(real, quantize(real, tensor.quantization, tensor.dtype))
@@ -76,12 +64,13 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
     return ExactResult(np.asarray(value, np.float64) if is_real else None, stored)
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
     """Runs a whole graph; each operator gets the stored outputs of those before it.
 
     Args:
         graph: the graph.
         inputs: stored values of the graph's inputs, by tensor name.
+        states: stored values of the graph's states, by name, which the run changes; one that is absent has its first value.
 
     Returns:
         Stored values of the graph's outputs, by tensor name.
@@ -95,11 +84,27 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     values = {tensor.name: tensor.data for tensor in graph.constants() if tensor.data is not None}
     values.update({name: np.asarray(inputs[name]) for name in graph.inputs})
     uses = Counter(name for op in graph.ops for name in op.inputs) + Counter(graph.outputs)
+    kept: MutableMapping[str, Array] = {} if states is None else states
+    for name, state in graph.states.items():
+        if state.data is not None:
+            kept.setdefault(name, state.data)
     for op in graph.ops:
-        results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])
-        values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
+        if KINDS[op.kind].rule == "state":
+            _pass_state(op, values, kept)
+        else:
+            results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])
+            values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
         for name in filter(None, op.inputs):
             uses[name] -= 1
             if not uses[name]:
                 del values[name]
     return {name: values[name] for name in graph.outputs}
+
+
+def _pass_state(op: Op, values: dict[str, Array], states: MutableMapping[str, Array]) -> None:
+    """A state's value to the output of a ReadState, or the input of a WriteState to the state."""
+    name = str(op["state"])
+    if op.outputs:
+        values[op.outputs[0]] = states[name]
+    else:
+        states[name] = values[op.inputs[0]]

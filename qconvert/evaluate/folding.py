@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.errors import QConvertError
-from qconvert.evaluate.call import Call
-from qconvert.evaluate.folding_functions import FUNCTIONS
 from qconvert.graph import Array, Op, Shape, Tensor, canonical_dtype, numpy_dtype
+from qconvert.graph.kinds import KINDS, Call
 from qconvert.graph.shapes import output_shapes
-from qconvert.graph.shapes.context import MAX_RANK
+from qconvert.graph.sizes import MAX_RANK
 
 __all__ = ["LARGEST", "evaluate_constant"]
 
@@ -42,7 +41,8 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
     """
     if op.kind == "Shape":
         return _shape(op, tensors, values)
-    if op.kind not in FUNCTIONS or [bool(name) for name in op.inputs] != [value is not None for value in values]:
+    fold = KINDS[op.kind].fold if op.kind in KINDS else None
+    if fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
         return None
     given = {name: _given(name, value, tensors.get(name)) for name, value in zip(op.inputs, values, strict=True) if value is not None}
     if not given:
@@ -54,7 +54,7 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
         inputs = tuple(given[name] if name else None for name in op.inputs)
         results = tuple(tensors.get(name) or Tensor(name, _data(op, given).dtype, None) for name in op.outputs if name)
         with np.errstate(all="ignore"):
-            found = FUNCTIONS[op.kind](Call(op, tuple(values), inputs, results))
+            found = fold(Call(op, tuple(values), inputs, results))
     except (QConvertError, ArithmeticError, AssertionError, IndexError, KeyError, MemoryError, TypeError, ValueError):
         return None
     if found is None:
@@ -75,7 +75,7 @@ def _given(name: str, value: Array, tensor: Tensor | None) -> Tensor:
 
 def _data(op: Op, given: Mapping[str, Tensor]) -> Tensor:
     """The input whose type the outputs have where nothing else says it."""
-    return given[op.inputs[1 if op.kind == "Where" else 0]]
+    return given[KINDS[op.kind].data(op)[0]]
 
 
 def _shape(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]) -> list[Array] | None:

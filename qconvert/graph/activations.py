@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import integer_range
 from qconvert.graph.schema import Tensor
 
 __all__ = ["ACTIVATIONS", "clip_range", "simplest_activation"]
@@ -21,12 +20,12 @@ ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
 
 
 def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
-    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)] within the type.
+    """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)], within the grid's limits.
 
     TFLite computes the same limits (CalculateActivationRangeQuantized, kernel_util.cc): zero_point + round(bound / scale).
     """
     assert tensor.quantization is not None
-    low, high = integer_range(tensor.dtype)
+    low, high = tensor.quantization.limits(tensor.dtype)
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
     def stored(bound: float) -> int:

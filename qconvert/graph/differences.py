@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
-from qconvert.graph.kinds import KINDS, REQUIRED
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["diff", "equal", "paired"]
 
@@ -32,6 +32,22 @@ def diff(a: Graph, b: Graph, *, exact: bool = False) -> list[str]:
         b: the graph after.
         exact: whether every name, the order and sources of operators, signatures and metadata count too.
     """
+    lines = _compared(a, b, exact)
+    for name in sorted({*a.functions, *b.functions}):
+        if name in a.functions and name in b.functions:
+            lines += [f"function {name!r}: {line}" for line in _compared(a.functions[name], b.functions[name], exact)]
+        else:
+            lines.append(f"{'-' if name in a.functions else '+'} function {name!r}")
+    for name in sorted({*a.states, *b.states}):
+        if name in a.states and name in b.states:
+            lines += [f"state {name!r}: {text}" for text in _tensor(a.states[name], b.states[name])]
+        else:
+            lines.append(f"{'-' if name in a.states else '+'} state {name!r}")
+    return lines
+
+
+def _compared(a: Graph, b: Graph, exact: bool) -> list[str]:
+    """diff() of the operators and tensors of two graphs, without their functions."""
     pairing = _Pairing(a, b)
     lines = [
         f"{what}: {list(old)} -> {list(new)}"
@@ -130,7 +146,7 @@ class _Pairing:
 def _sort(tensor: Tensor) -> str:
     """Type, shape and quantization as one text."""
     q = tensor.quantization
-    scales = None if q is None else (q.scale.tolist(), q.zero_point.tolist(), q.axis, q.block_size)
+    scales = None if q is None else (q.scale.tolist(), q.zero_point.tolist(), q.axis, q.block_size, q.quant_min, q.quant_max)
     return repr((tensor.dtype, tensor.shape, scales))
 
 
@@ -141,8 +157,7 @@ def _whole(data: Array) -> Array:
 
 def _attributes(op: Op) -> dict[str, str]:
     """Every attribute's value as text, defaults included."""
-    defaults = KINDS[op.kind].attributes if op.kind in KINDS else {}
-    values = {**{name: value for name, value in defaults.items() if value is not REQUIRED}, **op.attributes}
+    values = {**(KINDS[op.kind].defaults if op.kind in KINDS else {}), **op.attributes}
     return {name: repr(value) for name, value in values.items()}
 
 
@@ -183,6 +198,9 @@ def _quantization(a: Quantization | None, b: Quantization | None) -> Iterator[st
         return
     if (a.axis, a.block_size) != (b.axis, b.block_size):
         yield f"axis {a.axis}, blocks of {a.block_size} -> axis {b.axis}, blocks of {b.block_size}"
+    for what, one, other in (("smallest", a.quant_min, b.quant_min), ("largest", a.quant_max, b.quant_max)):
+        if one != other:
+            yield f"{what} stored value {one if one is not None else 'of the type'} -> {other if other is not None else 'of the type'}"
     for what, x, y in (("scale", a.scale, b.scale), ("zero point", a.zero_point, b.zero_point)):
         if x.shape != y.shape:
             yield f"{x.size} {what}s -> {y.size}" if x.size != y.size else f"{what}s of shape {x.shape} -> {y.shape}"

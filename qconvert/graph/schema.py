@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from qconvert.arithmetic.dtypes import Array, equal_data
+from qconvert.arithmetic.dtypes import Array, equal_data, read_only
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.metadata import SOURCE_FORMAT
 
 __all__ = ["Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 Shape = tuple[int | str, ...]
+
+
+def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A view of a mapping that cannot be changed."""
+    return mapping if isinstance(mapping, MappingProxyType) else MappingProxyType(mapping)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +36,8 @@ class Tensor:
         shape: sizes; a string names a size that is known only when the model runs. None: not even the rank is known.
         data: the stored values of a constant, of `shape` and of numpy_dtype(dtype).
         quantization: how stored integers map to real values; None for plain numbers.
+
+    The data are read-only: a pass that changes them makes an array of its own.
     """
 
     name: str
@@ -36,6 +45,10 @@ class Tensor:
     shape: Shape | None
     data: Array | None = None
     quantization: Quantization | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None:
+            object.__setattr__(self, "data", read_only(self.data))
 
     @property
     def is_constant(self) -> bool:
@@ -70,7 +83,7 @@ class Op:
     """One operator.
 
     Attributes:
-        kind: a name from ops.KINDS.
+        kind: a name from kinds.KINDS.
         inputs: tensor names; "" stands for an optional input that is absent.
         outputs: tensor names.
         attributes: ONNX attributes of the kind, and `activation` (relu, relu6, relu_n1_to_1) where one is fused.
@@ -83,13 +96,19 @@ class Op:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     source: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", frozen(self.attributes))
+
     def __getitem__(self, name: str) -> Any:
         """The attribute `name`, or the default that the operator set gives it."""
         if name in self.attributes:
             return self.attributes[name]
-        from qconvert.graph.kinds import KINDS
+        from qconvert.graph.kinds import KINDS, REQUIRED
 
-        return KINDS[self.kind].attributes[name]
+        default = KINDS[self.kind].attributes[name].default
+        if default is REQUIRED:
+            raise KeyError(name)
+        return default
 
     def with_attributes(self, **changes: Attribute) -> Op:
         return replace(self, attributes={**self.attributes, **changes})
@@ -106,10 +125,28 @@ class Signature:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", frozen(self.inputs))
+        object.__setattr__(self, "outputs", frozen(self.outputs))
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A whole network. `ops` are in an order in which they can run; `tensors` holds every name that they use."""
+    """A whole network.
+
+    Attributes:
+        name: of the network.
+        tensors: every tensor that an operator, an input or an output names, by name.
+        ops: in an order in which they can run. Reads and writes of states happen in this order.
+        inputs, outputs: names of tensors.
+        signatures: named entry points.
+        metadata: texts by the keys in graph/metadata.py.
+        functions: subgraphs that operators name by an attribute (of the sort "function"). A function sees nothing of what surrounds it
+            but the states: a value that it captures is an input of it and of the operator. Functions stand in the whole network's graph
+            alone, never in another function's.
+        states: tensors that live from one run to the next, by name: their type, shape and grid, and, as data, their first value.
+            ReadState and WriteState name them. They stand in the whole network's graph alone.
+    """
 
     name: str
     tensors: Mapping[str, Tensor]
@@ -118,6 +155,12 @@ class Graph:
     outputs: tuple[str, ...]
     signatures: tuple[Signature, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, Graph] = field(default_factory=dict)
+    states: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("tensors", "metadata", "functions", "states"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -128,7 +171,7 @@ class Graph:
 
     def is_from(self, format: str) -> bool:
         """Whether the graph was read from a file of that format."""
-        return self.metadata.get("source.format") == format
+        return self.metadata.get(SOURCE_FORMAT) == format
 
     def producers(self) -> dict[str, Op]:
         """The operator that writes each tensor; graph inputs and constants are absent."""
@@ -151,11 +194,12 @@ class Graph:
 
         Tensors that no operator, input or output names any more are dropped.
         """
+        ops = self.ops if ops is None else tuple(ops)
+        borders = (changes.get("inputs", self.inputs), changes.get("outputs", self.outputs))
+        used = {name for op in ops for side in (op.inputs, op.outputs) for name in side}.union(*borders)
         merged = {**self.tensors, **{tensor.name: tensor for tensor in tensors}}
-        graph = replace(self, tensors=merged, ops=self.ops if ops is None else tuple(ops), **changes)
-        used = {name for op in graph.ops for name in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
         kept = {name: tensor for name, tensor in merged.items() if name in used}
-        return replace(graph, tensors=kept)
+        return replace(self, tensors=kept, ops=ops, **changes)
 
     def fresh_name(self, wanted: str, taken: Iterable[str] = ()) -> str:
         """`wanted`, or with a number appended if the graph or `taken` already uses it."""

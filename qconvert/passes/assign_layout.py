@@ -16,15 +16,14 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph.metadata import TRANSPOSED
 from qconvert.passes.layout.cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
 from qconvert.passes.layout.roles import RANK, Role, data_inputs, role
 from qconvert.plugins import Target
 
-__all__ = ["AMBIGUOUS", "run"]
+__all__ = ["run"]
 
-#: Metadata key: a JSON list of tensors that are transposed although their shape does not show it.
-AMBIGUOUS = "layout.transposed"
 _PERMS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
 
@@ -168,7 +167,7 @@ class _Rewriter:
                 self._operator(op)
         for name in self._graph.outputs:
             self._deliver(name)
-        metadata = {**self._graph.metadata, AMBIGUOUS: json.dumps(self._ambiguous())}
+        metadata = {**self._graph.metadata, TRANSPOSED: json.dumps(self._ambiguous())}
         return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops, metadata=metadata)
 
     def _ambiguous(self) -> list[str]:

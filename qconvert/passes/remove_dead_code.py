@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
 __all__ = ["needed_ops", "run"]
@@ -27,7 +28,7 @@ def needed_ops(graph: Graph) -> list[Op]:
     wanted = {*graph.outputs, *(name for signature in graph.signatures for name in signature.outputs.values())}
     kept = []
     for op in reversed(graph.ops):
-        if wanted.intersection(filter(None, op.outputs)):
+        if wanted.intersection(filter(None, op.outputs)) or KINDS[op.kind].has_effect:
             wanted.update(op.inputs)
             kept.append(op)
     return kept[::-1]

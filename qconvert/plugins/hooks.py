@@ -8,11 +8,15 @@ qconvert itself are loaded through the same hooks (host.BUILTIN). docs/plugins.m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from qconvert.plugins.types import Format, Pass, Target
+from qconvert.plugins.target import Derived, Target
+from qconvert.plugins.types import Format, Pass
+
+if TYPE_CHECKING:
+    from qconvert.graph.kinds import Kind
 
 __all__ = ["GROUP", "Hooks", "hookimpl", "hookspec"]
 
@@ -30,12 +34,16 @@ class Hooks:
         """Formats to add, each a Format."""
 
     @hookspec
-    def qconvert_targets(self) -> Iterable[Target]:  # type: ignore[empty-body]
-        """Targets to add, each a Target."""
+    def qconvert_targets(self) -> Iterable[Target | Derived]:  # type: ignore[empty-body]
+        """Targets to add, each a Target, or one derived from another by its name (Target.derive)."""
 
     @hookspec
     def qconvert_passes(self) -> Iterable[Pass]:  # type: ignore[empty-body]
         """Passes to add, each a Pass."""
+
+    @hookspec
+    def qconvert_kinds(self) -> Iterable[Kind]:  # type: ignore[empty-body]
+        """Kinds to add to the canonical operator set, each made by qconvert.kind()."""
 
     @hookspec
     def qconvert_operators(self, format: str, direction: str) -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]

@@ -45,8 +45,10 @@ def _host() -> tuple[pluggy.PluginManager, tuple[LoadedPlugin, ...]]:
     for name, value, point in announced:
         origin = f"{value} ({point.dist.name} {point.dist.version})" if point.dist else value
         try:
-            manager.register(point.load(), name)
+            plugin = point.load()
+            manager.register(plugin, name)
             manager.check_pending()
+            _add_kinds(plugin)
         except Exception as error:  # a plugin's own failure, whatever it is, must not stop the others
             if manager.has_plugin(name):
                 manager.unregister(name=name)
@@ -54,6 +56,14 @@ def _host() -> tuple[pluggy.PluginManager, tuple[LoadedPlugin, ...]]:
         else:
             found.append(LoadedPlugin(name, origin))
     return manager, tuple(found)
+
+
+def _add_kinds(plugin: Any) -> None:
+    """Puts the kinds of a plugin into the operator set before anything reads a graph."""
+    if hasattr(plugin, "qconvert_kinds"):
+        from qconvert.graph.kinds import register
+
+        register(plugin.qconvert_kinds())
 
 
 def loaded() -> tuple[LoadedPlugin, ...]:

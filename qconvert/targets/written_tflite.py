@@ -11,15 +11,14 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.graph import Graph, Tensor
 from qconvert.plugins import operators
+from qconvert.plugins.rules import Breach
 from qconvert.targets.kernels_tflite import LITERT, MICRO, MICRO_CUSTOM, REQUANTIZE, SURVEYED, TRIED, largest_rank
 
 if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Operator, Writing
+    from qconvert.graph import Op
 
-__all__ = ["Breach", "Written", "has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier", "written"]
-
-#: The tensor concerned, and what is wrong with it in words.
-Breach = tuple[str, str]
+__all__ = ["Written", "has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier", "written"]
 
 #: Where an operator's data are, if they are not its first input.
 _DATA = {"TRANSPOSE_CONV": 2, "SPLIT": 1, "FILL": 1, "SCATTER_ND": 1, "SELECT_V2": 1, "ONE_HOT": 2}
@@ -37,11 +36,11 @@ class Written:
 
     Attributes:
         writing: what the writers made.
-        failures: what they refused: the operator in words, and why.
+        failures: the operators that they refused, and why.
     """
 
     writing: Writing
-    failures: tuple[QConvertError, ...]
+    failures: tuple[tuple[Op, QConvertError], ...]
 
 
 def written(graph: Graph) -> Written:
@@ -55,7 +54,7 @@ def written(graph: Graph) -> Written:
         try:
             writing.write(op, writers[op.kind])
         except QConvertError as error:
-            failures.append(error)
+            failures.append((op, error))
     return Written(writing, tuple(failures))
 
 

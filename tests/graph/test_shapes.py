@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import RULES, infer, output_shapes
+from qconvert.graph.shapes import infer, output_shapes
 
 WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_last"}
 
@@ -30,10 +29,6 @@ def shapes_of(kind: str, inputs: list[Any], outputs: int = 1, **attributes: Any)
 
 def ints(*values: int) -> np.ndarray[Any, Any]:
     return np.array(values, np.int64)
-
-
-def test_every_shape_name_of_the_operator_set_has_a_rule() -> None:
-    assert {spec.shape for spec in KINDS.values()} == set(RULES)
 
 
 LAST = {"data_format": "channels_last"}

@@ -11,7 +11,6 @@ import pytest
 
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
-from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation import validate
 
 HALF = Quantization.per_tensor(0.5, 3)
@@ -277,11 +276,3 @@ def test_scales_follow_their_axis(graph: Graph) -> None:
 def test_scales_that_lose_their_axis(graph: Graph) -> None:
     with pytest.raises(InvalidGraphError, match="different quantizations"):
         validate(graph)
-
-
-def test_every_attribute_without_a_default_has_a_sort() -> None:
-    from qconvert.graph.kinds import REQUIRED
-    from qconvert.graph.validation.structure import _SORTS
-
-    required = {name for spec in KINDS.values() for name, default in spec.attributes.items() if default is REQUIRED}
-    assert required == set(_SORTS)

@@ -11,8 +11,9 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
+from qconvert.graph.metadata import TRANSPOSED
 from qconvert.graph.validation import validate
-from qconvert.passes.assign_layout import AMBIGUOUS, run
+from qconvert.passes.assign_layout import run
 from qconvert.passes.layout.cut import INFINITE, FlowGraph
 from qconvert.plugins import target_named
 
@@ -124,7 +125,7 @@ def test_a_transpose_of_the_source_that_makes_the_layout_disappears() -> None:
 def test_a_shape_that_does_not_show_the_layout_is_noted() -> None:
     tensors = [tensor(n, 1, 4, 4, 4) for n in "abc"]
     result = rewritten(graph(tensors, pooled("abc"), ("a",), ("c",)))
-    assert json.loads(result.metadata[AMBIGUOUS]) == ["b"]
+    assert json.loads(result.metadata[TRANSPOSED]) == ["b"]
 
 
 def test_per_axis_scales_move_with_their_axis() -> None:

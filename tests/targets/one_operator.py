@@ -411,9 +411,10 @@ def _run(runtime: str, data: bytes, feeds: list[np.ndarray]) -> list[np.ndarray]
 
 def judge(runtime: str, name: str, dtype: str, rank: int) -> str:
     """ "" if the runtime runs the operator right, else what went wrong."""
+    from loaded import tflite_graph
+
     from qconvert.errors import QConvertError
     from qconvert.evaluate import evaluate
-    from qconvert.formats.tflite.reader import read_bytes
 
     made = model_of(name, dtype, rank)
     if made is None:
@@ -423,7 +424,7 @@ def judge(runtime: str, name: str, dtype: str, rank: int) -> str:
     except QConvertError as error:
         return f"refused: {error}"
     try:
-        graph = read_bytes(made[0], name)
+        graph = tflite_graph(made[0], name)
         exact = evaluate(graph, dict(zip(graph.inputs, made[1], strict=True)))
     except QConvertError as error:
         return f"not read: {error}"

@@ -35,7 +35,15 @@ def qconvert_formats() -> Iterable[Format]:
     summary = "ONNX: QDQ and QOperator, partly quantized and float"
     return [
         Format(
-            "onnx", (".onnx",), summary, read=_read, write=_write, default_target="ort-x86", own_target="generic", companions=_companions
+            "onnx",
+            (".onnx",),
+            summary,
+            read=_read,
+            write=_write,
+            default_target="ort-x86",
+            own_target="generic",
+            companions=_companions,
+            normal_form=("absorb_quantization", "restate_attributes"),
         )
     ]
 

@@ -19,11 +19,6 @@ from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
 
-#: Key in metadata_props: scales of biases as the source states them, where QOperator implies others by a last bit.
-BIAS_SCALES = "qconvert.bias_scales"
-#: Likewise: attributes of operators that ONNX cannot state, as a map of output -> attribute -> value.
-ATTRIBUTES = "qconvert.attributes"
-
 DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 #: The opset from which QuantizeLinear and DequantizeLinear take a type (ONNX operator changelog).

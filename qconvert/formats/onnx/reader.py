@@ -12,19 +12,16 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.formats.onnx.builder import ATTRIBUTES, BIAS_SCALES, DTYPE_NAMES
+from qconvert.formats.onnx.builder import DTYPE_NAMES
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.onnx.spelled import restored
 from qconvert.formats.reading.draft import Draft
-from qconvert.graph import Array, Graph, Op, Shape, canonical_dtype
-from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import KINDS
+from qconvert.graph import Array, Graph, Shape, canonical_dtype
+from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES
 from qconvert.graph.shapes import UNKNOWN
-from qconvert.graph.validation import validate
-from qconvert.passes import absorb_quantization
 from qconvert.plugins import operators
 
 __all__ = ["read", "read_bytes"]
@@ -67,8 +64,14 @@ def _is_complete(graph: Graph) -> bool:
     )
 
 
-def read_model(model: Any, name: str, *, literal: bool = False) -> Graph:
-    """The canonical graph of a verified model (model.py); `literal` leaves Quantize and Dequantize as they stand."""
+def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
+    """The canonical graph of a verified model (model.py), Quantize and Dequantize as they stand.
+
+    Args:
+        model: the model.
+        name: of the graph, if it has none.
+        again: whether operators that the writer spelled out stay as they are.
+    """
     graph = model.graph
     declared = dict(_declared(graph))
     draft = Draft(set(declared))
@@ -98,12 +101,7 @@ def read_model(model: Any, name: str, *, literal: bool = False) -> Graph:
         metadata=_metadata(model),
     )
     found = _with_bias_scales(found.evolve(ops=draft.ops))
-    if literal:
-        return found
-    found, _ = absorb_quantization.run(restored(found, _rewritten), None)
-    found = _with_attributes(found)
-    validate(found)
-    return found
+    return found if again else restored(found, _rewritten)
 
 
 def _rewritten(graph: Graph) -> Graph:
@@ -111,9 +109,7 @@ def _rewritten(graph: Graph) -> Graph:
     from qconvert.formats.onnx.writer import build
 
     metadata = {key: value for key, value in graph.metadata.items() if key.startswith("source.")}
-    return read_model(
-        parse_model(build(replace(graph, metadata=metadata), 0, {}).SerializeToString(), infer=False), graph.name, literal=True
-    )
+    return read_model(parse_model(build(replace(graph, metadata=metadata), 0, {}).SerializeToString(), infer=False), graph.name, again=True)
 
 
 def _declared(graph: Any) -> Any:
@@ -181,7 +177,7 @@ def _no_tensor(value: Any, side: str) -> UnsupportedError:
 
 def _with_bias_scales(graph: Graph) -> Graph:
     """Biases with the scales that their source stated, kept in the metadata where QOperator implies others by a last bit."""
-    text = graph.metadata.get(BIAS_SCALES)
+    text = graph.metadata.get(STATED_BIAS_SCALES)
     if text is None:
         return graph
     changed = []
@@ -190,43 +186,20 @@ def _with_bias_scales(graph: Graph) -> Graph:
         q = None if tensor is None or tensor.dtype != "int32" else tensor.quantization
         if tensor is not None and q is not None and q.scale.shape == scales.shape and np.allclose(scales, q.scale, rtol=1e-6, atol=0):
             changed.append(replace(tensor, quantization=replace(q, scale=scales)))
-    metadata = {key: value for key, value in graph.metadata.items() if key != BIAS_SCALES}
+    metadata = {key: value for key, value in graph.metadata.items() if key != STATED_BIAS_SCALES}
     return graph.evolve(tensors=changed, metadata=metadata)
-
-
-def _with_attributes(graph: Graph) -> Graph:
-    """Attributes that ONNX cannot state, from the metadata, where they change nothing of what the operators compute."""
-    text = graph.metadata.get(ATTRIBUTES)
-    if text is None:
-        return graph
-    try:
-        stated = {str(name): dict(values) for name, values in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {ATTRIBUTES} is no map of names to attributes") from error
-    ops = [_with_stated(graph, op, stated.get(op.outputs[0], {})) if op.outputs else op for op in graph.ops]
-    return graph.evolve(ops=ops, metadata={key: value for key, value in graph.metadata.items() if key != ATTRIBUTES})
-
-
-def _with_stated(graph: Graph, op: Op, stated: Mapping[str, Any]) -> Op:
-    result, activation, ties = graph[op.outputs[0]], stated.get("activation"), stated.get("ties")
-    if op.kind == "AveragePool" and op["ties"] == "even" and ties in ("up", "away"):
-        op = op.with_attributes(ties=ties)
-    if not activation or activation not in ACTIVATIONS or "activation" not in KINDS[op.kind].attributes or not result.is_quantized:
-        return op
-    same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
-    return op.with_attributes(activation=activation) if same else op
 
 
 def _parsed_scales(text: str) -> dict[str, Array]:
     try:
         return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {BIAS_SCALES} is no map of names to numbers") from error
+        raise InvalidModelError(f"the metadata entry {STATED_BIAS_SCALES} is no map of names to numbers") from error
 
 
 def _metadata(model: Any) -> dict[str, str]:
     """Where the model came from, and its own properties. What an earlier conversion wrote is kept under its own keys."""
-    found = {"source.format": "onnx", "source.opset": str(model.graph.opset_imports.get("", 0))}
+    found = {SOURCE_FORMAT: "onnx", SOURCE_OPSET: str(model.graph.opset_imports.get("", 0))}
     if model.producer_name:
-        found["source.producer"] = f"{model.producer_name} {model.producer_version or ''}".strip()
+        found[SOURCE_PRODUCER] = f"{model.producer_name} {model.producer_version or ''}".strip()
     return {**{str(key): str(value) for key, value in model.metadata_props.items()}, **found}

@@ -210,7 +210,7 @@ class Reading(OperatorReading):
         stated = self.declared_dtype(position) if position < len(self.outputs) else "unknown"
         if stated != "unknown":
             return stated
-        return "bool" if KINDS[kind].shape == "broadcast_bool" else "unknown" if first is None else first.dtype
+        return "bool" if KINDS[kind].result_type == "bool" else "unknown" if first is None else first.dtype
 
     def _declare(self, name: str, dtype: str, shape: Shape | None, quantization: Quantization | None) -> None:
         """Adds the tensor `name`, or completes it: with the file's names of sizes, but where the file contradicts the operator."""
@@ -241,8 +241,8 @@ class Reading(OperatorReading):
         What only compares and moves (`ordered`) gives the same on integers and on real values, if all have one label.
         """
         if ordered:
-            count = KINDS[kind].data
-            data = [self._draft.tensors[name] for name in (names if count < 0 else names[:count]) if name]
+            op = Op(kind, tuple(names), ())
+            data = [self._draft.tensors[name] for name in KINDS[kind].data(op)]
             labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
             if not labels or all(label == labels[0] for label in labels):
                 return names

@@ -14,12 +14,11 @@ from typing import Any
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import SPELLED
 from qconvert.graph.validation import validate
 
-__all__ = ["SPELLED", "notes", "restored"]
+__all__ = ["notes", "restored"]
 
-#: Key in metadata_props: a list of the operators that are spelled out.
-SPELLED = "qconvert.spelled"
 #: A model has few of them; a longer list comes from elsewhere.
 _MOST = 4096
 

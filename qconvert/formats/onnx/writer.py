@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
-from qconvert.formats.onnx.builder import ATTRIBUTES, BIAS_SCALES, ELEMENT_TYPES, QDQ_OPSETS, Builder
-from qconvert.formats.onnx.spelled import SPELLED, notes
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.formats.onnx.spelled import notes
 from qconvert.formats.onnx.storage import inline, store
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_OPSET, SOURCE_SIGNATURES, SPELLED, STATED_ATTRIBUTES, STATED_BIAS_SCALES
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "FORMS", "write"]
@@ -104,18 +105,18 @@ def build(
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    properties = {**graph.metadata, **provenance}
+    properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance}
     if graph.signatures:
         found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
-        properties["source.signatures"] = json.dumps(found)
+        properties[SOURCE_SIGNATURES] = json.dumps(found)
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
-        properties[BIAS_SCALES] = json.dumps(stated)
+        properties[STATED_BIAS_SCALES] = json.dumps(stated)
     spelled = notes(graph.ops, lambda op: bool(op.attributes.get("fixed_point")) or op.kind == "DetectionPostProcess"
                     or (op.kind == "AveragePool" and may_tie(op, builder)))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
     if attributes := _unstated(graph, lambda op: may_tie(op, builder)):
-        properties[ATTRIBUTES] = json.dumps(attributes)
+        properties[STATED_ATTRIBUTES] = json.dumps(attributes)
     helper.set_model_props(model, properties)
     return model
 
@@ -167,7 +168,7 @@ def _inner_values(nodes: list[Any], graph: Graph) -> list[str]:
 def _chosen_opset(graph: Graph, opset: int) -> int:
     """The opset asked for, or the source's, or the default, raised where a type in the graph needs more."""
     if not opset:
-        source = graph.metadata.get("source.opset", "")
+        source = graph.metadata.get(SOURCE_OPSET, "")
         if source.isdigit() and graph.is_from("onnx"):
             wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
         else:

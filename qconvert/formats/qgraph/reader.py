@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidGraphError, InvalidModelError
+from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
-from qconvert.formats.qgraph.document import from_document
+from qconvert.formats.qgraph.from_document import from_document
 from qconvert.graph import Array, Graph, numpy_dtype
-from qconvert.graph.validation import validate
 
 __all__ = ["read"]
 
@@ -45,12 +44,7 @@ def read(path: Path) -> Graph:
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("qgraph"), str):
         raise InvalidModelError("a safetensors file without a graph in its metadata")
-    graph = from_document(_json(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
-    try:
-        validate(graph)
-    except InvalidGraphError as error:
-        raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where) from error
-    return graph
+    return from_document(_json(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
 
 
 def _header(data: mmap.mmap) -> tuple[dict[str, Any], int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import FileAccessError, OptionError, UnsupportedError
-from qconvert.formats.qgraph.document import STORED_AS, data_keys, to_document
+from qconvert.formats.qgraph.to_document import STORED_AS, stored_arrays, to_document
 from qconvert.graph import Array, Graph
 
 __all__ = ["write"]
@@ -35,11 +35,10 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     if options.get("opset"):
         raise OptionError("a .qgraph file has no opset")
     arrays = {}
-    for name, key in data_keys(graph).items():
-        tensor = graph[name]
+    for key, tensor in stored_arrays(graph).items():
         assert tensor.data is not None
         if tensor.dtype == "unknown":
-            raise UnsupportedError("a constant of an unknown type cannot be stored", where=f"tensor {name!r}")
+            raise UnsupportedError("a constant of an unknown type cannot be stored", where=f"tensor {tensor.name!r}")
         arrays[key] = np.asarray(_stored(tensor.dtype, tensor.data), order="C")
     for tensor in graph.constants():
         if tensor.dtype == "string" and not all(isinstance(value, str) for value in tensor.data.flat):  # type: ignore[union-attr]

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from qconvert.graph import Array, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.shapes import output_shapes
 
 __all__ = ["Draft"]
@@ -70,7 +71,7 @@ class Draft:
         """Drops the operators that no output depends on."""
         wanted, kept = set(outputs), []
         for op in reversed(self.ops):
-            if wanted.intersection(op.outputs):
+            if wanted.intersection(op.outputs) or KINDS[op.kind].has_effect:
                 wanted.update(op.inputs)
                 kept.append(op)
         self.ops = kept[::-1]

@@ -13,11 +13,10 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 
-__all__ = ["TRANSPOSED", "bytes_of", "read_files", "text_of", "with_files"]
+from qconvert.graph.metadata import SOURCE_FILES
 
-#: Metadata of the graph that has a buffer of its own name: which tensors changed their layout (passes/assign_layout.py).
-TRANSPOSED = "layout.transposed"
-_PREFIX = "source.file."
+__all__ = ["bytes_of", "read_files", "text_of", "with_files"]
+
 _BASE64 = "base64:"
 #: Larger contents are named by their size alone.
 _LARGEST = 2**18
@@ -50,14 +49,14 @@ def read_files(data: mmap.mmap | bytes) -> dict[str, str]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             small = [info for info in archive.infolist() if info.file_size <= _LARGEST and not info.is_dir()]
-            return {f"{_PREFIX}{info.filename}": text_of(archive.read(info)) for info in small}
+            return {f"{SOURCE_FILES}{info.filename}": text_of(archive.read(info)) for info in small}
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError, ValueError):
         return {}  # the model itself does not depend on what follows it
 
 
 def with_files(packed: bytes, metadata: Mapping[str, str]) -> bytes:
     """The FlatBuffer with an archive of the metadata's files behind it; itself if there are none."""
-    files = {key.removeprefix(_PREFIX): bytes_of(text) for key, text in metadata.items() if key.startswith(_PREFIX)}
+    files = {key.removeprefix(SOURCE_FILES): bytes_of(text) for key, text in metadata.items() if key.startswith(SOURCE_FILES)}
     if not any(content is not None for content in files.values()):
         return packed
     result = io.BytesIO(packed)

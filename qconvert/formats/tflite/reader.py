@@ -10,13 +10,13 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.tflite.attachments import TRANSPOSED, read_files, text_of
+from qconvert.formats.tflite.attachments import read_files, text_of
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
-from qconvert.graph.validation import validate
+from qconvert.graph.metadata import SOURCE_DESCRIPTION, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_METADATA, TRANSPOSED
 from qconvert.plugins import operators
 
 __all__ = ["read"]
@@ -68,9 +68,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         signatures=tuple(_signatures(model, tensor_names)),
         metadata={**_metadata(model), **read_files(data)},
     )
-    graph = graph.evolve(ops=draft.ops)
-    validate(graph)
-    return graph
+    return graph.evolve(ops=draft.ops)
 
 
 def _operator_codes(model: Any) -> list[tuple[str, int]]:
@@ -164,9 +162,9 @@ def _signatures(model: Any, names: list[str]) -> list[Signature]:
 
 def _metadata(model: Any) -> dict[str, str]:
     """The description and every metadata buffer, in base64 if it is no short text."""
-    found = {"source.format": "tflite"}
+    found = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "tflite-xnnpack"}
     if model.description:
-        found["source.description"] = model.description.decode("utf-8", "replace")
+        found[SOURCE_DESCRIPTION] = model.description.decode("utf-8", "replace")
     buffers = model.buffers
     for index, entry in enumerate(model.metadata):
         if entry.buffer >= len(buffers):
@@ -177,5 +175,5 @@ def _metadata(model: Any) -> dict[str, str]:
         if name == TRANSPOSED:
             found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
         else:
-            found[f"source.metadata.{name}"] = text_of(data)
+            found[f"{SOURCE_METADATA}{name}"] = text_of(data)
     return found

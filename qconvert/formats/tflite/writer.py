@@ -16,11 +16,12 @@ import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.attachments import TRANSPOSED, bytes_of, with_files
+from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.flatbuffer import LARGEST, TooLargeError, packed
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing
 from qconvert.graph import Array, Graph, Quantization, Tensor
+from qconvert.graph.metadata import PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, TRANSPOSED
 from qconvert.plugins import operators
 
 __all__ = ["build", "write"]
@@ -91,7 +92,7 @@ class _File:
         model.version = 3
         model.subgraphs = [subgraph]
         model.operatorCodes = [self._code(*key, self._versions[key]) for key in self._codes]
-        model.description = self._graph.metadata.get("source.description", "qconvert")
+        model.description = self._graph.metadata.get(SOURCE_DESCRIPTION, "qconvert")
         model.metadata = self._metadata(provenance)
         model.signatureDefs = self._signatures()
         model.buffers = self._buffers
@@ -160,13 +161,12 @@ class _File:
 
     def _metadata(self, provenance: Mapping[str, str]) -> list[Any]:
         """The source's own metadata, and where the file came from."""
-        prefix = "source.metadata."
-        texts = {key.removeprefix(prefix): text for key, text in self._graph.metadata.items() if key.startswith(prefix)}
+        texts = {key.removeprefix(SOURCE_METADATA): text for key, text in self._graph.metadata.items() if key.startswith(SOURCE_METADATA)}
         contents = {key: content for key, text in texts.items() if (content := bytes_of(text)) is not None}
         if self._graph.metadata.get(TRANSPOSED, "[]") != "[]":
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
         if provenance:
-            contents["qconvert"] = json.dumps(dict(provenance)).encode()
+            contents[PROVENANCE] = json.dumps(dict(provenance)).encode()
         found = []
         for name, content in contents.items():
             entry = schema.MetadataT()

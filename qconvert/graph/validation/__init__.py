@@ -9,6 +9,7 @@ from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph
 from qconvert.graph.shapes import compatible, merged, output_shapes
 from qconvert.graph.validation.quantization import quantization
+from qconvert.graph.validation.scopes import scopes
 from qconvert.graph.validation.structure import Problems, located, names, operators, order, tensors
 
 __all__ = ["validate"]
@@ -28,6 +29,14 @@ def validate(graph: Graph) -> None:
 
 
 def _problems(graph: Graph) -> Iterator[tuple[str, str]]:
+    yield from _own_problems(graph)
+    for name, inner in graph.functions.items():
+        yield from ((f"function {name!r}, {where}", reason) for where, reason in _own_problems(inner))
+    yield from scopes(graph)
+
+
+def _own_problems(graph: Graph) -> Iterator[tuple[str, str]]:
+    """What is wrong with the operators and tensors of one graph, without its functions."""
     for check in _CHECKS:
         yield from check(graph)
     yield from _shapes(graph)

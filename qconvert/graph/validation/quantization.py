@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -43,7 +41,7 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
         for name in op.outputs:
             if name and graph[name].is_quantized:
                 yield f"gives plain numbers, but {name!r} is quantized"
-    if op.kind in ("Conv", "ConvTranspose", "Gemm"):
+    if KINDS[op.kind].has_weights:
         yield from _accumulates(graph, op)
 
 
@@ -69,6 +67,11 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
         yield from _axis(tensor, q)
         return
     low, high = integer_range(tensor.dtype)
+    lowest, highest = q.limits(tensor.dtype)
+    if not low <= lowest < highest <= high:
+        yield f"uses the stored values {lowest} to {highest}, which is no range within {tensor.dtype} ({low} to {high})"
+    elif tensor.data is not None and tensor.data.size and (tensor.data.min() < lowest or tensor.data.max() > highest):
+        yield f"has data outside the stored values {lowest} to {highest} that it says it uses"
     outside = [int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high]
     if outside:
         yield f"has the zero point {outside[0]}, which is outside {tensor.dtype} ({low} to {high})"
@@ -100,12 +103,9 @@ def _axis(tensor: Tensor, q: Quantization) -> Iterator[str]:
 
 def _moves(graph: Graph, op: Op) -> Iterator[str]:
     """Stored integers are moved, never changed: all data sides have one type and one quantization."""
-    count = KINDS[op.kind].data
-    source = graph[op.inputs[0]]
-    inputs = list(op.inputs if count < 0 else op.inputs[:count])
-    if op.kind in ("Pad", "ScatterND", "ScatterElements"):
-        inputs += [name for name in op.inputs[2:3] if name]  # the padding value and the updates join the data
-    outputs = [name for name in op.outputs[: 1 if op.kind == "TopK" else None] if name]
+    inputs = KINDS[op.kind].moved(op)
+    outputs = [name for name in KINDS[op.kind].results_of(op) if name]
+    source = graph[inputs[0]]
     for other in (graph[name] for name in (*inputs[1:], *outputs)):
         if other.dtype != source.dtype:
             yield f"moves {source.dtype} of {source.name!r} into {other.dtype} of {other.name!r}"
@@ -129,54 +129,15 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
 
 
 def is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
-    """Whether axis `a` of the input is axis `b` of the output, each index in its place."""
-    if before[a] != after[b]:
-        return False
-    if op.kind == "Transpose":
-        return bool(op["perm"][b] == a)
-    if op.kind in ("Identity", "Reshape", "Squeeze", "Unsqueeze"):
-        return _factors(before[:a]) == _factors(after[:b])
-    if op.kind == "Expand":
-        return b == a + len(after) - len(before)
-    if op.kind in ("Pack", "Unpack"):
-        axis = int(op["axis"]) % max(len(before), len(after))
-        return b == a + (a >= axis) if op.kind == "Pack" else a == b + (b >= axis)
-    if op.kind in ("MaxPool", "GlobalMaxPool"):
-        return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
-    if op.kind in ("ReduceMax", "ReduceMin"):
-        axes = _constant(graph, op, 1) % len(before)
-        return a not in axes and b == (a if op["keepdims"] else a - int((axes < a).sum()))
-    if op.kind == "Gather":
-        axis = int(op["axis"]) % len(before)
-        return a != axis and b == (a if a < axis else a + len(after) - len(before))
-    return a == b and _is_axis_untouched(graph, op, len(before), a)
-
-
-def _is_axis_untouched(graph: Graph, op: Op, rank: int, axis: int) -> bool:
-    """Whether an operator that keeps the axes leaves each index along `axis` where it is."""
-    if op.kind in ("Split", "TopK"):
-        return int(op["axis"]) % rank != axis
-    if op.kind == "Slice":
-        axes = _constant(graph, op, 3)
-        return axes.size > 0 and axis not in axes % rank
-    if op.kind == "Pad":
-        pads = _constant(graph, op, 1)
-        return pads.size == 2 * rank and not pads[[axis, rank + axis]].any()
-    if op.kind == "Tile":
-        repeats = _constant(graph, op, 1)
-        return repeats.size == rank and bool(repeats[axis] == 1)
-    return False
+    """Whether axis `a` of a move's input is axis `b` of its output, each index in its place."""
+    keeps = KINDS[op.kind].keeps_axis
+    return before[a] == after[b] and keeps is not None and keeps(op, lambda index: _constant(graph, op, index), before, after, a, b)
 
 
 def _constant(graph: Graph, op: Op, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The integers of constant input `index`; none if it is computed at run time."""
     data = graph.constant(op.inputs[index])
     return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
-
-
-def _factors(sizes: Shape) -> tuple[int, Counter[str]]:
-    numbers = math.prod(size for size in sizes if isinstance(size, int))
-    return numbers, Counter(size for size in sizes if isinstance(size, str))
 
 
 def _converts(graph: Graph, op: Op) -> Iterator[str]:

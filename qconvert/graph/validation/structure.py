@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from qconvert.graph import DTYPES, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS, REQUIRED, Kind
 
 __all__ = ["Problems", "located", "names", "operators", "order", "tensors"]
@@ -18,38 +15,6 @@ Problems = Iterator[tuple[str, str]]
 
 #: More elements than any network's tensor has; a larger product comes from a damaged file.
 _MOST_ELEMENTS = 2**40
-
-#: The sort of the attributes that have no default to tell it.
-_SORTS: dict[str, type] = {
-    **dict.fromkeys(("strides", "pads", "dilations", "kernel_shape", "perm"), tuple),
-    **dict.fromkeys(("axis", "blocksize", "max_detections", "num_classes", "num_groups", "version"), int),
-    **dict.fromkeys(("data_format", "mode", "coordinate_transformation_mode", "to"), str),
-    **dict.fromkeys(("equation", "format", "domain", "op_type"), str),
-    **dict.fromkeys(("nms_score_threshold", "nms_iou_threshold", "y_scale", "x_scale", "h_scale", "w_scale"), float),
-}
-_SORT_NAMES = {tuple: "a tuple of integers", int: "an integer", str: "text", float: "a number"}
-#: Attributes that are tuples of text.
-_TEXTS = ("captures",)
-
-_FLAGS = ("keepdims", "trans_a", "trans_b", "exclusive", "reverse", "largest", "sorted", "use_regular_nms",
-          "ceil_mode", "count_include_pad", "upper", "allowzero")  # fmt: skip
-#: Values that an attribute may have, by its name or by (kind, name).
-_CHOICES: dict[str | tuple[str, str], tuple[Any, ...]] = {
-    **dict.fromkeys(_FLAGS, (0, 1)),
-    "data_format": ("channels_first", "channels_last"),
-    "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
-    "activation": tuple(ACTIVATIONS),
-    "to": DTYPES,
-    "ties": ("even", "up", "away"),
-    "approximate": ("none", "tanh"),
-    "reduction": ("none", "add", "mul", "max", "min"),
-    "coordinate_transformation_mode": (
-        "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-    ),
-    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
-    ("Resize", "mode"): ("nearest", "linear", "cubic"),
-    ("Pad", "mode"): ("constant", "reflect", "symmetric", "edge", "wrap"),
-}  # fmt: skip
 
 
 def located(op: Op) -> str:
@@ -157,34 +122,13 @@ def _attributes(op: Op, spec: Kind) -> Problems:
     for name in op.attributes:
         if name not in spec.attributes:
             yield located(op), f"has the attribute {name!r}, which its kind does not have"
-    for name, default in spec.attributes.items():
-        if name not in op.attributes:
-            if default is REQUIRED:
-                yield located(op), f"lacks the attribute {name!r}"
-            continue
-        value = op.attributes[name]
-        sort = _SORTS.get(name) if default is REQUIRED else type(default)
-        if name in _TEXTS:
-            if not (isinstance(value, tuple) and all(isinstance(item, str) for item in value)):
-                yield located(op), f"has {value!r} as attribute {name!r}, which is a tuple of text"
-        elif sort is not None and not _is_of(value, sort):
-            yield located(op), f"has {value!r} as attribute {name!r}, which is {_SORT_NAMES[sort]}"
-        choices = _CHOICES.get((op.kind, name)) or _CHOICES.get(name)
-        if choices is not None and value not in choices:
-            yield (
-                located(op),
-                f"has {value!r} as attribute {name!r}, which is one of {', '.join(map(repr, choices))}",
-            )
-
-
-def _is_of(value: object, sort: type) -> bool:
-    if isinstance(value, bool):
-        return False
-    if sort is tuple:
-        return isinstance(value, tuple) and all(_is_of(item, int) for item in value)
-    if sort is float:
-        return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    return isinstance(value, sort)
+    for name, attribute in spec.attributes.items():
+        if name in op.attributes:
+            problem = attribute.problem(op.attributes[name])
+            if problem:
+                yield located(op), f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
+        elif attribute.default is REQUIRED:
+            yield located(op), f"lacks the attribute {name!r}"
 
 
 def tensors(graph: Graph) -> Problems:

@@ -87,8 +87,7 @@ class Lookahead:
 def _moves_one(op: Op) -> bool:
     """Whether an operator moves one tensor and nothing else, so that rounding before or after it is the same."""
     spec = KINDS[op.kind]
-    one = spec.data == 1 or (spec.data < 0 and spec.inputs == (1, 1))
-    return spec.rule == "move" and one and len(op.outputs) == 1 and op.kind not in ("Pad", "ScatterND", "ScatterElements")
+    return spec.rule == "move" and len(op.outputs) == 1 and set(spec.roles[1:]) <= {"index"} and spec.inputs[1] > 0
 
 
 def is_same_grid(a: Tensor, b: Tensor) -> bool:

@@ -18,7 +18,6 @@ from qconvert.passes.absorb.lookahead import Lookahead, is_exact, is_same_grid
 
 __all__ = ["Absorber", "renamed"]
 
-_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 #: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
 _BIAS_TOLERANCE = 1e-6
 
@@ -77,15 +76,13 @@ class Absorber:
         spec = KINDS[op.kind]
         if spec.rule != "move":
             return False
-        count = len(op.inputs) if spec.data < 0 else spec.data
-        extra = 3 if op.kind in ("ScatterND", "ScatterElements") else count
-        data = [*range(count), *range(2, extra)]
+        data = spec.positions(op, "data")
         names = [self._stored.get(op.inputs[index], "") if op.inputs[index] else "" for index in data]
         first = self.tensors[names[0]] if names and names[0] else None
         if first is None or first.quantization is None or not all(n and is_same_grid(self.tensors[n], first) for n in names):
             return False
         filler = self._stored_filler(op, first) if op.kind == "Pad" else ""
-        outputs = op.outputs[:1] if op.kind == "TopK" else op.outputs
+        outputs = spec.results_of(op)
         grids = [self._moved_grid(op, first, name) for name in outputs]
         if filler is None or any(grid is None for grid in grids):
             return False
@@ -168,16 +165,16 @@ class Absorber:
             taken = stored if op.kind in ("ArgMax", "ArgMin") else [""]
         elif spec.rule != "real":
             return False
-        elif op.kind in _LINEAR:
+        elif spec.sums_products:
             taken = self._linear_inputs(op, stored)
         else:
-            count = len(stored) if spec.data < 0 else spec.data
-            taken = [*stored[:count], *[""] * (len(stored) - count)]
+            data = spec.positions(op, "data")
+            taken = [name if index in data else "" for index, name in enumerate(stored)]
         if not any(taken):
             return False
         activation, result = self._ahead.activation(op)
         grid = self._ahead.grid(result) if spec.rule == "real" else None
-        if grid is None and op.kind not in _LINEAR and spec.rule == "real":
+        if grid is None and not spec.sums_products and spec.rule == "real":
             return False
         inputs = tuple(new or old for new, old in zip(taken, op.inputs, strict=True))
         op = replace(op, inputs=inputs)

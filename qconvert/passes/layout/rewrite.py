@@ -11,6 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.layout import Suits
 
 __all__ = ["Constants", "permuted_op", "permuted_quantization", "permuted_tensor"]
 
@@ -35,22 +37,18 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
     moved = op
     if "data_format" in op.attributes:
         return op.with_attributes(data_format=wanted)
-    if "axis" in op.attributes and op.kind not in ("Quantize", "Dequantize"):
+    kind = KINDS[op.kind]
+    if "axis" in kind.attributes:
         moved = moved.with_attributes(axis=list(perm).index(int(op["axis"]) % rank))
-    elif op.kind in ("Softmax", "LogSoftmax", "LpNormalization", "TopK"):
-        moved = moved.with_attributes(axis=list(perm).index(rank - 1))
-    names = list(op.inputs)
-    if op.kind.startswith("Reduce"):
-        names[1] = constant(names[1], "axes", _renumbered(graph, names[1], perm), None)
-    elif op.kind == "Slice":
-        names[3] = constant(names[3], "axes", _renumbered(graph, names[3], perm), None)
-    elif op.kind == "Pad":
-        pads = _values(graph, names[1]).reshape(2, rank)[:, list(perm)].reshape(-1)
-        names[1] = constant(names[1], "pads", pads, None)
-    elif op.kind == "Tile":
-        names[1] = constant(names[1], "repeats", _values(graph, names[1])[list(perm)], None)
-    elif op.kind not in ("Split", "Gather", "TopK", "Clip"):
-        names = [_operand(graph, name, perm, constant) for name in names]
+    names, layout = list(op.inputs), kind.layout
+    if layout.axes >= 0:
+        names[layout.axes] = constant(names[layout.axes], "axes", _renumbered(graph, names[layout.axes], perm), None)
+    elif layout.per_axis >= 0:
+        values = _values(graph, names[layout.per_axis]).reshape(-1, rank)[:, list(perm)].reshape(-1)
+        names[layout.per_axis] = constant(names[layout.per_axis], layout.word, values, None)
+    else:
+        operands = kind.positions(op, "data", "factor", "index" if layout.suits is Suits.BROADCASTS else "data")
+        names = [_operand(graph, name, perm, constant) if index in operands else name for index, name in enumerate(names)]
     return replace(moved, inputs=tuple(names))
 
 

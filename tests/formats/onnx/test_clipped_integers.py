@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loaded import onnx_graph
 from onnx_nodes import equal, session
 
-from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph
 
@@ -46,7 +46,7 @@ def network(body: str, dtype: str, zero_point: int, bounds: tuple[int, int], sca
 
 def through(model: Any) -> tuple[Graph, Any]:
     """The graph and the written model, whose outputs are the source's."""
-    graph = read_bytes(model.SerializeToString(), "g")
+    graph = onnx_graph(model.SerializeToString(), "g")
     written = build(graph, 0, {})
     before, after = (session(m.SerializeToString()).run(None, {"x": DATA}) for m in (model, written))
     assert equal(before, after)

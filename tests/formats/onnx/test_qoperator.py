@@ -13,13 +13,13 @@ import numpy as np
 import onnx
 import onnx_models
 import pytest
+from loaded import onnx_graph
 from onnx import TensorProto, helper, numpy_helper
 from passes.graphs import CONV, constant, make, q
 
 from qconvert import Op, Tensor, convert, diff, load
 from qconvert.errors import InvalidModelError, OptionError, RuntimeRefusedError
 from qconvert.formats.onnx.qoperator import READERS
-from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -214,7 +214,7 @@ def test_every_form_has_a_case() -> None:
 def test_one_operator_there_and_back(name: str) -> None:
     """The same node is written again, with equal outputs; its QDQ form is within one step, and both are read as the same graph."""
     data = CASES[name]
-    graph = read_bytes(data, "one")
+    graph = onnx_graph(data, "one")
     assert all(op.kind != "Opaque" for op in graph.ops)
     again, kept = written(graph, "qoperator")
     assert not kept
@@ -223,11 +223,11 @@ def test_one_operator_there_and_back(name: str) -> None:
     wanted = outputs(data, feeds)
     assert all(len(np.unique(item)) > 3 for item in wanted)
     np.testing.assert_array_equal(wanted[0], outputs(again, feeds)[0])
-    assert diff(graph, read_bytes(again, "one")) == []
+    assert diff(graph, onnx_graph(again, "one")) == []
     qdq, _ = written(graph, "qdq")
     assert not any("QLinear" in item or "QGemm" in item for item in onnx_models.operators(qdq))
     assert one_step(wanted[0], outputs(qdq, feeds)[0])
-    assert diff(graph, read_bytes(qdq, "one")) == []
+    assert diff(graph, onnx_graph(qdq, "one")) == []
 
 
 @pytest.mark.parametrize(("depth", "columns", "block", "points", "bias"), [
@@ -236,7 +236,7 @@ def test_one_operator_there_and_back(name: str) -> None:
 def test_matmul_nbits(depth: int, columns: int, block: int, points: bool, bias: bool) -> None:
     """Blocks along K, the last of which may be incomplete; odd numbers of blocks share bytes of zero points."""
     data = nbits(depth, columns, block, points, bias)
-    graph = read_bytes(data, "one")
+    graph = onnx_graph(data, "one")
     (weights,) = (tensor for tensor in graph.constants() if tensor.is_quantized)
     assert (weights.dtype, weights.shape) == ("uint4", (depth, columns))
     assert weights.quantization is not None
@@ -252,7 +252,7 @@ def test_matmul_nbits(depth: int, columns: int, block: int, points: bool, bias: 
     qdq, _ = written(graph, "qdq")
     assert onnx_models.operators(qdq) == ["Add"] * bias + ["DequantizeLinear", "MatMul"]
     for result in (again, qdq):
-        assert diff(graph, read_bytes(result, "one")) == []
+        assert diff(graph, onnx_graph(result, "one")) == []
     np.testing.assert_allclose(outputs(data, feeds)[0], outputs(qdq, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
@@ -260,7 +260,7 @@ def test_matmul_nbits_damaged() -> None:
     model = onnx.load_from_string(nbits(64, 8, 32, True, False))
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(15, np.float32), "c2"))
     with pytest.raises(InvalidModelError, match="15 scales for N 8, K 64 in blocks of 32"):
-        read_bytes(model.SerializeToString(), "one")
+        onnx_graph(model.SerializeToString(), "one")
 
 
 def test_reduce_mean_is_read() -> None:
@@ -268,18 +268,18 @@ def test_reduce_mean_is_read() -> None:
     data = OneNode("int8").operand(IMAGE, 0.05, 3).grid(0.05).model("QLinearReduceMean", (2, 4), axes=[2, 3], keepdims=0)
     with pytest.raises(RuntimeRefusedError, match="QLinearReduceMean"):
         OnnxRuntime(data)
-    graph = read_bytes(data, "one")
+    graph = onnx_graph(data, "one")
     found, kept = written(graph, "qoperator")
     assert kept == {("ReduceMean", "onnxruntime has no kernel of QLinearReduceMean"): 1}
     values = np.arange(-144, 144).clip(-128, 127).astype(np.int8).reshape(IMAGE)
     wanted = np.rint(values.astype(np.float64).mean((2, 3)))
     assert np.abs(outputs(found, {"x0": values})[0] - wanted).max() <= 1
-    assert diff(graph, read_bytes(found, "one")) == []
+    assert diff(graph, onnx_graph(found, "one")) == []
 
 
 def test_absent_zero_points_are_0() -> None:
     node = OneNode("int8").data(IMAGE).const(np.float32(0.1)).absent().data(IMAGE).const(np.float32(0.2)).absent().const(np.float32(0.3))
-    graph = read_bytes(node.model("QLinearAdd", IMAGE), "one")
+    graph = onnx_graph(node.model("QLinearAdd", IMAGE), "one")
     grids = [graph[name].quantization for name in (*graph.ops[0].inputs, *graph.ops[0].outputs)]
     assert [(float(q.scale[0]), int(q.zero_point[0])) for q in grids if q] == [(np.float32(v), 0) for v in (0.1, 0.2, 0.3)]
     assert graph["y"].dtype == "int8"
@@ -308,7 +308,7 @@ def carried() -> dict[str, bytes]:
 @pytest.mark.parametrize("op_type", carried())
 def test_carried_through_unchanged(op_type: str) -> None:
     data = carried()[op_type]
-    graph = read_bytes(data, "one")
+    graph = onnx_graph(data, "one")
     assert op_type in [op["op_type"] for op in graph.ops if op.kind == "Opaque"]
     feeds = onnx_models.random_inputs(data, 1)
     for form in ("qdq", "qoperator"):
@@ -316,7 +316,7 @@ def test_carried_through_unchanged(op_type: str) -> None:
         assert onnx_models.operators(found) == onnx_models.operators(data)
         for wanted, value in zip(outputs(data, feeds), outputs(found, feeds), strict=True):
             np.testing.assert_array_equal(wanted, value)
-        assert diff(graph, read_bytes(found, "one")) == []
+        assert diff(graph, onnx_graph(found, "one")) == []
 
 
 @pytest.mark.parametrize("activation", ["relu", "relu6", "relu_n1_to_1"])
@@ -333,7 +333,7 @@ def test_a_fused_activation_is_a_clip_of_integers(activation: str) -> None:
     wanted = outputs(written(graph, "qdq")[0], feeds)[0]
     assert (wanted.min(), wanted.max()) == {"relu": (-20, 127), "relu6": (-20, 100), "relu_n1_to_1": (-40, 0)}[activation]
     assert one_step(wanted, outputs(found, feeds)[0])
-    assert diff(graph, read_bytes(found, "test")) == []
+    assert diff(graph, onnx_graph(found, "test")) == []
 
 
 POOL = {"strides": (1, 1), "pads": (0, 0, 0, 0), "kernel_shape": (2, 2), "ties": "up", "data_format": "channels_first"}
@@ -402,12 +402,12 @@ NETWORKS = [name for name in onnx_models.STATIC if name.startswith(("conv", "mob
 def test_qdq_to_qoperator_and_back(name: str) -> None:
     """The same graph, and outputs within a few steps of the QDQ model's."""
     data = onnx_models.CASES[name]()
-    graph = read_bytes(data, "network")
+    graph = onnx_graph(data, "network")
     found, kept = written(graph, "qoperator")
     assert {kind for kind, _ in kept} <= {"ConvTranspose", "LayerNormalization", "Gelu", "HardSigmoid"}
-    assert diff(graph, read_bytes(found, "network")) == []
-    back, _ = written(read_bytes(found, "network"), "qdq")
-    assert diff(graph, read_bytes(back, "network")) == []
+    assert diff(graph, onnx_graph(found, "network")) == []
+    back, _ = written(onnx_graph(found, "network"), "qdq")
+    assert diff(graph, onnx_graph(back, "network")) == []
     feeds = onnx_models.random_inputs(data, 1)
     np.testing.assert_array_equal(outputs(data, feeds)[0], outputs(back, feeds)[0])
 
@@ -415,11 +415,11 @@ def test_qdq_to_qoperator_and_back(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name.endswith("-qoperator")])
 def test_qoperator_models_are_written_with_equal_outputs(name: str) -> None:
     data = onnx_models.CASES[name]()
-    graph = read_bytes(data, "network")
+    graph = onnx_graph(data, "network")
     found, _ = written(graph, "qoperator")
     feeds = onnx_models.random_inputs(data, 1)
     np.testing.assert_array_equal(outputs(data, feeds)[0], outputs(found, feeds)[0])
-    assert diff(graph, read_bytes(found, "network")) == []
+    assert diff(graph, onnx_graph(found, "network")) == []
 
 
 def test_convert_takes_a_form(tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ def test_tflite_to_qdq_to_qoperator_to_qdq(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("opset", [13, 15, 19, 21, 23])
 def test_every_opset_has_the_forms(opset: int) -> None:
-    graph = read_bytes(onnx_models.CASES["mobile-S8S8-pc-qdq"](), "network")
+    graph = onnx_graph(onnx_models.CASES["mobile-S8S8-pc-qdq"](), "network")
     wanted, _ = written(graph, "qoperator")
     found = build(graph, opset, {}, form="qoperator").SerializeToString()
     assert onnx.load_from_string(found).opset_import[0].version == opset

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loaded import tflite_graph
 from passes.graphs import constant, make, q
 from tflite_models import run_litert
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.validation import validate
@@ -114,7 +114,7 @@ FORMULAS: dict[str, tuple[Graph, Callable[[Array], Array]]] = {
 def test_formula(name: str) -> None:
     graph, formula = FORMULAS[name]
     data = build(graph, {})
-    validate(read_bytes(data, "again"))
+    validate(tflite_graph(data, "again"))
     value = X.copy()
     if name.startswith("Is"):
         value.reshape(-1)[:6] = [np.nan, np.inf, -np.inf, 0, 1, -1]

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from formats.tflite.written import codes, random_stored, require_same_outputs, rewritten
+from loaded import tflite_graph
 from tflite_models import TensorSpec, single_op
-
-from qconvert.formats.tflite.reader import read_bytes
 
 
 def i32(name: str, *shape: int) -> TensorSpec:
@@ -55,7 +54,7 @@ COMPUTED: dict[str, tuple[bytes, list[Any]]] = {
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_the_reader_made_of_one_operator_is_one_again(name: str) -> None:
     source, values = COMPUTED[name]
-    graph = read_bytes(source, "model")
+    graph = tflite_graph(source, "model")
     assert len(graph.ops) > 1
     result = rewritten(source)
     assert [code for code, _ in codes(result)] == [name]

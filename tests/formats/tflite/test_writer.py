@@ -15,11 +15,11 @@ from formats import test_detection as detection_cases
 from formats import test_linear as linear
 from formats.test_operators import CASES, Case, random_value
 from formats.tflite.written import codes, opened, random_stored, require_same_outputs, rewritten
+from loaded import tflite_graph
 from tflite_models import TensorSpec, model, single_op
 
 from qconvert import diff, load, save
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
@@ -130,7 +130,7 @@ def test_real_model_keeps_operators_and_versions(real: Real) -> None:
 
 def test_real_model_gives_the_same_bits(real: Real) -> None:
     path, source, result = real
-    graph, rng = read_bytes(source, "model"), np.random.default_rng(3)
+    graph, rng = tflite_graph(source, "model"), np.random.default_rng(3)
     inputs = [random_stored(graph[name], rng) for name in graph.inputs]
     if path.stem == "tflm_person_detect_int8":  # LiteRT refuses the source, whose biases name an axis that they do not have
         from qconvert.formats.tflite.probe import accepted_copy
@@ -163,7 +163,7 @@ def test_real_model_keeps_names_and_description(real: Real) -> None:
     outputs = {before.subgraphs[0].tensors[index].name for operator in before.subgraphs[0].operators for index in operator.outputs}
     assert quantized | outputs <= names[1]
     assert before.description is None or before.description == after.description
-    first, second = load(path), read_bytes(result, "model")
+    first, second = load(path), tflite_graph(result, "model")
     assert first.signatures == second.signatures
     for key, text in first.metadata.items():
         assert second.metadata.get(key) == text
@@ -175,7 +175,7 @@ def test_signatures_and_text_metadata_are_kept() -> None:
 
     source = model([OpSpec("TANH", ["x"], ["y"])], [x, y], ["x"], ["y"], signatures={"serve": ({"a": "x"}, {"b": "y"})},
                    metadata={"author": b"someone"}, description="made by hand", subgraph_name="core")  # fmt: skip
-    result = opened(build(read_bytes(source, "model"), {"source": "x.onnx"}))
+    result = opened(build(tflite_graph(source, "model"), {"source": "x.onnx"}))
     (signature,) = result.signatureDefs
     assert (signature.signatureKey, signature.inputs[0].name, signature.outputs[0].name) == (b"serve", b"a", b"b")
     assert (result.description, result.subgraphs[0].name) == (b"made by hand", b"core")
@@ -199,7 +199,7 @@ def test_label_files_and_binary_metadata_are_kept() -> None:
 def test_damaged_archive_behind_the_model_is_ignored() -> None:
     x, y = TensorSpec("x", (3,), "float32"), TensorSpec("y", (3,), "float32")
     source = single_op("TANH", None, [x], [y])
-    graph = read_bytes(source + b"PK\x05\x06" + bytes(range(60)), "model")
+    graph = tflite_graph(source + b"PK\x05\x06" + bytes(range(60)), "model")
     assert not any(key.startswith("source.file") for key in graph.metadata)
 
 
@@ -235,7 +235,7 @@ def test_more_than_a_flatbuffer_addresses_is_an_error() -> None:
 
 def test_every_kind_that_the_reader_gives_has_a_writer() -> None:
     written = operators("tflite", "write")
-    graphs = [read_bytes(single_op(case.builtin, case.options, case.inputs, case.outputs, custom=case.custom), "model") for case in CASES]
+    graphs = [tflite_graph(single_op(case.builtin, case.options, case.inputs, case.outputs, custom=case.custom), "model") for case in CASES]
     assert {op.kind for graph in graphs for op in graph.ops} <= set(written)
     assert set(written) <= set(KINDS)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from formats.test_operators import random_value
+from loaded import tflite_graph
 from tflite_models import Array, TensorSpec, run_litert
 
 from qconvert import diff
 from qconvert.errors import RuntimeRefusedError
-from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Tensor
 
@@ -41,9 +41,9 @@ def codes(data: bytes) -> list[tuple[str, int]]:
 
 def rewritten(data: bytes) -> bytes:
     """The model read, written and read again: nothing differs."""
-    first = read_bytes(data, "model")
+    first = tflite_graph(data, "model")
     result = build(first, {})
-    assert diff(first, read_bytes(result, "model")) == []
+    assert diff(first, tflite_graph(result, "model")) == []
     return result
 
 

@@ -12,6 +12,7 @@ from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_na
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range
+from qconvert.graph.metadata import SOURCE_OPSET
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -73,7 +74,7 @@ def write_gelu(op: Op, b: Builder) -> None:
         b.finish(op, b.node("Gelu", [x], hint=f"{name}/real_result", approximate=op["approximate"])[0])
         return
     metadata = b.graph.metadata
-    source = metadata.get("source.opset", "")
+    source = metadata.get(SOURCE_OPSET, "")
     if b.graph.is_from("onnx") and source.isdigit() and int(source) < 20:
         kind = "FastGelu" if op["approximate"] == "tanh" else "Gelu"
         b.finish(op, b.node(kind, [x], hint=f"{name}/real_result", domain="com.microsoft")[0])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from qconvert.errors import InvalidGraphError
-from qconvert.graph import Op, Shape, Tensor
+from qconvert.graph.schema import Op, Shape, Tensor
 
 __all__ = [
     "MAX_RANK",

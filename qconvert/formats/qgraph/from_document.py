@@ -1,17 +1,16 @@
-"""The canonical graph as a JSON document, and back. `qconvert inspect --json` prints the same document.
-
-docs/qgraph.schema.json describes it. Numbers survive: a float is printed with the digits that identify it.
-"""
+"""A canonical graph from the JSON document of a .qgraph file (docs/qgraph.schema.json)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from qconvert.errors import InvalidModelError
+from qconvert.formats.qgraph.to_document import STORED_AS, VERSION
 from qconvert.graph import (
     DTYPES,
     Array,
@@ -27,82 +26,10 @@ from qconvert.graph import (
 )
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["STORED_AS", "VERSION", "data_keys", "from_document", "to_document"]
-
-VERSION = 1
-
-#: Types that safetensors lacks -> the one-byte type that stores them, one element a byte; a float4e2m1 as its four bits.
-STORED_AS = {"int2": "int8", "uint2": "uint8", "int4": "int8", "uint4": "uint8", "float4e2m1": "uint8"}
+__all__ = ["from_document"]
 
 _MOST_ELEMENTS = 2**40
 _MAX_RANK = 64
-
-
-def data_keys(graph: Graph) -> dict[str, str]:
-    """The key in the safetensors file of each constant stored as an array: its name, if that is free."""
-    keys: dict[str, str] = {}
-    for tensor in graph.constants():
-        if tensor.dtype != "string":
-            reserved = tensor.name == "__metadata__"  # safetensors' own key
-            keys[tensor.name] = graph.fresh_name("__metadata___data") if reserved else tensor.name
-    return keys
-
-
-def to_document(graph: Graph) -> dict[str, Any]:
-    """The graph as JSON values, with keys in place of the constants' data; strings stand in the document."""
-    keys = data_keys(graph)
-    return {
-        "qgraph": VERSION,
-        "name": graph.name,
-        "inputs": list(graph.inputs),
-        "outputs": list(graph.outputs),
-        "signatures": [{"key": s.key, "inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures],
-        "metadata": dict(graph.metadata),
-        "ops": [_op_document(op) for op in graph.ops],
-        "tensors": [_tensor_document(tensor, keys) for tensor in graph.tensors.values()],
-    }
-
-
-def _op_document(op: Op) -> dict[str, Any]:
-    attributes = {
-        name: [_value_document(item) for item in value] if isinstance(value, tuple) else _value_document(value)
-        for name, value in op.attributes.items()
-    }
-    return {
-        "kind": op.kind,
-        "inputs": list(op.inputs),
-        "outputs": list(op.outputs),
-        "attributes": attributes,
-        "source": op.source,
-    }
-
-
-def _value_document(value: Any) -> Any:
-    """JSON has no infinity and no NaN: these become {"float": "inf"} and the like."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(float(value))}
-    return value
-
-
-def _tensor_document(tensor: Tensor, keys: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": tensor.name,
-        "dtype": tensor.dtype,
-        "shape": None if tensor.shape is None else list(tensor.shape),
-    }
-    if tensor.quantization is not None:
-        q = tensor.quantization
-        found["quantization"] = {
-            "scale": [_value_document(float(value)) for value in q.scale.reshape(-1)],
-            "zero_point": [int(value) for value in q.zero_point.reshape(-1)],
-            "axis": q.axis,
-            "block_size": q.block_size,
-        }
-    if tensor.name in keys:
-        found["data"] = keys[tensor.name]
-    elif tensor.data is not None:
-        found["strings"] = [str(value) for value in tensor.data.reshape(-1)]
-    return found
 
 
 def from_document(document: Any, constants: Mapping[str, Array]) -> Graph:
@@ -115,27 +42,43 @@ def from_document(document: Any, constants: Mapping[str, Array]) -> Graph:
     Raises:
         InvalidModelError: the document does not have that form or does not fit the arrays; where says the place.
     """
-    fields = _object(
-        document,
-        "graph",
-        {"qgraph", "name", "inputs", "outputs", "ops", "tensors"},
-        {"signatures", "metadata"},
-    )
+    fields = _object(document, "graph", {"qgraph", *_REQUIRED}, {*_OPTIONAL, "functions", "states"})
     if fields["qgraph"] != VERSION or isinstance(fields["qgraph"], bool):
         _fail("qgraph", f"version {fields['qgraph']!r} of the document; version {VERSION} can be read")
-    listed = _list(fields["tensors"], "tensors", lambda item, at: _tensor(item, at, constants))
-    tensors = {tensor.name: tensor for tensor in listed}
-    if len(tensors) != len(listed):
-        _fail("tensors", "two tensors have the same name")
-    return Graph(
-        name=_text(fields["name"], "name"),
-        tensors=tensors,
-        ops=tuple(_list(fields["ops"], "ops", _op)),
-        inputs=_texts(fields["inputs"], "inputs"),
-        outputs=_texts(fields["outputs"], "outputs"),
-        signatures=tuple(_list(fields.get("signatures", []), "signatures", _signature)),
-        metadata=_text_map(fields.get("metadata", {}), "metadata"),
+    functions = fields.get("functions", {})
+    if not isinstance(functions, dict):
+        _fail("functions", f"is {_sort(functions)}, not an object")
+    return replace(
+        _graph({name: value for name, value in fields.items() if name in (*_REQUIRED, *_OPTIONAL)}, "", constants),
+        functions={_text(name, "functions"): _graph(inner, f"functions[{name!r}].", constants) for name, inner in functions.items()},
+        states=_tensors(fields.get("states", []), "states", constants),
     )
+
+
+_REQUIRED = frozenset(("name", "inputs", "outputs", "ops", "tensors"))
+_OPTIONAL = frozenset(("signatures", "metadata"))
+
+
+def _graph(value: Any, at: str, constants: Mapping[str, Array]) -> Graph:
+    """A graph without functions and states; `at` stands in front of the names of its parts in errors."""
+    fields = _object(value, at.rstrip(".") or "graph", {*_REQUIRED}, {*_OPTIONAL})
+    return Graph(
+        name=_text(fields["name"], f"{at}name"),
+        tensors=_tensors(fields["tensors"], f"{at}tensors", constants),
+        ops=tuple(_list(fields["ops"], f"{at}ops", _op)),
+        inputs=_texts(fields["inputs"], f"{at}inputs"),
+        outputs=_texts(fields["outputs"], f"{at}outputs"),
+        signatures=tuple(_list(fields.get("signatures", []), f"{at}signatures", _signature)),
+        metadata=_text_map(fields.get("metadata", {}), f"{at}metadata"),
+    )
+
+
+def _tensors(value: Any, at: str, constants: Mapping[str, Array]) -> dict[str, Tensor]:
+    listed = _list(value, at, lambda item, place: _tensor(item, place, constants))
+    found = {tensor.name: tensor for tensor in listed}
+    if len(found) != len(listed):
+        _fail(at, "two tensors have the same name")
+    return found
 
 
 def _fail(at: str, reason: str) -> NoReturn:
@@ -236,7 +179,7 @@ def _attribute(kind: str, name: str, value: Any, at: str) -> Attribute:
             return tuple(float(item) for item in items)
         return tuple(items)
     value = _scalar(value, at)
-    is_float = kind in KINDS and isinstance(KINDS[kind].attributes.get(name), float)
+    is_float = kind in KINDS and name in KINDS[kind].attributes and KINDS[kind].attributes[name].sort == "number"
     return _number(value, at) if is_float and isinstance(value, int) else value
 
 
@@ -295,7 +238,7 @@ def _typed(array: Array, dtype: str, shape: Shape | None, at: str) -> Array:
 
 
 def _quantization(value: Any, at: str, shape: Shape | None) -> Quantization:
-    fields = _object(value, at, {"scale", "zero_point"}, {"axis", "block_size"})
+    fields = _object(value, at, {"scale", "zero_point"}, {"axis", "block_size", "quant_min", "quant_max"})
     with np.errstate(over="ignore"):
         scale = np.array(_list(fields["scale"], f"{at}.scale", _number), np.float32)
     zero_point = np.array(_list(fields["zero_point"], f"{at}.zero_point", _integer), np.int64)
@@ -307,7 +250,8 @@ def _quantization(value: Any, at: str, shape: Shape | None) -> Quantization:
         if scale.size != math.prod(blocks) or zero_point.size != scale.size:
             _fail(at, f"{scale.size} scales and {zero_point.size} zero points are not one for each block, {blocks}")
         scale, zero_point = scale.reshape(blocks), zero_point.reshape(blocks)
-    return Quantization(scale, zero_point, axis, block_size)
+    limits = (_integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max"))
+    return Quantization(scale, zero_point, axis, block_size, *limits)
 
 
 def _block_shape(shape: Shape | None, axis: int, block_size: int, at: str) -> tuple[int, ...]:

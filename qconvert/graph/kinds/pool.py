@@ -1,18 +1,18 @@
-"""Pools and resizing."""
+"""Pools. Formulas: ONNX AveragePool and MaxPool (opset 22)."""
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import average_away, average_up, saturate
-from qconvert.errors import UnsupportedError
-from qconvert.evaluate.call import (
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.graph.kinds.attributes import AttributeSpec, choice, flag, has, integers
+from qconvert.graph.kinds.call import (
     Call,
     ExactResult,
-    Function,
     Result,
     activated,
     activated_stored,
@@ -20,13 +20,50 @@ from qconvert.evaluate.call import (
     channels_last,
     spatial_axes,
 )
-from qconvert.evaluate.linear import padding
-from qconvert.graph import Array, integer_range
+from qconvert.graph.kinds.common import (
+    ACTIVATION,
+    DATA_FORMAT,
+    WINDOW,
+)
+from qconvert.graph.kinds.kind import kind
+from qconvert.graph.kinds.layout import DECIDES
+from qconvert.graph.kinds.spatial import (
+    axes_of_space,
+    channel_count,
+    padding,
+    per_spatial_axis,
+    window_sizes,
+    with_spatial,
+)
+from qconvert.graph.schema import Op, Shape
+from qconvert.graph.sizes import Result as Shapes
+from qconvert.graph.sizes import ShapeContext
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["KINDS"]
 
 
-def _windows(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
+def _pool_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    if data is None:
+        return [None]
+    axes = axes_of_space(op, data)
+    kernel = per_spatial_axis(op, "kernel_shape", len(axes), 1)
+    dilations = per_spatial_axis(op, "dilations", len(axes), 1) if op.attributes.get("dilations") else [1] * len(axes)
+    sizes = window_sizes(op, [data[axis] for axis in axes], kernel, dilations)
+    return [with_spatial(op, data[0], sizes, channel_count(op, data))]
+
+
+def _global_pool_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    return [None if data is None else with_spatial(op, data[0], [1] * len(axes_of_space(op, data)), channel_count(op, data))]
+
+
+def _outside_space(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Scales along batch or channels survive."""
+    return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
+
+
+def _windowed(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
     """Channels-last values as [N, *output sizes, C, *kernel].
 
     Padding has the value `pad`, or `fill` if there is none; what ceil_mode lets hang over behind it has `fill`.
@@ -57,7 +94,7 @@ def max_pool(call: Call) -> Array:
     data = call.raw()
     dtype = call.results[0].dtype
     lowest = integer_range(dtype)[0] if "int" in dtype else -np.inf
-    windows = _windows(call, channels_last(call, data), lowest)
+    windows = _windowed(call, channels_last(call, data), lowest)
     largest = windows.max(axis=tuple(range(-len(call["kernel_shape"]), 0)))
     return activated_stored(call, channels_first(call, largest))
 
@@ -70,12 +107,12 @@ def average_pool(call: Call) -> Result:
     data, quantization = channels_last(call, call.raw()), call.quantization()
     axes = tuple(range(-len(call["kernel_shape"]), 0))
     ones = np.ones((1, *data.shape[1:-1], 1), np.int64)
-    count = _windows(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
+    count = _windowed(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
     if quantization is None:
-        total = _windows(call, data.astype(np.float64), 0.0).sum(axis=axes)
+        total = _windowed(call, data.astype(np.float64), 0.0).sum(axis=axes)
         return activated(channels_first(call, total / count), call["activation"])
     zero_point, scale = int(quantization.zero_point[0]), float(quantization.scale[0])
-    total = _windows(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
+    total = _windowed(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
     real = activated(channels_first(call, total / count * scale), call["activation"])
     if call["ties"] == "even" or call.results[0].quantization != quantization:
         return real
@@ -100,63 +137,35 @@ def global_max_pool(call: Call) -> Array:
     return np.asarray(data.max(axis=tuple(spatial_axes(call, data.ndim)), keepdims=True))
 
 
-def resize(call: Call) -> Array:
-    """Resize of ONNX to given sizes, linear or nearest, one spatial dimension after the other."""
-    steps, scale = call.factor(0)
-    whole = Fraction(1)
-    for axis, size in zip(spatial_axes(call, steps.ndim), call.ints(1), strict=True):
-        numerators, denominator = _positions(call["coordinate_transformation_mode"], steps.shape[axis], size)
-        if call["mode"] == "nearest":
-            chosen = _nearest(call["nearest_mode"], numerators, denominator)
-            steps = steps.take(np.clip(chosen, 0, steps.shape[axis] - 1), axis)
-        elif call["mode"] == "linear":
-            steps = _interpolate(steps, axis, numerators, denominator)
-            whole *= denominator
-        else:
-            raise UnsupportedError(f"the resize mode {call['mode']!r}", where=str(call.op))
-    return np.asarray(steps / float(whole) * scale)
+_POOL: dict[str, AttributeSpec] = {"kernel_shape": integers(), "ceil_mode": flag(0), **WINDOW}
 
-
-def _positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
-    """Where each output position lies in the input: whole numerators over one denominator, so that ties are exact."""
-    at = np.arange(wanted, dtype=np.int64)
-    if mode == "asymmetric":
-        return at * size, wanted
-    if mode in ("half_pixel", "half_pixel_symmetric") or (mode == "pytorch_half_pixel" and wanted > 1):
-        return (2 * at + 1) * size - wanted, 2 * wanted
-    if mode == "tf_half_pixel_for_nn":
-        return (2 * at + 1) * size, 2 * wanted
-    if mode in ("align_corners", "pytorch_half_pixel"):
-        return (at * (size - 1), wanted - 1) if wanted > 1 else (at, 1)
-    raise UnsupportedError(f"the coordinate transformation {mode!r}")
-
-
-def _nearest(mode: str, numerators: Array, denominator: int) -> Array:
-    """Positions rounded to whole ones, by ONNX's nearest_mode."""
-    rounded = {
-        "floor": (numerators, denominator),
-        "ceil": (numerators + denominator - 1, denominator),
-        "round_prefer_ceil": (2 * numerators + denominator, 2 * denominator),
-        "round_prefer_floor": (2 * numerators + denominator - 1, 2 * denominator),
-    }
-    above, below = rounded[mode]
-    return np.asarray(above // below)
-
-
-def _interpolate(values: Array, axis: int, numerators: Array, denominator: int) -> Array:
-    """Linear interpolation along an axis, times the denominator; outside the input its edge continues."""
-    lower = numerators // denominator
-    shape = [-1 if i == axis else 1 for i in range(values.ndim)]
-    weight = (numerators - lower * denominator).reshape(shape).astype(np.float64)
-    last = values.shape[axis] - 1
-    below, above = (values.take(np.clip(index, 0, last), axis) for index in (lower, lower + 1))
-    return np.asarray(below * (denominator - weight) + above * weight)
-
-
-FUNCTIONS: dict[str, Function] = {
-    "MaxPool": max_pool,
-    "AveragePool": average_pool,
-    "GlobalAveragePool": global_average_pool,
-    "GlobalMaxPool": global_max_pool,
-    "Resize": resize,
-}
+KINDS = (
+    # `ties` says how the source rounds x.5 of stored integers: even, up, or away (from the stored zero of a signed type). Averages of
+    # few integers often are ties, so this is the one rounding that a graph must know.
+    kind(
+        "AveragePool",
+        shape=_pool_shape,
+        evaluate=average_pool,
+        layout=DECIDES,
+        attributes=has(_POOL, ACTIVATION, ties=choice(("even", "up", "away"), "even"), count_include_pad=flag(0)),
+    ),
+    kind(
+        "MaxPool",
+        shape=_pool_shape,
+        rule="move",
+        evaluate=max_pool,
+        layout=DECIDES,
+        keeps_axis=_outside_space,
+        attributes=has(_POOL, ACTIVATION, dilations=integers(())),
+    ),
+    kind("GlobalAveragePool", shape=_global_pool_shape, evaluate=global_average_pool, layout=DECIDES, attributes=has(DATA_FORMAT)),
+    kind(
+        "GlobalMaxPool",
+        shape=_global_pool_shape,
+        rule="move",
+        evaluate=global_max_pool,
+        layout=DECIDES,
+        keeps_axis=_outside_space,
+        attributes=has(DATA_FORMAT),
+    ),
+)

@@ -4,10 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.evaluate.call import Call, Function
-from qconvert.graph import Array
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import flag, has, integer, number
+from qconvert.graph.kinds.call import (
+    Call,
+)
+from qconvert.graph.kinds.kind import kind
+from qconvert.graph.schema import Op
+from qconvert.graph.sizes import Result as Shapes
+from qconvert.graph.sizes import ShapeContext, failure, unified
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["KINDS"]
+
+
+def _detection_shape(op: Op, s: ShapeContext) -> Shapes:
+    """Boxes, classes, scores, count; TFLite's kernel has a row for each class of each detection, in regular suppression too."""
+    rows = int(op["max_detections"]) * int(op["max_classes_per_detection"])
+    if rows < 0:
+        raise failure(op, f"{rows} detections")
+    boxes, scores, anchors = (s.shape(i) for i in range(3))
+    for what, shape, rank in (("boxes", boxes, 3), ("scores", scores, 3), ("anchors", anchors, 2)):
+        if shape is not None and len(shape) != rank:
+            raise failure(op, f"{what} of shape {shape} do not have rank {rank}")
+    counts = [shape[-2] for shape in (boxes, scores, anchors) if shape is not None]
+    if counts:
+        unified(op, counts, "the numbers of boxes, scores and anchors")
+    return [(1, rows, 4), (1, rows), (1, rows), (1,)]
 
 
 def detection_postprocess(call: Call) -> list[Array]:
@@ -84,4 +106,26 @@ def _regular(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, i
     return found, len(found)
 
 
-FUNCTIONS: dict[str, Function] = {"DetectionPostProcess": detection_postprocess}
+KINDS = (
+    kind(
+        "DetectionPostProcess",
+        "data data data",
+        "data data data data",
+        shape=_detection_shape,
+        rule="index",
+        evaluate=detection_postprocess,
+        attributes=has(
+            max_detections=integer(),
+            max_classes_per_detection=integer(1),
+            detections_per_class=integer(100),
+            use_regular_nms=flag(0),
+            nms_score_threshold=number(),
+            nms_iou_threshold=number(),
+            num_classes=integer(),
+            y_scale=number(),
+            x_scale=number(),
+            h_scale=number(),
+            w_scale=number(),
+        ),
+    ),
+)

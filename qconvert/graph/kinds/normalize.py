@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.evaluate.call import Call, Function, channels_first, channels_last
-from qconvert.graph import Array
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import has, integer, number
+from qconvert.graph.kinds.call import (
+    Call,
+    channels_first,
+    channels_last,
+)
+from qconvert.graph.kinds.common import (
+    DATA_FORMAT,
+    same_shape,
+)
+from qconvert.graph.kinds.kind import kind
+from qconvert.graph.kinds.layout import DECIDES
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["KINDS"]
 
 
 def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
@@ -54,10 +65,45 @@ def rms_normalization(call: Call) -> Array:
     return np.asarray(x / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + call["epsilon"]) * call.values(1))
 
 
-FUNCTIONS: dict[str, Function] = {
-    "BatchNormalization": batch_normalization,
-    "InstanceNormalization": instance_normalization,
-    "GroupNormalization": group_normalization,
-    "LayerNormalization": layer_normalization,
-    "RMSNormalization": rms_normalization,
-}
+KINDS = (
+    # Of inference.
+    kind(
+        "BatchNormalization",
+        "data parameter parameter parameter parameter",
+        shape=same_shape,
+        evaluate=batch_normalization,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
+    ),
+    kind(
+        "InstanceNormalization",
+        "data parameter parameter",
+        shape=same_shape,
+        evaluate=instance_normalization,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
+    ),
+    # One scale and bias for each channel (opset 21).
+    kind(
+        "GroupNormalization",
+        "data parameter parameter",
+        shape=same_shape,
+        evaluate=group_normalization,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, num_groups=integer(), epsilon=number(1e-5)),
+    ),
+    kind(
+        "LayerNormalization",
+        "data parameter parameter?",
+        shape=same_shape,
+        evaluate=layer_normalization,
+        attributes=has(axis=integer(-1), epsilon=number(1e-5)),
+    ),
+    kind(
+        "RMSNormalization",
+        "data parameter",
+        shape=same_shape,
+        evaluate=rms_normalization,
+        attributes=has(axis=integer(-1), epsilon=number(1e-5)),
+    ),
+)

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
-from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.schema import Op, Tensor
 
 __all__ = [
     "Call",
     "ExactResult",
+    "Fold",
     "Function",
     "Result",
     "activated",
@@ -117,6 +120,8 @@ class Call:
 
 Result = Array | list[Array] | ExactResult
 Function = Callable[[Call], Result]
+#: None where the result is not sure to be the same in every runtime.
+Fold = Callable[[Call], Any]
 
 
 def activated(values: Array, activation: str) -> Array:

@@ -1,6 +1,6 @@
-"""Shapes of operator outputs, one rule a `shape` name in ops.KINDS. A size known only at run time is a string.
+"""Shapes of operator outputs, worked out by the rules of their kinds. A size known only at run time is a string.
 
-A rule gets the operator and a ShapeContext and gives a shape for each output; None means that not even the
+A rule gets the operator and a ShapeContext (sizes.py) and gives a shape for each output; None means that not even the
 rank is known, and UNKNOWN ("?") a size that nothing is known of, which infer() names after tensor and axis.
 """
 
@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import arithmetic, movement, spatial
-from qconvert.graph.shapes.context import UNKNOWN, Result, Rule, ShapeContext, Size, failure
+from qconvert.graph.schema import Graph, Op, Shape, Tensor
+from qconvert.graph.sizes import UNKNOWN, Result, ShapeContext, Size, failure
 
-__all__ = ["RULES", "UNKNOWN", "ShapeContext", "compatible", "infer", "merged", "output_shapes"]
-
-RULES: dict[str, Rule] = {**spatial.RULES, **arithmetic.RULES, **movement.RULES}
+__all__ = ["UNKNOWN", "ShapeContext", "compatible", "infer", "merged", "output_shapes"]
 
 
 def output_shapes(tensors: Mapping[str, Tensor], op: Op) -> Result:
@@ -24,13 +21,13 @@ def output_shapes(tensors: Mapping[str, Tensor], op: Op) -> Result:
 
     Args:
         tensors: every input of `op`, by name.
-        op: of a kind in KINDS, with the arity and the attributes that its Kind asks for.
+        op: of a kind in KINDS, with the arity and the attributes that its kind asks for.
 
     Raises:
         InvalidGraphError: inputs and attributes contradict each other; the error names the operator.
     """
     try:
-        return RULES[KINDS[op.kind].shape](op, ShapeContext(tensors, op))
+        return KINDS[op.kind].shape(op, ShapeContext(tensors, op))
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise failure(op, f"its inputs or attributes do not fit its kind ({error})") from error
 

@@ -1,0 +1,101 @@
+"""What an attribute of an operator may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["REQUIRED", "AttributeSpec", "choice", "flag", "function", "has", "integer", "integers", "number", "text", "texts"]
+
+#: The default of an attribute that has none.
+REQUIRED: Any = object()
+
+_WORDS = {
+    "integer": "an integer",
+    "number": "a number",
+    "integers": "a tuple of integers",
+    "text": "text",
+    "texts": "a tuple of text",
+    "function": "the name of a function",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSpec:
+    """One attribute.
+
+    Attributes:
+        sort: "integer", "number", "integers", "text", "texts", or "function", the name of one of the graph's functions.
+        default: its value where an operator does not state it, or REQUIRED.
+        choices: the values that it may have; none means all of its sort.
+    """
+
+    sort: str
+    default: Any = REQUIRED
+    choices: tuple[Any, ...] = ()
+
+    def problem(self, value: Any) -> str:
+        """What is wrong with a value, in words that follow "has <value> as attribute <name>, which is"; "" if nothing is."""
+        if not self._has_sort(value):
+            return _WORDS[self.sort]
+        return f"one of {', '.join(map(repr, self.choices))}" if self.choices and value not in self.choices else ""
+
+    def _has_sort(self, value: Any) -> bool:
+        if self.sort == "integers":
+            return isinstance(value, tuple) and all(_is_integer(item) for item in value)
+        if self.sort == "texts":
+            return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+        if self.sort == "number":
+            return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+        return isinstance(value, str) if self.sort in ("text", "function") else _is_integer(value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integer(default: Any = REQUIRED) -> AttributeSpec:
+    """One integer."""
+    return AttributeSpec("integer", default)
+
+
+def number(default: Any = REQUIRED) -> AttributeSpec:
+    """One finite float, or an integer in its place."""
+    return AttributeSpec("number", default)
+
+
+def integers(default: Any = REQUIRED) -> AttributeSpec:
+    """A tuple of integers."""
+    return AttributeSpec("integers", default)
+
+
+def flag(default: Any = REQUIRED) -> AttributeSpec:
+    """0 or 1."""
+    return AttributeSpec("integer", default, (0, 1))
+
+
+def text(default: Any = REQUIRED) -> AttributeSpec:
+    """Any text."""
+    return AttributeSpec("text", default)
+
+
+def function(default: Any = REQUIRED) -> AttributeSpec:
+    """The name of one of the graph's functions."""
+    return AttributeSpec("function", default)
+
+
+def texts(default: Any = REQUIRED) -> AttributeSpec:
+    """A tuple of text."""
+    return AttributeSpec("texts", default)
+
+
+def choice(values: Sequence[str], default: Any = REQUIRED) -> AttributeSpec:
+    """One of some texts."""
+    return AttributeSpec("text", default, tuple(values))
+
+
+def has(*groups: Mapping[str, AttributeSpec], **named: AttributeSpec) -> Mapping[str, AttributeSpec]:
+    """The attributes of a kind: those of some groups that several kinds share, and its own."""
+    return {name: spec for group in (*groups, named) for name, spec in group.items()}

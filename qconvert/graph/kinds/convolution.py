@@ -1,0 +1,189 @@
+"""Convolutions. Sums run over whole steps, which float64 adds exactly. Formulas: ONNX Conv and ConvTranspose (opset 22)."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import AttributeSpec, has, integer, integers
+from qconvert.graph.kinds.call import (
+    Call,
+    activated,
+    channels_first,
+    channels_last,
+)
+from qconvert.graph.kinds.common import (
+    ACTIVATION,
+    WINDOW,
+)
+from qconvert.graph.kinds.kind import kind
+from qconvert.graph.kinds.layout import DECIDES
+from qconvert.graph.kinds.products import with_bias, zero_point
+from qconvert.graph.kinds.spatial import (
+    SAME,
+    axes_of_space,
+    channel_count,
+    padding,
+    per_spatial_axis,
+    spatial_pads,
+    window_sizes,
+    with_spatial,
+)
+from qconvert.graph.schema import Op, Shape
+from qconvert.graph.sizes import UNKNOWN, ShapeContext, Size, failure, unified
+from qconvert.graph.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+
+def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
+    """Data and weights (O,I,spatial) of a convolution, checked with the groups and the bias."""
+    data, weights = s.shape(0), s.shape(1)
+    has_bias = op.kind != "ConvInteger" and s.has(2)
+    if weights is not None and has_bias and (bias := s.shape(2)) is not None:
+        if len(bias) != 1:
+            raise failure(op, f"the bias has shape {bias}, not one value for each output channel")
+        unified(op, [bias[0], weights[0]], "the sizes of bias and output channels")
+    if data is None or weights is None:
+        return None
+    axes_of_space(op, data)
+    if len(weights) != len(data):
+        raise failure(op, f"weights of shape {weights} do not fit data of shape {data}")
+    channels, depth, group = channel_count(op, data), weights[1], int(op["group"])
+    if group < 1 or (isinstance(weights[0], int) and weights[0] % group):
+        raise failure(op, f"{weights[0]} output channels do not divide into {group} groups")
+    if isinstance(channels, int) and isinstance(depth, int) and channels != depth * group:
+        raise failure(op, f"{channels} input channels are not {group} groups of {depth}")
+    return data, weights
+
+
+def _conv_shape(op: Op, s: ShapeContext) -> Shapes:
+    operands = _operands(op, s)
+    if operands is None:
+        return [None]
+    data, weights = operands
+    axes = axes_of_space(op, data)
+    sizes = window_sizes(op, [data[axis] for axis in axes], weights[2:], per_spatial_axis(op, "dilations", len(axes), 1))
+    return [with_spatial(op, data[0], sizes, weights[0])]
+
+
+def _conv_transpose_shape(op: Op, s: ShapeContext) -> Shapes:
+    operands = _operands(op, s)
+    if operands is None:
+        return [None]
+    data, weights = operands
+    axes = axes_of_space(op, data)
+    strides, pads = per_spatial_axis(op, "strides", len(axes), 1), spatial_pads(op, len(axes))
+    dilations, extra = per_spatial_axis(op, "dilations", len(axes), 1), per_spatial_axis(op, "output_padding", len(axes), 0)
+    sizes: list[Size] = []
+    for i, axis in enumerate(axes):
+        size, taps = data[axis], weights[2 + i]
+        if op["auto_pad"] in SAME:
+            sizes.append(size * strides[i] if isinstance(size, int) else size if strides[i] == 1 else UNKNOWN)
+        elif isinstance(size, str) or isinstance(taps, str):
+            sizes.append(UNKNOWN)
+        else:
+            full = (size - 1) * strides[i] + (taps - 1) * dilations[i] + 1 + extra[i]
+            if full < sum(pads[i]):
+                raise failure(op, f"a crop of {sum(pads[i])} is larger than the {full} positions there are")
+            sizes.append(full - sum(pads[i]))
+    return [with_spatial(op, data[0], sizes, weights[0])]
+
+
+def _tap(values: Array, taps: Array, group: int) -> Array:
+    """One kernel position: values [..., I] times taps [O, I/group], as [rows, O]."""
+    rows = values.reshape(-1, values.shape[-1])
+    if group == 1:
+        return np.asarray(rows @ taps.T)
+    count, depth = len(rows), taps.shape[1]
+    if depth == 1:
+        return np.asarray(rows[:, :, None] * taps.reshape(group, -1)).reshape(count, -1)
+    columns = rows.reshape(count, group, depth).transpose(1, 0, 2)
+    blocks = taps.reshape(group, -1, depth).transpose(0, 2, 1)
+    return np.asarray((columns @ blocks).transpose(1, 0, 2)).reshape(count, -1)
+
+
+def _convolved(call: Call, x: Array, weights: Array) -> Array:
+    """The convolution of channels-last data, padded with zeros, with weights O,I,spatial, both of whole steps."""
+    kernel, dilations, strides = weights.shape[2:], tuple(call["dilations"]), call["strides"]
+    pads = padding(call, x.shape[1:-1], kernel, dilations)
+    x = np.pad(x, [(0, 0), *pads, (0, 0)])
+    sizes = [
+        (size - (taps - 1) * dilation - 1) // stride + 1
+        for size, taps, dilation, stride in zip(x.shape[1:-1], kernel, dilations, strides, strict=True)
+    ]
+    total = np.zeros((x.shape[0] * math.prod(sizes), weights.shape[0]))
+    kernels = np.moveaxis(weights, (0, 1), (-2, -1))
+    for at in product(*map(range, kernel)):
+        window = tuple(
+            slice(i * dilation, i * dilation + (size - 1) * stride + 1, stride)
+            for i, dilation, size, stride in zip(at, dilations, sizes, strides, strict=True)
+        )
+        total += _tap(x[(slice(None), *window)], kernels[at], call["group"])
+    return total.reshape(x.shape[0], *sizes, -1)
+
+
+def conv(call: Call) -> Array:
+    """Conv of ONNX, with weights O,I,spatial."""
+    x, x_scale = call.factor(0)
+    weights, w_scale = call.factor(1, 0)
+    total = _convolved(call, channels_last(call, x), weights)
+    return activated(channels_first(call, with_bias(call, total, np.asarray(x_scale * w_scale))), call["activation"])
+
+
+def conv_integer(call: Call) -> Array:
+    """ConvInteger of ONNX: (data, weights, zero point of data, zero point or points, one an output, of weights)."""
+    x, weights = call.raw(0).astype(np.int64) - zero_point(call, 2).reshape(()), call.raw(1).astype(np.int64)
+    weights = weights - zero_point(call, 3).reshape(-1, *[1] * (weights.ndim - 1))
+    total = _convolved(call, channels_last(call, x.astype(np.float64)), weights.astype(np.float64))
+    return channels_first(call, total).astype(np.int64)
+
+
+def conv_transpose(call: Call) -> Array:
+    """ConvTranspose of ONNX, with weights O,I,spatial: every element adds its kernel to the output, which is then cropped."""
+    x, x_scale = call.factor(0)
+    weights, w_scale = call.factor(1, 0)
+    x = channels_last(call, x)
+    kernel, strides, dilations = weights.shape[2:], call["strides"], call["dilations"]
+    rank = len(kernel)
+    extra = call["output_padding"]
+    sizes = [(x.shape[1 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + max(extra[i], 0) for i in range(rank)]
+    total = np.zeros((x.shape[0], *sizes, weights.shape[0]))
+    kernels = np.moveaxis(weights, (0, 1), (-2, -1))
+    for at in product(*map(range, kernel)):
+        window = tuple(
+            slice(at[i] * dilations[i], at[i] * dilations[i] + (x.shape[1 + i] - 1) * strides[i] + 1, strides[i]) for i in range(rank)
+        )
+        part = _tap(x, kernels[at], call["group"])
+        total[(slice(None), *window)] += part.reshape(*x.shape[:-1], -1)
+    pads = call["pads"]
+    crop = tuple(slice(pads[i], sizes[i] - pads[rank + i]) for i in range(rank))
+    real = with_bias(call, total[(slice(None), *crop)], np.asarray(x_scale * w_scale))
+    return activated(channels_first(call, real), call["activation"])
+
+
+_CONV: dict[str, AttributeSpec] = {"dilations": integers(), "group": integer(1), **WINDOW}
+
+KINDS = (
+    kind("Conv", "data weights bias?", shape=_conv_shape, evaluate=conv, layout=DECIDES, attributes=has(_CONV, ACTIVATION)),
+    kind(
+        "ConvTranspose",
+        "data weights bias?",
+        shape=_conv_transpose_shape,
+        evaluate=conv_transpose,
+        layout=DECIDES,
+        attributes=has(_CONV, ACTIVATION, output_padding=integers((0, 0))),
+    ),
+    kind(
+        "ConvInteger",
+        "data weights zero_point? zero_point?",
+        shape=_conv_shape,
+        rule="plain",
+        evaluate=conv_integer,
+        layout=DECIDES,
+        attributes=has(_CONV),
+    ),
+)

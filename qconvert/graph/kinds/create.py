@@ -1,0 +1,108 @@
+"""Tensors made of numbers: shapes, ranges, codes, triangles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array, numpy_dtype
+from qconvert.graph.kinds.attributes import flag, has, integer
+from qconvert.graph.kinds.call import (
+    Call,
+)
+from qconvert.graph.kinds.common import (
+    same_shape,
+)
+from qconvert.graph.kinds.folds import (
+    numbers,
+)
+from qconvert.graph.kinds.kind import kind
+from qconvert.graph.schema import Op
+from qconvert.graph.sizes import UNKNOWN, ShapeContext, failure, normalized
+from qconvert.graph.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+
+def _shape_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    return [(UNKNOWN,) if data is None else (len(data),)]
+
+
+def _range_shape(op: Op, s: ShapeContext) -> Shapes:
+    """max(ceil((limit - start) / delta), 0) elements (ONNX Range, opset 11)."""
+    values = [s.constant(i) for i in range(3)]
+    if any(value is not None and (value.size != 1 or value.dtype.kind not in "iuf") for value in values):
+        raise failure(op, "start, limit and delta are not one number each")
+    start, limit, delta = (None if value is None else value.reshape(-1)[0].item() for value in values)
+    if delta == 0:
+        raise failure(op, "a range with steps of 0 does not end")
+    if start is None or limit is None or delta is None:
+        return [(UNKNOWN,)]
+    if not all(np.isfinite(value) for value in (start, limit, delta)):
+        raise failure(op, f"a range from {start} to {limit} by {delta} does not end")
+    if all(isinstance(value, int) for value in (start, limit, delta)):
+        return [(max(-((start - limit) // delta), 0),)]
+    return [(max(math.ceil((limit - start) / delta), 0),)]
+
+
+def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
+    indices, depth = s.shape(0), s.ints(1)
+    if indices is None:
+        return [None]
+    (axis,) = normalized(op, [int(op["axis"])], len(indices) + 1)
+    if depth is not None and (len(depth) != 1 or depth[0] < 0):
+        raise failure(op, f"the depth is {depth}, not one number of at least 0")
+    return [(*indices[:axis], UNKNOWN if depth is None else depth[0], *indices[axis:])]
+
+
+def one_hot(call: Call) -> Array:
+    """OneHot of ONNX: (indices, depth, [off, on]); negative indices count from the end."""
+    indices, values = call.raw(0).astype(np.int64), call.raw(2)
+    (depth,) = call.ints(1)
+    indices = np.where(indices < 0, indices + depth, indices)
+    axis = call["axis"] % (indices.ndim + 1)
+    codes = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(indices.ndim + 1)])
+    return np.asarray(values[(np.expand_dims(indices, axis) == codes).astype(np.int64)])
+
+
+def range_(call: Call) -> Array:
+    """Range of ONNX: from start, in steps of delta, below limit."""
+    start, limit, delta = (call.values(i).reshape(()) for i in range(3))
+    count = max(math.ceil((limit - start) / delta), 0)
+    return np.asarray(start + np.arange(count) * delta)
+
+
+def _range_fold(call: Call) -> Any:
+    """start, start + delta …: integers, and floats that are whole and below 2**24, where adding and multiplying agree."""
+    if not numbers(call, True) or any(value is None or value.size != 1 for value in call.stored):
+        return None
+    start, _, delta = (call.raw(i).reshape(-1)[0] for i in range(3))
+    values = range_(call)
+    assert isinstance(values, np.ndarray)
+    if start.dtype.kind == "f":
+        ends = (start, delta, *values[-1:])
+        if start.dtype == np.float16 or any(end != np.rint(end) or abs(end) > 2**24 for end in ends):
+            return None
+    return values.astype(start.dtype)
+
+
+def trilu(call: Call) -> Array:
+    """Trilu of ONNX: the upper or lower triangle of matrices, from the k-th diagonal on."""
+    (k,) = call.ints(1) if call.has(1) else [0]
+    return np.triu(call.raw(), k) if call["upper"] else np.tril(call.raw(), k)
+
+
+def shape_of(call: Call) -> Array:
+    """Shape of ONNX."""
+    return np.array(call.raw().shape, numpy_dtype(call.results[0].dtype))
+
+
+KINDS = (
+    kind("Shape", shape=_shape_shape, rule="index", evaluate=shape_of),
+    kind("Range", "data data data", shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold),
+    kind("OneHot", "data index data", shape=_one_hot_shape, rule="plain", evaluate=one_hot, attributes=has(axis=integer(-1))),
+    kind("Trilu", "data index?", shape=same_shape, rule="plain", evaluate=trilu, attributes=has(upper=flag(1))),
+)

@@ -1,0 +1,175 @@
+"""What one kind of operator is: everything that is true of every operator of that kind, in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec
+from qconvert.graph.kinds.call import Call, Fold, Function
+from qconvert.graph.kinds.layout import PINNED, Layout
+from qconvert.graph.schema import Op, Shape
+from qconvert.graph.sizes import Rule as ShapeRule
+
+__all__ = ["ROLES", "RULES", "AxisRule", "Kind", "kind"]
+
+#: What an input is to an operator. Only data have the operator's layout; data, factors and fillers are on its grids.
+ROLES: Mapping[str, str] = {
+    "data": "values that the operator computes on or moves",
+    "factor": "the second operand of a product, data or weights",
+    "weights": "factors, O,I,spatial, quantized along their outputs (axis 0)",
+    "bias": "is added to the sum of products: int32 at data scale * weight scale, or real",
+    "filler": "one value that joins the data: what a Pad fills with",
+    "parameter": "real numbers beside the data: statistics, bounds",
+    "zero_point": "the zero point of another input, where an operator takes it as an input",
+    "index": "plain numbers that say which, where or how many: shapes, axes, indices, conditions",
+}
+
+#: How quantization goes through an operator.
+RULES: Mapping[str, str] = {
+    "real": "the real-valued function of the dequantized inputs, rounded once onto the output's grid",
+    "move": "stored integers are moved, never changed: data inputs and outputs have equal quantization",
+    "convert": "Quantize, Dequantize, Requantize: between real values and grids",
+    "index": "inputs may be quantized, outputs are plain numbers (ArgMax, comparisons)",
+    "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does just that",
+    "plain": "nothing is quantized",
+    "state": "reads or writes what lives from one run to the next: stored values pass as they are, on the state's grid",
+    "opaque": "nothing is known: stored values pass as they are",
+}
+
+#: Whether axis a of a move's input is axis b of its output, each index in its place:
+#: (operator, constant integers of an input by its index, shape before, shape after, a, b). Only asked where both axes have one size.
+AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """Everything that is true of every operator of one kind.
+
+    Attributes:
+        name: the kind, as in Op.kind.
+        roles: the role (see ROLES) of each input; the last one is that of all further inputs too.
+        inputs: fewest and most inputs; most -1 means any number.
+        outputs: likewise.
+        results: how many leading outputs hold data; -1 means all. The others are plain numbers, such as TopK's indices.
+        rule: how quantization goes through it (see RULES).
+        shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See graph/sizes.py.
+        evaluate: the exact meaning: stored inputs -> real values, or stored ones where nothing is rounded. None for an Opaque, and for
+            ReadState and WriteState, which mean something within a graph alone.
+        fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
+        layout: how it takes part in a change of layout.
+        keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
+        chooses: whether each element of the result is an element of its data, although several grids may meet (Max, Concat, Where).
+        attributes: every attribute.
+        result_type: the type of the results; "" means that of the data.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    rule: str
+    shape: ShapeRule
+    evaluate: Function | None = None
+    fold: Fold | None = None
+    layout: Layout = PINNED
+    keeps_axis: AxisRule | None = None
+    chooses: bool = False
+    results: int = -1
+    attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)
+    result_type: str = ""
+
+    def role(self, index: int) -> str:
+        """The role of input `index`."""
+        return self.roles[min(index, len(self.roles) - 1)] if self.roles else "data"
+
+    def positions(self, op: Op, *roles: str) -> list[int]:
+        """Indices of the inputs of `op` that have one of the roles, absent ones too."""
+        return [index for index in range(len(op.inputs)) if self.role(index) in roles]
+
+    def named(self, op: Op, *roles: str) -> list[str]:
+        """Names of the inputs of `op` that have one of the roles; absent ones are left out."""
+        return [op.inputs[index] for index in self.positions(op, *roles) if op.inputs[index]]
+
+    def data(self, op: Op) -> list[str]:
+        """The inputs that hold what the operator computes on or moves: no weights, biases, shapes or indices."""
+        return self.named(op, "data", "factor")
+
+    def moved(self, op: Op) -> list[str]:
+        """The inputs whose stored values reach the outputs of a move: the data, and what fills gaps."""
+        return self.named(op, "data", "factor", "filler")
+
+    def results_of(self, op: Op) -> tuple[str, ...]:
+        """The outputs that hold data."""
+        return op.outputs if self.results < 0 else op.outputs[: self.results]
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the second input are weights, O,I,spatial: Conv, ConvTranspose, Gemm."""
+        return self.rule == "real" and "weights" in self.roles
+
+    @property
+    def sums_products(self) -> bool:
+        """Whether it adds products of its data and weights or factors in an accumulator."""
+        return self.rule == "real" and ("weights" in self.roles or "factor" in self.roles)
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it does something that no output shows: writing a state."""
+        return self.rule == "state" and self.outputs == (0, 0)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it computes real values that a quantized output rounds."""
+        return self.rule in ("real", "convert")
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The default of every attribute that has one."""
+        return {name: spec.default for name, spec in self.attributes.items() if spec.default is not REQUIRED}
+
+
+def kind(
+    name: str,
+    inputs: str = "data",
+    outputs: str = "data",
+    *,
+    shape: ShapeRule,
+    rule: str = "real",
+    evaluate: Callable[[Call], Any] | None = None,
+    fold: Fold | None = None,
+    layout: Layout = PINNED,
+    keeps_axis: AxisRule | None = None,
+    chooses: bool = False,
+    result_type: str = "",
+    attributes: Mapping[str, AttributeSpec] = MappingProxyType({}),
+) -> Kind:
+    """A Kind whose inputs and outputs are written as the roles of each.
+
+    Args:
+        name: the kind.
+        inputs: roles separated by spaces; "?" behind one makes it optional, "..." stands for any number of it, at least one, and "...?"
+            for any number at all. "data weights bias?" is a convolution.
+        outputs: likewise, of "data" and "index".
+        shape, rule, evaluate, fold, layout, keeps_axis, chooses, result_type: see Kind.
+        attributes: each with its specification; has() puts them together.
+    """
+    roles, span = _parsed(inputs)
+    results, produced = _parsed(outputs)
+    unknown = {*roles, *results} - {*ROLES}
+    if unknown or rule not in RULES:
+        raise ValueError(f"{name}: no such role or rule: {', '.join(sorted(unknown)) or rule}")
+    count = -1 if "index" not in results else results.index("index")
+    return Kind(
+        name, roles, span, produced, rule, shape, evaluate, fold, layout, keeps_axis, chooses, count, attributes, result_type
+    )  # fmt: skip
+
+
+def _parsed(text: str) -> tuple[tuple[str, ...], tuple[int, int]]:
+    """The roles in a text such as "data weights bias?", and the fewest and most there may be."""
+    words: Sequence[str] = text.split()
+    required = sum(not word.endswith("?") for word in words)
+    open_ended = any("..." in word for word in words)
+    return tuple(word.rstrip("?").removesuffix("...") for word in words), (required, -1 if open_ended else len(words))

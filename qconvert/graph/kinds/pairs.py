@@ -1,0 +1,144 @@
+"""Functions of pairs of elements, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import xnnpack_add
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import has, text
+from qconvert.graph.kinds.call import (
+    Call,
+    ExactResult,
+    Fold,
+    Function,
+    Result,
+    activated,
+    activated_stored,
+)
+from qconvert.graph.kinds.common import (
+    ACTIVATION,
+    broadcast_shape,
+)
+from qconvert.graph.kinds.folds import (
+    extreme,
+    floored,
+    is_undefined,
+    numeric,
+)
+from qconvert.graph.kinds.kind import Kind, kind
+from qconvert.graph.kinds.layout import ELEMENTWISE
+
+__all__ = ["KINDS"]
+
+
+def _activated(function: Callable[[Array, Array], Any]) -> Function:
+    """Likewise, with a fused activation."""
+    return lambda call: activated(np.asarray(function(call.values(0), call.values(1))), call["activation"])
+
+
+def divide(a: Array, b: Array) -> Array:
+    """a / b; integers are divided towards zero, as in ONNX and TFLite."""
+    if a.dtype.kind == "f" or b.dtype.kind == "f":
+        return np.asarray(a / b)
+    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+
+
+def add(call: Call) -> Result:
+    """Add; with `fixed_point` the stored result is that of the kernel named, while the real one stays exact."""
+    real = activated(np.asarray(call.values(0) + call.values(1)), call["activation"])
+    first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["fixed_point"] != "xnnpack" or first is None or second is None or output is None:
+        return real
+    stored = xnnpack_add(call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
+    return ExactResult(real, activated_stored(call, stored))
+
+
+def multiply(call: Call) -> Array:
+    """Mul: the product of the whole steps is exact, and is scaled once."""
+    if call.quantization(0) is None and call.quantization(1) is None:
+        return activated(np.asarray(call.values(0) * call.values(1)), call["activation"])
+    (a, a_scale), (b, b_scale) = call.factor(0), call.factor(1)
+    return activated(np.asarray(a * b * (a_scale * b_scale)), call["activation"])
+
+
+def power(a: Array, b: Array) -> Array:
+    """a ** b; an integer to a negative power is rounded towards zero."""
+    if a.dtype.kind == "f" or b.dtype.kind == "f" or not (b < 0).any():
+        return np.asarray(a**b)
+    return np.asarray(np.trunc(a.astype(np.float64) ** b).astype(np.int64))
+
+
+def prelu(a: Array, slope: Array) -> Array:
+    """PRelu of ONNX; the slope broadcasts against the data."""
+    return np.where(a < 0, a * slope, a)
+
+
+def _divide_fold(a: Array, b: Array) -> Any:
+    """a / b; integers towards zero, and not where C leaves the result undefined."""
+    if a.dtype.kind == "f":
+        return a / b
+    if is_undefined(a, b):
+        return None
+    quotient = a // b
+    return quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
+
+
+def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, *, chooses: bool = False) -> Kind:
+    """An operator that is a numpy function of its two inputs."""
+
+    def evaluate(call: Call) -> Array:
+        return np.asarray(function(call.values(0), call.values(1)))
+
+    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, chooses=chooses)
+
+
+KINDS = (
+    # `fixed_point` asks for a kernel's own integer arithmetic, such as xnnpack (passes/match_add.py).
+    kind(
+        "Add",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=add,
+        fold=numeric(np.add),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION, fixed_point=text("")),
+    ),
+    kind(
+        "Sub",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=_activated(np.subtract),
+        fold=numeric(np.subtract),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION),
+    ),
+    kind(
+        "Mul",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=multiply,
+        fold=numeric(np.multiply),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION),
+    ),
+    kind(
+        "Div",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=_activated(divide),
+        fold=numeric(_divide_fold),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION),
+    ),
+    _pair("Max", np.maximum, extreme(np.maximum), chooses=True),
+    _pair("Min", np.minimum, extreme(np.minimum), chooses=True),
+    _pair("Pow", power),
+    _pair("FloorDiv", np.floor_divide, floored(np.floor_divide)),
+    _pair("FloorMod", np.mod, floored(np.mod)),
+    _pair("SquaredDifference", lambda a, b: (a - b) ** 2),
+    _pair("PRelu", prelu),
+)

@@ -1,0 +1,138 @@
+"""Reductions and running sums. No axes at all mean all of them, as in ONNX with noop_with_empty_axes = 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import flag, has, integer
+from qconvert.graph.kinds.call import (
+    Call,
+    Fold,
+    Function,
+)
+from qconvert.graph.kinds.common import (
+    KEEPDIMS,
+    same_shape,
+    without_axes,
+)
+from qconvert.graph.kinds.folds import (
+    reduced,
+)
+from qconvert.graph.kinds.kind import Kind, kind
+from qconvert.graph.kinds.layout import ALONG_AXIS, REDUCES
+from qconvert.graph.schema import Op, Shape
+from qconvert.graph.sizes import UNKNOWN, ShapeContext, normalized
+from qconvert.graph.sizes import Result as Shapes
+
+__all__ = ["KINDS"]
+
+
+def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
+    """No axes at all means all of them, as in ONNX with noop_with_empty_axes = 0."""
+    data, axes = s.shape(0), s.ints(1)
+    if data is None:
+        return [None]
+    if s.has(1) and axes is None:
+        return [(UNKNOWN,) * len(data) if op["keepdims"] else None]
+    return [without_axes(op, data, normalized(op, axes or range(len(data)), len(data)))]
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    """Arguments of a numpy reduction; no axes at all mean all of them, as in ONNX."""
+    return {"axis": tuple(call.ints(1)) or None, "keepdims": bool(call["keepdims"])}
+
+
+def _of_stored(function: Callable[..., Any]) -> Function:
+    """A reduction that only chooses among stored values, or that is of plain values."""
+    return lambda call: np.asarray(function(call.raw(), **_arguments(call)))
+
+
+def _sum(call: Call) -> tuple[Array, Array | float]:
+    """The sum over the axes as (whole steps, scale)."""
+    steps, scale = call.factor(0)
+    return np.asarray(steps.sum(**_arguments(call))), scale
+
+
+def reduce_sum(call: Call) -> Array:
+    """ReduceSum of ONNX; plain integers wrap."""
+    if call.quantization() is None:
+        return np.asarray(call.values().sum(**_arguments(call)))
+    total, scale = _sum(call)
+    return np.asarray(total * scale)
+
+
+def reduce_mean(call: Call) -> Array:
+    """ReduceMean of ONNX; plain integers are divided towards zero."""
+    count = math.prod(call.raw().shape[axis] for axis in call.ints(1) or range(call.raw().ndim))
+    if call.quantization() is None and call.raw().dtype.kind in "iu":
+        total = call.values().sum(**_arguments(call))
+        return np.asarray(np.sign(total) * (np.abs(total) // count))
+    total, scale = _sum(call)
+    return np.asarray(total / count * scale)
+
+
+def reduce_l1(call: Call) -> Array:
+    """ReduceL1 of ONNX: the sum of absolute values."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    return np.asarray(np.abs(steps).sum(**_arguments(call)) * scale)
+
+
+def reduce_sum_square(call: Call) -> Array:
+    """ReduceSumSquare of ONNX: the sum of squares."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    return np.asarray(np.square(steps).sum(**_arguments(call)) * (scale * scale))
+
+
+def reduce_log_sum_exp(call: Call) -> Array:
+    """ReduceLogSumExp of ONNX, log(sum(exp(x))), with the largest value taken out so that nothing overflows."""
+    return np.asarray(np.logaddexp.reduce(call.values().astype(np.float64), **_arguments(call)))
+
+
+def cumulative_sum(call: Call) -> Array:
+    """CumSum of ONNX, with its exclusive and reverse forms."""
+    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    axis = int(call["axis"])
+    steps = np.flip(steps, axis) if call["reverse"] else steps
+    total = np.cumsum(steps, axis)
+    total = total - steps if call["exclusive"] else total
+    return np.asarray((np.flip(total, axis) if call["reverse"] else total) * scale)
+
+
+def _kept(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """Scales along a dimension that remains survive."""
+    gone = constant(1) % len(before)
+    return a not in gone and b == (a if op["keepdims"] else a - int((gone < a).sum()))
+
+
+def _reduction(name: str, evaluate: Function, fold: Fold | None = None, *, rule: str = "real") -> Kind:
+    keeps_axis = _kept if rule == "move" else None
+    return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
+                attributes=has(KEEPDIMS))  # fmt: skip
+
+
+KINDS = (
+    _reduction("ReduceMean", reduce_mean),
+    _reduction("ReduceSum", reduce_sum, reduced(np.sum)),
+    _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduced(np.prod)),
+    _reduction("ReduceL1", reduce_l1),
+    _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call))),
+    _reduction("ReduceSumSquare", reduce_sum_square),
+    _reduction("ReduceLogSum", lambda call: np.log(reduce_sum(call))),
+    _reduction("ReduceLogSumExp", reduce_log_sum_exp),
+    _reduction("ReduceMax", _of_stored(np.max), reduced(np.max), rule="move"),
+    _reduction("ReduceMin", _of_stored(np.min), reduced(np.min), rule="move"),
+    _reduction("ReduceAny", _of_stored(np.any), rule="plain"),
+    _reduction("ReduceAll", _of_stored(np.all), rule="plain"),
+    kind(
+        "CumSum",
+        shape=same_shape,
+        evaluate=cumulative_sum,
+        layout=ALONG_AXIS,
+        attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)),
+    ),
+)

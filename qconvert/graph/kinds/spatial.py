@@ -1,0 +1,112 @@
+"""What operators over space share: axes, windows, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qconvert.graph.kinds.call import Call
+from qconvert.graph.schema import Op, Shape
+from qconvert.graph.sizes import UNKNOWN, Size, failure
+
+__all__ = [
+    "SAME",
+    "axes_of_space",
+    "block_size",
+    "channel_count",
+    "padding",
+    "per_spatial_axis",
+    "product_size",
+    "quotient",
+    "spatial_pads",
+    "window_sizes",
+    "with_spatial",
+]
+
+SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def axes_of_space(op: Op, shape: Shape) -> list[int]:
+    """The spatial axes of data with the layout of `op`."""
+    if len(shape) < 3:
+        raise failure(op, f"data of shape {shape} have no spatial axis")
+    return list(range(1, len(shape) - 1) if op["data_format"] == "channels_last" else range(2, len(shape)))
+
+
+def channel_count(op: Op, shape: Shape) -> Size:
+    return shape[-1] if op["data_format"] == "channels_last" else shape[1]
+
+
+def with_spatial(op: Op, batch: Size, spatial: Sequence[Size], channels: Size) -> Shape:
+    return (batch, *spatial, channels) if op["data_format"] == "channels_last" else (batch, channels, *spatial)
+
+
+def per_spatial_axis(op: Op, name: str, count: int, least: int) -> list[int]:
+    """The attribute `name`, which must have `count` values of at least `least`."""
+    values = [int(value) for value in op[name]]
+    if len(values) != count or min(values, default=least) < least:
+        raise failure(op, f"{name} {tuple(values)} are not {count} values of at least {least}")
+    return values
+
+
+def spatial_pads(op: Op, count: int) -> list[tuple[int, int]]:
+    """What explicit padding adds in front of and behind each spatial axis; an auto_pad other than NOTSET overrides it."""
+    pads = per_spatial_axis(op, "pads", 2 * count, 0)
+    return [(pads[i], pads[count + i]) if op["auto_pad"] == "NOTSET" else (0, 0) for i in range(count)]
+
+
+def window_sizes(op: Op, sizes: Sequence[Size], taps: Sequence[Size], dilations: Sequence[int]) -> list[Size]:
+    """Output sizes of a window that slides over `sizes`."""
+    strides, pads = per_spatial_axis(op, "strides", len(sizes), 1), spatial_pads(op, len(sizes))
+    return [_window(op, *each) for each in zip(sizes, taps, dilations, strides, pads, strict=True)]
+
+
+def _window(op: Op, size: Size, taps: Size, dilation: int, stride: int, pad: tuple[int, int]) -> Size:
+    """How often a window fits; with ceil_mode a last one may hang over, if it starts on data or on the leading padding."""
+    if op["auto_pad"] in SAME:
+        return size if stride == 1 else UNKNOWN if isinstance(size, str) else -(-size // stride)
+    if isinstance(taps, str):
+        return UNKNOWN
+    reach, total = (taps - 1) * dilation + 1, sum(pad)
+    if isinstance(size, str):
+        return size if stride == 1 and total == reach - 1 else UNKNOWN
+    if taps < 1 or size + total < reach:
+        raise failure(op, f"a window of {reach} does not fit a size of {size} with padding of {total}")
+    if not op.attributes.get("ceil_mode"):
+        return (size + total - reach) // stride + 1
+    count = -(-(size + total - reach) // stride) + 1
+    return count - 1 if (count - 1) * stride >= size + pad[0] else count
+
+
+def quotient(op: Op, size: Size, divisor: int, what: str) -> Size:
+    if isinstance(size, str):
+        return size if divisor == 1 else UNKNOWN
+    if size % divisor:
+        raise failure(op, f"{what} of {size} does not divide by {divisor}")
+    return size // divisor
+
+
+def product_size(size: Size, factor: int) -> Size:
+    return size * factor if isinstance(size, int) else size if factor == 1 else UNKNOWN
+
+
+def block_size(op: Op) -> int:
+    block = int(op["blocksize"])
+    if block < 1:
+        raise failure(op, f"the block size is {block}")
+    return block
+
+
+def padding(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Elements to pad before and after each spatial dimension."""
+    rank = len(sizes)
+    mode = call["auto_pad"]
+    if mode == "NOTSET":
+        return [(call["pads"][i], call["pads"][rank + i]) for i in range(rank)]
+    if mode == "VALID":
+        return [(0, 0)] * rank
+    found = []
+    for size, taps, stride, dilation in zip(sizes, kernel, call["strides"], dilations, strict=True):
+        total = max((-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size, 0)
+        less, more = total // 2, total - total // 2
+        found.append((less, more) if mode == "SAME_UPPER" else (more, less))
+    return found

@@ -1,0 +1,64 @@
+"""The keys of a graph's metadata. Formats carry them in their own metadata, so that a later reader finds them again."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CHANGES",
+    "PROVENANCE",
+    "SCALES",
+    "SOURCE",
+    "SOURCE_DATA",
+    "SOURCE_DESCRIPTION",
+    "SOURCE_FILES",
+    "SOURCE_FORMAT",
+    "SOURCE_KERNELS",
+    "SOURCE_METADATA",
+    "SOURCE_OPSET",
+    "SOURCE_PRODUCER",
+    "SOURCE_SHA256",
+    "SOURCE_SIGNATURES",
+    "SPELLED",
+    "STATED_ATTRIBUTES",
+    "STATED_BIAS_SCALES",
+    "TARGET",
+    "TRANSPOSED",
+    "VERSION",
+]
+
+#: The format of the file that the graph was read from.
+SOURCE_FORMAT = "source.format"
+#: The kernels that the source was made for and that people have seen it run with, such as "tflite-xnnpack": how they round matters to
+#: passes. It is of the graph alone, and no ONNX file says it: what is written is made for other kernels.
+SOURCE_KERNELS = "source.kernels"
+#: The ONNX opset of that file.
+SOURCE_OPSET = "source.opset"
+#: What made that file, and its version.
+SOURCE_PRODUCER = "source.producer"
+#: The description that a .tflite file gives of itself.
+SOURCE_DESCRIPTION = "source.description"
+#: JSON: named entry points, where the result's format has none.
+SOURCE_SIGNATURES = "source.signatures"
+#: Prefix: metadata buffers of a .tflite file, by their names.
+SOURCE_METADATA = "source.metadata."
+#: Prefix: files in the archive behind a .tflite file, by their names.
+SOURCE_FILES = "source.file."
+
+#: JSON list: tensors that changed their layout although their shape does not show it.
+TRANSPOSED = "layout.transposed"
+#: JSON: operators that the writer spelled out as several (formats/onnx/spelled.py).
+SPELLED = "qconvert.spelled"
+#: JSON, output -> attribute -> value: attributes that the result's format cannot state.
+STATED_ATTRIBUTES = "qconvert.attributes"
+#: JSON, bias -> scales: as the source states them, where the result's format implies others by a last bit.
+STATED_BIAS_SCALES = "qconvert.bias_scales"
+
+# Where a file came from (conversion/provenance.py).
+VERSION = "qconvert.version"
+SOURCE = "qconvert.source"
+SOURCE_SHA256 = "qconvert.source_sha256"
+SOURCE_DATA = "qconvert.source_data"
+TARGET = "qconvert.target"
+CHANGES = "qconvert.changes"
+SCALES = "qconvert.scales"
+#: The name of the .tflite metadata buffer that holds all of these as JSON.
+PROVENANCE = "qconvert"

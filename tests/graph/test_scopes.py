@@ -1,0 +1,231 @@
+"""Functions and states of a graph, ranges of stored values, and what frozen means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.arithmetic import quantize
+from qconvert.errors import InvalidGraphError
+from qconvert.evaluate import evaluate
+from qconvert.formats.qgraph.from_document import from_document
+from qconvert.formats.qgraph.to_document import to_document
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.differences import diff
+from qconvert.graph.kinds import KINDS, function, has, kind
+from qconvert.graph.validation import validate
+from qconvert.passes import remove_dead_code
+
+GRID = Quantization.per_tensor(0.5, 3)
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "qgraph.schema.json").read_text())
+
+
+def t(name: str, dtype: str = "float32", shape: Any = (2,), data: Any = None, grid: Quantization | None = None) -> Tensor:
+    return Tensor(name, dtype, shape, data, grid)
+
+
+def counter() -> Graph:
+    """y = s + x; s = y: a running sum of integers on a grid."""
+    tensors = [t("x", "int8", grid=GRID), t("old", "int8", grid=GRID), t("y", "int8", grid=GRID)]
+    ops = (
+        Op("ReadState", (), ("old",), {"state": "sum"}),
+        Op("Add", ("x", "old"), ("y",)),
+        Op("WriteState", ("y",), (), {"state": "sum"}),
+    )
+    start = t("sum", "int8", data=np.array([3, 5], np.int8), grid=GRID)
+    return Graph("counter", {item.name: item for item in tensors}, ops, ("x",), ("y",), states={"sum": start})
+
+
+@pytest.fixture
+def call_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator that names a function, as control flow will."""
+    from qconvert.graph import kinds
+
+    made = kind(
+        "Invoke", "data...", "data...", shape=lambda op, s: [None] * len(op.outputs), rule="opaque", attributes=has(body=function())
+    )
+    monkeypatch.setitem(kinds._known, "Invoke", made)
+
+
+def nested() -> Graph:
+    """y = body(x), where body is a Relu."""
+    body = Graph("body", {"a": t("a"), "b": t("b")}, (Op("Relu", ("a",), ("b",)),), ("a",), ("b",))
+    tensors = {"x": t("x"), "y": t("y")}
+    return Graph("outer", tensors, (Op("Invoke", ("x",), ("y",), {"body": "body"}),), ("x",), ("y",), functions={"body": body})
+
+
+def test_states_live_from_run_to_run() -> None:
+    graph, states = counter(), dict[str, np.ndarray[Any, Any]]()
+    validate(graph)
+    x = np.array([4, 1], np.int8)  # real 0.5 and -1.0
+    assert evaluate(graph, {"x": x}, states)["y"].tolist() == [4, 3]
+    assert evaluate(graph, {"x": x}, states)["y"].tolist() == [5, 1]
+    assert states["sum"].tolist() == [5, 1]
+    assert evaluate(graph, {"x": x})["y"].tolist() == [4, 3]  # without states: a first run
+
+
+def test_a_write_is_not_dead_code() -> None:
+    graph = counter()
+    unread = replace(graph, outputs=())
+    changed, _ = remove_dead_code.run(unread, None)
+    assert [op.kind for op in changed.ops] == ["ReadState", "Add", "WriteState"]
+
+
+STATE_FAULTS: Mapping[str, tuple[Any, str]] = {
+    "another name": (lambda g: replace(g, states={"total": g.states["sum"]}), "filed under another name than its own, 'sum'"),
+    "no value": (lambda g: replace(g, states={"sum": replace(g.states["sum"], data=None)}), "has no first value"),
+    "missing": (lambda g: replace(g, states={}), "names the state 'sum', which does not exist"),
+    "grid": (
+        lambda g: replace(g, states={"sum": replace(g.states["sum"], quantization=None)}),
+        "'old', which is not of the type, shape and grid",
+    ),
+    "shape": (
+        lambda g: replace(g, states={"sum": t("sum", "int8", (3,), np.zeros(3, np.int8), GRID)}),
+        "'old', which is not of the type, shape and",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATE_FAULTS)
+def test_broken_states_are_named(name: str) -> None:
+    change, reason = STATE_FAULTS[name]
+    with pytest.raises(InvalidGraphError, match=reason):
+        validate(change(counter()))
+
+
+FUNCTION_FAULTS: Mapping[str, tuple[Any, str, str]] = {
+    "missing": (lambda g: replace(g, functions={}), "Invoke 'y'", "names the function 'body', which does not exist"),
+    "inner": (
+        lambda g: replace(g, functions={"body": replace(g.functions["body"], outputs=("c",))}),
+        "function 'body', tensor 'c'",
+        "does not exist",
+    ),
+    "own states": (
+        lambda g: replace(g, functions={"body": replace(g.functions["body"], states=counter().states)}),
+        "function 'body'",
+        "has states of its own",
+    ),
+    "itself": (
+        lambda g: replace(g, functions={"body": replace(g.functions["body"], ops=(Op("Invoke", ("a",), ("b",), {"body": "body"}),))}),
+        "function 'body'",
+        "calls itself",
+    ),
+    "no text": (lambda g: replace(g, ops=(Op("Invoke", ("x",), ("y",), {"body": 1}),)), "Invoke 'y'", "which is the name of a function"),
+}
+
+
+@pytest.mark.usefixtures("call_kind")
+@pytest.mark.parametrize("name", FUNCTION_FAULTS)
+def test_broken_functions_are_named(name: str) -> None:
+    validate(nested())
+    change, where, reason = FUNCTION_FAULTS[name]
+    with pytest.raises(InvalidGraphError, match=reason) as caught:
+        validate(change(nested()))
+    assert caught.value.where.startswith(where)
+
+
+@pytest.mark.usefixtures("call_kind")
+@pytest.mark.parametrize("made", [counter, nested])
+def test_they_survive_the_file(made: Any, tmp_path: Path) -> None:
+    graph = made()
+    document = json.loads(json.dumps(to_document(graph)))
+    jsonschema.validate(document, SCHEMA)
+    path = tmp_path / "g.qgraph"
+    qconvert.save(graph, path)
+    again = qconvert.load(path)
+    assert diff(graph, again, exact=True) == []
+    assert again.states.keys() == graph.states.keys() and again.functions.keys() == graph.functions.keys()
+    assert all(again.states[name] == state for name, state in graph.states.items())
+
+
+def test_constants_of_one_name_in_several_graphs_are_kept_apart(tmp_path: Path) -> None:
+    outer = Graph(
+        "o", {"x": t("x"), "c": t("c", data=np.ones(2, np.float32)), "y": t("y")}, (Op("Add", ("x", "c"), ("y",)),), ("x",), ("y",)
+    )
+    inner = replace(outer, tensors={**outer.tensors, "c": t("c", data=np.full(2, 7, np.float32))})
+    graph = replace(outer, functions={"f": inner}, states={"c": t("c", data=np.full(2, 9, np.float32))})
+    qconvert.save(graph, tmp_path / "g.qgraph")
+    again = qconvert.load(tmp_path / "g.qgraph")
+    found = [again["c"].data, again.functions["f"]["c"].data, again.states["c"].data]
+    assert [data.tolist() for data in found if data is not None] == [[1, 1], [7, 7], [9, 9]]
+
+
+@pytest.mark.usefixtures("call_kind")
+def test_differences_name_them() -> None:
+    graph = nested()
+    other = replace(graph.functions["body"], ops=(Op("Tanh", ("a",), ("b",)),))
+    assert diff(graph, replace(graph, functions={"body": other})) == ["function 'body': - Relu 'b'", "function 'body': + Tanh 'b'"]
+    assert diff(graph, replace(graph, functions={})) == ["- function 'body'"]
+    changed = replace(counter(), states={"sum": t("sum", "int8", data=np.array([3, 6], np.int8), grid=GRID)})
+    assert diff(counter(), changed) == ["state 'sum': 1 of 2 elements differ, by at most 1"]
+    assert diff(counter(), replace(counter(), states={})) == ["- state 'sum'"]
+
+
+def test_a_document_with_a_broken_function_says_where() -> None:
+    document = to_document(replace(counter(), functions={"f": replace(counter(), states={})}))
+    document["functions"]["f"]["ops"][1]["kind"] = 5
+    with pytest.raises(qconvert.QConvertError, match=r"functions\['f'\]\.ops\[1\]\.kind"):
+        from_document(document, {})
+
+
+# ranges of stored values
+
+NARROW = Quantization(np.array([0.5], np.float32), np.array([0]), quant_min=-7, quant_max=7)
+
+
+def test_a_narrow_range_saturates_earlier() -> None:
+    assert quantize(np.array([-9.0, -1.0, 2.5, 9.0]), NARROW, "int8").tolist() == [-7, -2, 5, 7]
+    assert NARROW.limits("int8") == (-7, 7) and GRID.limits("int8") == (-128, 127)
+    assert clip_range(t("x", "int8", grid=NARROW), ACTIVATIONS["relu"]) == (0, 7)
+    assert NARROW.shifted(128).limits("uint8") == (121, 135)
+    assert replace(NARROW, quant_min=-8) != NARROW
+
+
+def test_a_narrow_range_is_evaluated_kept_and_compared(tmp_path: Path) -> None:
+    x, y = t("x"), t("y", "int8", grid=NARROW)
+    graph = Graph("g", {"x": x, "y": y}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
+    assert evaluate(graph, {"x": np.array([50.0, -50.0], np.float32)})["y"].tolist() == [7, -7]
+    qconvert.save(graph, tmp_path / "g.qgraph")
+    assert qconvert.load(tmp_path / "g.qgraph")["y"].quantization == NARROW
+    wide = replace(graph, tensors={"x": x, "y": t("y", "int8", grid=replace(NARROW, quant_max=None))})
+    assert diff(graph, wide) == ["tensor 'y': largest stored value 7 -> of the type"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "data", "reason"),
+    [(-200, 7, None, "-200 to 7, which is no range within int8"), (7, 7, None, "7 to 7, which is no range"),
+     (-7, 7, [1, 8], "has data outside the stored values -7 to 7")],
+)  # fmt: skip
+def test_a_wrong_range_is_refused(low: int, high: int, data: Any, reason: str) -> None:
+    grid = replace(NARROW, quant_min=low, quant_max=high)
+    c = t("c", "int8", data=None if data is None else np.array(data, np.int8), grid=grid)
+    with pytest.raises(InvalidGraphError, match=reason):
+        validate(Graph("g", {"c": c}, (), () if data else ("c",), ("c",)))
+
+
+# frozen
+
+
+def test_frozen_means_frozen() -> None:
+    own = np.array([1, 2], np.int8)
+    tensor = t("c", "int8", data=own, grid=GRID)
+    graph = Graph("g", {"c": tensor}, (Op("Softmax", ("c",), ("y",), {"axis": 0}),), (), ("c",), metadata={"a": "b"})
+    for array in (graph["c"].data, GRID.scale, GRID.zero_point):
+        assert array is not None
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 9
+    mappings: list[Any] = [graph.tensors, graph.metadata, graph.functions, graph.states, graph.ops[0].attributes, KINDS]
+    for mapping in mappings:
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            mapping["c"] = tensor
+    own[0] = 7  # the caller's array stays the caller's
+    assert own.tolist() == [7, 2]
