@@ -70,9 +70,13 @@ class OnnxRuntime:
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
 
 
+def _package() -> Any:
+    return runtime_package("onnxruntime", "check", "runs .onnx models")
+
+
 def _options(threads: int, optimize: bool, save_optimized: Path | None, settings: Mapping[str, str]) -> Any:
     """onnxruntime's SessionOptions."""
-    onnxruntime = runtime_package("onnxruntime", "check", "runs .onnx models")
+    onnxruntime = _package()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
@@ -87,7 +91,7 @@ def _options(threads: int, optimize: bool, save_optimized: Path | None, settings
 
 def _session(model: bytes | Path, options: Any) -> Any:
     """An InferenceSession on the CPU; raises RuntimeRefusedError."""
-    onnxruntime = runtime_package("onnxruntime", "check", "runs .onnx models")
+    onnxruntime = _package()
     given = str(model) if isinstance(model, Path) else bytes(model)
     try:
         return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])

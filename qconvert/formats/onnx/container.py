@@ -12,7 +12,8 @@ from typing import Any
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.model import Files, Model
+from qconvert.formats.onnx.mapped import Files
+from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.ordering import inline_functions, sort_nodes
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants

@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 from qconvert.formats.onnx.constants import BITS
-from qconvert.formats.onnx.model import Files, Model, embed, subgraphs
+from qconvert.formats.onnx.mapped import Files
+from qconvert.formats.onnx.messages import embed, subgraphs
+from qconvert.formats.onnx.model import Model
 
 __all__ = ["infer_shapes"]
 

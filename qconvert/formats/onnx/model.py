@@ -2,95 +2,36 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+from qconvert.formats.onnx.mapped import ConstantData, Files
+from qconvert.formats.onnx.messages import captured, clear_default_domains, embed
 
-from qconvert.files import map_file
-from qconvert.formats.onnx.constants import BITS, STRING
-from qconvert.formats.onnx.wire import OWN_FILE
-from qconvert.graph import Array
-
-__all__ = ["ConstantData", "Files", "Graph", "Model", "Node", "Value", "ValueType", "captured", "embed", "subgraphs"]
-
-
-class Files:
-    """The files that hold constants, each mapped once.
-
-    Args:
-        folder: where external data lie.
-        own: the model's own file, in which large constants lie (wire.py).
-    """
-
-    def __init__(self, folder: Path, own: mmap.mmap | bytes) -> None:
-        self._folder = folder
-        self._mapped: dict[str, mmap.mmap | bytes] = {OWN_FILE: own}
-
-    def bytes_of(self, tensor: Any) -> Array:
-        """The bytes of a verified external TensorProto, as a view."""
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries["location"]
-        if location not in self._mapped:
-            self._mapped[location] = map_file(self._folder / location)
-        count = (int(np.prod(tensor.dims, dtype=np.int64)) * BITS[tensor.data_type] + 7) // 8
-        return np.frombuffer(self._mapped[location], np.uint8, count, int(entries.get("offset", 0))) if count else np.empty(0, np.uint8)
-
-    def embed(self, tensor: Any) -> None:
-        """Puts the bytes of an external TensorProto into it."""
-        if tensor.data_location == tensor.EXTERNAL:
-            data = self.bytes_of(tensor).tobytes()
-            tensor.ClearField("data_location")
-            tensor.ClearField("external_data")
-            tensor.raw_data = data
-
-
-class ConstantData:
-    """A constant of a model: an array is made of it when it is asked for.
-
-    Attributes:
-        proto: the onnx.TensorProto.
-        shape: its dims.
-    """
-
-    __slots__ = ("_files", "proto", "shape")
-
-    def __init__(self, proto: Any, files: Files) -> None:
-        self.proto = proto
-        self.shape: tuple[int, ...] = tuple(proto.dims)
-        self._files = files
-
-    def numpy(self) -> Array:
-        """The values: a view on the file where they lie in one whole, text as bytes."""
-        from onnx import helper, numpy_helper
-
-        tensor = self.proto
-        if tensor.data_type == STRING:
-            return np.array(list(tensor.string_data), object).reshape(self.shape)
-        if tensor.data_location != tensor.EXTERNAL:
-            return np.asarray(numpy_helper.to_array(tensor))
-        if BITS[tensor.data_type] < 8:  # several to a byte
-            copy = type(tensor)()
-            copy.CopyFrom(tensor)
-            self._files.embed(copy)
-            return np.asarray(numpy_helper.to_array(copy))
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        return self._files.bytes_of(tensor).view(dtype.newbyteorder("<")).reshape(self.shape)
+__all__ = ["Graph", "Model", "Node", "Value", "ValueType"]
 
 
 class ValueType(NamedTuple):
-    """A type: its kind, such as "Tensor" or "Sequence", and the number of its elements' type (0 if it is not said)."""
+    """The type of a value.
+
+    Attributes:
+        kind: "Tensor", "Sequence" …
+        element: the number of its elements' type; 0 if it is not said.
+        proto: the onnx.TypeProto; None for that of a constant.
+    """
 
     kind: str
     element: int
+    proto: Any = None
 
     def __str__(self) -> str:
         from onnx import TensorProto
 
-        return f"{self.kind}({TensorProto.DataType.Name(self.element)})" if self.element in TensorProto.DataType.values() else self.kind
+        if self.kind in ("Sequence", "Optional"):
+            inner = _type_of(getattr(self.proto, f"{self.kind.lower()}_type").elem_type)
+            return f"{self.kind}({inner.kind}({inner}))" if inner is not None and inner.kind == "Tensor" else f"{self.kind}({inner})"
+        return TensorProto.DataType.Name(self.element) if self.element in TensorProto.DataType.values() else self.kind
 
 
 class Value:
@@ -141,7 +82,7 @@ def _type_of(proto: Any) -> ValueType | None:
     tensor = inner.tensor_type if inner.HasField("tensor_type") else inner.sparse_tensor_type
     if field is None or ("tensor" in field and not tensor.HasField("elem_type")):
         return None
-    return ValueType("".join(word.capitalize() for word in field.split("_")[:-1]), tensor.elem_type)
+    return ValueType("".join(word.capitalize() for word in field.split("_")[:-1]), tensor.elem_type, proto)
 
 
 def _shape_of(proto: Any) -> tuple[int | str | None, ...] | None:
@@ -252,43 +193,12 @@ class Node:
         return self._attributes
 
     def embedded(self) -> Any:
-        """A copy of the NodeProto in which every constant is whole."""
+        """A copy of the NodeProto in which every constant is whole, and ai.onnx is not spelled out."""
         copy = type(self.proto)()
         copy.CopyFrom(self.proto)
         embed([copy], self._files)
+        clear_default_domains([copy])
         return copy
-
-
-def embed(nodes: Iterable[Any], files: Files) -> None:
-    """Puts the bytes of external constants into the attributes of nodes, those in subgraphs included."""
-    for node in nodes:
-        for attribute in node.attribute:
-            for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
-                files.embed(tensor)
-        for graph in subgraphs(node):
-            for tensor in graph.initializer:
-                files.embed(tensor)
-            embed(graph.node, files)
-
-
-def subgraphs(node: Any) -> list[Any]:
-    """The GraphProtos in the attributes of a NodeProto."""
-    found: list[Any] = []
-    for item in node.attribute:
-        if item.type == AttributeType.GRAPH:
-            found.append(item.g)
-        elif item.type == AttributeType.GRAPHS:
-            found += item.graphs
-    return found
-
-
-def captured(node: Any) -> Iterator[str]:
-    """The names that the subgraphs of a NodeProto take from outside, in order."""
-    for graph in subgraphs(node):
-        defined = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
-        for child in graph.node:
-            yield from (name for name in (*child.input, *captured(child)) if name and name not in defined)
-        yield from (value.name for value in graph.output if value.name not in defined)
 
 
 class Graph:

@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.model import captured, subgraphs
+from qconvert.formats.onnx.messages import captured, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op

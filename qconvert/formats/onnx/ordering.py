@@ -6,7 +6,7 @@ import heapq
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.onnx.model import captured, subgraphs
+from qconvert.formats.onnx.messages import captured, subgraphs
 
 __all__ = ["inline_functions", "sort_nodes"]
 

@@ -65,7 +65,7 @@ def _is_complete(graph: Graph) -> bool:
 
 
 def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
-    """The canonical graph of a verified model (model.py) with its nodes in order, Quantize and Dequantize as they stand.
+    """The canonical graph of a verified model (model.py), Quantize and Dequantize as they stand.
 
     Args:
         model: the model.
@@ -149,7 +149,7 @@ def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], d
 
 
 def constant_data(tensor: Any) -> Array:
-    """The data of a constant (model.py); text as str."""
+    """The data of a constant (mapped.py); text as str."""
     data = np.asarray(tensor.numpy())
     if data.dtype.kind in "OSU":
         texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
