@@ -124,10 +124,10 @@ def _turned(values: Array, tensor: Tensor) -> Array:
 
 
 def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, Array]) -> tuple[float, str]:
-    """The largest mean change of an output as a share of the range of its values, and that output; outputs keep their order and names."""
+    """The largest mean change of an output as a share of its range, and that output; outputs keep their order and names."""
     found = [(0.0, "")]
     for old, new in zip(_outputs(before, a), _outputs(after, b), strict=True):
-        found.append((_share(old[1], new[1]), old[0]))
+        found.append((_share(old[1], new[1], _reach(before[old[0]], old[1])), old[0]))
     return max(found, key=lambda item: item[0])
 
 
@@ -140,7 +140,16 @@ def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, A
     return found
 
 
-def _share(old: Array, new: Array) -> float:
+def _reach(tensor: Tensor, values: Array) -> float:
+    """The range of an output: that of its grid, or from 0 to the largest magnitude of real values."""
+    if tensor.quantization is not None and "float" not in tensor.dtype:
+        low, high = affine_range(tensor.quantization, tensor.dtype)
+        return float((high - low).max())
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return float(np.abs(finite.astype(np.float64)).max(initial=0.0)) or 1.0 if values.dtype.kind in "fiu" else 1.0
+
+
+def _share(old: Array, new: Array, reach: float) -> float:
     if old.shape != new.shape and old.ndim == 4:
         new = next((new.transpose(turn) for turn in _TURNS if new.transpose(turn).shape == old.shape), new)
     if old.shape != new.shape:
@@ -153,5 +162,4 @@ def _share(old: Array, new: Array) -> float:
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return float("inf")
     finite = np.isfinite(a)
-    reach = float(np.ptp(a[finite])) if finite.any() else 0.0
-    return float(np.abs(a - b)[finite].mean() / (reach or max(float(np.abs(a[finite]).max(initial=0.0)), 1e-30)))
+    return float(np.abs(a - b)[finite].mean() / reach)
