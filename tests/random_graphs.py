@@ -91,7 +91,7 @@ class Growing:
         return self.add(kind, inputs, (x.dtype, x.quantization), **attributes)
 
 
-Recipe = Callable[[Growing, Tensor], Any]
+Recipe = Callable[..., Any]
 
 
 def _weights(g: Growing, x: Tensor, shape: tuple[int, ...]) -> tuple[str, Array | None]:
@@ -135,8 +135,8 @@ def _window(g: Growing, x: Tensor, form: str) -> tuple[int, ...] | None:
     return tuple(int(g.rng.integers(1, min(int(size), 3) + 1)) for size in sizes)
 
 
-def conv(g: Growing, x: Tensor) -> None:
-    form = _form(g)
+def conv(g: Growing, x: Tensor, form: str = "") -> None:
+    form = form or _form(g)
     window = _window(g, x, form)
     if window is None:
         return
@@ -149,6 +149,24 @@ def conv(g: Growing, x: Tensor) -> None:
     attributes = {"strides": tuple(g.pick((1, 2)) for _ in window), "pads": pads, "dilations": (1,) * len(window), "group": group,
                   "data_format": form, "activation": g.pick(_ACTIVATIONS)}  # fmt: skip
     g.real("Conv", [x.name, weights, *([bias] if bias else [])], x, **attributes)
+
+
+def padded(g: Growing, x: Tensor) -> None:
+    """Real zero around the data of a convolution."""
+    if x.rank == 4:
+        form = _form(g)
+        around = [int(value) for value in g.rng.integers(0, 3, 4)]
+        begin, end = ([0, *around[:2], 0], [0, *around[2:], 0]) if form == "channels_last" else ([0, 0, *around[:2]], [0, 0, *around[2:]])
+        for name in g.moved("Pad", [x.name, g.integers(*begin, *end)], x):
+            conv(g, g.tensors[name], form)
+
+
+def normalized(g: Growing, x: Tensor) -> None:
+    """A real convolution with its normalization."""
+    if x.rank == 4 and x.quantization is None:
+        form = _form(g)
+        conv(g, x, form)
+        normalization(g, g.tensors[g.made[-1]], form)
 
 
 def gemm(g: Growing, x: Tensor) -> None:
@@ -303,8 +321,8 @@ def space(g: Growing, x: Tensor) -> None:
         g.moved("SpaceToDepth", [x.name], x, blocksize=2, data_format=form)
 
 
-def normalization(g: Growing, x: Tensor) -> None:
-    form = _form(g)
+def normalization(g: Growing, x: Tensor, form: str = "") -> None:
+    form = form or _form(g)
     if x.rank != 4 or x.quantization is not None:
         return
     count = _channels(x, form)
@@ -354,10 +372,11 @@ def dead(g: Growing, x: Tensor) -> None:
 
 RECIPES: Sequence[Recipe] = (
     conv, conv, conv, gemm, gemm, matmul, pool, global_pool, unary, unary, relu, pair, pair, concat, where, reshape, squeeze, transpose,
-    pad, cut, take, repeat, reduce, resize, space, normalization, gelu, convert, convert, convert, search, dead,
+    pad, cut, take, repeat, reduce, resize, space, normalized, padded, gelu, convert, convert, convert, search, dead,
 )  # fmt: skip
 
-_SHAPES = ((1, 4, 4, 4), (1, 3, 5, 4), (2, 3, 4, 1), (1, 6, 3), (2, 5), (3, 4))
+#: No cubes: their layout does not show.
+_SHAPES = ((1, 4, 6, 4), (1, 3, 5, 4), (2, 3, 4, 1), (1, 6, 3), (2, 5), (3, 4))
 
 
 def random_graph(seed: int, favoured: Sequence[Recipe] = ()) -> Graph:
