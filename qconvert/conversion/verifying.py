@@ -5,6 +5,7 @@ The runs are those of the evaluator (qconvert.evaluate), on random inputs that e
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
+from qconvert.graph.metadata import TRANSPOSED
 from qconvert.graph.validation import validate
 from qconvert.plugins import Pass
 
@@ -48,6 +50,10 @@ class Verifier:
             validate(after)
         except InvalidGraphError as error:
             raise InternalError(f"the pass {item.name} makes a graph that is not valid: {error.reason}", where=error.where) from error
+        hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
+        if hidden and self._outputs:
+            self.said.append((item.name, f"not judged, nor those behind it: the shape of {hidden[0]!r} does not show how it was turned"))
+            self._feeds = []
         self._feeds = [followed(before, after, feed) for feed in self._feeds]
         old, self._outputs = self._outputs, self._run(after, item.name)
         if not old or not self._outputs:
@@ -123,11 +129,18 @@ def _turned(values: Array, tensor: Tensor) -> Array:
     return next((turned for turned in turns if turned.shape == wanted), values)
 
 
+def _turned_unseen(before: Graph, after: Graph) -> set[str]:
+    """Tensors that a pass turned although their shapes, cubes, do not show it."""
+    old, new = (set(json.loads(graph.metadata.get(TRANSPOSED, "[]"))) for graph in (before, after))
+    return old ^ new
+
+
 def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, Array]) -> tuple[float, str]:
-    """The largest mean change of an output as a share of the range of its values, and that output; outputs keep their order and names."""
-    found = [(0.0, "")]
-    for old, new in zip(_outputs(before, a), _outputs(after, b), strict=True):
-        found.append((_share(old[1], new[1]), old[0]))
+    """The largest mean change of an output as a share of its range, and that output; outputs keep their order and names."""
+    found, unseen = [(0.0, "")], _turned_unseen(before, after)
+    for (name, old), (_, new) in zip(_outputs(before, a), _outputs(after, b), strict=True):
+        turns = [new.transpose(turn) for turn in _TURNS] if new.ndim == 4 and (new.shape != old.shape or name in unseen) else []
+        found.append((min(_share(old, form, _reach(before[name], old)) for form in (new, *turns)), name))
     return max(found, key=lambda item: item[0])
 
 
@@ -140,9 +153,16 @@ def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, A
     return found
 
 
-def _share(old: Array, new: Array) -> float:
-    if old.shape != new.shape and old.ndim == 4:
-        new = next((new.transpose(turn) for turn in _TURNS if new.transpose(turn).shape == old.shape), new)
+def _reach(tensor: Tensor, values: Array) -> float:
+    """The range of an output: that of its grid, or from 0 to the largest magnitude of real values."""
+    if tensor.quantization is not None and "float" not in tensor.dtype:
+        low, high = affine_range(tensor.quantization, tensor.dtype)
+        return float((high - low).max())
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return float(np.abs(finite.astype(np.float64)).max(initial=0.0)) or 1.0 if values.dtype.kind in "fiu" else 1.0
+
+
+def _share(old: Array, new: Array, reach: float) -> float:
     if old.shape != new.shape:
         return float("inf")
     if np.array_equal(old, new, equal_nan=old.dtype.kind == "f") or not old.size:
@@ -153,5 +173,4 @@ def _share(old: Array, new: Array) -> float:
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return float("inf")
     finite = np.isfinite(a)
-    reach = float(np.ptp(a[finite])) if finite.any() else 0.0
-    return float(np.abs(a - b)[finite].mean() / (reach or max(float(np.abs(a[finite]).max(initial=0.0)), 1e-30)))
+    return float(np.abs(a - b)[finite].mean() / reach)

@@ -68,13 +68,13 @@ def largest_pair_sum(op: Op, weights: Array) -> int:
 
     Args:
         op: the Conv, Gemm or MatMul.
-        weights: int16, as stored by the operator (O,I,H,W, or O,I, or ...,I,O).
+        weights: int16, as stored by the operator (O,I,spatial, or O,I, or ...,I,O).
     """
     if op.kind == "Conv":
         if weights.shape[1] == 1 and len(weights) == op["group"]:
             return 0
-        rows = weights.transpose(0, 2, 3, 1)
-        return max(_row_pairs(rows.reshape(len(rows), -1)), _row_pairs(rows.reshape(-1, rows.shape[3])))
+        rows = np.moveaxis(weights, 1, -1)
+        return max(_row_pairs(rows.reshape(len(rows), -1)), _row_pairs(rows.reshape(-1, rows.shape[-1])))
     rows = weights if op.kind == "Gemm" or op["trans_b"] else weights.swapaxes(-1, -2)
     return _row_pairs(rows.reshape(-1, rows.shape[-1]))
 

@@ -1,7 +1,8 @@
 """isolate_float: operators that the target cannot run on integers run on real values, between Dequantize and Quantize.
 
-Exact: that is what a quantized operator means. Each is listed; with partial "forbid" they are an error instead. Their constants become
-real: integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid" kernels).
+Exact, since that is what a quantized operator means, but for ties: the real values are float32 before they are rounded to the grid. Each is
+listed; with partial "forbid" they are an error instead. Their constants become real: integer weights beside real data would make TFLite's
+kernels round the data to integers too ("hybrid" kernels).
 """
 
 from __future__ import annotations
