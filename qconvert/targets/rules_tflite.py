@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qconvert.formats.tflite.written import written
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Violation, operators, target_named
-from qconvert.targets.written_tflite import Breach, has_no_kernel, has_no_micro_kernel, has_wild_multiplier, written
+from qconvert.targets.written_tflite import Breach, has_no_kernel, has_no_micro_kernel, has_wild_multiplier
 
 __all__ = ["FILE_RULES", "MICRO_FILE_RULES", "MICRO_RULES", "RULES", "Rule", "check", "check_micro"]
 
