@@ -30,6 +30,7 @@ class Runtime(Protocol):
 
     inputs: dict[str, tuple[str, tuple[Any, ...]]]
     outputs: dict[str, tuple[str, tuple[Any, ...]]]
+    note: str
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]: ...
 
@@ -68,6 +69,7 @@ class CheckReport:
         problems: in sentences, why the check failed; it passed if there are none.
         runtime: what ran the source, in words.
         notes: what the reader should know of how the check was done.
+        machine: likewise, where it is due to this machine's CPU.
     """
 
     source: str
@@ -79,6 +81,7 @@ class CheckReport:
     problems: tuple[str, ...]
     runtime: str = ""
     notes: tuple[str, ...] = ()
+    machine: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -142,8 +145,9 @@ def check(
     if findings and optimize and all(op.equal == 1 for op in findings) and any(item.equal < 1 for item in outputs):
         together = "every operator compared is equal by itself, the outputs are not: onnxruntime fuses the whole graphs differently"
     notes = tuple(text for text in (note, unmatched, together) if text)
+    machine = tuple(dict.fromkeys(side.note for side in (left, right) if side.note))
     ran = _runtime_in_words(source, kernels, optimize)
-    return CheckReport(str(source), str(result), kernels, len(feeds), outputs, findings, problems, ran, notes)
+    return CheckReport(str(source), str(result), kernels, len(feeds), outputs, findings, problems, ran, notes, machine)
 
 
 def _operators(

@@ -109,7 +109,7 @@ def print_check(report: CheckReport) -> None:
         _print(listed)
         classes = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators)
         _print("; ".join(f"{count} {name}" for name, count in classes.most_common()))
-    for text in report.notes:
+    for text in (*report.notes, *report.machine):
         _print(f"note: {text}")
     for text in report.problems:
         _print(f"problem: {text}")

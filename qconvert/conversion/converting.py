@@ -100,7 +100,7 @@ def convert(
         operators=dict(Counter(op.kind for op in graph.ops).most_common()),
         changes=(*changes, *((writer.name, note) for note in notes)),
         kept=kept,
-        audit=audit(graph, chosen) if chosen and chosen.integer_kernels else (),
+        audit=audit(graph, chosen) if chosen and chosen.knows_kernels else (),
         seconds=time.perf_counter() - started,
         provenance=origin,
     )

@@ -11,6 +11,7 @@ __all__ = [
     "SOURCE_DESCRIPTION",
     "SOURCE_FILES",
     "SOURCE_FORMAT",
+    "SOURCE_KERNELS",
     "SOURCE_METADATA",
     "SOURCE_OPSET",
     "SOURCE_PRODUCER",
@@ -26,6 +27,9 @@ __all__ = [
 
 #: The format of the file that the graph was read from.
 SOURCE_FORMAT = "source.format"
+#: The kernels that the source was made for and that people have seen it run with, such as "tflite-xnnpack": how they round matters to
+#: passes. It is of the graph alone, and no ONNX file says it: what is written is made for other kernels.
+SOURCE_KERNELS = "source.kernels"
 #: The ONNX opset of that file.
 SOURCE_OPSET = "source.opset"
 #: What made that file, and its version.

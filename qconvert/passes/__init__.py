@@ -38,6 +38,7 @@ BUILTIN = {
     "matmul_to_gemm": "a MatMul with constant weights, and the bias added behind it, become a Gemm",
     "quantize_operands": "real constants beside quantized data become quantized",
     "symmetric_weights": "constant weights become signed with zero point 0",
+    "symmetric_activations": "signed activations get grids with zero point 0",
     "isolate_float": "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
     "match_scales": "results and operands get the scales that the target's kernels demand",
     "integer_io": "graph inputs and outputs that are quantized at once become the integers",
@@ -46,7 +47,7 @@ BUILTIN = {
 
 #: These may change values; their notes say by how much.
 INEXACT = frozenset(("per_axis_to_per_tensor", "fold_batch_norm", "int32_bias_to_float", "float_bias_to_int32",
-                     "quantize_operands", "symmetric_weights", "match_scales", "fuse_gelu"))  # fmt: skip
+                     "quantize_operands", "symmetric_activations", "symmetric_weights", "match_scales", "fuse_gelu"))  # fmt: skip
 
 
 def _runner(name: str) -> Any:

@@ -14,19 +14,19 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None, *, partial: str = "allow") -> tuple[Graph, tuple[str, ...]]:
-    """Makes the conversions explicit around every operator of mixed sides, or without a kernel in target.integer_kernels.
+    """Makes the conversions explicit around every operator that the target cannot run on integers, as Target.judge says.
 
     Raises:
         UnsupportedError: partial is "forbid" and there are such operators; all are listed.
     """
-    if target is None or not target.integer_kernels:
+    if target is None or not target.knows_kernels:
         return graph, ()
     isolating = _Isolating(graph, target)
     for op in graph.ops:
@@ -49,6 +49,7 @@ class _Isolating:
     def __init__(self, graph: Graph, target: Target) -> None:
         self._graph = graph
         self._target = target
+        self._keeps_packed = graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
@@ -58,14 +59,14 @@ class _Isolating:
         self.constants = 0
 
     def visit(self, op: Op) -> None:
-        """Takes an operator over, isolated if it has to be."""
-        if op.kind == "Dequantize" and not self._graph.is_from("tflite") and op.outputs[0] not in self._graph.outputs:
+        """Takes an operator over, isolated if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
+        if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.outputs:
             constant = self._real_constant(op.inputs[0], op.outputs[0])
             if constant is not None:
                 self.tensors[op.outputs[0]] = constant
                 self.constants += 1
                 return
-        reason = self._reason(op)
+        reason = self._target.judge(self._graph, op, final=False).isolated_for
         if not reason:
             self.ops.append(op)
             return
@@ -81,24 +82,6 @@ class _Isolating:
             outputs.append(real)
             behind.append(Op("Quantize", (real,), (name,), {}, op.source))
         self.ops += [replace(op, inputs=inputs, outputs=tuple(outputs)), *behind]
-
-    def _reason(self, op: Op) -> str:
-        """Why the operator cannot run on integers; "" if it can, or is not quantized at all."""
-        spec = KINDS[op.kind]
-        if spec.rule not in ("real", "index") or not any(self._graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name):
-            return ""
-        data = [self._graph[name] for name in spec.named(op, "data", "factor", "weights", "bias")]
-        results = [self._graph[name] for name in op.outputs if name] if spec.rule == "real" else []
-        real = [tensor.name for tensor in (*data, *results) if not tensor.is_quantized]
-        if real:
-            return f"{'their results have' if results and results[0].name in real else 'some of their data have'} no scale"
-        types = self._target.integer_kernels.get(op.kind)
-        if types is None:
-            return f"{self._target.name} has no integer kernel"
-        first = data[0] if data else results[0]
-        if first.dtype not in types or any(tensor.dtype != first.dtype for tensor in results):
-            return f"{self._target.name} has no integer kernel for {first.dtype} data"
-        return ""
 
     def _dequantized(self, name: str) -> str:
         if name not in self._real:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
-__all__ = ["LINEAR", "BiasGrids", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias"]
+__all__ = ["LINEAR", "BiasGrids", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias", "with_biases"]
 
 LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -90,3 +91,25 @@ class BiasGrids:
             self._taken.add(name)
             self.made[key] = replace(new, name=name)
         return self.made[key]
+
+
+def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
+    """The graph with the integer biases on the products' new grid, wherever the scale of data or weights changed.
+
+    Args:
+        graph: with the new scales.
+        names: of the data and weights that have them.
+        suffix: of the name of a bias that something else reads too.
+    """
+    biases, ops = BiasGrids(graph, suffix), list(graph.ops)
+    for index, op in enumerate(graph.ops):
+        bias = quantized_bias(graph, op)
+        if bias is None or bias.quantization is None or bias.data is None or names.isdisjoint(op.inputs[:2]):
+            continue
+        data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
+        assert data is not None and weights is not None
+        grid = bias_quantization(data, weights, bias.data.shape)
+        if grid is not None and not np.allclose(grid.scale, bias.quantization.scale, rtol=1e-6, atol=0):
+            moved = replace(bias, data=quantize(dequantize(bias.data, bias.quantization), grid, bias.dtype), quantization=grid)
+            ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, moved).name))
+    return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph

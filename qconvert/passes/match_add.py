@@ -15,14 +15,15 @@ import numpy as np
 
 from qconvert.arithmetic import onnxruntime_add, xnnpack_add
 from qconvert.graph import Graph, Op, Quantization, integer_range
+from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
-    """Exchanges inputs of, or marks, the Adds of a TFLite model that onnxruntime would round otherwise."""
-    if numerics != "exact" or not graph.is_from("tflite"):
+    """Exchanges inputs of, or marks, the Adds of a model of XNNPACK's kernels that onnxruntime would round otherwise."""
+    if numerics != "exact" or graph.metadata.get(SOURCE_KERNELS) != "tflite-xnnpack":
         return graph, ()
     ops = [_matched(graph, op) for op in graph.ops]
     marked = sum(op is not old and bool(op["fixed_point"]) for op, old in zip(ops, graph.ops, strict=True) if op.kind == "Add")

@@ -3,16 +3,20 @@
 A Requantize stands only where scales differ. In front of Concat, Max, Min and Where it is exact, since these move or compare: what they
 give is rounded once either way. Behind a Softmax or a Sigmoid it rounds a second time. An average with a scale of its own becomes a
 depthwise convolution by 1 / elements of the window, which is rounded once; where padding does not count it stays, with a Requantize behind.
+Operands of an operator that computes, such as Add, meet on the finest of their grids that holds all of them, and are rounded once more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.arithmetic import affine_range, dequantize, quantize
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.plugins import Target
+from qconvert.plugins.sides import data_of
 
 __all__ = ["run"]
 
@@ -20,8 +24,8 @@ _JOINING = ("Concat", "Max", "Min", "Where")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Inserts what target.fixed_outputs and target.equal_scales ask for."""
-    if target is None or not (target.fixed_outputs or target.equal_scales):
+    """Inserts what target.fixed_outputs, target.equal_scales and target.equal_inputs ask for."""
+    if target is None or not (target.fixed_outputs or target.equal_scales or target.equal_inputs):
         return graph, ()
     matching = _Matching(graph, target)
     for op in graph.ops:
@@ -31,6 +35,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         notes.append(f"{matching.exact} Requantize in front of operators whose operands must share a scale (exact)")
     if matching.averages:
         notes.append(f"{matching.averages} AveragePool to another scale are depthwise convolutions by 1 / elements of the window (exact)")
+    if matching.met:
+        notes.append(f"{matching.met} operands that compute together share a scale: one more rounding, by up to half a step of that scale")
     if matching.rounded:
         notes.append(f"{matching.rounded} Requantize behind operators whose kernels fix the scale: a second rounding, up to 1 LSB")
     if not notes:
@@ -45,7 +51,7 @@ class _Matching:
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
-        self.exact = self.rounded = self.averages = 0
+        self.exact = self.rounded = self.averages = self.met = 0
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, with what it needs around it."""
@@ -58,11 +64,15 @@ class _Matching:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
             self._give(op, result, wanted)
         elif result.dtype not in self._target.equal_scales.get(op.kind, ()):
-            self.ops.append(op)
+            shares = result.dtype in self._target.equal_inputs.get(op.kind, ())
+            self.ops.append(self._met(op, None) if shares else op)
         elif op.kind in _JOINING:
             self._join(op, result)
         elif op.kind == "AveragePool" and self._is_convolution(op, result):
             self._convolve(op, result)
+        elif len(data_of(self._graph, op, results=False)) > 1:
+            met = self._met(op, result)
+            self._give(met, result, self._tensor(met.inputs[0]).quantization)
         elif self._graph[op.inputs[0]].quantization is not None:
             self._give(op, result, self._graph[op.inputs[0]].quantization)
         else:
@@ -114,7 +124,44 @@ class _Matching:
             self.exact += 1
         self.ops.append(replace(op, inputs=tuple(names)))
 
+    def _met(self, op: Op, result: Tensor | None) -> Op:
+        """The operator with all data on one grid, that holds what they hold, and the result if it is given."""
+        data = [tensor for tensor in data_of(self._graph, op, results=False) if tensor.quantization is not None]
+        grid = _common(data if result is None else [*data, result])
+        moved: dict[str, str] = {}
+        for tensor in data:
+            if grid is None or tensor.quantization is None or tensor.quantization == grid or tensor.name in moved:
+                continue
+            stored = None if tensor.data is None else quantize(dequantize(tensor.data, tensor.quantization), grid, tensor.dtype)
+            moved[tensor.name] = self._add(f"{tensor.name}/common_scale", replace(tensor, data=stored, quantization=grid))
+            if stored is None:
+                self.ops.append(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
+            self.met += 1
+        return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
+
+    def _tensor(self, name: str) -> Tensor:
+        return self.tensors.get(name) or self._graph[name]
+
     def _add(self, wanted: str, tensor: Tensor) -> str:
         name = self._names.fresh(wanted)
         self.tensors[name] = replace(tensor, name=name)
         return name
+
+
+def _common(tensors: Sequence[Tensor]) -> Quantization | None:
+    """The finest of the tensors' grids that holds the ranges of all, or a new one; None where they have several types or scales."""
+    grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    dtype = tensors[0].dtype if tensors else ""
+    if len(grids) != len(tensors) or len(grids) < 2 or any(tensor.dtype != dtype for tensor in tensors):
+        return None
+    ranges = [affine_range(grid, dtype) for grid in grids]
+    lowest, highest = min(float(low.min()) for low, _ in ranges), max(float(high.max()) for _, high in ranges)
+    holding = [grid for grid, (low, high) in zip(grids, ranges, strict=True) if float(low.min()) <= lowest and float(high.max()) >= highest]
+    if holding:
+        return min(holding, key=lambda grid: float(grid.scale[0]))
+    bottom, top = integer_range(dtype)
+    if all(grid.is_symmetric for grid in grids):
+        return max(grids, key=lambda grid: float(grid.scale[0]))
+    scale = np.float32((highest - lowest) / (top - bottom))
+    point = int(np.clip(bottom - np.rint(lowest / scale), bottom, top))
+    return Quantization.per_tensor(float(scale), point)

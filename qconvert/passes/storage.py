@@ -11,7 +11,7 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "shifted"]
+__all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "replace_grids", "shifted"]
 
 #: Signed type -> unsigned type of the same width, and back.
 UNSIGNED = {"int4": "uint4", "int8": "uint8", "int16": "uint16"}
@@ -50,6 +50,23 @@ def change_storage(
         keep_io: whether graph inputs and outputs stay as they are.
     """
     changed = {tensor.name: shifted(tensor, dtypes[tensor.dtype]) for tensor in moved}
+    return replace_grids(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io)
+
+
+def replace_grids(
+    graph: Graph, changed: dict[str, Tensor], suffix: Callable[[Tensor], str], *, keeps: Callable[[Graph, Op], bool], keep_io: bool
+) -> tuple[Graph, int]:
+    """Puts tensors in the place of those of their names, on other grids; a Requantize stands where somebody needs the old one.
+
+    Returns the new graph, and the number of activations changed.
+
+    Args:
+        graph: what is changed.
+        changed: name -> the tensor on its new grid.
+        suffix: of the name of the new one where the old one stays too.
+        keeps: whether an operator needs its tensors as they are.
+        keep_io: whether graph inputs and outputs stay as they are.
+    """
     held = {name for op in graph.ops if keeps(graph, op) for name in (*op.inputs, *op.outputs)}
     held |= {*graph.inputs, *graph.outputs} if keep_io else set()
     twins: dict[str, Tensor] = {}  # of the tensors that must stay: the same values in the new type
@@ -57,7 +74,7 @@ def change_storage(
     made: set[str] = set()
     unused = graph.names(made)
     for name in [name for name in changed if name in held]:
-        names[name] = unused.fresh(f"{name}/{changed[name].dtype}")
+        names[name] = unused.fresh(f"{name}/{suffix(changed[name])}")
         made.add(names[name])
         twins[name] = replace(changed.pop(name), name=names[name])
     ops: list[Op] = [Op("Requantize", (name,), (names[name],)) for name in graph.inputs if name in names]

@@ -1,8 +1,8 @@
-"""symmetric_weights: constant weights become signed with zero point 0, as targets with symmetric kernels want them.
+"""symmetric_weights: constant weights become signed with zero point 0, as targets whose `weights` are int8 want them.
 
 Exact where the zero point only says that the integers are stored unsigned (uint8 with 128). Any other zero point cannot be kept: the
 weights are requantized with scale' = max|real| / (2^(bits-1) - 1), per output channel where they were, and the note says the largest error
-and the SQNR of each. For a target of unsigned activations, weights with one scale become unsigned instead, which is exact.
+and the SQNR of each. For a target whose `weights` are uint8, those with one scale become unsigned instead, which is exact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
-from qconvert.passes.linear import bias_quantization, constant_weights, quantized_bias
+from qconvert.passes.linear import constant_weights, with_biases
 from qconvert.passes.storage import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
 
@@ -22,9 +22,9 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants symmetric ones (or if there is no target)."""
-    if target is not None and target.activations == "uint8" and target.format == "tflite":
+    if target is not None and target.weights == "uint8":
         return _unsigned(graph)
-    if target is not None and not target.symmetric_weights:
+    if target is not None and target.weights != "int8":
         return graph, ()
     changed: dict[str, Tensor] = {}
     notes: list[str] = []
@@ -46,7 +46,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         notes.insert(0, f"{moved} unsigned weights are stored as signed ones (integer and zero point - 128; exact)")
     if not changed:
         return graph, tuple(notes)
-    return _with_biases(graph.evolve(tensors=changed.values()), set(changed)), tuple(notes)
+    return with_biases(graph.evolve(tensors=changed.values()), set(changed), "symmetric"), tuple(notes)
 
 
 def _unsigned(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -93,18 +93,3 @@ def _levels(data: Array) -> tuple[Array, Array]:
 
 def _broadcast(scale: Array, rank: int, axis: int | None) -> Array:
     return scale.reshape([-1 if i == axis else 1 for i in range(rank)]) if axis is not None else scale.reshape(())
-
-
-def _with_biases(graph: Graph, names: set[str]) -> Graph:
-    """Integer biases on the products' new grid, where the scale of the weights changed."""
-    tensors: list[Tensor] = []
-    for op in graph.ops:
-        bias = quantized_bias(graph, op)
-        if bias is None or bias.quantization is None or bias.data is None or op.inputs[1] not in names:
-            continue
-        data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
-        assert data is not None and weights is not None
-        grid = bias_quantization(data, weights, bias.data.shape)
-        if grid is not None and not np.allclose(grid.scale, bias.quantization.scale, rtol=1e-6, atol=0):
-            tensors.append(replace(bias, data=quantize(dequantize(bias.data, bias.quantization), grid, bias.dtype), quantization=grid))
-    return graph.evolve(tensors=tensors)

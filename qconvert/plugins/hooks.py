@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from qconvert.plugins.types import Format, Pass, Target
+from qconvert.plugins.target import Derived, Target
+from qconvert.plugins.types import Format, Pass
 
 if TYPE_CHECKING:
     from qconvert.graph.kinds import Kind
@@ -33,8 +34,8 @@ class Hooks:
         """Formats to add, each a Format."""
 
     @hookspec
-    def qconvert_targets(self) -> Iterable[Target]:  # type: ignore[empty-body]
-        """Targets to add, each a Target."""
+    def qconvert_targets(self) -> Iterable[Target | Derived]:  # type: ignore[empty-body]
+        """Targets to add, each a Target, or one derived from another by its name (Target.derive)."""
 
     @hookspec
     def qconvert_passes(self) -> Iterable[Pass]:  # type: ignore[empty-body]

@@ -9,7 +9,8 @@ from typing import Any
 
 from qconvert.errors import OptionError
 from qconvert.plugins.host import collected, hook_results
-from qconvert.plugins.types import Format, Pass, Target
+from qconvert.plugins.target import Derived, Target
+from qconvert.plugins.types import Format, Pass
 
 __all__ = ["format_named", "format_of", "formats", "operators", "pass_named", "passes", "target_named", "targets"]
 
@@ -22,8 +23,27 @@ def formats() -> Mapping[str, Format]:
 
 @cache
 def targets() -> Mapping[str, Target]:
-    """Every target, by name."""
+    """Every target, by name. One that derives from a target that does not exist is left out; target_named() says so."""
+    return {name: target for name, item in _given_targets().items() if (target := _resolved(item)) is not None}
+
+
+@cache
+def _given_targets() -> Mapping[str, Target | Derived]:
     return collected("qconvert_targets")
+
+
+def _resolved(item: Target | Derived) -> Target | None:
+    """The target itself; a derived one with all that the others before it changed. None if they lead nowhere or in a circle."""
+    found: Target | Derived | None = item
+    chain: list[Derived] = []
+    while isinstance(found, Derived):
+        if found in chain:
+            return None
+        chain.append(found)
+        found = _given_targets().get(found.base)
+    for derived in reversed(chain):
+        found = found.derive(**derived.changes) if found is not None else None
+    return found
 
 
 @cache
@@ -62,6 +82,9 @@ def format_of(path: Path) -> Format:
 
 def target_named(name: str) -> Target:
     """The target called `name`; raises OptionError, listing the known ones, if there is none."""
+    item = _given_targets().get(name)
+    if isinstance(item, Derived) and name not in targets():
+        raise OptionError(f"the target {name!r} derives from {item.base!r}, which does not exist")
     if name not in targets():
         raise OptionError(f"there is no target {name!r}", remedy=f"Known targets: {', '.join(sorted(targets()))}.")
     return targets()[name]

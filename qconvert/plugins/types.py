@@ -1,16 +1,16 @@
-"""What plugins give to the hooks: formats, targets and passes."""
+"""What plugins give to the hooks: formats and passes (targets are in target.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["Format", "Pass", "Target", "Violation"]
+__all__ = ["Format", "Pass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,57 +40,6 @@ class Format:
     own_target: str = ""
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     normal_form: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What one destination can do, as data.
-
-    Attributes:
-        name: as in `--target`.
-        format: the name of the format that it writes.
-        summary: one line for `qconvert formats`.
-        passes: names of the passes that fit a graph to the target, in the order in which they run.
-        layout: the data_format that spatial operators must have; "" keeps the source's.
-        activations: storage of 8-bit activations inside the graph: "uint8", "int8" or "" (as the source has it).
-        max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
-            kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
-        integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if the
-            runtime is not known; then there is no audit.
-        symmetric_weights: whether weights are signed with zero point 0.
-        fixed_outputs: the quantization that an operator's result must have: kind -> dtype -> (scale, zero point).
-        equal_scales: kinds that compute on real values and whose data inputs and results must have one quantization nevertheless,
-            with the types of which that is true.
-        check: says what in a normalized graph the target does not take; None if it takes all that its format can hold.
-    """
-
-    name: str
-    format: str
-    summary: str
-    passes: tuple[str, ...] = ()
-    layout: str = ""
-    activations: str = ""
-    max_pair_sum: int = 0
-    integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    symmetric_weights: bool = False
-    fixed_outputs: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
-    equal_scales: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    check: Callable[[Graph], Iterable[Violation]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """Something in a graph that a target does not take.
-
-    Attributes:
-        where: the operator and the tensor concerned.
-        rule: what the target's specification says, in words.
-        remedy: the pass or the option that would help; "" if there is none.
-    """
-
-    where: str
-    rule: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

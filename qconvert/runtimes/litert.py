@@ -29,10 +29,13 @@ class LiteRT:
     Attributes:
         inputs: name -> (dtype, shape), in order.
         outputs: likewise.
+        note: what a user should know of how it runs; "" if there is nothing.
 
     Raises:
         RuntimeRefusedError: LiteRT does not take the model.
     """
+
+    note = ""
 
     def __init__(self, model: bytes, kernels: str = "default", threads: int = 1) -> None:
         if kernels not in KERNELS:

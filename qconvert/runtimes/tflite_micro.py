@@ -30,11 +30,14 @@ class TFLiteMicro:
     Attributes:
         inputs: name -> (dtype, shape), in order.
         outputs: likewise.
+        note: what a user should know of how it runs; "" if there is nothing.
 
     Raises:
         MissingPackageError: tflite_micro is not installed.
         RuntimeRefusedError: the interpreter does not take the model; the reason is what it printed.
     """
+
+    note = ""
 
     def __init__(self, model: bytes) -> None:
         try:

@@ -1,31 +1,28 @@
-"""The rules of TFLite's quantization specification and of its kernels, one small function each, listed in RULES.
+"""What TFLite demands beyond the data of its targets, one small function each: the own_rules of these targets.
 
 A rule looks at an operator of a normalized graph (channels last, after the target's passes) or, in FILE_RULES, at the operators that a
-file would hold. `check` and `check_micro` run them all. Sources: "specification" is the TFLite 8-bit quantization specification
-(tensorflow/lite/g3doc/performance/quantization_spec.md); files are those of tflite/kernels in LiteRT. "measured" means that LiteRT
-2.3 or tflite-micro was seen to refuse or misread a model that breaks the rule (tests/targets/).
+file would hold. Sources: files are those of tflite/kernels in LiteRT; "measured" means that LiteRT 2.3 or tflite-micro was seen to refuse
+or misread a model that breaks the rule (tests/targets/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from qconvert.formats.tflite.written import written
-from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
-from qconvert.plugins import Violation, operators, target_named
-from qconvert.targets.written_tflite import Breach, has_no_kernel, has_no_micro_kernel, has_wild_multiplier
+from qconvert.graph import Graph, Op
+from qconvert.plugins import Target, Violation, operators
+from qconvert.plugins.rules import Breach, Demand, demands, place
+from qconvert.plugins.sides import weights_of
+from qconvert.targets.tflite import TARGETS
+from qconvert.targets.written_tflite import has_no_kernel, has_no_micro_kernel, has_wild_multiplier
 
-__all__ = ["FILE_RULES", "MICRO_FILE_RULES", "MICRO_RULES", "RULES", "Rule", "check", "check_micro"]
+if TYPE_CHECKING:
+    from qconvert.formats.tflite.writing import Operator
 
-_ACTIVATIONS = ("int8", "uint8", "int16")
-_FLOATS = ("float32", "float16", "bfloat16", "float64")
-
-#: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
-_BIAS_TOLERANCE = 1e-6
+__all__ = ["FILE_RULES", "MICRO_FILE_RULES", "MICRO_RULES", "RULES", "Rule", "own_rules", "stated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,145 +42,15 @@ class Rule:
     find: Callable[..., Iterator[Breach]]
 
 
-def _data(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
-    """The tensors that hold an operator's data: no shapes, indices, weights or biases."""
-    names = KINDS[op.kind].moved(op)
-    return [graph[name] for name in (*names, *(op.outputs if results else ())) if name]
-
-
-def _quantized(graph: Graph, op: Op) -> list[Tensor]:
-    """The quantized data of an operator; a Dequantize of a constant is storage, not computing."""
-    if op.kind in ("Dequantize", "Opaque") and all(graph[name].is_constant for name in op.inputs if name):
-        return []
-    return [tensor for tensor in _data(graph, op) if tensor.is_quantized]
-
-
-def wrong_activation_type(graph: Graph, op: Op) -> Iterator[Breach]:
-    """Activations are int8, uint8 or int16."""
-    for tensor in _quantized(graph, op):
-        if tensor.dtype not in _ACTIVATIONS:
-            yield tensor.name, f"is {tensor.dtype}"
-
-
-def per_axis_activation(graph: Graph, op: Op) -> Iterator[Breach]:
-    """Activations have one scale."""
-    for tensor in _quantized(graph, op):
-        if tensor.quantization is not None and (tensor.quantization.scale.size > 1 or tensor.quantization.block_size):
-            yield tensor.name, f"has {tensor.quantization.scale.size} scales"
-
-
-def int16_with_zero_point(graph: Graph, op: Op) -> Iterator[Breach]:
-    """int16 is symmetric."""
-    for tensor in _quantized(graph, op):
-        if tensor.dtype == "int16" and tensor.quantization is not None and tensor.quantization.zero_point.any():
-            yield tensor.name, f"has the zero point {int(tensor.quantization.zero_point[0])}"
-
-
-def mixed_types(graph: Graph, op: Op) -> Iterator[Breach]:
-    """All quantized data of an operator have one type."""
-    if KINDS[op.kind].rule == "convert":
-        return
-    found = _quantized(graph, op)
-    for tensor in found[1:]:
-        if tensor.dtype != found[0].dtype:
-            yield tensor.name, f"is {tensor.dtype} beside {found[0].dtype} of {found[0].name!r}"
-
-
-def mixed_sides(graph: Graph, op: Op) -> Iterator[Breach]:
-    """Real and quantized data do not meet in one operator."""
-    rule = KINDS[op.kind].rule
-    if rule not in ("real", "move", "index") or op.kind in ("Shape", "NonZero"):
-        return
-    found = _data(graph, op, results=rule != "index")
-    if any(tensor.is_quantized for tensor in found):
-        for tensor in found:
-            if tensor.dtype in _FLOATS:
-                yield tensor.name, f"is {tensor.dtype} beside quantized data"
-
-
-def _weights(graph: Graph, op: Op) -> tuple[Tensor, Tensor] | None:
-    """Data and quantized weights of an integer convolution or Gemm."""
-    if not KINDS[op.kind].has_weights or not graph[op.inputs[0]].is_quantized:
-        return None
-    return graph[op.inputs[0]], graph[op.inputs[1]]
-
-
-def wrong_weight_type(graph: Graph, op: Op) -> Iterator[Breach]:
-    """int8 beside int8 and int16, uint8 beside uint8; int4 where a kernel unpacks it."""
-    found = _weights(graph, op)
-    if found is None:
+def packed_weights(graph: Graph, op: Op) -> Iterator[Breach]:
+    """int4 weights only where a kernel unpacks them: no transposed convolution, no depthwise one of int16."""
+    found = weights_of(graph, op)
+    if found is None or found[1].dtype != "int4":
         return
     data, weights = found
     depthwise = op.kind == "Conv" and int(op["group"]) > 1 and weights.shape is not None and weights.shape[1] == 1
-    allowed = ["uint8"] if data.dtype == "uint8" else ["int8"]
-    if op.kind != "ConvTranspose" and (data.dtype == "int8" or (data.dtype == "int16" and not depthwise)):
-        allowed.append("int4")
-    if not weights.is_quantized or weights.dtype not in allowed:
-        yield weights.name, f"is {'' if weights.is_quantized else 'plain '}{weights.dtype} beside data of {data.dtype}"
-
-
-def asymmetric_weights(graph: Graph, op: Op) -> Iterator[Breach]:
-    """Signed weights have the zero point 0."""
-    found = _weights(graph, op)
-    if found is None or found[1].quantization is None or found[1].dtype == "uint8":
-        return
-    points = found[1].quantization.zero_point
-    if points.any():
-        yield found[1].name, f"has the zero point {int(points[points != 0][0])}"
-
-
-def wrong_weight_scales(graph: Graph, op: Op) -> Iterator[Breach]:
-    """One scale, or for signed weights one for each output channel."""
-    found = _weights(graph, op)
-    if found is None or found[1].quantization is None:
-        return
-    weights, scales = found[1], found[1].quantization
-    if scales.block_size:
-        yield weights.name, f"has scales in blocks of {scales.block_size}"
-    elif scales.axis not in (None, 0):
-        yield weights.name, f"has scales along axis {scales.axis}"
-    elif weights.dtype == "uint8" and scales.scale.size > 1:
-        yield weights.name, f"is uint8 with {scales.scale.size} scales"
-
-
-def wrong_bias(graph: Graph, op: Op) -> Iterator[Breach]:
-    """int32 at input scale * weight scale with zero point 0; int64 too beside int16, where the file has int64 in any case."""
-    found = _weights(graph, op)
-    if found is None or len(op.inputs) < 3 or not op.inputs[2] or found[0].quantization is None or found[1].quantization is None:
-        return
-    bias, wanted = graph[op.inputs[2]], ("int32", "int64") if found[0].dtype == "int16" else ("int32",)
-    if bias.quantization is None or bias.dtype not in wanted:
-        yield bias.name, f"is {'' if bias.is_quantized else 'plain '}{bias.dtype}, not {' or '.join(wanted)}"
-        return
-    if bias.quantization.zero_point.any():
-        yield bias.name, "has a zero point other than 0"
-    exact = found[0].quantization.scale.astype(np.float64) * found[1].quantization.scale
-    stated = bias.quantization.scale
-    if stated.size not in (1, exact.size) or not np.allclose(stated, exact, rtol=_BIAS_TOLERANCE, atol=0):
-        yield bias.name, f"has the scale {stated[0]:g}, not {exact[0]:g}"
-
-
-def wrong_fixed_output(graph: Graph, op: Op) -> Iterator[Breach]:
-    """Softmax, Sigmoid, Tanh, LogSoftmax and L2 normalization have results of a fixed scale and zero point."""
-    if op.kind not in target_named("tflite").fixed_outputs:
-        return
-    result = graph[op.outputs[0]]
-    fixed = target_named("tflite").fixed_outputs[op.kind].get(result.dtype)
-    if fixed is None or result.quantization is None:
-        return
-    scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
-    if (scale, point) != fixed:
-        yield result.name, f"has scale {scale:g} and zero point {point}, not {fixed[0]:g} and {fixed[1]}"
-
-
-def unequal_scales(graph: Graph, op: Op) -> Iterator[Breach]:
-    """Operators that only move, compare or average stored integers have one grid on all sides."""
-    found = _quantized(graph, op)
-    if not any(tensor.dtype in target_named("tflite").equal_scales.get(op.kind, ()) for tensor in found):
-        return  # CONCATENATION of uint8 requantizes (concatenation.cc; measured)
-    for tensor in found[1:]:
-        if tensor.quantization != found[0].quantization:
-            yield tensor.name, f"has another scale or zero point than {found[0].name!r}"
+    if op.kind == "ConvTranspose" or (data.dtype == "int16" and depthwise):
+        yield weights.name, f"is int4 beside data of {data.dtype}"
 
 
 def activated_concat(graph: Graph, op: Op) -> Iterator[Breach]:
@@ -200,28 +67,20 @@ def open_size(graph: Graph, op: Op) -> Iterator[Breach]:
             yield name, f"has the shape {shape}"
 
 
-_SPEC = "specification"
+def _like(name: str, find: Callable[..., Iterator[Breach]]) -> Rule:
+    """A further case of what the data of TFLite's targets demand, in its words."""
+    return next(stated(demand, target, find) for target in TARGETS for demand in demands(target) if demand.name == name)
+
+
+def stated(demand: Demand, target: Target, find: Callable[..., Iterator[Breach]] = lambda graph, op: iter(())) -> Rule:
+    """A demand of a target's data as a rule: its words, and who demands it."""
+    return Rule(demand.text(target), target.sources.get(demand.name, ""), demand.remedy(target), find)
+
+
 RULES = (
-    Rule("activations are int8, uint8 or int16", _SPEC, "passes store_activations and isolate_float", wrong_activation_type),
-    Rule("activations have one scale for the whole tensor", _SPEC, "pass per_axis_to_per_tensor", per_axis_activation),
-    Rule("int16 activations have the zero point 0", "specification; add.cc, conv.cc, concatenation.cc, measured",
-         "quantize the model's 16-bit activations symmetrically", int16_with_zero_point),
-    Rule("the quantized data of an operator have one type", "kernels compare types; measured", "pass store_activations", mixed_types),
-    Rule("only Quantize and Dequantize stand between real and quantized data", "kernels compare types",
-         "passes quantize_operands and isolate_float", mixed_sides),
-    Rule("weights are int8 (or int4) beside int8 and int16 data, uint8 beside uint8 data", "specification; conv.cc, measured",
-         "passes symmetric_weights and store_activations", wrong_weight_type),
-    Rule("signed weights have the zero point 0", "specification; conv.cc:390, measured", "pass symmetric_weights", asymmetric_weights),
-    Rule("weights have one scale, or one for each output channel if they are signed", "specification; kernel_util.cc:240, measured",
-         "passes symmetric_weights and per_axis_to_per_tensor", wrong_weight_scales),
-    Rule("a bias is int32 (beside int16 data int64 too) at input scale * weight scale with zero point 0", "specification; kernel_util.cc",
-         "pass float_bias_to_int32", wrong_bias),
-    Rule("the results of Softmax, Sigmoid, Tanh, LogSoftmax and L2 normalization have the scale and zero point that their kernels fix",
-         "specification; activations.cc, l2norm.cc, measured", "pass match_scales", wrong_fixed_output),
-    Rule("AveragePool, Resize, Max, Min, Concat and Where have one scale and zero point on all sides",
-         "specification; pooling.cc, maximum_minimum.cc, measured", "pass match_scales", unequal_scales),
+    _like("weight_dtypes", packed_weights),
     Rule("Concat fuses no activation", "concatenation.cc:143, measured", "", activated_concat),
-)  # fmt: skip
+)
 
 FILE_RULES = (
     Rule("LiteRT has a kernel for the operator on this type and rank", "measured",
@@ -243,36 +102,36 @@ _NO_FORM = "TFLite has an operator, or a few, for the kind"
 _REFUSED = "TFLite can state the operator"
 
 
-def check(graph: Graph) -> Iterator[Violation]:
-    """Everything in a normalized graph that LiteRT does not take.
+def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -> Callable[[Op], Iterator[Violation]]:
+    """What an operator of a normalized graph breaks of the rules. The whole graph is written once, since writers take operators in.
 
     Args:
         graph: after the passes of the target.
+        rules: of the graph's operators.
+        file_rules: of the operators that the file would hold.
     """
-    yield from _check(graph, RULES, FILE_RULES)
-
-
-def check_micro(graph: Graph) -> Iterator[Violation]:
-    """Everything in a normalized graph that tflite-micro does not take."""
-    yield from _check(graph, MICRO_RULES, MICRO_FILE_RULES)
-
-
-def _check(graph: Graph, rules: Iterable[Rule], file_rules: Iterable[Rule]) -> Iterator[Violation]:
     writers = operators("tflite", "write")
-    for op in graph.ops:
+    found = written(graph)
+    late: dict[int, list[Violation]] = {}
+    for op, error in found.failures:
+        late.setdefault(id(op), []).append(Violation(f"{error.where}: {error.reason}", _REFUSED, error.remedy, 1))
+    for operator in found.writing.operators:
+        for rule in file_rules:
+            late.setdefault(id(operator.origin), []).extend(
+                Violation(f"{_origin(operator)}: {name!r}: {how}", rule.text, rule.remedy, 2)
+                for name, how in rule.find(found.writing, operator)
+            )
+
+    def broken(op: Op) -> Iterator[Violation]:
         if op.kind not in writers:
             kind = f"{op['domain'] or 'ai.onnx'}.{op['op_type']}" if op.kind == "Opaque" else op.kind
-            yield Violation(f"{_place(op)}: {kind}", _NO_FORM, "replace the operator before the model is exported")
+            yield Violation(f"{place(op)}: {kind}", _NO_FORM, "replace the operator before the model is exported")
         for rule in rules:
-            yield from (Violation(f"{_place(op)}: {name!r} {how}", rule.text, rule.remedy) for name, how in rule.find(graph, op))
-    found = written(graph)
-    yield from (Violation(f"{error.where}: {error.reason}", _REFUSED, error.remedy) for error in found.failures)
-    for operator in found.writing.operators:
-        place = operator.builtin if operator.origin is None else _place(operator.origin)
-        for rule in file_rules:
-            for name, how in rule.find(found.writing, operator):
-                yield Violation(f"{place}: {name!r}: {how}", rule.text, rule.remedy)
+            yield from (Violation(f"{place(op)}: {name!r} {how}", rule.text, rule.remedy) for name, how in rule.find(graph, op))
+        yield from late.get(id(op), ())
+
+    return broken
 
 
-def _place(op: Op) -> str:
-    return f"{op.source} {op}".strip()
+def _origin(operator: Operator) -> str:
+    return operator.builtin if operator.origin is None else place(operator.origin)

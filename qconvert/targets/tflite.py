@@ -6,13 +6,13 @@ kernels demand beyond it (kernels/activations.cc, l2norm.cc).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from qconvert.plugins import Target, Violation
 
 if TYPE_CHECKING:
-    from qconvert.graph import Graph
+    from qconvert.graph import Graph, Op
 
 __all__ = ["TARGETS"]
 
@@ -44,8 +44,9 @@ _FIXED: dict[str, dict[str, tuple[float, int]]] = {
     "LpNormalization": {"int8": (1 / 128, 0), "uint8": (1 / 128, 128)},
 }
 
-#: Kinds of real values whose kernels only move or compare stored integers, or average them on one grid.
-_EQUAL = {**dict.fromkeys(("AveragePool", "Resize", "Max", "Min", "Where"), _ALL), "Concat": ("int8", "int16")}
+#: Kinds of real values whose kernels only move or compare stored integers, or average them on one grid. CONCATENATION of uint8
+#: requantizes (concatenation.cc; measured).
+_EQUAL = {**dict.fromkeys(("AveragePool", "Resize", "Max", "Min"), _ALL), "Concat": ("int8", "int16"), "Where": _ALL}
 
 #: The same for tflite-micro, which has no uint8 kernels (targets/kernels_tflite.py).
 _MICRO_KERNELS: dict[str, tuple[str, ...]] = {
@@ -57,32 +58,53 @@ _MICRO_KERNELS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def check(graph: Graph) -> Iterable[Violation]:
-    """What LiteRT does not take; see rules_tflite.py."""
+#: Who demands what: "specification" is the TFLite 8-bit quantization specification.
+_SOURCES = {
+    "activation_dtypes": "specification",
+    "activation_granularity": "specification",
+    "symmetric_activations": "specification; add.cc, conv.cc, concatenation.cc, measured",
+    "one_type": "kernels compare types; measured",
+    "explicit_conversions": "kernels compare types",
+    "weight_dtypes": "specification; conv.cc, measured",
+    "symmetric_weights": "specification; conv.cc:390, measured",
+    "weight_granularity": "specification; kernel_util.cc:240, measured",
+    "bias_dtypes": "specification; kernel_util.cc",
+    "fixed_outputs": "specification; activations.cc, l2norm.cc, measured",
+    "equal_scales": "specification; pooling.cc, maximum_minimum.cc, measured",
+}
+
+
+def _litert_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
+    """What LiteRT does not take beyond the data below; see rules_tflite.py."""
     from qconvert.targets import rules_tflite
 
-    return rules_tflite.check(graph)
+    return rules_tflite.own_rules(graph, rules_tflite.RULES, rules_tflite.FILE_RULES)
 
 
-def check_micro(graph: Graph) -> Iterable[Violation]:
-    """What tflite-micro does not take."""
+def _micro_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
+    """What tflite-micro does not take beyond the data below."""
     from qconvert.targets import rules_tflite
 
-    return rules_tflite.check_micro(graph)
+    return rules_tflite.own_rules(graph, rules_tflite.MICRO_RULES, rules_tflite.MICRO_FILE_RULES)
 
 
 _SAME = tuple(name for name in _PASSES if name not in ("fold_batch_norm", "symmetric_weights", "store_activations"))
 
+_LITERT = Target(
+    "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
+    activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), integer_kernels=_KERNELS, activation_dtypes=_ALL,
+    activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
+    weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
+    weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
+    fixed_outputs=_FIXED, equal_scales=_EQUAL, own_rules=_litert_rules, sources=_SOURCES,
+)  # fmt: skip
+
 TARGETS = (
-    Target("tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES,
-           layout="channels_last", activations="int8", integer_kernels=_KERNELS, symmetric_weights=True, fixed_outputs=_FIXED,
-           equal_scales=_EQUAL, check=check),
-    Target("tflite-micro", "tflite", "microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-           passes=_PASSES, layout="channels_last", activations="int8", integer_kernels=_MICRO_KERNELS, symmetric_weights=True,
-           fixed_outputs=_FIXED, equal_scales=_EQUAL, check=check_micro),
-    Target("tflite-uint8", "tflite", "LiteRT: uint8 activations and weights, one scale for each tensor", passes=_PASSES,
-           layout="channels_last", activations="uint8", integer_kernels=_KERNELS, fixed_outputs=_FIXED, equal_scales=_EQUAL,
-           check=check),
-    Target("tflite-same", "tflite", "TFLite with the storage types that the source has", passes=_SAME, layout="channels_last",
-           integer_kernels=_KERNELS, fixed_outputs=_FIXED, equal_scales=_EQUAL, check=check),
+    _LITERT,
+    _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
+                   integer_kernels=_MICRO_KERNELS, own_rules=_micro_rules),
+    _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
+                   activations="uint8", weights="uint8"),
+    _LITERT.derive(name="tflite-same", summary="TFLite with the storage types that the source has", passes=_SAME, activations="",
+                   weights=""),
 )  # fmt: skip

@@ -11,10 +11,16 @@ from qconvert.plugins import Target, Violation
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["refuse_violations"]
+__all__ = ["refuse_violations", "violations"]
 
 #: How many violations of each rule an error names; the rest are counted.
 _NAMED = 3
+
+
+def violations(graph: Graph, target: Target | None) -> tuple[Violation, ...]:
+    """Everything in a normalized graph that its target refuses: of the graph, then what cannot be written, then of the file."""
+    found = (v for _, verdict in target.verdicts(graph) for v in verdict.violations) if target is not None else ()
+    return tuple(sorted(found, key=lambda violation: violation.order))
 
 
 def refuse_violations(graph: Graph, target: Target | None) -> None:
@@ -27,17 +33,17 @@ def refuse_violations(graph: Graph, target: Target | None) -> None:
     Raises:
         UnsupportedError: the graph breaks rules of the target; all rules are listed, with counts, the first violations and what helps.
     """
-    violations = tuple(target.check(graph)) if target is not None and target.check is not None else ()
-    if target is None or not violations:
+    found = violations(graph, target)
+    if target is None or not found:
         return
     groups: dict[str, list[Violation]] = {}
-    for violation in violations:
+    for violation in found:
         groups.setdefault(violation.rule, []).append(violation)
-    count = f"{len(violations)} place{'s' if len(violations) > 1 else ''}"
+    count = f"{len(found)} place{'s' if len(found) > 1 else ''}"
     lines = [f"the target {target.name} does not take the model as it is, in {count}:"]
-    for rule, found in groups.items():
-        lines += _listed(rule, found)
-    remedies = dict.fromkeys(violation.remedy for violation in violations if violation.remedy)
+    for rule, broken in groups.items():
+        lines += _listed(rule, broken)
+    remedies = dict.fromkeys(violation.remedy for violation in found if violation.remedy)
     raise UnsupportedError("\n".join(lines), remedy=f"What may help: {'; '.join(remedies)}." if remedies else "")
 
 

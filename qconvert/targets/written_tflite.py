@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qconvert.graph import Tensor
+from qconvert.plugins.rules import Breach
 from qconvert.targets.kernels_tflite import LITERT, MICRO, MICRO_CUSTOM, REQUANTIZE, SURVEYED, TRIED, largest_rank
 
 if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Operator, Writing
 
-__all__ = ["Breach", "has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier"]
-
-#: The tensor concerned, and what is wrong with it in words.
-Breach = tuple[str, str]
+__all__ = ["has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier"]
 
 #: Where an operator's data are, if they are not its first input.
 _DATA = {"TRANSPOSE_CONV": 2, "SPLIT": 1, "FILL": 1, "SCATTER_ND": 1, "SELECT_V2": 1, "ONE_HOT": 2}

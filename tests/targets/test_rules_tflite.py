@@ -13,11 +13,23 @@ from tflite_models import TensorSpec, run_litert, single_op
 from qconvert import Graph, Op, Quantization, Tensor, convert, load, save
 from qconvert.conversion import normalize
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
-from qconvert.plugins import target_named
-from qconvert.targets.rules_tflite import FILE_RULES, MICRO_FILE_RULES, MICRO_RULES, RULES, check, check_micro
+from qconvert.plugins import Violation, target_named
+from qconvert.plugins.rules import demands
+from qconvert.targets.rules_tflite import FILE_RULES, MICRO_FILE_RULES, MICRO_RULES, RULES, stated
+from qconvert.targets.violations import violations
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_last"}
+
+DATA_RULES = tuple(stated(demand, target_named("tflite")) for demand in demands(target_named("tflite")))
+
+
+def check(graph: Graph) -> tuple[Violation, ...]:
+    return violations(graph, target_named("tflite"))
+
+
+def check_micro(graph: Graph) -> tuple[Violation, ...]:
+    return violations(graph, target_named("tflite-micro"))
 
 
 def q(scale: float = 0.05, point: int = 0) -> Quantization:
@@ -119,7 +131,7 @@ def test_a_broken_rule_is_named(rule: str, named: str, make: Callable[[], Graph]
 
 
 def test_every_rule_is_broken_once() -> None:
-    texts = {rule.text for rule in (*RULES, *FILE_RULES)}
+    texts = {rule.text for rule in (*DATA_RULES, *RULES, *FILE_RULES)}
     assert {text for text in texts if not any(text.startswith(case[0]) for case in BROKEN)} == set()
 
 
@@ -233,7 +245,7 @@ def test_the_documentation_lists_every_rule() -> None:
     text = (FIXTURES.parent / "docs" / "formats.md").read_text()
     missing = [
         r.text
-        for r in (*RULES, *FILE_RULES, *MICRO_RULES, *MICRO_FILE_RULES)
+        for r in (*DATA_RULES, *RULES, *FILE_RULES, *MICRO_RULES, *MICRO_FILE_RULES)
         if f"| {r.text} | {r.source} | {r.remedy or 'none'} |" not in text
     ]
     assert missing == []

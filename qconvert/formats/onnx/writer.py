@@ -16,7 +16,7 @@ from qconvert.formats.onnx.storage import inline, store
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import SOURCE_OPSET, SOURCE_SIGNATURES, SPELLED, STATED_ATTRIBUTES, STATED_BIAS_SCALES
+from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_OPSET, SOURCE_SIGNATURES, SPELLED, STATED_ATTRIBUTES, STATED_BIAS_SCALES
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "FORMS", "write"]
@@ -105,7 +105,7 @@ def build(
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    properties = {**graph.metadata, **provenance}
+    properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance}
     if graph.signatures:
         found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
         properties[SOURCE_SIGNATURES] = json.dumps(found)

@@ -18,7 +18,7 @@ from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
-from qconvert.graph.metadata import SOURCE_DESCRIPTION, SOURCE_FORMAT, SOURCE_METADATA, TRANSPOSED
+from qconvert.graph.metadata import SOURCE_DESCRIPTION, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_METADATA, TRANSPOSED
 from qconvert.plugins import operators
 
 __all__ = ["read"]
@@ -182,7 +182,7 @@ def _signatures(model: Any, names: list[str]) -> list[Signature]:
 
 def _metadata(model: Any) -> dict[str, str]:
     """The description and every metadata buffer, in base64 if it is no short text."""
-    found = {SOURCE_FORMAT: "tflite"}
+    found = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "tflite-xnnpack"}
     if model.Description():
         found[SOURCE_DESCRIPTION] = model.Description().decode("utf-8", "replace")
     for i in range(model.MetadataLength()):

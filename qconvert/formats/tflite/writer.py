@@ -60,7 +60,7 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
         raise QConvertError(f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name)
     found = taken(graph)
     if found.failures:
-        raise found.failures[0]
+        raise found.failures[0][1]
     writing = found.writing
     for name in graph.outputs:
         writing.use(name)

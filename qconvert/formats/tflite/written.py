@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qconvert.errors import QConvertError
 from qconvert.formats.tflite.writing import Writing
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Op
 from qconvert.plugins import operators
 
 __all__ = ["Written", "taken", "written"]
@@ -18,11 +18,11 @@ class Written:
 
     Attributes:
         writing: what the writers made.
-        failures: what they refused: the operator in words, and why.
+        failures: the operators that they refused, and why.
     """
 
     writing: Writing
-    failures: tuple[QConvertError, ...]
+    failures: tuple[tuple[Op, QConvertError], ...]
 
 
 #: What was made last, by the graph it was made of: a conversion judges a graph and then writes the same one.
@@ -56,5 +56,5 @@ def _write(graph: Graph) -> Written:
         try:
             writing.write(op, writers[op.kind])
         except QConvertError as error:
-            failures.append(error)
+            failures.append((op, error))
     return Written(writing, tuple(failures))

@@ -1,0 +1,104 @@
+"""What one destination can do, as data: the fields of a Target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qconvert.plugins.verdict import Violation
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph, Op
+
+__all__ = ["Abilities", "OwnRules"]
+
+#: Graph -> (operator of it -> what it breaks). What has to be worked out for the whole graph is worked out once.
+OwnRules = Callable[["Graph"], "Callable[[Op], Iterable[Violation]]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What one destination can do, as data. Every field but the first three may be left out: then nothing is demanded there.
+
+    What it is:
+        name: as in `--target`.
+        format: the name of the format that it writes.
+        summary: one line for `qconvert formats`.
+        passes: names of the passes that fit a graph to the target, in the order in which they run; the other fields say what they do.
+
+    What the passes make of a graph:
+        layout: the data_format that spatial operators must have; "" keeps the source's.
+        activations: storage of 8-bit activations inside the graph: "uint8", "int8" or "" (as the source has it).
+        weights: storage of 8-bit weights: "int8" (signed, zero point 0), "uint8" (where they have one scale), or "" (as the source has it).
+        max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
+            kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
+        same_kernels: the kernels (metadata key source.kernels) whose models the target's runtime computes as they are; what a source
+            spells out for these kernels is left alone.
+
+    Where operators run:
+        integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if
+            all kinds but the forbidden ones have one.
+        stored_kinds: kinds that run on stored integers of any type wherever all sides have one grid, since the format writes them so.
+        forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
+        floats: whether operators may run on real values, between Dequantize and Quantize.
+
+    What quantized operators demand:
+        activation_dtypes: storage types of activations.
+        activation_granularity: "per_tensor", or "" for any.
+        symmetric_activations: storage types whose activations have the zero point 0.
+        free_edges: whether conversions at graph inputs and outputs, which the program around may run, take any type and zero point.
+        one_type: whether all quantized data of an operator have one type.
+        explicit_conversions: whether only Quantize and Dequantize stand between real and quantized data.
+        weight_dtypes: storage type of the data -> those of the weights beside them.
+        symmetric_weights: whether signed weights have the zero point 0.
+        weight_granularity: "per_tensor"; "per_axis": one scale, or one for each output channel; "per_axis_signed": likewise, but
+            unsigned weights have one scale; "" for any.
+        bias_dtypes: storage type of the data -> those of the bias, at data scale * weight scale with zero point 0.
+        quant_ranges: storage type of weights -> smallest and largest stored integer, for kernels without -128.
+        power_of_two_scales: whether scales are powers of two.
+        fixed_outputs: the quantization that an operator's result must have: kind -> dtype -> (scale, zero point).
+        equal_scales: kinds that compute on real values and whose data inputs and results must have one quantization nevertheless,
+            with the types of which that is true.
+        equal_inputs: the same for the data inputs among themselves; the result may have another quantization.
+
+    What no field says:
+        own_rules: graph -> operator -> what the target does not take of it beyond the fields above; None if there is nothing.
+        sources: name of one of the demands above -> who demands it (a specification, a file, a measurement), for documentation.
+    """
+
+    name: str
+    format: str
+    summary: str
+    passes: tuple[str, ...] = ()
+    layout: str = ""
+    activations: str = ""
+    weights: str = ""
+    max_pair_sum: int = 0
+    same_kernels: tuple[str, ...] = ()
+    integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stored_kinds: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    floats: bool = True
+    activation_dtypes: tuple[str, ...] = ()
+    activation_granularity: str = ""
+    symmetric_activations: tuple[str, ...] = ()
+    free_edges: bool = True
+    one_type: bool = False
+    explicit_conversions: bool = False
+    weight_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    symmetric_weights: bool = False
+    weight_granularity: str = ""
+    bias_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    quant_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    power_of_two_scales: bool = False
+    fixed_outputs: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
+    equal_scales: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    equal_inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own_rules: OwnRules | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def knows_kernels(self) -> bool:
+        """Whether it is known what the runtime runs as integers; without it there is no audit, and nothing is put on real values."""
+        return bool(self.integer_kernels or self.forbidden or not self.floats)

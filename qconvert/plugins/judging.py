@@ -1,0 +1,100 @@
+"""The judge behind Target.judge: whether an operator runs on integers, on floats, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins.abilities import Abilities
+from qconvert.plugins.rules import demands, place
+from qconvert.plugins.sides import computed_on
+from qconvert.plugins.verdict import Verdict, Violation
+
+__all__ = ["judged"]
+
+_BETWEEN = "it runs in float between Dequantize and Quantize"
+
+
+def judged(target: Abilities, graph: Graph, ops: Iterable[Op], final: bool) -> Iterator[Verdict]:
+    """A verdict for each operator; see Target.judge."""
+    wanted = demands(target) if final else ()
+    own = target.own_rules(graph) if final and target.own_rules is not None else None
+    for op in ops:
+        verdict = _kernel(target, graph, op)
+        found = list(verdict.violations)
+        for demand in wanted:
+            found += (
+                Violation(f"{place(op)}: {name!r} {how}", demand.text(target), demand.remedy(target))
+                for name, how in demand.find(target, graph, op)
+            )
+        found += own(op) if own is not None else ()
+        first = min(found, key=lambda violation: violation.order) if found else None
+        yield verdict if first is None else replace(verdict, runs="refused", rule=first.rule, remedy=first.remedy, violations=tuple(found))
+
+
+def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
+    """Where the target's kernels would run the operator."""
+    quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
+    rule = KINDS[op.kind].rule
+    if op.kind in target.forbidden:
+        words = f"{target.name} has no {op.kind}"
+        return _on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
+    if not quantized:
+        is_real = rule == "real" and op.outputs and "float" in graph[op.outputs[0]].dtype
+        return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "nothing of it is quantized")
+    if rule in ("move", "relabel"):
+        return Verdict("integers", "moves stored integers")
+    if rule == "convert":
+        return Verdict("floats", "converts between real and stored values")
+    stored = _on_stored_integers(graph, op)
+    if stored and op.kind in target.stored_kinds:
+        return Verdict("integers", stored)
+    brief, words = _obstacle(target, graph, op)
+    if not stored and any(graph[name].dtype == "float32" for name in (*op.inputs, *op.outputs) if name and not graph[name].is_quantized):
+        words = "part of its data is float"
+    elif not stored and op.attributes.get("fixed_point"):
+        words = f"spelled out in float64 to be equal to {op['fixed_point']}'s integer arithmetic"
+    if words:
+        return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
+    return Verdict("integers", stored or "integer kernel")
+
+
+def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:
+    """On real values, or refused where the target has no floats."""
+    if target.floats:
+        return Verdict("floats", words, "pass isolate_float" if brief else "", brief)
+    rule = f"{target.name} has no {op.kind}" if op.kind in target.forbidden else f"{target.name} runs operators on integers alone"
+    remedy = "quantize all of its data, or leave it to the program that runs the model"
+    broken = Violation(f"{place(op)}: {brief or words}", rule, remedy)
+    return Verdict("refused", rule, remedy, violations=(broken,))
+
+
+def _on_stored_integers(graph: Graph, op: Op) -> str:
+    """What an operator of real values does on stored integers, in words; "" if it has to compute."""
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if op.kind in ("Relu", "Clip") and data.is_quantized and data.quantization == result.quantization:
+        return "clips stored integers"
+    if op.kind == "Concat" and all(graph[name].quantization == result.quantization for name in op.inputs if name):
+        return "moves stored integers"
+    if op.kind in ("ArgMax", "ArgMin") and data.is_quantized:
+        return "compares stored integers"
+    return ""
+
+
+def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
+    """Why a quantized operator cannot run on integers: for a list of many, and for one; empty if it can."""
+    data, rule = computed_on(graph, op), KINDS[op.kind].rule
+    results = [graph[name] for name in op.outputs if name] if rule == "real" else []
+    if rule in ("real", "index") and any(not tensor.is_quantized for tensor in (*data, *results)):
+        is_result = bool(results) and not results[0].is_quantized
+        return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"
+    none = f"{target.name} has no integer kernel"
+    types = target.integer_kernels.get(op.kind, None if target.integer_kernels else target.activation_dtypes)
+    if types is None:
+        return none, f"{none} for {op.kind}: {_BETWEEN}"
+    first = next((tensor.dtype for tensor in (*data, *results)), "")
+    if (types and first not in types) or any(tensor.dtype != first for tensor in results):
+        return f"{none} for {first} data", f"{none} for {first} data: {_BETWEEN}"
+    return "", ""

@@ -1,0 +1,276 @@
+"""What the fields of a target demand of quantized operators: one small function each, listed in DEMANDS.
+
+A demand is named as the field that turns it on. Its text is made of the field's value, so that a target of data alone refuses in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins.abilities import Abilities
+from qconvert.plugins.sides import data_of, quantized_data, weights_of
+
+__all__ = ["DEMANDS", "Breach", "Demand", "demands", "listed", "place"]
+
+#: The tensor concerned, and what is wrong with it in words.
+Breach = tuple[str, str]
+
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+
+#: Largest relative difference of a bias scale from data scale * weight scale: a few roundings of float32.
+_BIAS_TOLERANCE = 1e-6
+
+#: Kinds whose name is not the one that people use.
+_SPOKEN = {"LpNormalization": "L2 normalization"}
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One demand.
+
+    Attributes:
+        name: of the field of Target that turns it on.
+        text: what is demanded, in words.
+        remedy: the pass or the option that helps.
+        find: each tensor of an operator that breaks it, and how.
+    """
+
+    name: str
+    text: Callable[[Abilities], str]
+    remedy: Callable[[Abilities], str]
+    find: Callable[[Abilities, Graph, Op], Iterator[Breach]]
+
+
+def demands(target: Abilities) -> tuple[Demand, ...]:
+    """The demands that the target's data make."""
+    return tuple(demand for demand in DEMANDS if getattr(target, demand.name))
+
+
+def place(op: Op) -> str:
+    """An operator as refusals name it."""
+    return f"{op.source} {op}".strip()
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """a, b and c."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
+    """The quantized data of an operator, without the outer side of a conversion at the edge of the graph, where edges are free."""
+    found = quantized_data(graph, op)
+    if not target.free_edges or KINDS[op.kind].rule != "convert":
+        return found
+    return [tensor for tensor in found if tensor.name not in graph.inputs and tensor.name not in graph.outputs]
+
+
+def _wrong_activation_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    for tensor in _inner(target, graph, op):
+        if tensor.dtype not in target.activation_dtypes:
+            yield tensor.name, f"is {tensor.dtype}"
+
+
+def _per_axis_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    for tensor in quantized_data(graph, op):
+        if tensor.quantization is not None and (tensor.quantization.scale.size > 1 or tensor.quantization.block_size):
+            yield tensor.name, f"has {tensor.quantization.scale.size} scales"
+
+
+def _asymmetric_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    for tensor in _inner(target, graph, op):
+        q = tensor.quantization
+        if tensor.dtype in target.symmetric_activations and q is not None and q.zero_point.any():
+            yield tensor.name, f"has the zero point {int(q.zero_point.reshape(-1)[0])}"
+
+
+def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    if KINDS[op.kind].rule == "convert":
+        return
+    found = quantized_data(graph, op)
+    for tensor in found[1:]:
+        if tensor.dtype != found[0].dtype:
+            yield tensor.name, f"is {tensor.dtype} beside {found[0].dtype} of {found[0].name!r}"
+
+
+def _mixed_sides(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    rule = KINDS[op.kind].rule
+    if rule not in ("real", "move", "index") or op.kind in ("Shape", "NonZero"):
+        return
+    found = data_of(graph, op, results=rule != "index")
+    if any(tensor.is_quantized for tensor in found):
+        for tensor in found:
+            if tensor.dtype in _FLOATS:
+                yield tensor.name, f"is {tensor.dtype} beside quantized data"
+
+
+def _wrong_weight_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    found = weights_of(graph, op)
+    if found is None:
+        return
+    data, weights = found
+    if not weights.is_quantized or weights.dtype not in target.weight_dtypes.get(data.dtype, ()):
+        yield weights.name, f"is {'' if weights.is_quantized else 'plain '}{weights.dtype} beside data of {data.dtype}"
+
+
+def _asymmetric_weights(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    found = weights_of(graph, op)
+    if found is None or found[1].quantization is None or found[1].dtype.startswith("u"):
+        return
+    points = found[1].quantization.zero_point
+    if points.any():
+        yield found[1].name, f"has the zero point {int(points[points != 0][0])}"
+
+
+def _wrong_weight_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    found = weights_of(graph, op)
+    if found is None or found[1].quantization is None:
+        return
+    weights, scales = found[1], found[1].quantization
+    if scales.block_size:
+        yield weights.name, f"has scales in blocks of {scales.block_size}"
+    elif scales.axis not in (None, 0):
+        yield weights.name, f"has scales along axis {scales.axis}"
+    elif scales.scale.size > 1 and target.weight_granularity == "per_tensor":
+        yield weights.name, f"has {scales.scale.size} scales"
+    elif scales.scale.size > 1 and target.weight_granularity == "per_axis_signed" and weights.dtype.startswith("u"):
+        yield weights.name, f"is {weights.dtype} with {scales.scale.size} scales"
+
+
+def _wrong_range(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    found = weights_of(graph, op)
+    bounds = target.quant_ranges.get(found[1].dtype) if found is not None else None
+    if found is None or bounds is None or found[1].data is None or not found[1].data.size:
+        return
+    low, high = int(found[1].data.min()), int(found[1].data.max())
+    if low < bounds[0] or high > bounds[1]:
+        yield found[1].name, f"goes from {low} to {high}"
+
+
+def _wrong_bias(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    found = weights_of(graph, op)
+    if found is None or len(op.inputs) < 3 or not op.inputs[2] or found[0].quantization is None or found[1].quantization is None:
+        return
+    bias, wanted = graph[op.inputs[2]], target.bias_dtypes.get(found[0].dtype, next(iter(target.bias_dtypes.values())))
+    if bias.quantization is None or bias.dtype not in wanted:
+        yield bias.name, f"is {'' if bias.is_quantized else 'plain '}{bias.dtype}, not {listed(wanted, 'or')}"
+        return
+    if bias.quantization.zero_point.any():
+        yield bias.name, "has a zero point other than 0"
+    exact = found[0].quantization.scale.astype(np.float64) * found[1].quantization.scale
+    stated = bias.quantization.scale
+    if stated.size not in (1, exact.size) or not np.allclose(stated, exact, rtol=_BIAS_TOLERANCE, atol=0):
+        yield bias.name, f"has the scale {stated[0]:g}, not {exact[0]:g}"
+
+
+def _no_power_of_two(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    found = weights_of(graph, op)
+    for tensor in (*quantized_data(graph, op), *(found[1:] if found is not None else ())):
+        q = tensor.quantization
+        if q is not None and (np.frexp(q.scale)[0] != 0.5).any():
+            yield tensor.name, f"has the scale {q.scale[np.frexp(q.scale)[0] != 0.5][0]:g}"
+
+
+def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    if op.kind not in target.fixed_outputs:
+        return
+    result = graph[op.outputs[0]]
+    fixed = target.fixed_outputs[op.kind].get(result.dtype)
+    if fixed is None or result.quantization is None:
+        return
+    scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
+    if (scale, point) != fixed:
+        yield result.name, f"has scale {scale:g} and zero point {point}, not {fixed[0]:g} and {fixed[1]}"
+
+
+def _unequal_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    yield from _unequal(quantized_data(graph, op), target.equal_scales.get(op.kind, ()))
+
+
+def _unequal_inputs(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    found = [tensor for tensor in data_of(graph, op, results=False) if tensor.is_quantized]
+    yield from _unequal(found, target.equal_inputs.get(op.kind, ()))
+
+
+def _unequal(found: Sequence[Tensor], dtypes: Sequence[str]) -> Iterator[Breach]:
+    if any(tensor.dtype in dtypes for tensor in found):
+        for tensor in found[1:]:
+            if tensor.quantization != found[0].quantization:
+                yield tensor.name, f"has another scale or zero point than {found[0].name!r}"
+
+
+def _weights_text(target: Abilities) -> str:
+    """Which weights stand beside which data: those that several types of data share are said once."""
+    beside: dict[tuple[str, ...], list[str]] = {}
+    for dtype, weights in target.weight_dtypes.items():
+        beside.setdefault(weights, []).append(dtype)
+    parts = []
+    for (first, *others), data in beside.items():
+        more = f" (or {listed(others, 'or')})" if others else ""
+        parts.append(f"{first}{more} beside {listed(data)} data")
+    return f"weights are {', '.join(parts)}"
+
+
+def _granularity_text(target: Abilities) -> str:
+    if target.weight_granularity == "per_tensor":
+        return "weights have one scale for the whole tensor"
+    condition = " if they are signed" if target.weight_granularity == "per_axis_signed" else ""
+    return f"weights have one scale, or one for each output channel{condition}"
+
+
+def _granularity_remedy(target: Abilities) -> str:
+    one = target.weight_granularity == "per_tensor"
+    return "pass per_axis_to_per_tensor" if one else "passes symmetric_weights and per_axis_to_per_tensor"
+
+
+def _bias_text(target: Abilities) -> str:
+    """The first type's biases, and what others may have beside."""
+    (_, usual), *others = target.bias_dtypes.items()
+    more = [f"beside {data} data {listed(extra)} too" for data, dtypes in others if (extra := [t for t in dtypes if t not in usual])]
+    return f"a bias is {listed(usual, 'or')}{f' ({listed(more)})' if more else ''} at input scale * weight scale with zero point 0"
+
+
+def _fixed_text(target: Abilities) -> str:
+    kinds = listed([_SPOKEN.get(kind, kind) for kind in target.fixed_outputs])
+    return f"the results of {kinds} have the scale and zero point that their kernels fix"
+
+
+def _range_text(target: Abilities) -> str:
+    return f"weights lie within {listed([f'{low} to {high} ({dtype})' for dtype, (low, high) in target.quant_ranges.items()])}"
+
+
+def _have(kinds: Collection[str]) -> str:
+    return f"{listed(list(kinds))} {'have' if len(kinds) > 1 else 'has'}"
+
+
+def _always(text: str) -> Callable[[Abilities], str]:
+    return lambda target: text
+
+
+_MATCH = _always("pass match_scales")
+
+DEMANDS = (
+    Demand("activation_dtypes", lambda t: f"activations are {listed(t.activation_dtypes, 'or')}",
+           _always("passes store_activations and isolate_float"), _wrong_activation_type),
+    Demand("activation_granularity", _always("activations have one scale for the whole tensor"), _always("pass per_axis_to_per_tensor"),
+           _per_axis_activation),
+    Demand("symmetric_activations", lambda t: f"{listed(t.symmetric_activations)} activations have the zero point 0",
+           _always("quantize the model's activations symmetrically, or pass symmetric_activations (lossy)"), _asymmetric_activation),
+    Demand("one_type", _always("the quantized data of an operator have one type"), _always("pass store_activations"), _mixed_types),
+    Demand("explicit_conversions", _always("only Quantize and Dequantize stand between real and quantized data"),
+           _always("passes quantize_operands and isolate_float"), _mixed_sides),
+    Demand("weight_dtypes", _weights_text, _always("passes symmetric_weights and store_activations"), _wrong_weight_type),
+    Demand("symmetric_weights", _always("signed weights have the zero point 0"), _always("pass symmetric_weights"), _asymmetric_weights),
+    Demand("weight_granularity", _granularity_text, _granularity_remedy, _wrong_weight_scales),
+    Demand("quant_ranges", _range_text, _always("quantize the model's weights within these ranges"), _wrong_range),
+    Demand("bias_dtypes", _bias_text, _always("pass float_bias_to_int32"), _wrong_bias),
+    Demand("power_of_two_scales", _always("scales are powers of two"), _always("quantize the model with such scales"), _no_power_of_two),
+    Demand("fixed_outputs", _fixed_text, _MATCH, _wrong_fixed_output),
+    Demand("equal_scales", lambda t: f"{_have(t.equal_scales)} one scale and zero point on all sides", _MATCH, _unequal_scales),
+    Demand("equal_inputs", lambda t: f"{_have(t.equal_inputs)} one scale and zero point on all operands", _MATCH,
+           _unequal_inputs),
+)  # fmt: skip

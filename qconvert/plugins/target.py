@@ -1,0 +1,78 @@
+"""A target: what one destination can do, the one judge of what it makes of an operator, and targets made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, overload
+
+from qconvert.errors import OptionError
+from qconvert.plugins.abilities import Abilities
+from qconvert.plugins.verdict import Verdict
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph, Op
+
+__all__ = ["Derived", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A target that is another one with changes, by the other's name: what Target.derive gives to a plugin.
+
+    Attributes:
+        base: the name of the other.
+        name: of this one.
+        changes: fields of Target.
+    """
+
+    base: str
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Target(Abilities):
+    """What one destination can do, as data (see Abilities for the fields), and what follows of it for an operator."""
+
+    __slots__ = ()
+
+    def judge(self, graph: Graph, op: Op, *, final: bool = True) -> Verdict:
+        """How the target runs an operator. Nobody else decides that: the audit, the refusals and the passes ask here.
+
+        Args:
+            graph: that the operator belongs to.
+            op: the operator.
+            final: whether the graph is normalized, so that what breaks a rule now is refused; before, passes may still mend it, and the
+                verdict says only whether the operator would run on integers. To judge many operators of a graph, use verdicts().
+        """
+        return next(iter(self._judged(graph, (op,), final)))
+
+    def verdicts(self, graph: Graph, *, final: bool = True) -> Iterator[tuple[Op, Verdict]]:
+        """Every operator of a graph with what judge() says of it."""
+        return zip(graph.ops, self._judged(graph, graph.ops, final), strict=True)
+
+    def _judged(self, graph: Graph, ops: tuple[Op, ...], final: bool) -> Iterator[Verdict]:
+        from qconvert.plugins.judging import judged
+
+        return judged(self, graph, ops, final)
+
+    @overload
+    def derive(self: Target, **changes: Any) -> Target: ...
+    @overload
+    def derive(self: str, **changes: Any) -> Derived: ...  # type: ignore[misc]  # Target.derive("ort-arm", …), by its name
+    def derive(self: Target | str, **changes: Any) -> Target | Derived:
+        """Another target with some fields changed: `target.derive(name="mine", …)`, or by name `Target.derive("ort-arm", name="mine", …)`.
+
+        Args:
+            changes: fields of Target; `name` is one of them.
+
+        Raises:
+            OptionError: there is no such field, or no name.
+        """
+        unknown = changes.keys() - {item.name for item in fields(Abilities)}
+        if unknown or not changes.get("name"):
+            reason = f"a target has no {', '.join(sorted(unknown))}" if unknown else "a target that is derived needs a name of its own"
+            raise OptionError(reason, remedy=f"Fields of a target: {', '.join(item.name for item in fields(Abilities))}.")
+        if isinstance(self, Target):
+            return replace(self, **changes)
+        return Derived(self, changes["name"], changes)

@@ -1,0 +1,168 @@
+"""An accelerator that does not exist, as data alone: the example of docs/targets.md, given by a plugin, on real models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from qconvert import QConvertError, Target, convert, load
+from qconvert.conversion import ConversionReport, normalize
+from qconvert.errors import OptionError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph
+from qconvert.plugins import host, registry, target_named
+from qconvert.targets.violations import violations
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "fixtures"
+RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+KEYWORDS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+TORCH = FIXTURES / "onnx" / "torch_mobilenet_v2_qdq.onnx"
+TOYCAR = FIXTURES / "tiny_ad_toycar_int8.tflite"
+
+
+def example() -> str:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "targets.md").read_text(), re.S)
+    return str(block)
+
+
+@pytest.fixture(autouse=True)
+def plugin() -> Iterator[ModuleType]:
+    """The example as a loaded plugin, for one test."""
+    module = ModuleType("my_npu")
+    exec(compile(example(), "docs/targets.md", "exec"), module.__dict__)
+    manager = host._host()[0]
+    manager.register(module, "my-npu")
+    caches = (registry.targets, registry._given_targets)
+    for cache in caches:
+        cache.cache_clear()
+    yield module
+    manager.unregister(name="my-npu")
+    for cache in caches:
+        cache.cache_clear()
+
+
+def fitted(path: Path, target: str = "my-npu") -> tuple[Graph, tuple[tuple[str, str], ...]]:
+    return normalize(load(path), target_named(target))
+
+
+def lines(report: ConversionReport, *, integer: bool) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for line in report.audit:
+        if line.integer is integer:
+            found[line.kind] = found.get(line.kind, 0) + line.count
+    return found
+
+
+def test_the_target_is_less_than_thirty_lines_of_data() -> None:
+    body = example().split("NPU = ")[1].split("\n\n\n")[0]
+    assert len(body.strip().splitlines()) < 30
+
+
+@pytest.mark.parametrize("path", [RESNET, KEYWORDS, TORCH, TOYCAR], ids=lambda path: path.stem)
+def test_what_it_demands_is_true_of_the_result(path: Path, tmp_path: Path) -> None:
+    """Looked up in the graph that is read back from the file, not in what the judge says."""
+    convert(path, tmp_path / "model.onnx", target="my-npu")
+    graph = load(tmp_path / "model.onnx")
+    for op in graph.ops:
+        if op.kind in ("Quantize", "Dequantize", "Requantize", "Softmax"):
+            continue
+        for name in filter(None, (*op.inputs, *op.outputs)):
+            q = graph[name].quantization
+            if q is not None and graph[name].dtype != "int32":
+                assert graph[name].dtype == "int8" and q.is_symmetric and q.is_per_tensor, (op, name)
+        if op.kind == "Add" and graph[op.outputs[0]].is_quantized:
+            assert graph[op.inputs[0]].quantization == graph[op.inputs[1]].quantization
+    normal, _ = fitted(path)
+    for op in normal.ops:  # Dequantize, Softmax and Quantize are read back as one
+        if op.kind == "Softmax":
+            assert not normal[op.inputs[0]].is_quantized and not normal[op.outputs[0]].is_quantized
+
+
+def test_its_audit(tmp_path: Path) -> None:
+    report = convert(RESNET, tmp_path / "resnet.onnx", target="my-npu")
+    source = [op.kind for op in load(RESNET).ops]
+    assert lines(report, integer=True)["Conv"] == source.count("Conv") == 9
+    assert lines(report, integer=True)["Add"] == source.count("Add") == 3
+    assert "Softmax" not in lines(report, integer=True)
+    assert dict(report.changes)["isolate_float"] == "on real values between Dequantize and Quantize (exact): 1 Softmax: my-npu has none"
+    report = convert(KEYWORDS, tmp_path / "kws.onnx", target="my-npu")
+    assert lines(report, integer=True)["Conv"] == 9 and "Softmax" not in lines(report, integer=True)
+    report = convert(TORCH, tmp_path / "torch.onnx", target="my-npu")
+    assert lines(report, integer=True)["Add"] == 10
+
+
+def test_lossy_steps_are_reported() -> None:
+    changes = dict(fitted(RESNET)[1])
+    assert re.search(r"steps grow 1\.\d\d times on average, at most 2\.01", changes["symmetric_activations"])
+    assert "operands that compute together share a scale" in changes["match_scales"]
+    assert "SQNR" in changes["per_axis_to_per_tensor"]
+
+
+def test_the_network_still_says_the_same() -> None:
+    """On the inputs of MLPerf Tiny: 9 of 10 pictures are told as before, although every grid changed."""
+    source, (result, _) = load(RESNET), fitted(RESNET)
+    same = 0
+    for path in sorted((FIXTURES / "mlperf_tiny" / "resnet" / "input").glob("*.bin")):
+        picture = np.fromfile(path, np.int8).reshape(1, 32, 32, 3)
+        (before,) = evaluate(source, {source.inputs[0]: picture}).values()
+        (after,) = evaluate(result, {result.inputs[0]: picture}).values()
+        same += int(before.argmax() == after.argmax())
+    assert same == 9
+
+
+def test_a_target_without_floats_refuses(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        convert(RESNET, tmp_path / "model.onnx", target="my-npu-strict")
+    text = str(raised.value)
+    assert "the rule: my-npu-strict has no Softmax. Broken by 1:" in text
+    assert "SOFTMAX #15 Softmax 'Identity_int8" in text and not (tmp_path / "model.onnx").exists()
+    convert(TOYCAR, tmp_path / "toycar.onnx", target="my-npu-strict")  # has none
+
+
+def test_the_judge_before_and_after_the_passes() -> None:
+    """Before, an addition would run on integers; as it stands it is refused, with what helps."""
+    graph, npu = load(RESNET), target_named("my-npu")
+    add = next(op for op in graph.ops if op.kind == "Add")
+    assert npu.judge(graph, add, final=False).runs == "integers"
+    verdict = npu.judge(graph, add)
+    assert verdict.runs == "refused"
+    rules = {found.rule: found.remedy for found in verdict.violations}
+    assert rules["Add has one scale and zero point on all operands"] == "pass match_scales"
+    assert "symmetric_activations" in rules["int8 activations have the zero point 0"]
+    conv = next(op for op in graph.ops if op.kind == "Conv")
+    assert "pass per_axis_to_per_tensor" in [found.remedy for found in npu.judge(graph, conv).violations]
+    assert violations(fitted(RESNET)[0], npu) == ()
+
+
+def test_a_target_derived_by_name_is_the_other_with_changes() -> None:
+    arm, mine = target_named("ort-arm"), target_named("my-arm")
+    assert (mine.passes, mine.integer_kernels, mine.activations) == (arm.passes, arm.integer_kernels, "int8")
+    assert mine.forbidden == ("Sigmoid",) and arm.forbidden == ()
+
+
+def test_what_cannot_be_derived_is_said(plugin: ModuleType) -> None:
+    with pytest.raises(OptionError, match="a target has no granularity"):
+        plugin.NPU.derive(name="other", granularity="per_tensor")
+    with pytest.raises(OptionError, match="needs a name of its own"):
+        plugin.NPU.derive(floats=False)
+
+
+def test_a_target_of_nothing_is_named() -> None:
+    lost = ModuleType("lost")
+    manager = host._host()[0]
+    lost.__dict__["qconvert_targets"] = __import__("qconvert").hookimpl(lambda: [Target.derive("no-such-target", name="lost")])
+    manager.register(lost, "lost")
+    registry._given_targets.cache_clear()
+    registry.targets.cache_clear()
+    try:
+        assert "lost" not in registry.targets() and "my-npu" in registry.targets()
+        with pytest.raises(QConvertError, match="'lost' derives from 'no-such-target', which does not exist"):
+            target_named("lost")
+    finally:
+        manager.unregister(name="lost")
