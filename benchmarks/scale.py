@@ -55,7 +55,7 @@ class Model:
     """An ONNX model that grows by nodes until it has `size` of them.
 
     Attributes:
-        is_quantized: whether every value goes through QuantizeLinear and DequantizeLinear, and weights are integers.
+        is_quantized: whether every value goes through QuantizeLinear and DequantizeLinear, on a grid of its own, and weights are integers.
     """
 
     def __init__(self, is_quantized: bool) -> None:
@@ -66,8 +66,6 @@ class Model:
         self.nodes: list[Any] = []
         self._constants: list[Any] = []
         self._generator = np.random.default_rng(0)
-        self._constant("scale", np.array(0.05, np.float32))
-        self._constant("zero", np.array(3, np.int8))
 
     def _constant(self, name: str, data: Any) -> str:
         from onnx import numpy_helper
@@ -85,8 +83,11 @@ class Model:
         """The value behind QuantizeLinear and DequantizeLinear, if the model is quantized."""
         if not self.is_quantized:
             return value
-        stored = self.node("QuantizeLinear", [value, "scale", "zero"])
-        return self.node("DequantizeLinear", [stored, "scale", "zero"])
+        number = len(self.nodes)
+        scale = self._constant(f"scale{number}", np.array(self._generator.uniform(0.02, 0.08), np.float32))
+        zero = self._constant(f"zero{number}", np.array(self._generator.integers(-20, 20), np.int8))
+        stored = self.node("QuantizeLinear", [value, scale, zero])
+        return self.node("DequantizeLinear", [stored, scale, zero])
 
     def conv(self, value: str, *, relu: bool = False) -> str:
         """A convolution of 1 x 1 with weights of its own; its result is on the grid."""

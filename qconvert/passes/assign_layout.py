@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.passes.layout.cut import INFINITE, FlowGraph
+from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
 from qconvert.passes.layout.roles import RANK, Role, data_inputs, role
 from qconvert.plugins import Target

@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
-from qconvert.passes.storage import SIGNED, UNSIGNED, shifted
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
 
 __all__ = ["run"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.formats.onnx.storage import ELEMENT_TYPES
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 

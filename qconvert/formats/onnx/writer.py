@@ -11,8 +11,8 @@ from typing import Any
 
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.spelled import notes
-from qconvert.formats.onnx.storage import inline, store
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS

@@ -6,7 +6,8 @@ import numpy as np
 
 from qconvert.arithmetic import xnnpack_add_multipliers
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
