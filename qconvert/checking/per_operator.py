@@ -66,8 +66,8 @@ def check_operators(
     """
     graph, other = source.graph, result.graph
     left, inside = _Source(graph, source.inside(graph)), result.inside(graph)
-    first, _ = left.values(feeds[0])
-    names = {name for name in first if name in graph.tensors and not graph[name].is_constant}
+    first = left.values(feeds[0])
+    names = {name for name in first[0] if name in graph.tensors and not graph[name].is_constant}
     if inside is not None and inside.cuts:
         shared = {name for name in names & inside.names if name not in other.tensors or _comparable(graph[name], other[name])}
         pieces = inside.pieces(frozenset(shared))
@@ -86,7 +86,7 @@ def check_operators(
     findings: dict[str, Finding] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):
-        values, measured = left.values(feed)
+        values, measured = left.values(feed) if run else first
         references = left.computed(values, measured)
         found = pieces.run({name: exchange.to_result(graph[name], values[name]) for name in pieces.fed})
         for position, op in enumerate(graph.ops):
