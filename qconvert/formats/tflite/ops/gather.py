@@ -27,6 +27,12 @@ def read_gather_nd(r: Reading) -> None:
     r.emit("GatherND", [r.input(0), r.int64(1)])
 
 
+def read_reverse_sequence(r: Reading) -> None:
+    """REVERSE_SEQUENCE along seq_dim, by a length for each index of batch_dim."""
+    time, batch = (r.axis(r.option(option), r.rank()) for option in ("seqDim", "batchDim"))
+    r.emit("ReverseSequence", [r.input(0), r.int64(1)], time_axis=time, batch_axis=batch)
+
+
 def read_scatter_nd(r: Reading) -> None:
     """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up. The kernel knows stored integers alone,
     so adding quantized values has no meaning in real numbers; they can only be put at different places.
@@ -70,6 +76,7 @@ def read_topk(r: Reading) -> None:
 READERS: dict[str, ReadFunction] = {
     "GATHER": read_gather,
     "GATHER_ND": read_gather_nd,
+    "REVERSE_SEQUENCE": read_reverse_sequence,
     "SCATTER_ND": read_scatter_nd,
     "WHERE": read_where,
     "ONE_HOT": read_one_hot,
@@ -101,6 +108,13 @@ def write_gather_nd(op: Op, w: Writing) -> None:
     if op["batch_dims"] or (data is not None and (data < 0).any()):
         raise w.unsupported(op, "batch dimensions or negative indices")
     w.emit("GATHER_ND", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, "GatherNdOptions")
+
+
+def write_reverse_sequence(op: Op, w: Writing) -> None:
+    """REVERSE_SEQUENCE, whose kernel knows positive axes alone."""
+    time, batch = (int(op[name]) % len(w.shape(op.inputs[0], op)) for name in ("time_axis", "batch_axis"))
+    operands = [op.inputs[0], w.index(op, 1, wide=True)]
+    w.emit("REVERSE_SEQUENCE", operands, op.outputs, "ReverseSequenceOptions", seqDim=time, batchDim=batch)
 
 
 def write_scatter_nd(op: Op, w: Writing) -> None:
@@ -161,6 +175,7 @@ def write_topk(op: Op, w: Writing) -> None:
 WRITERS: dict[str, WriteFunction] = {
     "Gather": write_gather,
     "GatherND": write_gather_nd,
+    "ReverseSequence": write_reverse_sequence,
     "ScatterND": write_scatter_nd,
     "NonZero": write_non_zero,
     "OneHot": write_one_hot,
