@@ -218,7 +218,7 @@ def sources(folder: Path, shape: str, style: str, size: int, maker: Path) -> Non
     model = Model(style == "qdq")
     model.save(path, SHAPES[shape](model, size))
     for suffix, target in ((".tflite", "tflite"), (".qgraph", "")):
-        run(maker, path, path, path.with_suffix(suffix), target, 3600)
+        run(maker, folder / f"{shape}-{style}-{SMALL}.onnx", path, path.with_suffix(suffix), target, 3600)
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:

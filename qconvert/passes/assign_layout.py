@@ -4,6 +4,13 @@ Every tensor of rank 4 gets a label: stored as in the source, or transposed. A T
 other label than the one its input has; one serves all such readers. The labelling with the fewest (then smallest) Transposes is a
 minimum cut: operators are nodes, tensors are edges, fixed operators are tied to a side. The reduction of "paid once, whichever
 readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov, 2004, section 3).
+
+A graph in channels first, for a target that wants channels last (Relu and Add have no layout, Reshape pins the source's):
+
+    x (1,3,8,8) -> Conv -> a (1,4,8,8) -> Relu -> b (1,4,8,8) -> Conv -> c (1,4,8,8) -> Reshape -> y (1,256)
+becomes
+    x (1,3,8,8) -> Transpose -> x/channels_last (1,8,8,3) -> Conv -> a (1,8,8,4) -> Relu -> b (1,8,8,4)
+                -> Conv -> c (1,8,8,4) -> Transpose -> c/source_layout (1,4,8,8) -> Reshape -> y (1,256)
 """
 
 from __future__ import annotations
