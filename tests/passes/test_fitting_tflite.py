@@ -55,6 +55,18 @@ def test_neighbours_share_the_wide_form() -> None:
 # matmul_to_gemm
 
 
+def test_neighbours_of_both_layouts_share_nothing() -> None:
+    """Found by random graphs: a convolution of the other layout was given data with the new dimension at the wrong place."""
+    window = {"strides": (1,), "pads": (0, 0), "dilations": (1,)}
+    ops = [Op("Conv", ("x", "v"), ("c",), {**window, **LAYOUT}), Op("Conv", ("c", "w"), ("y",), {**window, "data_format": "channels_last"})]
+    rng = np.random.default_rng(0)
+    weights = [constant(name, rng.normal(size=shape).astype(np.float32)) for name, shape in (("v", (4, 3, 2)), ("w", (5, 6, 2)))]
+    graph = make(ops, [Tensor("x", "float32", (2, 3, 7)), *weights], "x", "y")
+    changed, _ = applied(graph, "widen_1d")
+    x = rng.normal(size=(2, 3, 7)).astype(np.float32)
+    assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
+
+
 @pytest.mark.parametrize("shape", [(3, 6), (2, 3, 6)])
 @pytest.mark.parametrize("trans_b", [0, 1])
 def test_a_product_with_its_bias(shape: tuple[int, ...], trans_b: int) -> None:

@@ -124,3 +124,12 @@ def test_an_average_that_rounds_like_its_source_stays() -> None:
         changed, _ = applied(graph, "fuse_activation")
         assert [op.kind for op in changed.ops] == kinds
         assert_equal(graph, changed, {"x": random_integers((1, 2, 4, 4), "int8")})
+
+
+def test_a_relu_behind_the_second_part_of_a_split_stays() -> None:
+    """Found by random graphs: the first part, which nobody reads, was looked up among what is read."""
+    parts = [Tensor(name, "float32", (1, 2)) for name in ("a", "b")]
+    sizes = constant("sizes", np.array([2, 2], np.int64))
+    ops = [Op("Split", ("x", "sizes"), ("a", "b"), {"axis": 1}), Op("Relu", ("b",), ("y",))]
+    graph = make(ops, [Tensor("x", "float32", (1, 4)), sizes, *parts], "x", "y")
+    assert applied(graph, "fuse_activation") == (graph, ())
