@@ -58,6 +58,8 @@ class Pass:
         exact: whether every output stays the same, bit for bit; if not, what was changed says by how much.
         within: of a pass that is not exact, the largest mean change of an output, as a share of the range of its values, that it may
             cost; None where no bound is known. `--verify-each` holds it to that.
+        border: whether it changes types or grids of the graph's inputs and outputs. Such a pass leaves functions alone, whose inputs and
+            outputs the operators that name them fix.
         options: what `run` takes by keyword.
         after: names of passes that, where they are in the same list, come before this one.
         requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
@@ -69,6 +71,7 @@ class Pass:
     run: Callable[..., tuple[Graph, tuple[str, ...]]]
     exact: bool = True
     within: float | None = None
+    border: bool = False
     options: tuple[Option, ...] = ()
     after: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
