@@ -109,7 +109,7 @@ def into_cache(path: Path) -> None:
 
 def convert(source: Path, result: Path, run: Run) -> None:
     """One conversion in a process of its own; adds its cost to `run`. Ends the benchmark if it fails."""
-    entry = "from qconvert.cli import main; main()"
+    entry = "from qconvert.cli.app import main; main()"
     options = ["--form", "qoperator", "--target", "generic", "--force", "--quiet"]
     started = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-c", entry, "onnx2onnx", str(source), str(result), *options])

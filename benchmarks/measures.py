@@ -89,17 +89,13 @@ class OnnxModel:
         source: the model that it was made from; its inputs and outputs are matched to the file's by position, or else by shape.
         threads: number of threads; 0 for onnxruntime's default.
         optimized: where to write the graph that onnxruntime runs.
+        exact: whether kernels are kept from saturating on CPUs without VNNI, for outputs that are compared; never where time is measured.
     """
 
-    def __init__(self, path: Path, source: SourceModel, threads: int = 1, optimized: Path | None = None) -> None:
-        import onnxruntime
+    def __init__(self, path: Path, source: SourceModel, threads: int = 1, optimized: Path | None = None, exact: bool = False) -> None:
+        from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        if optimized is not None:
-            options.optimized_model_filepath = str(optimized)
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._session = OnnxRuntime(path, threads, save_optimized=optimized, exact=exact).session
         self._source = source
         self._inputs = [(item.name, _onnx_port(item)) for item in self._session.get_inputs()]
         self._input_order = matching([p.shape for p in source.inputs], [port.shape for _, port in self._inputs])

@@ -65,7 +65,7 @@ def check_result(row: Row, source: SourceModel, inputs: list[list[Array]], optio
     path = result_path(options.keep, row.tool, row.model)
     optimized = options.keep / "optimized.onnx"
     try:
-        runtime = OnnxModel(path, source, optimized=optimized)
+        runtime = OnnxModel(path, source, optimized=optimized, exact=True)
         runtime.run_fed(runtime.feeds(inputs[0]))
         row.accepted = True
         row.transposes = (count_transposes(path), count_transposes(optimized))

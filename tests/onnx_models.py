@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from onnx_networks import DYNAMIC, NETWORKS, Network, build
 
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+
 __all__ = ["CASES", "WIDE", "dynamic", "operators", "path_of", "quantized", "random_inputs", "run", "weight_only"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -61,22 +63,11 @@ def _silence() -> Iterator[None]:
             logging.disable(previous)
 
 
-def _session(data: bytes, optimize: bool = False) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
 def random_inputs(data: bytes, seed: int = 0) -> dict[str, Array]:
     """One random value for each input of a model: normal floats, whole-range bytes, indices 0 and 1. Free dimensions become 1."""
     rng = np.random.default_rng(seed)
     result = {}
-    for value in _session(data).get_inputs():
+    for value in OnnxRuntime(data, optimize=False).session.get_inputs():
         shape = tuple(size if isinstance(size, int) and size > 0 else 1 for size in value.shape)
         result[value.name] = _INPUTS[value.type](rng, shape)
     return result
@@ -84,7 +75,7 @@ def random_inputs(data: bytes, seed: int = 0) -> dict[str, Array]:
 
 def run(data: bytes, inputs: Mapping[str, Array], optimize: bool = False) -> list[Array]:
     """The outputs in onnxruntime's CPU provider, with all optimizations off (or on)."""
-    return list(_session(data, optimize).run(None, dict(inputs)))
+    return list(OnnxRuntime(data, optimize=optimize).run(inputs).values())
 
 
 def operators(data: bytes) -> list[str]:

@@ -16,13 +16,9 @@ __all__ = ["equal", "feeds", "node_model", "session"]
 
 def session(data: bytes) -> Any:
     """An onnxruntime session that runs every node as it stands, on one thread."""
-    import onnxruntime
+    from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return OnnxRuntime(data, optimize=False).session
 
 
 def node_model(

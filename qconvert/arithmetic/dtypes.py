@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+@cache  # numpy puts the name together anew each time
 def canonical_dtype(dtype: np.dtype[Any]) -> str:
     """The canonical name of a numpy dtype; see numpy_dtype()."""
     if dtype.kind in "OSU":

@@ -217,7 +217,7 @@ def _image(tensor: Tensor, file: Path) -> Array:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingPackageError("images need the package pillow", remedy="pip install qconvert[images]") from error
+        raise MissingPackageError("images need the package pillow", remedy="Install it with: pip install 'qconvert[images]'") from error
     shape = _shape(tensor)
     if len(shape) != 4:
         raise OptionError(f"an image does not fit an input of shape {shape}", file=str(file))

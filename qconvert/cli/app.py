@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_module
+import os
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,14 +26,6 @@ Source = Annotated[Path, typer.Argument(help="The model to read.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
-class Kernels(str, Enum):
-    """What runs .tflite files in a check: LiteRT's kernels, or tflite-micro's."""
-
-    default = "default"
-    reference = "reference"
-    micro = "micro"
 
 
 def _version(wanted: bool) -> None:
@@ -57,8 +50,8 @@ def check_command(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: Annotated[
-        Kernels, typer.Option("--kernels", help="What runs .tflite files: LiteRT's kernels, or tflite-micro.")
-    ] = Kernels.default,
+        str, typer.Option("--kernels", help="What runs .tflite files: default or reference, LiteRT's kernels, or micro, tflite-micro.")
+    ] = "default",
     optimize: Annotated[
         bool, typer.Option("--optimize/--no-optimize", help="Whether onnxruntime optimizes the graphs of both sides.")
     ] = True,
@@ -79,7 +72,7 @@ def check_command(
             result,
             inputs=inputs or [],
             samples=samples,
-            kernels=kernels.value,
+            kernels=kernels,
             optimize=optimize,
             per_op=per_op,
             max_lsb=None if max_lsb < 0 else max_lsb,
@@ -91,6 +84,30 @@ def check_command(
     elif not quiet:
         print_check(report)
     if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command("audit")
+def audit_command(
+    model: Source,
+    target: Annotated[str, typer.Option("--target", help="What the model would be converted for; `qconvert formats` lists them.")],
+    run: Annotated[
+        bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say which operators a target runs as integers, without writing anything. Exit code 1 if its runtime ran them otherwise."""
+    from qconvert import audit
+    from qconvert.cli.reports import audit_document, print_audit
+
+    report = audit(model, target, run=run)
+    if json:
+        typer.echo(json_module.dumps(audit_document(report), indent=2))
+    else:
+        print_audit(report, verbose)
+    if report.otherwise:
         raise typer.Exit(1)
 
 
@@ -150,7 +167,7 @@ def diff_command(
 
 @app.command("formats")
 def formats_command(json: JsonOption = False) -> None:
-    """List the formats and the targets."""
+    """List the formats, the targets and the runtimes."""
     from qconvert.cli.reports import formats_document, print_formats
 
     if json:
@@ -181,12 +198,26 @@ def plugins_command(json: JsonOption = False) -> None:
         print_plugins()
 
 
+def _listed() -> None:
+    """Stands for a command that is not called: it is listed, and its options need not be put together."""
+
+
+def _keep_only(wanted: str) -> None:
+    """Takes the functions of all commands but one away, from which Typer would make their options at every start."""
+    for command in app.registered_commands:
+        if command.name != wanted and command.callback is not None:
+            command.help = command.help or inspect.getdoc(command.callback)
+            command.callback = _listed
+
+
 def main() -> None:
     """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2, an InternalError exit code 3."""
     try:
         from qconvert.cli.convert import add_commands
 
         add_commands(app)
+        if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
+            _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
         app()
     except QConvertError as error:
         if "--debug" in sys.argv:

@@ -10,19 +10,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Option, formats, loaded, passes, targets
+from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qconvert.checking.api import CheckReport
+    from qconvert.checking.auditing import AuditReport
+    from qconvert.checking.findings import CheckReport
     from qconvert.checking.roundtrips import RoundtripReport
     from qconvert.conversion import ConversionReport
+    from qconvert.targets.audit import AuditLine
 
 __all__ = [
-    "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document", "plugins_document",
-    "print_check", "print_conversion", "print_formats", "print_inspection", "print_passes", "print_plugins", "print_roundtrip",
-    "progress", "roundtrip_document",
+    "audit_document", "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document",
+    "plugins_document", "print_audit", "print_check", "print_conversion", "print_formats", "print_inspection", "print_passes",
+    "print_plugins", "print_roundtrip", "progress", "roundtrip_document",
 ]  # fmt: skip
 
 
@@ -71,16 +73,36 @@ def print_conversion(report: ConversionReport, verbose: bool) -> None:
     counts = ", ".join(f"{count} {what}" for what, count in report.kept.items())
     lines.append(f"read: {counts}" if any(name in inexact for name, _ in report.changes) else f"kept: {counts}; none was changed")
     lines += [f"{name}: {change}" + ("" if name in inexact else " (exact)") for name, change in report.changes]
-    integer = sum(line.count for line in report.audit if line.integer)
-    others = sum(line.count for line in report.audit if not line.integer)
-    if report.audit:
-        lines.append(f"{integer} of {integer + others} quantized operators run as integer kernels or integer moves")
-    for line in report.audit:
-        if verbose or not line.integer:
-            lines.append(f"  {line.count} {line.kind}: {line.reason}")
+    lines += _audited(report.audit, verbose)
     lines += [f"verified: {name} {finding}" for name, finding in report.verified]
     lines.append(f"{total} operators, {report.seconds:.2f} s")
     _print("\n".join(lines))
+
+
+def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
+    """How many operators run as integers, and those that do not, or all of them, by kind and reason."""
+    audit = tuple(audit)
+    integer = sum(line.count for line in audit if line.integer)
+    total = sum(line.count for line in audit)
+    lines = [f"{integer} of {total} quantized operators run as integer kernels or integer moves"] if audit else []
+    return lines + [f"  {line.count} {line.kind}: {line.reason}" for line in audit if verbose or not line.integer]
+
+
+def audit_document(report: AuditReport) -> dict[str, Any]:
+    """An AuditReport as plain data."""
+    return {**asdict(report), "otherwise": [asdict(op) for op in report.otherwise]}
+
+
+def print_audit(report: AuditReport, verbose: bool) -> None:
+    """The prediction by kind and reason, and what ran otherwise."""
+    lines = [f"{report.source} for {report.target}", *_audited(report.lines, verbose)]
+    seen = [op for op in report.operators if op.ran is not None]
+    if seen:
+        lines.append(f"{report.runtime} ran {len(seen) - len(report.otherwise)} of {len(seen)} operators as predicted")
+    for op in report.otherwise:
+        ran = "as integers" if op.ran else "on real values"
+        lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")
+    _print("\n".join((*lines, *(f"note: {text}" for text in report.notes))))
 
 
 def check_document(report: CheckReport) -> dict[str, Any]:
@@ -110,7 +132,7 @@ def print_check(report: CheckReport) -> None:
         _print(listed)
         classes = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators)
         _print("; ".join(f"{count} {name}" for name, count in classes.most_common()))
-    for text in report.notes:
+    for text in (*report.notes, *report.machine):
         _print(f"note: {text}")
     for text in report.problems:
         _print(f"problem: {text}")
@@ -213,7 +235,7 @@ def _quantization(found: dict[str, Any] | None) -> tuple[str, str, str]:
 
 
 def formats_document() -> dict[str, Any]:
-    """Formats, targets and passes."""
+    """Formats, targets, passes and runtimes."""
     return {
         "formats": [
             {
@@ -229,6 +251,9 @@ def formats_document() -> dict[str, Any]:
         ],
         "targets": [{"name": t.name, "format": t.format, "summary": t.summary} for t in targets().values()],
         "passes": [{"name": p.name, "summary": p.summary} for p in passes().values()],
+        "runtimes": [
+            {"name": r.name, "formats": list(r.formats), "kernels": list(r.kernels), "summary": r.summary} for r in runtimes().values()
+        ],
     }
 
 
@@ -247,7 +272,7 @@ def _options_table(rows: Iterable[tuple[str, Option]], owner: str) -> Table:
 
 
 def print_formats() -> None:
-    """Tables of formats, of their options, and of targets."""
+    """Tables of formats, of their options, of targets and runtimes."""
     listed = _table("format", "suffixes", "reads", "writes", "what it is")
     for item in formats_document()["formats"]:
         words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
@@ -258,7 +283,10 @@ def print_formats() -> None:
     for item in formats_document()["targets"]:
         default = " (default)" if formats()[item["format"]].default_target == item["name"] else ""
         goals.add_row(item["name"], item["format"], item["summary"] + default)
-    _print(listed, *([_options_table(rows, "format")] if rows else ()), goals)
+    engines = _table("runtime", "formats", "--kernels", "what it is")
+    for item in formats_document()["runtimes"]:
+        engines.add_row(item["name"], " ".join(item["formats"]), " ".join(item["kernels"]), item["summary"])
+    _print(listed, *([_options_table(rows, "format")] if rows else ()), goals, engines)
 
 
 def passes_document() -> list[dict[str, Any]]:

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.passes.layout.cut import INFINITE, FlowGraph
+from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
 from qconvert.passes.layout.roles import RANK, Role, data_inputs, role
 from qconvert.plugins import Target
@@ -153,6 +153,7 @@ class _Rewriter:
         self._labels = labels
         self._io_label = io_label
         self._tensors: dict[str, Tensor] = dict(graph.tensors)
+        self._names = Names(self._tensors)
         self._ops: list[Op] = []
         self._stored: dict[tuple[str, int], str] = {}  # (tensor, label) -> the name under which it exists
         self._variants: dict[tuple[str, str, bytes], str] = {}
@@ -281,4 +282,4 @@ class _Rewriter:
         return self._variants[known]
 
     def _fresh(self, wanted: str) -> str:
-        return self._graph.fresh_name(wanted, self._tensors)
+        return self._names.fresh(wanted)

@@ -15,7 +15,8 @@ def run(graph: Graph, target: Target, *, io_float: bool = False) -> tuple[Graph,
     names = [name for name in dict.fromkeys((*graph.inputs, *graph.outputs)) if graph[name].is_quantized]
     if not io_float or not names:
         return graph, ()
-    inner = {name: graph.fresh_name(f"{name}/{graph[name].dtype}") for name in names}
+    unused = graph.names()
+    inner = {name: unused.fresh(f"{name}/{graph[name].dtype}") for name in names}
     added: list[Tensor] = []
     for name in names:
         added += [replace(graph[name], name=inner[name]), Tensor(name, "float32", graph[name].shape)]

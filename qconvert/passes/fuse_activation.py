@@ -111,7 +111,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 
 def _can_carry(op: Op) -> bool:
     """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
-    own_rounding = op.attributes.get("fixed_point") or op.attributes.get("ties", "even") != "even"
+    own_rounding = op.attributes.get("arithmetic")
     return "activation" in KINDS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
 
 

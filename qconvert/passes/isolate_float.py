@@ -53,6 +53,7 @@ class _Isolating:
         self._keeps_packed = graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.first = ""
@@ -102,6 +103,6 @@ class _Isolating:
         return Tensor(wanted, "float32", tensor.shape, dequantize(tensor.data, tensor.quantization).astype(np.float32))
 
     def _add(self, wanted: str, shape: object) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, "float32", shape)  # type: ignore[arg-type]
         return name

@@ -10,12 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
 
 __all__ = ["run"]
-
-_KINDS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -23,11 +22,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     graph, count = _without_identities(graph)
     producers, readers = graph.producers(), graph.consumers()
     tensors: dict[str, Tensor] = {}
+    unused = graph.names(tensors)
     renamed: dict[str, str] = {}
     ops: list[Op] = []
     for op in graph.ops:
         op = replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) if renamed.keys() & set(op.inputs) else op
-        if op.kind in _KINDS:
+        if KINDS[op.kind].keeps_order:
             first = _front(op, producers, renamed)
             result, source = graph[op.outputs[0]], graph[first]
             if source.shape is not None and source.shape == result.shape and result.name not in graph.outputs and not source.is_constant:
@@ -35,7 +35,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
                 count += 1
                 continue
             if first != op.inputs[0] and (sizes := _sizes(result.shape)) is not None and len(readers[op.inputs[0]]) == 1:
-                name = graph.fresh_name(f"{result.name}/merged_shape", tensors)
+                name = unused.fresh(f"{result.name}/merged_shape")
                 tensors[name] = Tensor(name, "int64", sizes.shape, sizes)
                 op = Op("Reshape", (first, name), op.outputs, {}, op.source)
                 count += 1
@@ -65,7 +65,7 @@ def _without_identities(graph: Graph) -> tuple[Graph, int]:
 def _front(op: Op, producers: dict[str, Op], renamed: dict[str, str]) -> str:
     """The data in front of the chain that ends with `op`."""
     name = op.inputs[0]
-    while (before := producers.get(name)) is not None and before.kind in _KINDS:
+    while (before := producers.get(name)) is not None and KINDS[before.kind].keeps_order:
         name = renamed.get(before.inputs[0], before.inputs[0])
     return name
 

@@ -44,6 +44,7 @@ class _Widening:
         self._wide: dict[tuple[str, int], str] = {}  # narrow tensor and the axis of the new dimension -> the same data with it
         self._weights: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.count = 0
 
@@ -77,13 +78,13 @@ class _Widening:
         return self._weights[name]
 
     def _add(self, wanted: str, like: Tensor, shape: Shape | None, data: Array | None = None) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         quantization: Quantization | None = like.quantization
         self.tensors[name] = Tensor(name, like.dtype, shape, data, quantization)
         return name
 
     def _axes(self, name: str, axis: int) -> str:
-        found = self._graph.fresh_name(f"{name}/height", self.tensors)
+        found = self._names.fresh(f"{name}/height")
         self.tensors[found] = Tensor(found, "int64", (1,), np.array([axis], np.int64))
         return found
 

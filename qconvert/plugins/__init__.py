@@ -10,22 +10,30 @@ from qconvert.plugins.registry import (
     format_named,
     format_of,
     formats,
+    kernels_named,
     operators,
     pass_named,
     passes,
+    runtime_of,
+    runtimes,
     target_named,
     targets,
 )
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Pass
+from qconvert.plugins.types import Format, Inside, Layer, LoadedModel, Pass, Pieces, Runtime
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
     "Derived",
     "Format",
+    "Inside",
+    "Layer",
+    "LoadedModel",
     "LoadedPlugin",
     "Option",
     "Pass",
+    "Pieces",
+    "Runtime",
     "Target",
     "Verdict",
     "Violation",
@@ -34,10 +42,13 @@ __all__ = [
     "format_of",
     "formats",
     "hookimpl",
+    "kernels_named",
     "loaded",
     "operators",
     "pass_named",
     "passes",
+    "runtime_of",
+    "runtimes",
     "target_named",
     "targets",
 ]

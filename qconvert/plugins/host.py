@@ -9,6 +9,7 @@ from typing import Any
 
 import pluggy
 
+from qconvert.plugins.announced import announced_plugins
 from qconvert.plugins.hooks import GROUP, Hooks
 
 __all__ = ["BUILTIN", "LoadedPlugin", "collected", "hook_results", "loaded"]
@@ -19,6 +20,7 @@ BUILTIN = {
     "qgraph": "qconvert.formats.qgraph",
     "targets": "qconvert.targets",
     "passes": "qconvert.passes",
+    "runtimes": "qconvert.runtimes",
 }
 
 
@@ -34,12 +36,10 @@ class LoadedPlugin:
 @cache
 def _host() -> tuple[pluggy.PluginManager, tuple[LoadedPlugin, ...]]:
     """The plugin manager with everything loaded; a plugin that fails is named and skipped."""
-    from importlib.metadata import entry_points
-
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
     found: list[LoadedPlugin] = []
-    announced = [(point.name, point.value, point) for point in entry_points(group=GROUP) if point.name not in BUILTIN]
+    announced = [(point.name, point.value, point) for point in announced_plugins() if point.name not in BUILTIN]
     for name, module in BUILTIN.items():
         manager.register(import_module(module), name)
         found.append(LoadedPlugin(name, module))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
+from qconvert.files import map_file
 from qconvert.graph import Array
+from qconvert.runtimes.packages import runtime_package
+from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
-__all__ = ["OnnxRuntime"]
+__all__ = ["OnnxRuntime", "open_model"]
 
 _NUMPY = {
     "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(bool)": "bool",
@@ -28,12 +32,17 @@ class OnnxRuntime:
         optimize: whether the graph is optimized (all levels) or left as it is.
         save_optimized: where to write the graph after optimizing.
         settings: further entries of the session's configuration, by onnxruntime's names.
+        exact: whether signed weights are stored as unsigned ones where kernels would saturate with them on this CPU (saturation.py);
+            without, the model runs as it does elsewhere.
 
     Attributes:
         inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None.
         outputs: likewise.
+        session: onnxruntime's own object.
+        note: what a user should know of how it runs; "" if there is nothing.
 
     Raises:
+        MissingPackageError: onnxruntime is not installed.
         RuntimeRefusedError: onnxruntime does not take the model.
     """
 
@@ -44,31 +53,60 @@ class OnnxRuntime:
         optimize: bool = True,
         save_optimized: Path | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
+        exact: bool = True,
     ) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        level = onnxruntime.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-        for name, value in settings.items():
-            options.add_session_config_entry(name, value)
-        if save_optimized is not None:
-            options.optimized_model_filepath = str(save_optimized)
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(model) if isinstance(model, Path) else bytes(model), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime's errors share no base class but Exception
-            raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
-        self.inputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self._session.get_inputs()}
-        self.outputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self._session.get_outputs()}
+        changed = with_unsigned_weights(model, optimize) if exact and cpu_saturates() else None
+        self.note = NOTE if changed is not None else ""
+        self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings))
+        self.inputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self.session.get_inputs()}
+        self.outputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self.session.get_outputs()}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
         feeds = {name: np.asarray(value, order="C") for name, value in inputs.items()}
         try:
-            return dict(zip(self.outputs, self._session.run(None, feeds), strict=True))
+            return dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
         except Exception as error:  # as above
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
+
+
+def _package() -> Any:
+    return runtime_package("onnxruntime", "check", "runs .onnx models")
+
+
+def _options(threads: int, optimize: bool, save_optimized: Path | None, settings: Mapping[str, str]) -> Any:
+    """onnxruntime's SessionOptions."""
+    onnxruntime = _package()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    for name, value in settings.items():
+        options.add_session_config_entry(name, value)
+    if save_optimized is not None:
+        options.optimized_model_filepath = str(save_optimized)
+    return options
+
+
+def _session(model: bytes | Path, options: Any) -> Any:
+    """An InferenceSession on the CPU; raises RuntimeRefusedError."""
+    onnxruntime = _package()
+    given = str(model) if isinstance(model, Path) else bytes(model)
+    try:
+        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no base class but Exception
+        raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
+
+
+def open_model(path: Path, kernels: str, optimize: bool) -> OnnxRuntime:
+    """See plugins.Runtime; onnxruntime's kernels have one name."""
+    from qconvert.formats.onnx.container import external_files
+
+    try:
+        return OnnxRuntime(path if external_files(path) else bytes(map_file(path)), optimize=optimize)
+    except RuntimeRefusedError as error:
+        error.file = error.file or str(path)
+        if optimize:
+            error.remedy = "If onnxruntime's optimizer is at fault, --no-optimize runs the graph as it stands."
+        raise

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qconvert.errors import MissingPackageError, RuntimeRefusedError
+from qconvert.errors import RuntimeRefusedError
+from qconvert.files import map_file
 from qconvert.graph import Array
+from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.quiet import captured
 
-__all__ = ["TFLiteMicro"]
+__all__ = ["TFLiteMicro", "open_model"]
 
 #: Arena sizes to try, in bytes. The package's own guess, ten times the file, is too small for small files with large activations.
 _ARENAS = (2**21, 2**25, 2**29)
@@ -30,20 +33,17 @@ class TFLiteMicro:
     Attributes:
         inputs: name -> (dtype, shape), in order.
         outputs: likewise.
+        note: what a user should know of how it runs; "" if there is nothing.
 
     Raises:
         MissingPackageError: tflite_micro is not installed.
         RuntimeRefusedError: the interpreter does not take the model; the reason is what it printed.
     """
 
+    note = ""
+
     def __init__(self, model: bytes) -> None:
-        try:
-            from tflite_micro import runtime
-        except ImportError as error:
-            raise MissingPackageError(
-                "the package tflite_micro, which runs models as microcontrollers do, is not installed",
-                remedy="Install it with: pip install 'qconvert[micro]'",
-            ) from error
+        runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
         input_names, output_names = _names(model)
         self._model = model  # the interpreter reads constants from these bytes
         self._interpreter = _loaded(runtime.Interpreter, model)
@@ -99,11 +99,11 @@ def _reason(printed: list[str], failure: Exception) -> str:
 
 def _names(model: bytes) -> tuple[list[str], list[str]]:
     """The names of the first subgraph's inputs and outputs; one that is empty or taken is replaced by its place."""
-    from ai_edge_litert import schema_py_generated as schema
+    from qconvert.formats.tflite.schema import root
 
-    graph = schema.Model.GetRootAs(model, 0).Subgraphs(0)
-    inputs = [graph.Tensors(graph.Inputs(index)).Name() for index in range(graph.InputsLength())]
-    outputs = [graph.Tensors(graph.Outputs(index)).Name() for index in range(graph.OutputsLength())]
+    graph = root(model).subgraphs[0]
+    tensors = graph.tensors
+    inputs, outputs = ([] if indices is None else [tensors[index].name for index in indices] for indices in (graph.inputs, graph.outputs))
     return _unique(inputs, "input"), _unique(outputs, "output")
 
 
@@ -113,3 +113,8 @@ def _unique(names: list[bytes | None], side: str) -> list[str]:
         text = (name or b"").decode(errors="replace")
         found.append(text if text and text not in found else f"{side} {index}")
     return found
+
+
+def open_model(path: Path, kernels: str, optimize: bool) -> TFLiteMicro:
+    """See plugins.Runtime; there is one set of kernels, and nothing is optimized."""
+    return TFLiteMicro(bytes(map_file(path)))

@@ -66,11 +66,10 @@ def reference(kind: str, inputs: Sequence[Array | None], outputs: int = 1, **att
 
 def runtime(kind: str, inputs: Sequence[Array | None], outputs: int = 1, **attributes: Any) -> list[Array]:
     """The operator in onnxruntime."""
-    import onnxruntime
+    from qconvert.runtimes.onnxruntime import OnnxRuntime
 
     model, feeds = onnx_node(kind, inputs, outputs, **attributes)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
+    return list(OnnxRuntime(model.SerializeToString()).run(feeds).values())
 
 
 def close(got: ExactResult, expected: Array, tolerance: float = 1e-12) -> None:

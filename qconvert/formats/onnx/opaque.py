@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.messages import captured, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
@@ -15,10 +16,8 @@ __all__ = ["WRITERS", "read_opaque"]
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
     """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs behind its own."""
-    from onnx_ir import serde
-
-    proto = serde.serialize_node(node)
-    captures = tuple(name for name in dict.fromkeys(_captured(proto, set())) if name in draft.tensors)
+    proto = node.embedded()
+    captures = tuple(name for name in dict.fromkeys(captured(proto)) if name in draft.tensors)
     for field in ("name", "input", "output", "doc_string", "metadata_props"):
         proto.ClearField(field)
     for output in filter(None, reading.outputs):
@@ -35,18 +34,6 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
         payload=base64.b64encode(proto.SerializeToString()).decode("ascii"),
         captures=captures,
     )
-
-
-def _captured(node: Any, defined: set[str]) -> Any:
-    """The names that the subgraphs of a node take from outside, in order."""
-    for attribute in node.attribute:
-        for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            inner = defined | {value.name for value in graph.input} | {value.name for value in graph.initializer}
-            for child in graph.node:
-                yield from (name for name in child.input if name and name not in inner)
-                yield from _captured(child, inner)
-                inner = inner | set(child.output)
-            yield from (value.name for value in graph.output if value.name not in inner)
 
 
 def write_opaque(op: Op, b: Builder) -> None:
@@ -70,16 +57,15 @@ def write_opaque(op: Op, b: Builder) -> None:
 
 def _rename(node: Any, names: dict[str, str]) -> None:
     """Gives outer values new names inside the subgraphs of a node; a name that the subgraph defines itself hides an outer one."""
-    for attribute in node.attribute:
-        for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            own = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
-            outer = {old: new for old, new in names.items() if old not in own}
-            for child in graph.node:
-                for position, name in enumerate(child.input):
-                    child.input[position] = outer.get(name, name)
-                _rename(child, outer)
-            for value in graph.output:
-                value.name = outer.get(value.name, value.name)
+    for graph in subgraphs(node):
+        own = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
+        outer = {old: new for old, new in names.items() if old not in own}
+        for child in graph.node:
+            for position, name in enumerate(child.input):
+                child.input[position] = outer.get(name, name)
+            _rename(child, outer)
+        for value in graph.output:
+            value.name = outer.get(value.name, value.name)
 
 
 WRITERS: dict[str, WriteFunction] = {"Opaque": write_opaque}

@@ -13,9 +13,11 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.formats.onnx.builder import DTYPE_NAMES
-from qconvert.formats.onnx.container import infer_shapes, open_model, parse_model
+from qconvert.formats.onnx.container import open_model, parse_model
+from qconvert.formats.onnx.inference import infer_shapes
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.opaque import read_opaque
-from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.onnx.spelled import restored
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Graph, Shape, canonical_dtype
@@ -64,7 +66,7 @@ def _is_complete(graph: Graph) -> bool:
 
 
 def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
-    """The canonical graph of a verified onnx_ir.Model with its nodes in order, Quantize and Dequantize as they stand.
+    """The canonical graph of a verified model (model.py), Quantize and Dequantize as they stand.
 
     Args:
         model: the model.
@@ -113,22 +115,19 @@ def _rewritten(graph: Graph) -> Graph:
 
 def _declared(graph: Any) -> Any:
     """Name, type and shape of every value that the file names, as it or its shape inference says."""
-    from onnx_ir import TensorType
-
     values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs if value.name)]
     inputs = set(graph.inputs)
     for value in values:
-        is_tensor = value.dtype is not None and (value.type is None or isinstance(value.type, TensorType))
-        dtype = DTYPE_NAMES.get(int(value.dtype), "unknown") if is_tensor else "unknown"
-        yield value.name, (dtype, _shape(value, value in inputs) if is_tensor or value.type is None else None)
+        is_tensor = value.type is None or value.type.kind == "Tensor"
+        dtype = DTYPE_NAMES.get(value.type.element, "unknown") if value.type is not None and is_tensor else "unknown"
+        yield value.name, (dtype, _shape(value, value in inputs) if is_tensor else None)
 
 
 def _shape(value: Any, is_input: bool) -> Shape | None:
     """The shape that is stated. Sizes without a name, or numbered by onnx's shape inference (unk__0 …), say nothing of inner values."""
     if value.shape is None:
         return None
-    sizes = [size if isinstance(size, int) else size.value for size in value.shape]
-    sizes = [None if isinstance(size, str) and size.startswith("unk__") and not is_input else size for size in sizes]
+    sizes = [None if isinstance(size, str) and size.startswith("unk__") and not is_input else size for size in value.shape]
     unnamed = (f"{value.name}_{axis}" if is_input else UNKNOWN for axis in range(len(sizes)))
     return tuple(size if isinstance(size, int) else size or name for size, name in zip(sizes, unnamed, strict=True))
 
@@ -151,7 +150,7 @@ def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], d
 
 
 def constant_data(tensor: Any) -> Array:
-    """The data of an onnx_ir tensor; text as str."""
+    """The data of a constant (mapped.py); text as str."""
     data = np.asarray(tensor.numpy())
     if data.dtype.kind in "OSU":
         texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
@@ -161,7 +160,7 @@ def constant_data(tensor: Any) -> Array:
 
 def _version(model: Any, node: Any) -> int:
     """The opset of a node's domain; 1 for a domain that the model does not import, which onnxruntime takes."""
-    return int(model.graph.opset_imports.get(node.domain, node.version or 1))
+    return int(model.graph.opset_imports.get(node.domain, 1))
 
 
 def _output_name(value: Any, draft: Draft) -> str:

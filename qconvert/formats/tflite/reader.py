@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.attachments import read_files, text_of
 from qconvert.formats.tflite.reading import Reading
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
@@ -38,33 +36,31 @@ def read(path: Path) -> Graph:
 def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
     """The canonical graph of a .tflite model in memory; see read()."""
     verify(data)
-    from ai_edge_litert import schema_py_generated as schema
-
-    model = schema.Model.GetRootAs(data, 0)
-    if model.Version() != 3:
-        raise InvalidModelError(f"schema version {model.Version()}; only version 3 exists")
-    if model.SubgraphsLength() == 0:
+    model = root(data)
+    if model.version != 3:
+        raise InvalidModelError(f"schema version {model.version}; only version 3 exists")
+    if not model.subgraphs:
         raise InvalidModelError("the file holds no subgraph")
-    subgraph = model.Subgraphs(0)
-    codes = _operator_codes(model, schema)
-    operations = [subgraph.Operators(i) for i in range(subgraph.OperatorsLength())]
-    names = [_code_of(codes, operation.OpcodeIndex()) for operation in operations]
+    subgraph = model.subgraphs[0]
+    codes = _operator_codes(model)
+    operations = subgraph.operators
+    names = [_code_of(codes, operation.opcodeIndex) for operation in operations]
     readers = operators("tflite", "read")
     _require_covered([name for name, _ in names], readers)
     draft = Draft()
     tensor_names = read_tensors(model, data, draft)
-    inputs = _indices(subgraph.InputsAsNumpy(), tensor_names, "graph inputs")
-    outputs = _indices(subgraph.OutputsAsNumpy(), tensor_names, "graph outputs")
+    inputs = _indices(subgraph.inputs, tensor_names, "graph inputs")
+    outputs = _indices(subgraph.outputs, tensor_names, "graph outputs")
     ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | set(inputs)
     for index, (operation, (op_name, version)) in enumerate(zip(operations, names, strict=True)):
-        reading = _reading(draft, operation, index, op_name, version, tensor_names, schema)
+        reading = _reading(draft, operation, index, op_name, version, tensor_names)
         _require_order(reading, ready)
         readers[op_name](reading)
         ready.update(reading.outputs)
     _require_produced(outputs, ready)
     draft.settle_names()
     graph = Graph(
-        name=(subgraph.Name() or b"").decode("utf-8", "replace") or name,
+        name=(subgraph.name or b"").decode("utf-8", "replace") or name,
         tensors=draft.tensors,
         ops=(),
         inputs=tuple(inputs),
@@ -75,18 +71,17 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
     return graph.evolve(ops=draft.ops)
 
 
-def _operator_codes(model: Any, schema: Any) -> list[tuple[str, int]]:
+def _operator_codes(model: Any) -> list[tuple[str, int]]:
     """Name and version of each operator code. Custom operators have their own name."""
-    builtin = {value: key for key, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
+    builtin = dict(enumerate(BUILTIN_OPERATOR_NAMES))
     found = []
-    for i in range(model.OperatorCodesLength()):
-        code = model.OperatorCodes(i)
+    for code in model.operatorCodes:
         # Files older than 2020 have the number in the 8-bit field; newer ones fill both (schema.fbs, OperatorCode).
-        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        number = max(code.builtinCode, code.deprecatedBuiltinCode)
         name = builtin.get(number, f"operator number {number}")
         if name == "CUSTOM":
-            name = (code.CustomCode() or b"CUSTOM").decode("utf-8", "replace")
-        found.append((name, code.Version()))
+            name = (code.customCode or b"CUSTOM").decode("utf-8", "replace")
+        found.append((name, code.version))
     return found
 
 
@@ -108,8 +103,8 @@ def _require_covered(names: list[str], readers: Any) -> None:
 
 
 def _indices(indices: Any, names: list[str], what: str) -> list[str]:
-    """Tensor names for a vector of tensor indices; -1 is an absent tensor."""
-    if isinstance(indices, int):  # flatbuffers returns 0 for a vector that is not there
+    """Tensor names for a vector of tensor indices, or for None; -1 is an absent tensor."""
+    if indices is None:
         return []
     found = []
     for index in indices.tolist():
@@ -119,27 +114,15 @@ def _indices(indices: Any, names: list[str], what: str) -> list[str]:
     return found
 
 
-def _reading(draft: Draft, operation: Any, index: int, name: str, version: int, names: list[str], schema: Any) -> Reading:
+def _reading(draft: Draft, operation: Any, index: int, name: str, version: int, names: list[str]) -> Reading:
     where = f"{name} #{index}"
-    inputs = _indices(operation.InputsAsNumpy(), names, f"the inputs of {where}")
-    outputs = _indices(operation.OutputsAsNumpy(), names, f"the outputs of {where}")
+    inputs = _indices(operation.inputs, names, f"the inputs of {where}")
+    outputs = _indices(operation.outputs, names, f"the outputs of {where}")
     if not all(outputs) or not outputs:
         raise InvalidModelError("an operator without outputs" if not outputs else "an output is absent", where=where)
-    custom = b"" if isinstance(raw := operation.CustomOptionsAsNumpy(), int) else raw.tobytes()
-    options = _options(operation.BuiltinOptionsType, operation.BuiltinOptions, schema, schema.BuiltinOptions)
-    options = options or _options(operation.BuiltinOptions2Type, operation.BuiltinOptions2, schema, schema.BuiltinOptions2)
+    custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
+    options = operation.builtinOptions or operation.builtinOptions2
     return Reading(draft, name, index, tuple(inputs), tuple(outputs), options, version, custom)
-
-
-def _options(type_of: Callable[[], int], table_of: Callable[[], Any], schema: Any, union: Any) -> Any:
-    """The option table of an operator as an object of its generated class, or None."""
-    table = table_of()
-    name = next((key for key, value in vars(union).items() if value == type_of()), "NONE")
-    if table is None or name == "NONE":
-        return None
-    options = getattr(schema, name)()
-    options.Init(table.Bytes, table.Pos)
-    return options
 
 
 def _require_order(reading: Reading, ready: set[str]) -> None:
@@ -163,35 +146,32 @@ def _require_produced(outputs: list[str], ready: set[str]) -> None:
 def _signatures(model: Any, names: list[str]) -> list[Signature]:
     """The signatures of subgraph 0."""
 
-    def mapping(count: int, item: Callable[[int], Any]) -> dict[str, str]:
-        pairs = (item(i) for i in range(count))
-        return {
-            (pair.Name() or b"").decode("utf-8", "replace"): names[pair.TensorIndex()] for pair in pairs if pair.TensorIndex() < len(names)
-        }
+    def mapping(pairs: Any) -> dict[str, str]:
+        return {(pair.name or b"").decode("utf-8", "replace"): names[pair.tensorIndex] for pair in pairs if pair.tensorIndex < len(names)}
 
     return [
         Signature(
-            (found.SignatureKey() or b"").decode("utf-8", "replace"),
-            mapping(found.InputsLength(), found.Inputs),
-            mapping(found.OutputsLength(), found.Outputs),
+            (found.signatureKey or b"").decode("utf-8", "replace"),
+            mapping(found.inputs),
+            mapping(found.outputs),
         )
-        for found in (model.SignatureDefs(i) for i in range(model.SignatureDefsLength()))
-        if found.SubgraphIndex() == 0
+        for found in model.signatureDefs
+        if found.subgraphIndex == 0
     ]
 
 
 def _metadata(model: Any) -> dict[str, str]:
     """The description and every metadata buffer, in base64 if it is no short text."""
     found = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "tflite-xnnpack"}
-    if model.Description():
-        found[SOURCE_DESCRIPTION] = model.Description().decode("utf-8", "replace")
-    for i in range(model.MetadataLength()):
-        entry = model.Metadata(i)
-        if entry.Buffer() >= model.BuffersLength():
-            raise InvalidModelError(f"metadata entry {i} names buffer {entry.Buffer()} of {model.BuffersLength()}")
-        raw = model.Buffers(entry.Buffer()).DataAsNumpy()
-        data = b"" if isinstance(raw, int) else np.asarray(raw).tobytes()
-        name = (entry.Name() or b"").decode("utf-8", "replace")
+    if model.description:
+        found[SOURCE_DESCRIPTION] = model.description.decode("utf-8", "replace")
+    buffers = model.buffers
+    for index, entry in enumerate(model.metadata):
+        if entry.buffer >= len(buffers):
+            raise InvalidModelError(f"metadata entry {index} names buffer {entry.buffer} of {len(buffers)}")
+        raw = buffers[entry.buffer].data
+        data = b"" if raw is None else raw.tobytes()
+        name = (entry.name or b"").decode("utf-8", "replace")
         if name == TRANSPOSED:
             found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
         else:

@@ -48,17 +48,17 @@ class Reading(OperatorReading):
         self.custom_options = custom_options
 
     def option(self, name: str, default: Any = 0) -> Any:
-        """A field of the operator's option table, such as "StrideH"; `default` if the file has no table."""
+        """A field of the operator's option table, such as "strideH"; `default` if the file has no table."""
         if self._options is None:
             return default
-        field = getattr(self._options, name, None)
-        if field is None:
-            raise self.invalid(f"its options are {type(self._options).__name__}, which do not belong to it")
-        return field()
+        try:
+            return getattr(self._options, name)
+        except AttributeError:
+            raise self.invalid(f"its options are {self._options.kind}, which do not belong to it") from None
 
     def activation(self) -> str:
         """The fused activation as the canonical `activation` attribute."""
-        code = self.option("FusedActivationFunction")
+        code = self.option("fusedActivationFunction")
         if code not in _ACTIVATIONS:
             raise self.unsupported(f"fused activation number {code}")
         return _ACTIVATIONS[code]

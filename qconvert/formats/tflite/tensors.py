@@ -31,20 +31,19 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
 
     Raises InvalidModelError for a tensor that contradicts itself (shape against data, scale of zero, axis out of range …).
     """
-    subgraph = model.Subgraphs(0)
+    subgraph, buffers = model.subgraphs[0], model.buffers
     produced = _written_tensors(subgraph)
-    inputs = set(_sizes(subgraph.InputsAsNumpy()))
+    inputs = set(_sizes(subgraph.inputs))
     names: list[str] = []
-    for index in range(subgraph.TensorsLength()):
-        tensor = subgraph.Tensors(index)
-        name = (tensor.Name() or b"").decode("utf-8", "replace") or f"tensor_{index}"
+    for index, tensor in enumerate(subgraph.tensors):
+        name = (tensor.name or b"").decode("utf-8", "replace") or f"tensor_{index}"
         try:
             dtype = _dtype(tensor)
             shape = _shape(tensor, name)
             unknown = index in produced and index not in inputs and not shape  # an empty shape here often means "not known"
-            constant = None if index in produced else _constant(model, tensor, dtype, shape, data)
+            constant = None if index in produced else _constant(buffers, tensor, dtype, data)
             quantization = _quantization(tensor, dtype, shape)
-            if constant is not None and tensor.Sparsity() is not None:
+            if constant is not None and tensor.sparsity is not None:
                 raise UnsupportedError("sparse weights are not covered", remedy="Densify the model before converting.")
         except (InvalidModelError, UnsupportedError) as error:
             error.where = error.where or f"tensor {name!r}"
@@ -56,25 +55,25 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
 
 def _written_tensors(subgraph: Any) -> set[int]:
     """Indices of graph inputs and operator outputs: these are never constants, whatever their buffers hold."""
-    vectors = [subgraph.InputsAsNumpy()]
-    vectors += [subgraph.Operators(i).OutputsAsNumpy() for i in range(subgraph.OperatorsLength())]
-    return {int(index) for vector in vectors if not isinstance(vector, int) for index in vector}
+    vectors = [subgraph.inputs, *(operator.outputs for operator in subgraph.operators)]
+    return {index for vector in vectors if vector is not None for index in vector.tolist()}
 
 
 def _dtype(tensor: Any) -> str:
-    if tensor.Type() not in _DTYPES:
-        raise UnsupportedError(f"tensor type number {tensor.Type()} is not covered")
-    return _DTYPES[tensor.Type()]
+    number = tensor.type
+    if number not in _DTYPES:
+        raise UnsupportedError(f"tensor type number {number} is not covered")
+    return _DTYPES[number]
 
 
-def _sizes(vector: Any) -> list[int]:
-    return [] if isinstance(vector, int) else [int(size) for size in vector]
+def _sizes(vector: Array | None) -> list[int]:
+    return [] if vector is None else vector.tolist()
 
 
 def _shape(tensor: Any, name: str) -> Shape:
     """The shape; -1 in shape_signature is a size known only at run time, named "batch" at axis 0 and after the tensor elsewhere."""
-    sizes = _sizes(tensor.ShapeAsNumpy())
-    signature = _sizes(tensor.ShapeSignatureAsNumpy()) or sizes
+    sizes = _sizes(tensor.shape)
+    signature = _sizes(tensor.shapeSignature) or sizes
     if len(signature) != len(sizes) or len(sizes) > _MAX_RANK:
         raise InvalidModelError(f"shape {sizes[:8]} does not fit its signature {signature[:8]}")
     if any(size < 0 for size in sizes) or any(size < -1 for size in signature):
@@ -85,17 +84,18 @@ def _shape(tensor: Any, name: str) -> Shape:
     return tuple((symbol[-1] if axis == 0 else f"{name}_{axis}") if size == -1 else size for axis, size in enumerate(signature))
 
 
-def _constant(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap | bytes) -> Array | None:
+def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | bytes) -> Array | None:
     """The data of a constant as a view on the file, or None for a tensor without data."""
-    if tensor.Buffer() >= max(model.BuffersLength(), 1):
-        raise InvalidModelError(f"names buffer {tensor.Buffer()} of {model.BuffersLength()}")
-    if tensor.IsVariable():
+    number = tensor.buffer
+    if number >= max(len(buffers), 1):
+        raise InvalidModelError(f"names buffer {number} of {len(buffers)}")
+    if tensor.isVariable:
         return None
-    raw = _buffer_bytes(model, tensor.Buffer(), data) if model.BuffersLength() else None
-    sizes = tuple(_sizes(tensor.ShapeAsNumpy()))
+    raw = _buffer_bytes(buffers[number], data) if buffers else None
+    sizes = tuple(_sizes(tensor.shape))
     count = math.prod(sizes)
     if raw is None or (raw.size == 0 and count):
-        return np.zeros(sizes, numpy_dtype(dtype)) if not count and tensor.Buffer() else None
+        return np.zeros(sizes, numpy_dtype(dtype)) if not count and number else None
     if dtype == "string":
         raise UnsupportedError("constant strings are not covered")
     bits = PACKED_BITS.get(dtype)
@@ -110,15 +110,12 @@ def _constant(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap
     return values.reshape(sizes)
 
 
-def _buffer_bytes(model: Any, index: int, data: mmap.mmap | bytes) -> Array | None:
+def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
     """The bytes of a buffer: inside the FlatBuffer, or behind it for files above 2 GB (Buffer.offset and size)."""
-    buffer = model.Buffers(index)
-    raw = buffer.DataAsNumpy()
-    if not isinstance(raw, int):
-        return np.asarray(raw)
-    if buffer.Offset() > 1 and buffer.Size():
-        return np.frombuffer(data, np.uint8, buffer.Size(), buffer.Offset())
-    return None
+    raw: Array | None = buffer.data
+    if raw is None and buffer.offset > 1 and buffer.size:
+        return np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
+    return raw
 
 
 def _unpack(raw: Array, bits: int, count: int, dtype: str) -> Array:
@@ -145,16 +142,16 @@ def pack(data: Array, bits: int) -> bytes:
 
 def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
     """Scales and zero points, or None. On types that cannot be quantized the file's values are statistics and are ignored."""
-    params = tensor.Quantization()
+    params = tensor.quantization
     if params is None or dtype not in _QUANTIZED:
         return None
-    if params.DetailsType() not in (0, 1):
+    if params.detailsType not in (0, 1):
         raise UnsupportedError("block-wise or multi-axis quantization is not covered")
-    if params.ScaleLength() == 0:
+    scale, points = params.scale, params.zeroPoint
+    if scale is None or not scale.size:
         return None
-    scale = np.array(params.ScaleAsNumpy(), np.float32)
-    points = params.ZeroPointAsNumpy()
-    zero_point = np.zeros(scale.size, np.int64) if isinstance(points, int) else np.array(points, np.int64)
+    scale = np.array(scale, np.float32)
+    zero_point = np.zeros(scale.size, np.int64) if points is None else np.array(points, np.int64)
     finite = np.isfinite(scale)  # first, as numpy warns of NaN elsewhere
     if finite.all() and dtype in ("int32", "int64") and not scale.any():
         return None  # plain integers that carry an empty entry
@@ -169,7 +166,7 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
     if scale.size == 1:
         return Quantization(scale, zero_point[:1])
     # A one-dimensional tensor has one axis to run along; some converters write another number for biases.
-    axis = 0 if len(shape) == 1 else params.QuantizedDimension()
+    axis = 0 if len(shape) == 1 else params.quantizedDimension
     if not 0 <= axis < len(shape) or shape[axis] != scale.size:
         raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}")
     return Quantization.per_axis(scale, axis, zero_point)

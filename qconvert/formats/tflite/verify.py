@@ -10,12 +10,14 @@ is bounded by the size of the file; the depth is that of the schema, in which no
 from __future__ import annotations
 
 import mmap
+import re
 from functools import cache
-from struct import Struct
+from struct import Struct, calcsize
 from typing import NamedTuple
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.tflite.schema_layout import TABLES, UNIONS
+from qconvert.formats.tflite.schema import SCALARS, fields, members
+from qconvert.formats.tflite.schema_table import TABLES
 
 __all__ = ["verify"]
 
@@ -48,7 +50,7 @@ _OTHER_FORMATS = (
 def verify(data: bytes | bytearray | memoryview | mmap.mmap, *, max_tables: int = _MAX_VISITS) -> None:
     """Checks every offset, vtable, vector and string of a .tflite file.
 
-    Afterwards every accessor of the generated schema classes stays inside `data`, and a walk over the whole model takes time
+    Afterwards every view of schema.py stays inside `data`, and a walk over the whole model takes time
     and memory in proportion to the size of `data`.
 
     Args:
@@ -99,38 +101,37 @@ class _Plan(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The fields that the schema gives a table, as (position in the vtable, kind, detail, name)."""
+    """The fields that the schema gives a table, as (position in the vtable, kind, detail, bytes of a scalar or an item, name)."""
 
     end: int
-    fields: tuple[tuple[int, str, str, str], ...]
+    fields: tuple[tuple[int, str, str, int, str], ...]
 
 
 @cache
 def _layout(table: str) -> _Layout:
-    fields = []
-    for slot, text in TABLES[table].items():
-        kind, detail, *name = text.split(":")
-        fields.append((slot, kind, detail, "".join(name)))
-    return _Layout(max(TABLES[table], default=2) + 2, tuple(fields))
+    found = []
+    for field in fields(table):
+        size = calcsize("<" + SCALARS[field.detail]) if field.detail in SCALARS else 1 if field.kind == "string" else 4
+        found.append((field.slot, field.kind, field.detail, size, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field.name).lower()))
+    return _Layout(max((slot for slot, *_ in found), default=2) + 2, tuple(found))
 
 
 def _planned(name: str, content: bytes) -> _Plan:
     """What a vtable, given without its two leading sizes, says about tables of the kind `name`."""
     size = 4
     offsets: dict[int, int] = {}
-    fields: list[_Field] = []
-    for slot, kind, detail, field_name in _layout(name).fields:
+    found: list[_Field] = []
+    for slot, kind, detail, item_size, field_name in _layout(name).fields:
         offset = _U16(content, slot - 4)[0] if slot - 4 < len(content) else 0
         if not offset:
             continue
         offsets[slot] = offset
-        numeric = int(detail) if detail.isdigit() else 4
-        size = max(size, offset + (numeric if kind == "scalar" else 4))
+        size = max(size, offset + (item_size if kind == "scalar" else 4))
         if kind != "scalar":
-            fields.append(_Field(kind, offset, numeric, detail, field_name, offsets.get(slot - 2, 0)))
+            found.append(_Field(kind, offset, item_size, detail, field_name, offsets.get(slot - 2, 0)))
     places = [offsets[slot] for slot in _OUTSIDE.get(name, ()) if slot in offsets]
     outside = (places[0], places[1]) if len(places) == 2 else None
-    return _Plan(size, 1 + len(fields) + (outside is not None), tuple(fields), outside)
+    return _Plan(size, 1 + len(found) + (outside is not None), tuple(found), outside)
 
 
 class _Verifier:
@@ -164,7 +165,7 @@ class _Verifier:
             if kind == "table":
                 self.table(table, target)
             elif kind == "union":
-                member = UNIONS[table].get(_U8(data, position + type_offset)[0]) if type_offset else None
+                member = members(table).get(_U8(data, position + type_offset)[0]) if type_offset else None
                 if member:
                     self.table(member, target)
             else:

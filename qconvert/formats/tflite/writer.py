@@ -1,6 +1,6 @@
 """Writes the canonical graph as a .tflite file: container, tensors and signatures; operators come from ops/.
 
-The file is built with the schema's object API (ai-edge-litert), straight to a FlatBuffer.
+The file is built of the objects of schema.py, which flatbuffer.py packs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
+from qconvert.formats.tflite.flatbuffer import LARGEST, TooLargeError, packed
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing
+from qconvert.formats.tflite.written import taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.metadata import PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, TRANSPOSED
 from qconvert.plugins import operators
@@ -25,10 +28,6 @@ from qconvert.plugins import operators
 __all__ = ["build", "write"]
 
 _IDENTIFIER = b"TFL3"
-#: FlatBuffers address with signed 32-bit offsets.
-_LARGEST_FILE = 2**31 - 1
-#: Kernels read constants with vector instructions (schema.fbs: `force_align: 16`).
-_ALIGNMENT = 16
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -55,13 +54,12 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without a TFLite form: {listed}")
     size = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
-    if size > _LARGEST_FILE:
+    if size > LARGEST:
         raise QConvertError(f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name)
-    writing = Writing(graph)
-    for name in graph.inputs:
-        writing.use(name)
-    for op in graph.ops:
-        writing.write(op, writers[op.kind])
+    found = taken(graph)
+    if found.failures:
+        raise found.failures[0][1]
+    writing = found.writing
     for name in graph.outputs:
         writing.use(name)
     writing.prune()
@@ -72,9 +70,6 @@ class _File:
     """The FlatBuffer objects of one model."""
 
     def __init__(self, writing: Writing) -> None:
-        from ai_edge_litert import schema_py_generated as schema
-
-        self._schema = schema
         self._writing = writing
         self._graph = writing.graph
         self._numbers = {name: number for number, name in enumerate(writing.tensors)}
@@ -85,12 +80,9 @@ class _File:
             self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
         self._known: dict[bytes, int] = {}
-        self._size = 0  # of all buffers, in bytes
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
-        import flatbuffers
-
-        schema, model = self._schema, self._schema.ModelT()
+        model = schema.ModelT()
         subgraph = schema.SubGraphT()
         subgraph.name = self._graph.name
         subgraph.tensors = [self._tensor(tensor) for tensor in self._writing.tensors.values()]
@@ -104,15 +96,13 @@ class _File:
         model.metadata = self._metadata(provenance)
         model.signatureDefs = self._signatures()
         model.buffers = self._buffers
-        builder = flatbuffers.Builder(min(2**16 + self._size, _LARGEST_FILE))
         try:
-            builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
-        except flatbuffers.builder.BuilderSizeError as error:
+            return packed(model, _IDENTIFIER)
+        except TooLargeError as error:
             raise QConvertError("the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name) from error
-        return bytes(builder.Output())
 
     def _tensor(self, tensor: Tensor) -> Any:
-        found = self._schema.TensorT()
+        found = schema.TensorT()
         found.name = tensor.name
         found.type = DTYPE_NUMBERS[tensor.dtype]
         shape = tensor.shape
@@ -127,7 +117,7 @@ class _File:
         return found
 
     def _quantization(self, quantization: Quantization) -> Any:
-        found = self._schema.QuantizationParametersT()
+        found = schema.QuantizationParametersT()
         found.scale = np.ascontiguousarray(quantization.scale, np.float32)
         found.zeroPoint = np.ascontiguousarray(quantization.zero_point, np.int64)
         found.quantizedDimension = quantization.axis or 0
@@ -138,32 +128,32 @@ class _File:
         key = hashlib.sha256(data).digest()
         if key not in self._known:
             self._known[key] = len(self._buffers)
-            self._buffers.append(_aligned_buffer(self._schema, data))
-            self._size += len(data) + _ALIGNMENT
+            self._buffers.append(schema.BufferT())
+            self._buffers[-1].data = data
         return self._known[key]
 
     def _indices(self, names: Any) -> Array:
         return np.array([self._numbers[name] if name else -1 for name in names], np.int32)
 
     def _operator(self, operator: Operator) -> Any:
-        found = self._schema.OperatorT()
+        found = schema.OperatorT()
         key = (operator.builtin, operator.custom is not None)
         found.opcodeIndex = self._codes.setdefault(key, len(self._codes))
         found.inputs, found.outputs = self._indices(operator.inputs), self._indices(operator.outputs)
         if operator.custom is not None:
             found.customOptions = np.frombuffer(operator.custom, np.uint8)
         elif operator.options is not None:
-            table = type(operator.options).__name__.removesuffix("T")
-            second = not hasattr(self._schema.BuiltinOptions, table)
-            union = self._schema.BuiltinOptions2 if second else self._schema.BuiltinOptions
+            table = operator.options.kind
+            second = not hasattr(schema.BuiltinOptions, table)
+            union = schema.BuiltinOptions2 if second else schema.BuiltinOptions
             setattr(found, "builtinOptions2Type" if second else "builtinOptionsType", getattr(union, table))
             setattr(found, "builtinOptions2" if second else "builtinOptions", operator.options)
         return found
 
     def _code(self, builtin: str, is_custom: bool, version: int) -> Any:
         """An operator code, one for all of a kind as converters write it; numbers above 127 have the 8-bit field say so (schema.fbs)."""
-        found = self._schema.OperatorCodeT()
-        number = self._schema.BuiltinOperator.CUSTOM if is_custom else getattr(self._schema.BuiltinOperator, builtin)
+        found = schema.OperatorCodeT()
+        number = schema.BuiltinOperator.CUSTOM if is_custom else getattr(schema.BuiltinOperator, builtin)
         found.builtinCode, found.deprecatedBuiltinCode, found.version = number, min(number, 127), version
         if is_custom:
             found.customCode = builtin
@@ -179,7 +169,7 @@ class _File:
             contents[PROVENANCE] = json.dumps(dict(provenance)).encode()
         found = []
         for name, content in contents.items():
-            entry = self._schema.MetadataT()
+            entry = schema.MetadataT()
             entry.name, entry.buffer = name, self._buffer(content)
             found.append(entry)
         return found
@@ -187,7 +177,7 @@ class _File:
     def _signatures(self) -> list[Any]:
         found = []
         for signature in self._graph.signatures:
-            entry = self._schema.SignatureDefT()
+            entry = schema.SignatureDefT()
             entry.signatureKey, entry.subgraphIndex = signature.key, 0
             entry.inputs, entry.outputs = (self._arguments(names) for names in (signature.inputs, signature.outputs))
             found.append(entry)
@@ -196,7 +186,7 @@ class _File:
     def _arguments(self, names: Mapping[str, str]) -> list[Any]:
         found = []
         for argument, name in names.items():
-            entry = self._schema.TensorMapT()
+            entry = schema.TensorMapT()
             entry.name, entry.tensorIndex = argument, self._numbers[name]
             found.append(entry)
         return found
@@ -207,20 +197,3 @@ def _stored(data: Array, dtype: str) -> bytes:
     if dtype in PACKED_BITS:
         return pack(data, PACKED_BITS[dtype])
     return np.ascontiguousarray(data).tobytes()
-
-
-def _aligned_buffer(schema: Any, data: bytes) -> Any:
-    """A buffer whose data start at a multiple of 16 bytes, which the generated classes do not see to."""
-
-    class Aligned(schema.BufferT):  # type: ignore[misc]
-        def Pack(self, builder: Any) -> int:  # noqa: N802 (the generated classes' name)
-            builder.StartVector(1, len(data), _ALIGNMENT)
-            builder.head -= len(data)
-            builder.Bytes[builder.head : builder.head + len(data)] = data
-            builder.vectorNumElems = len(data)
-            vector = builder.EndVector()
-            schema.BufferStart(builder)
-            schema.BufferAddData(builder, vector)
-            return int(schema.BufferEnd(builder))
-
-    return Aligned()

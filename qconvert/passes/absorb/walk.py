@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activation
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation.quantization import is_axis_kept
@@ -38,6 +38,7 @@ class Absorber:
         self._alias: dict[str, str] = {}
         self._gone: set[str] = set()
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
+        self._names = Names(self.tensors)
         self.ops: list[Op] = []
         self.count = 0
 
@@ -149,7 +150,7 @@ class Absorber:
         return self._constant(f"{op.outputs[0]}/padding", data, stored.reshape(()))
 
     def _constant(self, wanted: str, like: Tensor, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, like.dtype, (), data.astype(numpy_dtype(like.dtype)), like.quantization)
         return name
 
@@ -227,7 +228,7 @@ class Absorber:
         return None
 
     def _scalar(self, wanted: str, value: np.float32) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
         return name
 
@@ -265,7 +266,7 @@ class Absorber:
             if reader.kind == "Quantize" and is_same_grid(result, wanted):
                 self.tensors[result.name] = replace(result, shape=shape if result.shape is None else result.shape)
                 return result.name
-        name = self._graph.fresh_name(wanted.name, self.tensors)
+        name = self._names.fresh(wanted.name)
         self.tensors[name] = replace(wanted, name=name)
         return name
 

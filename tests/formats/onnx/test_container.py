@@ -378,7 +378,7 @@ def test_functions_are_inlined_and_nodes_sorted(tmp_path: Path) -> None:
     swapped = function("f0", node("Neg", "m", "b"), node("Relu", "a", "m"))
     opened = open_model(written(calling([swapped]), tmp_path))
     assert [item.op_type for item in opened.graph] == ["Relu", "Neg"]
-    assert not opened.functions
+    assert not opened.proto.functions
     unsorted = model(node("Neg", "m", "y"), node("Relu", "x", "m"))
     opened = open_model(written(unsorted, tmp_path))
     assert [item.op_type for item in opened.graph] == ["Relu", "Neg"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import random
-import re
 import struct
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.tflite.schema_layout import TABLES, UNIONS
+from qconvert.formats.tflite.schema import fields, members
 from qconvert.formats.tflite.verify import verify
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,36 +89,16 @@ def test_there_are_models() -> None:
     assert len(list(FIXTURES.glob("*.tflite"))) >= 16
 
 
-def test_layout_agrees_with_the_writing_functions_of_the_schema() -> None:
-    """The table is made from the accessors; the functions that write a table say independently what each slot holds."""
-    slots: dict[str, dict[int, bool]] = {name: {} for name in TABLES}
-    source = Path(schema.__file__).read_text()
-    for function, kind, slot in re.findall(r"^def (\w+)\(builder, \w+\):\n +builder\.Prepend(\w+)Slot\((\d+)", source, re.M):
-        table = max((name for name in TABLES if function.startswith(f"{name}Add")), key=len)
-        slots[table][4 + 2 * int(slot)] = kind == "UOffsetTRelative"
-    stated = {name: {slot: not kind.startswith("scalar") for slot, kind in fields.items()} for name, fields in TABLES.items()}
-    assert stated == slots
-    assert set(TABLES) == {name for name, value in vars(schema).items() if hasattr(value, "GetRootAs")}
-
-
 def test_no_table_contains_its_own_kind() -> None:
     def depth(table: str, above: tuple[str, ...]) -> int:
         assert table not in above
         below = [0]
-        for field in TABLES[table].values():
-            kind, detail, *_ = field.split(":")
-            members = UNIONS[detail].values() if kind == "union" else [detail] if kind in ("table", "tables") else []
-            below += [depth(member, (*above, table)) for member in members]
+        for field in fields(table):
+            tables = members(field.detail).values() if field.kind == "union" else [field.detail] if "table" in field.kind else []
+            below += [depth(member, (*above, table)) for member in tables]
         return 1 + max(below)
 
     assert depth("Model", ()) == 6
-
-
-def test_unions_are_those_of_the_schema() -> None:
-    for name, members in UNIONS.items():
-        numbers = {v: k for k, v in vars(getattr(schema, name)).items() if isinstance(v, int) and v}
-        assert members == numbers
-        assert set(members.values()) <= set(TABLES)
 
 
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)

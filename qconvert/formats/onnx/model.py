@@ -1,0 +1,293 @@
+"""An ONNX protobuf as its reader sees it: a graph of nodes and values, with constants as arrays on mapped files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from qconvert.formats.onnx.mapped import ConstantData, Files
+from qconvert.formats.onnx.messages import captured, clear_default_domains, embed
+
+__all__ = ["Graph", "Model", "Node", "Value", "ValueType"]
+
+
+class ValueType(NamedTuple):
+    """The type of a value.
+
+    Attributes:
+        kind: "Tensor", "Sequence" …
+        element: the number of its elements' type; 0 if it is not said.
+        proto: the onnx.TypeProto; None for that of a constant.
+    """
+
+    kind: str
+    element: int
+    proto: Any = None
+
+    def __str__(self) -> str:
+        from onnx import TensorProto
+
+        if self.kind in ("Sequence", "Optional"):
+            inner = _type_of(getattr(self.proto, f"{self.kind.lower()}_type").elem_type)
+            return f"{self.kind}({inner.kind}({inner}))" if inner is not None and inner.kind == "Tensor" else f"{self.kind}({inner})"
+        return TensorProto.DataType.Name(self.element) if self.element in TensorProto.DataType.values() else self.kind
+
+
+class Value:
+    """A value of a graph.
+
+    Attributes:
+        name: unique in its graph; "" for an output that is left out.
+        type: None if neither the file nor its shape inference says it.
+        shape: sizes, their names, or None for one that has neither; None if it is not known.
+        const_value: of a constant.
+        readers: how many nodes read it, those in subgraphs included.
+        is_output: whether the graph gives it out.
+    """
+
+    __slots__ = ("const_value", "is_output", "name", "readers", "shape", "type")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.type: ValueType | None = None
+        self.shape: tuple[int | str | None, ...] | None = None
+        self.const_value: ConstantData | None = None
+        self.readers = 0
+        self.is_output = False
+
+    def describe(self, proto: Any) -> None:
+        """Takes type and shape from an onnx.TypeProto, also where it says nothing of them."""
+        self.type, self.shape = _type_of(proto), _shape_of(proto)
+
+    def uses(self) -> int:
+        """How many nodes read it."""
+        return self.readers
+
+    def is_graph_output(self) -> bool:
+        """Whether the graph gives it out."""
+        return self.is_output
+
+
+def _innermost(proto: Any) -> Any:
+    """The type of the elements of sequences and optional values."""
+    while (field := proto.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        proto = getattr(proto, field).elem_type
+    return proto
+
+
+def _type_of(proto: Any) -> ValueType | None:
+    field = proto.WhichOneof("value")
+    inner = _innermost(proto)
+    tensor = inner.tensor_type if inner.HasField("tensor_type") else inner.sparse_tensor_type
+    if field is None or ("tensor" in field and not tensor.HasField("elem_type")):
+        return None
+    return ValueType("".join(word.capitalize() for word in field.split("_")[:-1]), tensor.elem_type, proto)
+
+
+def _shape_of(proto: Any) -> tuple[int | str | None, ...] | None:
+    inner = _innermost(proto)
+    tensor = inner.tensor_type if inner.HasField("tensor_type") else inner.sparse_tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param if d.HasField("dim_param") else None for d in tensor.shape.dim)
+
+
+class AttributeType(IntEnum):
+    """The type of an attribute (onnx.proto, AttributeProto.AttributeType)."""
+
+    UNDEFINED = 0
+    FLOAT = 1
+    INT = 2
+    STRING = 3
+    TENSOR = 4
+    GRAPH = 5
+    FLOATS = 6
+    INTS = 7
+    STRINGS = 8
+    TENSORS = 9
+    GRAPHS = 10
+    SPARSE_TENSOR = 11
+    SPARSE_TENSORS = 12
+    TYPE_PROTO = 13
+    TYPE_PROTOS = 14
+
+
+class Attribute:
+    """An attribute of a node.
+
+    Attributes:
+        type: its type.
+    """
+
+    __slots__ = ("_files", "_proto", "type")
+
+    def __init__(self, proto: Any, files: Files) -> None:
+        self._proto = proto
+        self._files = files
+        self.type = AttributeType(proto.type)
+
+    def is_ref(self) -> bool:
+        """Whether it stands for an attribute of a function."""
+        return bool(self._proto.ref_attr_name)
+
+    @property
+    def value(self) -> Any:
+        """A number, text, ConstantData, or a tuple of them; graphs and types as the file has them. Text that is not UTF-8 stays bytes."""
+        proto = self._proto
+        match self.type:
+            case AttributeType.INT:
+                return proto.i
+            case AttributeType.INTS:
+                return tuple(proto.ints)
+            case AttributeType.FLOAT:
+                return proto.f
+            case AttributeType.FLOATS:
+                return tuple(proto.floats)
+            case AttributeType.STRING:
+                return _text(proto.s)
+            case AttributeType.STRINGS:
+                return tuple(_text(item) for item in proto.strings)
+            case AttributeType.TENSOR:
+                return ConstantData(proto.t, self._files)
+            case AttributeType.TENSORS:
+                return tuple(ConstantData(item, self._files) for item in proto.tensors)
+            case _:
+                return next((value for field, value in proto.ListFields() if field.name not in ("name", "type", "doc_string")), None)
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+class Node:
+    """A node.
+
+    Attributes:
+        proto: the onnx.NodeProto.
+        name, op_type, domain: domain "" is ai.onnx.
+        inputs: None for one that is left out.
+        outputs: likewise with the name "".
+    """
+
+    __slots__ = ("_attributes", "_files", "domain", "inputs", "name", "op_type", "outputs", "proto")
+
+    def __init__(self, proto: Any, inputs: list[Value | None], outputs: list[Value], files: Files) -> None:
+        self.proto = proto
+        self.name: str = proto.name
+        self.op_type: str = proto.op_type
+        self.domain: str = "" if proto.domain == "ai.onnx" else proto.domain
+        self.inputs = inputs
+        self.outputs = outputs
+        self._files = files
+        self._attributes: dict[str, Attribute] | None = None
+
+    @property
+    def attributes(self) -> Mapping[str, Attribute]:
+        """By name."""
+        if self._attributes is None:
+            self._attributes = {item.name: Attribute(item, self._files) for item in self.proto.attribute}
+        return self._attributes
+
+    def embedded(self) -> Any:
+        """A copy of the NodeProto in which every constant is whole, and ai.onnx is not spelled out."""
+        copy = type(self.proto)()
+        copy.CopyFrom(self.proto)
+        embed([copy], self._files)
+        clear_default_domains([copy])
+        return copy
+
+
+class Graph:
+    """The main graph of a model; iterating gives its nodes in order.
+
+    Attributes:
+        name: "" if it has none.
+        opset_imports: domain -> version; domain "" is ai.onnx.
+        inputs: without those that are constants, which models before IR version 4 list as inputs too.
+        initializers: the constants by name.
+        outputs: in order.
+    """
+
+    def __init__(self, proto: Any, opset_imports: Mapping[str, int], files: Files) -> None:
+        self.name: str = proto.name
+        self.opset_imports = opset_imports
+        self._values: dict[str, Value] = {}
+        stated = {item.name: item.type for item in proto.value_info}
+        for item in proto.input:
+            self._value(item.name).describe(item.type)
+        self.initializers = {tensor.name: self._constant(tensor, files, stated) for tensor in proto.initializer}
+        self.inputs = [self._values[item.name] for item in proto.input if item.name not in self.initializers]
+        for name in (name for node in proto.node for name in node.output if name):
+            value = self._value(name)
+            if name in stated:
+                value.describe(stated[name])
+        self.nodes = [self._node(node, files) for node in proto.node]
+        self.outputs = [self._value(item.name) for item in proto.output]
+        for value, item in zip(self.outputs, proto.output, strict=True):
+            value.describe(item.type)
+            value.is_output = True
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def infer(self, proto: Any) -> None:
+        """Takes the types and shapes that a GraphProto says, where it says them."""
+        for item in (*proto.input, *proto.value_info, *proto.output):
+            value = self._values.get(item.name)
+            if value is not None:
+                type_, shape = _type_of(item.type), _shape_of(item.type)
+                value.type = value.type if type_ is None else type_
+                value.shape = value.shape if shape is None else shape
+
+    def _value(self, name: str) -> Value:
+        return self._values.setdefault(name, Value(name))
+
+    def _constant(self, tensor: Any, files: Files, stated: Mapping[str, Any]) -> Value:
+        value = self._values.get(tensor.name)
+        if value is None:
+            value = self._value(tensor.name)
+            value.type, value.shape = ValueType("Tensor", tensor.data_type), tuple(tensor.dims)
+            if tensor.name in stated:
+                value.describe(stated[tensor.name])
+        value.const_value = ConstantData(tensor, files)
+        return value
+
+    def _node(self, node: Any, files: Files) -> Node:
+        inputs = [self._value(name) if name else None for name in node.input]
+        for value in inputs:
+            if value is not None:
+                value.readers += 1
+        for name in captured(node):
+            self._value(name).readers += 1
+        return Node(node, inputs, [self._values[name] if name else Value("") for name in node.output], files)
+
+
+class Model:
+    """A verified model, without functions and with its nodes in order.
+
+    Attributes:
+        proto: the onnx.ModelProto, without its large constants.
+        graph: its main graph.
+        files: those that hold its constants.
+        producer_name, producer_version, metadata_props: as the file says them.
+    """
+
+    def __init__(self, proto: Any, files: Files) -> None:
+        self.proto = proto
+        self.files = files
+        self.graph = self._graph()
+        self.producer_name: str = proto.producer_name
+        self.producer_version: str = proto.producer_version
+        self.metadata_props = {entry.key: entry.value for entry in proto.metadata_props}
+
+    def _graph(self) -> Graph:
+        imports = {"" if item.domain == "ai.onnx" else item.domain: item.version for item in self.proto.opset_import}
+        return Graph(self.proto.graph, imports, self.files)
+
+    def renew(self) -> None:
+        """Makes the graph anew, after `proto` was changed."""
+        self.graph = self._graph()

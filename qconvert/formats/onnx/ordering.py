@@ -1,0 +1,64 @@
+"""Puts the nodes of an ONNX protobuf into an order in which they can run: functions inlined, every node behind those that it reads."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.onnx.messages import captured, subgraphs
+
+__all__ = ["inline_functions", "sort_nodes"]
+
+
+def inline_functions(model: Any) -> Any:
+    """The ModelProto with the nodes of its functions in the place of their calls.
+
+    Raises:
+        UnsupportedError: onnx's inliner refuses one, such as a function of another opset.
+    """
+    from onnx import inliner
+
+    for function in model.functions:  # the inliner takes them as they stand
+        sort_nodes(function.node)
+    try:
+        inlined = inliner.inline_local_functions(model)
+    except Exception as error:  # the inliner's errors share no class but Exception
+        reason = next(iter(str(error).splitlines()), "")[:300] or type(error).__name__
+        raise UnsupportedError(f"a function of the model cannot be inlined: {reason}") from error
+    if inlined.functions:
+        raise UnsupportedError(f"the function {inlined.functions[0].name!r} of the model cannot be inlined")
+    return inlined
+
+
+def sort_nodes(nodes: Any) -> None:
+    """Sorts the NodeProtos of a graph and of those inside it; an order in which they can run is left as it is.
+
+    The order is the one that is nearest to the file's: from the end, the last node whose readers have all been placed is taken
+    (Kahn's algorithm, backwards).
+    """
+    for node in nodes:
+        for graph in subgraphs(node):
+            sort_nodes(graph.node)
+    writers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
+    reads = [{writers[name] for name in (*node.input, *captured(node)) if name in writers} for node in nodes]
+    if all(writer < position for position, found in enumerate(reads) for writer in found):
+        return
+    waiting = [0] * len(reads)
+    for found in reads:
+        for writer in found:
+            waiting[writer] += 1
+    ready = [-position for position, count in enumerate(waiting) if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        position = -heapq.heappop(ready)
+        order.append(position)
+        for writer in reads[position]:
+            waiting[writer] -= 1
+            if not waiting[writer]:
+                heapq.heappush(ready, -writer)
+    ordered = [nodes[position] for position in reversed(order)]
+    copies = [type(node).FromString(node.SerializeToString()) for node in ordered]
+    del nodes[:]
+    nodes.extend(copies)

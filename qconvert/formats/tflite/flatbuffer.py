@@ -1,0 +1,149 @@
+"""Packs the objects of schema.py into a FlatBuffer (https://flatbuffers.dev/internals), byte by byte as Google's Python library does.
+
+A FlatBuffer is built from its end: what is referred to is written before what refers to it. Places are therefore counted from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.tflite.schema import SCALARS, Field, TableObject, fields
+
+__all__ = ["LARGEST", "TooLargeError", "packed"]
+
+#: FlatBuffers address with signed 32-bit offsets.
+LARGEST = 2**31 - 1
+_U16, _I32, _U32 = (Struct(code).pack for code in ("<H", "<i", "<I"))
+_PADDING = tuple(bytes(size) for size in range(16))
+
+
+class TooLargeError(Exception):
+    """The model does not fit into a FlatBuffer."""
+
+
+def packed(model: TableObject, identifier: bytes) -> bytes:
+    """The file of a model.
+
+    Args:
+        model: an object of a class of schema.py.
+        identifier: four bytes that say what the file is.
+
+    Raises:
+        TooLargeError: it would be above 2 GB.
+    """
+    packer = _Packer()
+    place = packer.table(model)
+    packer.align(packer.alignment, 8)
+    packer.add(identifier)
+    packer.add(_U32(packer.size + 4 - place))
+    return b"".join(reversed(packer.parts))
+
+
+@cache
+def _plan(table: str) -> tuple[int, tuple[tuple[Field, int, Struct | None], ...]]:
+    """The number of slots of a table, and its fields, each with the position of its slot and with how a scalar is packed."""
+    found = fields(table)
+    plan = [(field, field.slot // 2 - 2, Struct(f"<{SCALARS[field.detail]}") if field.kind == "scalar" else None) for field in found]
+    return max((position for _, position, _ in plan), default=-1) + 1, tuple(plan)
+
+
+class _Packer:
+    """Collects the parts of a FlatBuffer, the last bytes of the file first.
+
+    Attributes:
+        parts: what has been written.
+        size: of all parts, which is also the place of what was written last.
+        alignment: the largest asked for.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.alignment = 1
+        self._vtables: dict[bytes, int] = {}
+
+    def add(self, part: bytes) -> None:
+        """Puts bytes in front."""
+        self.parts.append(part)
+        self.size += len(part)
+        if self.size > LARGEST:
+            raise TooLargeError
+
+    def align(self, alignment: int, behind: int = 0) -> None:
+        """Puts zeros in front, so that what comes after `behind` more bytes lies at a multiple of `alignment`."""
+        if alignment > self.alignment:
+            self.alignment = alignment
+        count = -(self.size + behind) % alignment
+        if count:
+            self.add(_PADDING[count])
+
+    def table(self, item: TableObject) -> int:
+        """Writes what the table refers to, its vtable if there is none like it, and itself; returns its place."""
+        slots, plan = _plan(item.kind)
+        stated = vars(item)  # all else has its default
+        values = [(position, code, self._value(field, stated[field.name], code)) for field, position, code in plan if field.name in stated]
+        end, places = self.size, [0] * slots
+        for position, code, value in values:
+            if value is None:
+                continue
+            if code is None:
+                self.align(4)
+                self.add(_U32(self.size + 4 - value))
+            else:
+                self.align(code.size)
+                self.add(code.pack(value))
+            places[position] = self.size
+        self.align(4)
+        place = self.size + 4
+        while places and not places[-1]:
+            places.pop()
+        vtable = b"".join([_U16(4 + 2 * len(places)), _U16(place - end), *(_U16(found and place - found) for found in places)])
+        known = self._vtables.get(vtable)
+        if known is None:
+            self._vtables[vtable] = place + len(vtable)
+            self.add(_I32(len(vtable)))
+            self.add(vtable)
+        else:
+            self.add(_I32(known - place))
+        return place
+
+    def _value(self, field: Field, value: Any, code: Struct | None) -> Any:
+        """A scalar, or the place of what has been written for a field; None for what is not written."""
+        if code is not None:
+            return None if value == field.default else value
+        if value is None:
+            return None
+        if field.kind == "string":
+            return self._string(value)
+        if field.kind == "vector":
+            return self._vector(value, field)
+        return self._tables(value) if field.kind == "tables" else self.table(value)
+
+    def _string(self, text: str | bytes) -> int:
+        data = text.encode() if isinstance(text, str) else text
+        self.align(4, len(data) + 1)
+        self.add(_U32(len(data)) + data + b"\0")
+        return self.size
+
+    def _vector(self, values: Any, field: Field) -> int:
+        data = values if isinstance(values, bytes) else np.asarray(values, f"<{SCALARS[field.detail]}").tobytes()
+        count = len(values)
+        self.align(4, len(data))
+        self.align(field.alignment, len(data))
+        self.add(data)
+        self.add(_U32(count))
+        return self.size
+
+    def _tables(self, items: Sequence[TableObject]) -> int:
+        places = [self.table(item) for item in items]
+        self.align(4, 4 * len(places))
+        start = self.size + 4 * len(places)  # the place of the first offset
+        offsets = [start - 4 * index - place for index, place in enumerate(places)]
+        self.add(Struct(f"<{len(offsets)}I").pack(*offsets))
+        self.add(_U32(len(offsets)))
+        return self.size

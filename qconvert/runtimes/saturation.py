@@ -1,0 +1,215 @@
+"""What keeps onnxruntime exact on x86-64 CPUs without VNNI, where its kernels of unsigned activations and signed weights saturate.
+
+They add two neighbouring products in 16 bits (the instruction vpmaddubsw). There the model is run with such weights stored as unsigned
+ones, each and its zero point 128 higher, which are the same numbers and have kernels that are exact. onnxruntime does the same by itself
+if session.x64quantprecision is set, but only while it optimizes, and (1.31) refuses models in which two operators share a constant, or
+which have int8 activations in QLinear operators.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import QConvertError
+from qconvert.files import map_file
+from qconvert.graph import Array
+
+__all__ = ["NOTE", "cpu_saturates", "with_unsigned_weights"]
+
+#: What the user should know where weights were changed.
+NOTE = (
+    "this CPU has no VNNI, so that onnxruntime's kernels of unsigned activations and signed weights saturate on it; such weights were "
+    "run as unsigned ones, which are the same numbers with their zero points 128 higher"
+)
+_LARGEST_PROTOBUF = 2**31 - 1
+#: Operators on integers -> the inputs that hold the data, its zero point (-1: none, the data are made unsigned by the operator itself),
+#: the weights and their zero point.
+_INTEGER_OPERATORS = {
+    "QLinearConv": (0, 2, 3, 5), "QLinearMatMul": (0, 2, 3, 5), "QGemm": (0, 2, 3, 5), "MatMulInteger": (0, 2, 1, 3),
+    "ConvInteger": (0, 2, 1, 3), "MatMulIntegerToFloat": (0, 4, 1, 5), "DynamicQuantizeMatMul": (0, -1, 1, 3), "QAttention": (0, 6, 1, 7),
+}  # fmt: skip
+#: Operators that onnxruntime's optimizer gives integer kernels if they stand between DequantizeLinear and QuantizeLinear.
+_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+#: What may stand between weights and the DequantizeLinear that they come from.
+_MOVING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
+
+
+@cache
+def cpu_saturates(cpuinfo: Path = Path("/proc/cpuinfo"), machine: str = "") -> bool:
+    """Whether this CPU is an x86 one that has no VNNI, or none that says so.
+
+    Args:
+        cpuinfo: where Linux lists the CPU's features.
+        machine: the architecture, by default that of this machine.
+    """
+    if (machine or platform.machine()).lower() not in ("x86_64", "amd64", "i386", "i686", "x86"):
+        return False
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        return True
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags") and ":" in line), [])
+    return not {"avx512_vnni", "avx_vnni"} & set(flags)
+
+
+def with_unsigned_weights(model: bytes | Path, optimize: bool) -> bytes | None:
+    """The model with unsigned weights wherever signed ones would meet unsigned activations in kernels on integers; None if nowhere.
+
+    Args:
+        model: an .onnx file or its content.
+        optimize: whether onnxruntime optimizes its graph, which makes operators on integers of those between DequantizeLinear and
+            QuantizeLinear.
+    """
+    proto = _parsed(model)
+    if proto is None:
+        return None
+    weights = _Weights(proto.graph)
+    for node in proto.graph.node:
+        if node.op_type in _INTEGER_OPERATORS:
+            weights.of_integer_operator(node)
+        elif optimize and node.op_type in _WEIGHTED:
+            weights.of_real_operator(node)
+    return bytes(proto.SerializeToString()) if weights.changed else None
+
+
+def _parsed(model: bytes | Path) -> Any:
+    """The ModelProto with functions inlined and constants in it; None if it has no int8 constant, or is none that can be changed."""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto, TensorProto, inliner
+    from onnx.external_data_helper import load_external_data_for_model
+
+    from qconvert.formats.onnx.container import external_files
+    from qconvert.formats.onnx.wire import without_large_constants
+
+    data = map_file(model) if isinstance(model, Path) else model
+    try:
+        light = ModelProto.FromString(without_large_constants(data))
+        beside = external_files(model) if isinstance(model, Path) else ()
+    except (DecodeError, QConvertError):  # onnxruntime will say what is wrong
+        return None
+    nodes = [node for graph in (light.graph, *light.functions) for node in graph.node]
+    constants = [*light.graph.initializer, *(a.t for node in nodes if node.op_type == "Constant" for a in node.attribute)]
+    if not any(item.data_type == TensorProto.INT8 for item in constants):
+        return None
+    if len(data) + sum(item.stat().st_size for item in beside) > _LARGEST_PROTOBUF:
+        return None
+    proto = ModelProto.FromString(bytes(data))
+    if isinstance(model, Path):
+        load_external_data_for_model(proto, str(model.parent))
+    return inliner.inline_local_functions(proto) if proto.functions else proto
+
+
+class _Weights:
+    """Changes the weights of a GraphProto's operators; `changed` says whether it did."""
+
+    def __init__(self, graph: Any) -> None:
+        self.changed = False
+        self._graph = graph
+        self._producers = {name: node for node in graph.node for name in node.output}
+        self._constants = {item.name: item for item in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+                self._constants[node.output[0]] = node.attribute[0].t
+        self._readers = Counter(name for node in graph.node for name in node.input)
+        self._types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+        self._new: dict[str, str] = {}
+
+    def of_integer_operator(self, node: Any) -> None:
+        data, data_zero, weights, zero = _INTEGER_OPERATORS[node.op_type]
+        signed = self._is_signed_constant(_input(node, weights))
+        zero_known = not _input(node, zero) or self._is_signed_constant(_input(node, zero))
+        if signed and zero_known and (data_zero < 0 or self._is_unsigned(_input(node, data), _input(node, data_zero))):
+            node.input[weights] = self._shifted(node.input[weights])
+            node.input.extend([""] * (zero + 1 - len(node.input)))
+            node.input[zero] = self._shifted(node.input[zero]) if node.input[zero] else self._zero_point(node, np.array(128, np.uint8))
+
+    def of_real_operator(self, node: Any) -> None:
+        """Weights that are dequantized, of data that are; the storage of a DequantizeLinear does not change its result."""
+        weights, data = self._dequantize(_input(node, 1)), self._dequantize(_input(node, 0), through_all=True)
+        if weights is None or data is None or any(a.name == "block_size" and a.i for a in weights.attribute):
+            return
+        zero, scale, places = _input(weights, 2), self._constants.get(weights.input[1]), self._stored_in(weights)
+        if not places or (zero and not self._is_signed_constant(zero)):
+            return
+        if not zero:
+            if scale is None:
+                return
+            del weights.input[2:]
+            weights.input.append(self._zero_point(weights, np.full(tuple(scale.dims), 128, np.uint8)))
+            places.remove((weights, 2))
+        for node, position in places:
+            node.input[position] = self._shifted(node.input[position])
+
+    def _stored_in(self, node: Any) -> list[tuple[Any, int]]:
+        """The inputs of operators that hold the constants which a DequantizeLinear makes real, its zero point among them; [] if not all
+        are known."""
+        places, name = [(node, 2)], node.input[0]
+        while not self._is_signed_constant(name):
+            node = self._producers.get(name)
+            if node is None or self._readers[name] > 1:
+                return []
+            if node.op_type == "QuantizeLinear" and node.input[0] in self._constants:
+                return [*places, (node, 2)] if self._is_signed_constant(_input(node, 2)) else []
+            if node.op_type == "Clip":
+                bounds = [position for position in range(1, len(node.input)) if node.input[position]]
+                if not all(self._is_signed_constant(node.input[position]) for position in bounds):
+                    return []
+                places += [(node, position) for position in bounds]
+            elif node.op_type not in _MOVING:
+                return []
+            name = node.input[0]
+        return [*places, (node, 0)]
+
+    def _dequantize(self, name: str, through_all: bool = False) -> Any:
+        """The DequantizeLinear that a value comes from, by way of operators that move it, or of any; None if from none."""
+        node = self._producers.get(name)
+        while node is not None and node.op_type != "DequantizeLinear":
+            node = self._producers.get(_input(node, 0)) if through_all or node.op_type in _MOVING else None
+        return node
+
+    def _is_signed_constant(self, name: str) -> bool:
+        from onnx import TensorProto
+
+        return name in self._constants and bool(self._constants[name].data_type == TensorProto.INT8)
+
+    def _is_unsigned(self, data: str, zero: str) -> bool:
+        from onnx import TensorProto
+
+        if zero in self._constants:
+            return bool(self._constants[zero].data_type == TensorProto.UINT8)
+        node = self._producers.get(data)
+        if node is not None and node.op_type == "QuantizeLinear":
+            return not _input(node, 2) or self._is_unsigned(data, node.input[2])
+        return (node is not None and node.op_type == "DynamicQuantizeLinear") or self._types.get(data) == TensorProto.UINT8
+
+    def _shifted(self, name: str) -> str:
+        """The name of a constant that is 128 higher, as uint8."""
+        from onnx import numpy_helper
+
+        if name not in self._new:
+            self._new[name] = self._added(name, numpy_helper.to_array(self._constants[name]).view(np.uint8) ^ np.uint8(128))
+        return self._new[name]
+
+    def _zero_point(self, node: Any, values: Array) -> str:
+        return self._added(f"{node.output[0]}/zero_point", values)
+
+    def _added(self, wanted: str, values: Array) -> str:
+        from onnx import numpy_helper
+
+        name = f"{wanted}/unsigned"
+        while name in self._constants or name in self._producers:
+            name += "'"
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+        self._constants[name] = self._graph.initializer[-1]
+        self.changed = True
+        return name
+
+
+def _input(node: Any, index: int) -> str:
+    return str(node.input[index]) if index < len(node.input) else ""

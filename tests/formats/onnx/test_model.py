@@ -1,0 +1,127 @@
+"""The view of a protobuf that the reader works on: order, uses, types, attributes, and nodes that are carried as they are."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.onnx.container import open_model, parse_model
+from qconvert.formats.onnx.ordering import sort_nodes
+from qconvert.formats.onnx.reader import read_bytes
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
+
+
+def opened(text: str, **options: Any) -> Any:
+    return parse_model(parser.parse_model(f"{HEADER} {text}").SerializeToString(), **options)
+
+
+def test_order_is_the_nearest_to_that_of_the_file() -> None:
+    found = opened("g (float[4] x) => (float[4] d) { a = Relu(x)  d = Add(c, b)  b = Neg(x)  c = Abs(a) }")
+    assert [node.op_type for node in found.graph] == ["Relu", "Neg", "Abs", "Add"]
+    sorted_already = opened("g (float[4] x) => (float[4] d) { b = Neg(x)  a = Relu(x)  c = Abs(a)  d = Add(c, b) }")
+    assert [node.op_type for node in sorted_already.graph] == ["Neg", "Relu", "Abs", "Add"]
+
+
+def test_nodes_of_subgraphs_are_sorted_and_stand_behind_what_they_capture() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+        y = If (c) <then_branch = t () => (float[4] u) { u = Neg(v)  v = Relu(late) },
+                    else_branch = e () => (float[4] w) { w = Identity(late) }>
+        late = Abs(x)
+    }"""
+    nodes = parser.parse_model(f"{HEADER} {text}").graph.node
+    sort_nodes(nodes)
+    assert [node.op_type for node in nodes] == ["Abs", "If"]
+    assert [node.op_type for node in nodes[1].attribute[0].g.node] == ["Relu", "Neg"]
+    found = opened(text)
+    abs_node = found.graph.nodes[0]
+    assert abs_node.outputs[0].uses() == 2  # both branches
+    assert not abs_node.outputs[0].is_graph_output()
+    assert found.graph.nodes[1].outputs[0].is_graph_output()
+
+
+def test_types_and_shapes_of_the_file_and_of_inference() -> None:
+    text = "g (float[N, 4] x) => (float[N, M] y) { a = Relu(x)  y = Identity(a) }"
+    plain, inferred = (opened(text, infer=infer).graph.nodes[0].outputs[0] for infer in (False, True))
+    assert (plain.type, plain.shape) == (None, None)
+    assert (str(inferred.type), inferred.shape) == ("FLOAT", ("N", 4))
+    outputs = opened(text).graph.outputs
+    assert outputs[0].shape == ("N", 4)
+
+
+def test_a_sequence_has_no_tensor_type() -> None:
+    found = opened("g (float[4] x) => (float y) { s = SequenceConstruct(x)  i = Constant<value_int = 0>()  y = SequenceAt(s, i) }")
+    assert str(found.graph.nodes[0].outputs[0].type) == "Sequence(Tensor(FLOAT))"
+    with pytest.raises(UnsupportedError, match=r"it is Sequence\(Tensor\(FLOAT\)\), not a tensor of a covered type"):
+        read_bytes(
+            parser.parse_model(f"{HEADER} g (float[4] x) => (seq(float[4]) s) {{ s = SequenceConstruct(x) }}").SerializeToString(), "m"
+        )
+
+
+def test_attributes() -> None:
+    values = {"i": 3, "f": 0.5, "s": "text", "ints": [1, 2], "floats": [0.5], "strings": ["a", "b"]}
+    node = helper.make_node("Custom", ["x"], ["y"], domain="own", **values, t=numpy_helper.from_array(np.arange(3, dtype=np.int8)))
+    node.attribute.add(name="bytes", type=onnx.AttributeProto.STRING, s=b"\xff\xfe")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("own", 1)])
+    attributes = parse_model(model.SerializeToString()).graph.nodes[0].attributes
+    found = {name: attributes[name].value for name in values}
+    assert found == {"i": 3, "f": 0.5, "s": "text", "ints": (1, 2), "floats": (0.5,), "strings": ("a", "b")}
+    assert attributes["bytes"].value == b"\xff\xfe"
+    assert attributes["t"].type.name == "TENSOR"
+    assert attributes["t"].value.numpy().tolist() == [0, 1, 2]
+
+
+def test_large_constant_nodes_become_constants_of_the_graph(tmp_path: Path) -> None:
+    """Inference sees no copy of them; those in a file beside the model stay there."""
+    values = np.arange(300, dtype=np.float32)
+    (tmp_path / "weights").write_bytes(values.tobytes())
+    tensor = TensorProto(name="t", dims=[300], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="weights")
+    nodes = [helper.make_node("Constant", [], ["c"], value=tensor), helper.make_node("Add", ["x", "c"], ["y"])]
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [300]), helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)])
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    found = open_model(tmp_path / "model.onnx")
+    assert [node.op_type for node in found.graph] == ["Add"]
+    data = found.graph.initializers["c"].const_value.numpy()
+    assert np.array_equal(data, values)
+    assert not data.flags.owndata
+    assert found.graph.outputs[0].shape == (300,)
+
+
+def test_a_carried_node_is_the_file_s_own_with_its_constants_in_it() -> None:
+    weights = numpy_helper.from_array(np.arange(2000, dtype=np.float32), "w")
+    branch = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["u"])], "b", [], [helper.make_tensor_value_info("u", TensorProto.FLOAT, [2000])], [weights]
+    )
+    node = helper.make_node("If", ["c"], ["y"], name="choice", doc_string="words", then_branch=branch, else_branch=branch)
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2000]),
+        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [2000]),
+    ]
+    model = helper.make_model(helper.make_graph([node], "g", ends[:2], ends[2:]), opset_imports=[helper.make_opsetid("", 17)])
+    op = read_bytes(model.SerializeToString(), "m").ops[0]
+    carried = onnx.NodeProto.FromString(base64.b64decode(str(op["payload"])))
+    assert op["captures"] == ("x",)
+    assert carried.op_type == "If"
+    assert not carried.name and not carried.input and not carried.doc_string
+    assert carried.attribute[0].g.initializer[0] == weights
+
+
+def test_functions_of_another_opset_are_refused() -> None:
+    function = helper.make_function("local", "f", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 13)])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("f", ["x"], ["y"], domain="local")], "g", ends[:1], ends[1:])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=[function])
+    with pytest.raises(UnsupportedError, match="of the model cannot be inlined"):
+        parse_model(model.SerializeToString())

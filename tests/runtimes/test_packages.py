@@ -1,0 +1,86 @@
+"""What works without the packages that run models, and what is said where one is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qconvert import convert
+from qconvert.errors import MissingPackageError
+from qconvert.runtimes.packages import runtime_package
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite"
+BLOCKED = ("ai_edge_litert", "onnx_ir", "onnxruntime", "PIL", "sympy", "tflite_micro", "torch")
+START = """
+import sys
+
+blocked = sys.argv.pop(1).split(",")
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from qconvert.cli.app import main
+main()
+"""
+
+
+def without(packages: tuple[str, ...], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command line in a process in which these packages cannot be imported."""
+    command = [sys.executable, "-c", START, ",".join(packages), *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("chain", ["onnx tflite", "onnx onnx", "tflite", "qgraph onnx"])
+def test_conversions_need_no_runtime(chain: str, tmp_path: Path) -> None:
+    """Each file is the one that the same conversion gives with everything installed."""
+    source = MODEL
+    for number, suffix in enumerate(chain.split()):
+        result = tmp_path / f"{number}.{suffix}"
+        done = without(BLOCKED, "convert", source, result, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["operators"]["Conv"] == 9
+        expected = tmp_path / "expected" / result.name
+        expected.parent.mkdir(exist_ok=True)
+        convert(source, expected)
+        assert hashlib.sha256(result.read_bytes()).digest() == hashlib.sha256(expected.read_bytes()).digest()
+        source = result
+
+
+@pytest.mark.parametrize("command", [("inspect", "--json"), ("diff", MODEL)])
+def test_graphs_are_shown_without_runtimes(command: tuple[str | Path, ...]) -> None:
+    name, *rest = command
+    done = without(BLOCKED, name, MODEL, *rest)
+    assert done.returncode == 0, done.stderr
+    assert "Conv" in done.stdout or done.stdout == "The graphs are equal.\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [("ai_edge_litert", "runs .tflite models"), ("onnxruntime", "runs .onnx models"), ("tflite_micro", "microcontrollers")],
+)
+def test_a_check_names_the_extra_that_it_needs(package: str, words: str, tmp_path: Path) -> None:
+    result = tmp_path / "model.onnx"
+    convert(MODEL, result)
+    kernels, extra = ("micro", "micro") if package == "tflite_micro" else ("default", "check")
+    done = without((package,), "check", MODEL, result, "--samples", "1", "--kernels", kernels)
+    assert done.returncode == 2
+    assert f"the package {package}, which" in done.stderr
+    assert words in done.stderr
+    assert f"pip install 'qconvert[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_that_is_there_and_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_runtime.py").write_text("raise ImportError('libfoo.so.1: cannot open shared object file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MissingPackageError, match=r"which runs models, cannot be imported: libfoo\.so\.1"):
+        runtime_package("broken_runtime", "check", "runs models")
