@@ -30,6 +30,7 @@ class Format:
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
         companions: file -> the further files that belong to it, or None if there are never any.
+        narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
         read_options, write_options: what `read` and `write` take; `write` gets the mapping "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
     """
@@ -43,6 +44,7 @@ class Format:
     own_target: str = ""
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     normal_form: tuple[str, ...] = ()
+    narrow_ranges: bool = False
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
 
