@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -210,36 +211,34 @@ def run(checkout: Path, small: Path, source: Path, result: Path, target: str, li
     return seconds, memory
 
 
-def sources(folder: Path, shape: str, style: str, size: int, maker: Path) -> None:
-    """Writes the model in each format; those in .tflite and .qgraph as the checkout `maker` converts the ONNX one."""
-    path = folder / f"{shape}-{style}-{size}.onnx"
+def source(folder: Path, shape: str, style: str, size: int, suffix: str, maker: Path) -> Path:
+    """The model in a format, which is made if it is not there; in .tflite and .qgraph as the checkout `maker` converts the ONNX one."""
+    path = folder / f"{shape}-{style}-{size}{suffix}"
     if path.exists():
-        return
-    model = Model(style == "qdq")
-    model.save(path, SHAPES[shape](model, size))
-    for suffix, target in ((".tflite", "tflite"), (".qgraph", "")):
-        run(maker, folder / f"{shape}-{style}-{SMALL}.onnx", path, path.with_suffix(suffix), target, 3600)
+        return path
+    if suffix == ".onnx":
+        model = Model(style == "qdq")
+        model.save(path, SHAPES[shape](model, size))
+        return path
+    small, origin = (source(folder, shape, style, count, ".onnx", maker) for count in (SMALL, size))
+    run(maker, small, origin, path, {".tflite": "tflite", ".qgraph": ""}[suffix], 3600)
+    return path
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     """A row for each model, way and checkout, as soon as it is measured."""
     checkouts = [(name, Path(place).resolve()) for name, _, place in (text.partition("=") for text in arguments.checkout)]
-    for shape in arguments.shapes.split(","):
-        for style in arguments.styles.split(","):
-            for size in (SMALL, *arguments.sizes):
-                sources(folder, shape, style, size, checkouts[-1][1])
-            for source, result, target in WAYS:
-                if f"{source}2{result}".replace(".", "") not in arguments.ways.split(","):
-                    continue
-                for name, checkout in checkouts:
-                    row = Row(f"{shape}, {style}", f"{source} → {result}", name)
-                    for size in arguments.sizes:
-                        small, path = (folder / f"{shape}-{style}-{count}{source}" for count in (SMALL, size))
-                        if path.exists():
-                            row.cells[size] = run(checkout, small, path, folder / f"result{result}", target, arguments.limit)
-                        if isinstance(row.cells.get(size), str):
-                            break  # a larger one would not end either
-                    yield row
+    wanted = [way for way in WAYS if f"{way[0]}2{way[1]}".replace(".", "") in arguments.ways.split(",")]
+    models = product(arguments.shapes.split(","), arguments.styles.split(","), wanted, checkouts)
+    for shape, style, (before, after, target), (name, checkout) in models:
+        row = Row(f"{shape}, {style}", f"{before} → {after}", name)
+        for size in arguments.sizes:
+            small, path = (source(folder, shape, style, count, before, checkouts[-1][1]) for count in (SMALL, size))
+            if path.exists():
+                row.cells[size] = run(checkout, small, path, folder / f"{shape}-{style}-result{after}", target, arguments.limit)
+            if isinstance(row.cells.get(size), str):
+                break  # a larger one would not end either
+        yield row
 
 
 def main() -> None:

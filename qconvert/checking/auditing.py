@@ -80,8 +80,8 @@ def audit(model: str | Path, target: str, *, run: bool = False) -> AuditReport:
         QConvertError: the model cannot be read, the target does not take it or its kernels are not known, or nothing runs its files.
     """
     path, chosen = Path(model), target_named(target)
-    if not chosen.integer_kernels:
-        known = ", ".join(item.name for item in targets().values() if item.integer_kernels)
+    if not chosen.knows_kernels:
+        known = ", ".join(item.name for item in targets().values() if item.knows_kernels)
         raise OptionError(f"the kernels of the target {target} are not known", remedy=f"Targets with an audit: {known}.")
     graph, _ = normalize(load(path), chosen)
     refuse_violations(graph, chosen)

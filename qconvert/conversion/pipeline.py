@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import OptionError
@@ -64,8 +65,25 @@ def run_pipeline(
     changes: list[tuple[str, str]] = []
     for item in passes:
         before = graph
-        graph, notes = item.run(before, target, **taken(options, item.options, by_hand=by_hand))
+        given = taken(options, item.options, by_hand=by_hand)
+        graph, notes = item.run(before, target, **given)
+        if before.functions and not item.border:
+            graph, notes = _in_functions(item, graph, notes, target, given)
         changes += [(item.name, note) for note in notes]
         for observer in observers:
             observer(item, before, graph, notes)
     return graph, tuple(changes)
+
+
+def _in_functions(
+    item: Pass, graph: Graph, notes: tuple[str, ...], target: Target, options: Mapping[str, Any]
+) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with the pass run on each of its functions too; options about the network's inputs and outputs keep their defaults."""
+    inner_options = {
+        option.name: option.default if option.border else options[option.name] for option in item.options if option.name in options
+    }
+    functions: dict[str, Graph] = {}
+    for name, inner in graph.functions.items():
+        functions[name], found = item.run(inner, target, **inner_options)
+        notes = (*notes, *(f"in function {name!r}: {note}" for note in found))
+    return replace(graph, functions=functions), notes

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import whole_file
-from qconvert.graph import Graph
-from qconvert.plugins import format_named, format_of
+from qconvert.graph import Graph, integer_range
+from qconvert.plugins import Format, format_named, format_of
 from qconvert.plugins.options import checked, taken
 
 __all__ = ["save"]
@@ -39,5 +39,26 @@ def save(
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
+    _require_ranges(graph, writer)
     with whole_file(path, force=force) as temporary:
         return writer.write(graph, temporary, chosen) or ()
+
+
+def _require_ranges(graph: Graph, writer: Format) -> None:
+    """An activation that uses a part of its type saturates there; a format that cannot state it would compute something else.
+
+    Constants lose nothing: their integers are within the range anyway.
+    """
+    if writer.narrow_ranges:
+        return
+    narrow = [
+        tensor.name
+        for tensor in graph.tensors.values()
+        if not tensor.is_constant and (q := tensor.quantization) is not None and q.limits(tensor.dtype) != integer_range(tensor.dtype)
+    ]
+    if narrow:
+        listed = ", ".join(map(repr, narrow[:3])) + (f" and {len(narrow) - 3} more" if len(narrow) > 3 else "")
+        raise UnsupportedError(
+            f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {listed}",
+            remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
+        )

@@ -30,9 +30,11 @@ def _pass(name: str, summary: str, **more: Any) -> Pass:
     return Pass(name, summary, _runner(name), **more)
 
 
-_IO_LAYOUT = Option("io_layout", str, "", "nchw or nhwc: 4-D inputs and outputs channels first or last.", ("nchw", "nhwc"))
-_IO_FLOAT = Option("io_float", bool, False, "Float inputs and outputs instead of quantized ones.", by_hand=True)
-_IO_INTEGER = Option("io_integer", bool, False, "Integer inputs and outputs where the model quantizes them at once.", by_hand=True)
+_IO_LAYOUT = Option("io_layout", str, "", "nchw or nhwc: 4-D inputs and outputs channels first or last.", ("nchw", "nhwc"), border=True)
+_IO_FLOAT = Option("io_float", bool, False, "Float inputs and outputs instead of quantized ones.", by_hand=True, border=True)
+_IO_INTEGER = Option(
+    "io_integer", bool, False, "Integer inputs and outputs where the model quantizes them at once.", by_hand=True, border=True
+)
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
 #: Three are exact in a sense of their own and state a bound nevertheless, of one step in 8 bits where a value is a tie: match_add rounds as
@@ -54,9 +56,9 @@ _REGISTER = (
     _pass("per_axis_to_per_tensor", "weights with a scale for each output channel are requantized to one scale",
          exact=False, within=0.1, after=("symmetric_weights",)),
     _pass("signed_to_unsigned",
-          "signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers, graph inputs and outputs too"),
+          "signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers, graph inputs and outputs too", border=True),
     _pass("unsigned_to_signed",
-          "unsigned quantized tensors of 4, 8 and 16 bits are stored as signed integers, graph inputs and outputs too"),
+          "unsigned quantized tensors of 4, 8 and 16 bits are stored as signed integers, graph inputs and outputs too", border=True),
     _pass("fold_batch_norm", "a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias",
          exact=False, within=1e-05),
     _pass("fold_constants", "operators on constants are replaced by their results"),

@@ -24,6 +24,7 @@ class Option:
         help: one line for `--help` and `qconvert passes`.
         choices: the values that it may have; empty for any of its type. The default is always one.
         by_hand: the value when a user names the pass himself, in `--passes`; None for the default.
+        border: whether it is about the network's inputs and outputs; functions inside it keep the default.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Option:
     help: str
     choices: tuple[Any, ...] = ()
     by_hand: Any = None
+    border: bool = False
 
     def value(self, given: Any) -> Any:
         """A value as its type, from that type or from text.

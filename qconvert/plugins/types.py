@@ -30,6 +30,7 @@ class Format:
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
         companions: file -> the further files that belong to it, or None if there are never any.
+        narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
         read_options, write_options: what `read` and `write` take; `write` gets the mapping "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
     """
@@ -43,6 +44,7 @@ class Format:
     own_target: str = ""
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     normal_form: tuple[str, ...] = ()
+    narrow_ranges: bool = False
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
 
@@ -58,6 +60,8 @@ class Pass:
         exact: whether every output stays the same, bit for bit; if not, what was changed says by how much.
         within: of a pass that is not exact, the largest mean change of an output, as a share of the range of its values, that it may
             cost; None where no bound is known. `--verify-each` holds it to that.
+        border: whether it changes types or grids of the graph's inputs and outputs. Such a pass leaves functions alone, whose inputs and
+            outputs the operators that name them fix.
         options: what `run` takes by keyword.
         after: names of passes that, where they are in the same list, come before this one.
         requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
@@ -69,6 +73,7 @@ class Pass:
     run: Callable[..., tuple[Graph, tuple[str, ...]]]
     exact: bool = True
     within: float | None = None
+    border: bool = False
     options: tuple[Option, ...] = ()
     after: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()

@@ -200,6 +200,15 @@ def test_a_narrow_range_is_evaluated_kept_and_compared(tmp_path: Path) -> None:
     assert diff(graph, wide) == ["tensor 'y': largest stored value 7 -> of the type"]
 
 
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+def test_a_format_that_cannot_state_a_range_refuses_it(suffix: str, tmp_path: Path) -> None:
+    graph = Graph("g", {"x": t("x"), "y": t("y", "int8", grid=NARROW)}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
+    with pytest.raises(qconvert.QConvertError, match="1 tensors use a part of their type's range"):
+        qconvert.save(graph, tmp_path / f"g{suffix}")
+    assert not list(tmp_path.iterdir())
+    qconvert.save(replace(graph, tensors={"x": t("x"), "y": t("y", "int8", grid=GRID)}), tmp_path / f"g{suffix}")
+
+
 @pytest.mark.parametrize(
     ("low", "high", "data", "reason"),
     [(-200, 7, None, "-200 to 7, which is no range within int8"), (7, 7, None, "7 to 7, which is no range"),
