@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from qconvert.checking.checked_file import Side
 from qconvert.checking.further_roundings import computable
-from qconvert.checking.sides import Side
 from qconvert.conversion import save
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Tensor

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from qconvert.checking.checked_file import Side, side_of
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.inputs import accepted_inputs, load_inputs
 from qconvert.checking.outputs import compared, matched_inputs, matched_outputs
-from qconvert.checking.sides import Side, side_of
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Array
 from qconvert.plugins import LoadedModel

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from qconvert.checking.canonical_pieces import canonical_pieces, varying
 from qconvert.checking.changed_values import changed_quantization, differing_constants
+from qconvert.checking.checked_file import Side
 from qconvert.checking.exchange import Exchange, transposed
 from qconvert.checking.findings import Finding, joined
 from qconvert.checking.further_roundings import further_reach
-from qconvert.checking.judging import judge, name_changed, unmatched
 from qconvert.checking.known_tensors import completed
+from qconvert.checking.operator_finding import name_changed, operator_finding, unmatched
 from qconvert.checking.outputs import matched_inputs
 from qconvert.checking.reading_errors import reading_errors
-from qconvert.checking.sides import Side
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Inside, LoadedModel, Pieces
@@ -93,7 +93,7 @@ def check_operators(
             for index, name in enumerate(op.outputs):
                 if name in found and name in references:
                     pair = references[name], exchange.to_source(graph[name], found[name], references[name])
-                    finding = judge(graph, op, index, values, pair, kernels, further.get(name, 0.0))
+                    finding = operator_finding(graph, op, index, values, pair, kernels, further.get(name, 0.0))
                     findings[name] = joined(findings.get(name), op, name, finding)
             progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
         if inside is not None and not inside.cuts:

@@ -27,6 +27,8 @@ Progress = Callable[[str, int, int], None]
 
 #: What onnxruntime, without optimizations, computes a quantized operator in.
 _ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
+#: Words in a problem of the per-operator check that no difference of one step excuses.
+_FAULTS = ("integers of", "off by", "reading error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Leg:
         arithmetic: why the outputs may differ by a rounding, or were not compared; "" where they must be equal.
         explained: differing operators by kind and reason, if the outputs differ.
         problems: in sentences, what was lost.
+        machine: what the reader should know of how outputs were compared, where it is due to this machine's CPU.
     """
 
     form: str
@@ -73,6 +76,7 @@ class Leg:
     arithmetic: str
     explained: str
     problems: tuple[str, ...]
+    machine: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +287,9 @@ def _leg(
     arithmetic = "" if str(own) == str(station) else f"{_computes(own)} beside {_computes(station)}"
     if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
         arithmetic = "the model beside what TFLite's operators made of it"
-    outputs, explained, wrong = _outputs(model, path, arithmetic, samples, seed)
-    return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, (*problems, *wrong))
+    report, explained, wrong = _outputs(model, path, arithmetic, samples, seed)
+    lost = (*problems, *wrong)
+    return Leg(str(station), path.name, changes, notes, differences, kept, report.outputs, arithmetic, explained, lost, report.machine)
 
 
 def _computes(form: _Form) -> str:
@@ -303,26 +308,26 @@ def _kept(a: Graph, b: Graph) -> Kept:
     return Kept(len(constants), len(same), integers, len(quantized), len(scaled))
 
 
-def _outputs(model: Path, path: Path, arithmetic: str, samples: int, seed: int) -> tuple[tuple[OutputComparison, ...], str, list[str]]:
-    """The outputs compared, the operators that explain a difference, and problems."""
+def _outputs(model: Path, path: Path, arithmetic: str, samples: int, seed: int) -> tuple[CheckReport, str, list[str]]:
+    """The check of the outputs, the operators that explain a difference, and problems."""
     report = check(model, path, samples=samples, seed=seed, optimize=False)
     differing = [item for item in report.outputs if item.equal < 1]
     if not differing:
-        return report.outputs, "", []
+        return report, "", []
     largest = max(item.largest * (1 if item.unit == "LSB" else 255) for item in differing)
     said = f"{len(differing)} of {len(report.outputs)} outputs differ, by up to {largest:.3g} LSB"
     try:
         found = check(model, path, samples=samples, seed=seed, optimize=False, per_op=True)
     except QConvertError as error:
-        return report.outputs, "", [f"{said}; the operators cannot be compared: {error}"]
+        return report, "", [f"{said}; the operators cannot be compared: {error}"]
     explained = _explained(found)
     if not arithmetic:
-        return report.outputs, explained, [f"{said}, although both files compute alike ({explained or 'no operator does by itself'})"]
-    unexplained = [text for text in found.problems if largest > 1 or "integers of" in text or "off by" in text]
+        return report, explained, [f"{said}, although both files compute alike ({explained or 'no operator does by itself'})"]
+    unexplained = [text for text in found.problems if largest > 1 or any(words in text for words in _FAULTS)]
     steps = max((op.largest for op in found.operators if op.verdict == "one rounding"), default=0)
     if largest > 1 and (not explained or steps > 1):
         unexplained.append("roundings of single operators do not explain it")
-    return report.outputs, explained, [f"{said}: {text}" for text in unexplained]
+    return report, explained, [f"{said}: {text}" for text in unexplained]
 
 
 def _explained(report: CheckReport) -> str:

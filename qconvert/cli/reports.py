@@ -159,6 +159,7 @@ def print_roundtrip(report: RoundtripReport) -> None:
     notes = [f"{leg.form}: {text}" for leg in report.legs for text in (*(f"{n}: {what}" for n, what in leg.changes), *leg.notes)]
     notes += report.notes
     notes += [f"{leg.form}: {leg.arithmetic}" + (f"; {leg.explained}" if leg.explained else "") for leg in report.legs if leg.arithmetic]
+    notes += [text for leg in report.legs for text in leg.machine]
     problems = [f"problem: {leg.form}: {text}" for leg in report.legs for text in leg.problems]
     _print("\n".join((*dict.fromkeys(notes), *problems)))
     kept = report.legs[-1].kept

@@ -184,6 +184,20 @@ def test_two_roundings_explain_one_step_more() -> None:
     assert (far.verdict, far.unexplained) == ("unexplained", 1)
 
 
+def test_a_storage_only_conversion_is_no_rounding() -> None:
+    a, b = Quantization.per_tensor(0.5, -3), Quantization.per_tensor(0.5, 125)
+    tensors = {
+        "x": Tensor("x", "int8", (4,), None, a),
+        "m": Tensor("m", "uint8", (4,), None, b),
+        "y": Tensor("y", "int8", (4,), None, a),
+    }
+    graph = Graph("g", {name: tensors[name] for name in "xy"}, (Op("Sigmoid", ("x",), ("y",)),), ("x",), ("y",))
+    other = Graph("g", tensors, (Op("Requantize", ("x",), ("m",)), Op("Sigmoid", ("m",), ("y",))), ("x",), ("y",))
+    assert further_reach(graph, other, {"x", "y"}) == {}
+    moved = other.evolve(tensors=[Tensor("m", "uint8", (4,), None, Quantization.per_tensor(0.5, 124))])
+    assert further_reach(graph, moved, {"x", "y"}) == {"y": 0.5}
+
+
 def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
     result = tmp_path / "result.tflite"
     convert(VISION, result)

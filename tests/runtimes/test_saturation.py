@@ -144,3 +144,12 @@ def test_the_check_says_so(tmp_path: Path) -> None:
     path = onnx_models.path_of("conv-U8S8-pc-qdq", tmp_path)
     assert check(path, path, samples=1).machine == (NOTE,)
     assert check(path, path, samples=1, optimize=False).machine == ()
+
+
+@pytest.mark.usefixtures("no_vnni")
+def test_a_round_trip_says_so(tmp_path: Path) -> None:
+    from qconvert import roundtrip
+
+    report = roundtrip(onnx_models.path_of("conv-U8S8-pc-qdq", tmp_path), "onnx:qoperator", samples=1)
+    assert report.passed
+    assert [leg.machine for leg in report.legs] == [(NOTE,), ()]

@@ -21,8 +21,8 @@ def read_reshape(r: Reading) -> None:
     if r.has(1):
         r.emit("Reshape", [r.input(0), r.int64(1)])
         return
-    sizes = r.option("newShapeAsNumpy", None)
-    if sizes is None or isinstance(sizes, int):
+    sizes = r.option("newShape", None)
+    if sizes is None:
         raise r.invalid("has no new shape")
     r.emit("Reshape", [r.input(0), r.shape_const([int(size) for size in sizes], "shape")])
 
@@ -30,8 +30,8 @@ def read_reshape(r: Reading) -> None:
 def read_squeeze(r: Reading) -> None:
     """SQUEEZE: without named axes, all axes of size 1."""
     rank = r.rank()
-    named = r.option("squeezeDimsAsNumpy", 0)
-    if isinstance(named, int) or not named.size:
+    named = r.option("squeezeDims", None)
+    if named is None or not named.size:
         axes = [axis for axis, size in enumerate(r.tensor().shape or ()) if size == 1]
     else:
         axes = sorted({r.axis(int(axis), rank) for axis in named})

@@ -14,14 +14,14 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["judge", "name_changed", "unmatched"]
+__all__ = ["name_changed", "operator_finding", "unmatched"]
 
 #: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
 _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
 _STORED = ("int8", "uint8", "int16", "uint16")
 
 
-def judge(
+def operator_finding(
     graph: Graph,
     op: Op,
     index: int,
