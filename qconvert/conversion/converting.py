@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qconvert.conversion.given import Given
 from qconvert.conversion.loading import load
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
@@ -17,8 +17,7 @@ from qconvert.conversion.report import ConversionReport, carried_over
 from qconvert.conversion.saving import save
 from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.graph import Graph
-from qconvert.plugins import Format, Option, Target, declared_options, format_named, format_of, pass_named
-from qconvert.plugins.options import checked
+from qconvert.plugins import format_named, format_of
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
 
@@ -73,15 +72,11 @@ def convert(
     writer = format_named(result_format) if result_format else format_of(result)
     reader = format_named(source_format) if source_format else format_of(source)
     chosen = chosen_target(writer, target or (writer.own_target if reader is writer else ""))
-    if result.exists() and not force:
-        raise FileAccessError("already exists", file=str(result), remedy="Use --force to replace it.")
-    if source.exists() and result.exists() and source.samefile(result):
-        raise OptionError("source and result are the same file", file=str(source))
-    given = _Given.of(options, reader, writer, passes, chosen)
+    _refuse_result(source, result, force)
+    given = Given.of(options, reader, writer, passes, chosen)
     graph = load(source, source_format, **given.read)
     others = reader.companions(source) if reader.companions else ()
-    if source.resolve().parent == result.resolve().parent and any(item.name.startswith(result.name) for item in others):
-        raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
+    _refuse_result(source, result, force, others)
     kept = carried_over(graph)
     verifier = _verifier(graph) if verify_each else None
     observers = [item for item in (observer, verifier) if item is not None]
@@ -111,33 +106,17 @@ def convert(
     )
 
 
+def _refuse_result(source: Path, result: Path, force: bool, others: tuple[Path, ...] = ()) -> None:
+    """Raises where the result would replace a file that it must not."""
+    if result.exists() and not force:
+        raise FileAccessError("already exists", file=str(result), remedy="Use --force to replace it.")
+    if source.exists() and result.exists() and source.samefile(result):
+        raise OptionError("source and result are the same file", file=str(source))
+    if source.resolve().parent == result.resolve().parent and any(item.name.startswith(result.name) for item in others):
+        raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
+
+
 def _verifier(graph: Graph) -> Verifier:
     from qconvert.conversion.verifying import Verifier
 
     return Verifier(graph)
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """The options of a conversion, by who takes them."""
-
-    read: Mapping[str, Any]
-    passes: Mapping[str, Any]
-    write: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any], reader: Format, writer: Format, passes: Sequence[str], target: Target | None) -> _Given:
-        """Raises OptionError for an option that nobody declares, that nothing in this conversion takes, or with a wrong value."""
-        names = (*passes, *(target.passes if target is not None else ()))
-        of_passes = [option for name in names for option in pass_named(name).options]
-        taking = {"read": reader.read_options, "passes": of_passes, "write": writer.write_options}
-        known = {option.name: option for declared in taking.values() for option in declared}
-        idle = declared_options()
-        set_here = {name: value for name, value in options.items() if name in known or name not in idle or value != idle[name].default}
-        given = checked(set_here, known.values(), f"nothing in a conversion from {reader.name} to {writer.name}")
-        return cls(**{part: _picked(given, declared) for part, declared in taking.items()})
-
-
-def _picked(given: Mapping[str, Any], declared: Sequence[Option]) -> dict[str, Any]:
-    names = {option.name for option in declared}
-    return {name: value for name, value in given.items() if name in names}

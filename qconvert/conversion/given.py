@@ -1,0 +1,42 @@
+"""The options of a conversion, sorted by who takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qconvert.plugins import Format, Option, Target, declared_options, pass_named
+from qconvert.plugins.options import checked
+
+__all__ = ["Given"]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What each part of a conversion takes: the source's reader, the passes, the result's writer."""
+
+    read: Mapping[str, Any]
+    passes: Mapping[str, Any]
+    write: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], reader: Format, writer: Format, passes: Sequence[str], target: Target | None) -> Given:
+        """Sorts options; one at its default may be given to any conversion.
+
+        Raises:
+            OptionError: nobody declares an option, nothing in this conversion takes it, or its value is wrong.
+        """
+        names = (*passes, *(target.passes if target is not None else ()))
+        of_passes = [option for name in names for option in pass_named(name).options]
+        taking = {"read": reader.read_options, "passes": of_passes, "write": writer.write_options}
+        known = {option.name: option for declared in taking.values() for option in declared}
+        idle = declared_options()
+        set_here = {name: value for name, value in options.items() if name in known or name not in idle or value != idle[name].default}
+        given = checked(set_here, known.values(), f"nothing in a conversion from {reader.name} to {writer.name}")
+        return cls(**{part: _picked(given, declared) for part, declared in taking.items()})
+
+
+def _picked(given: Mapping[str, Any], declared: Sequence[Option]) -> dict[str, Any]:
+    names = {option.name for option in declared}
+    return {name: value for name, value in given.items() if name in names}
