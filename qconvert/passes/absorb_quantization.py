@@ -22,6 +22,7 @@ from dataclasses import replace
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Quantization, Tensor, canonical_dtype
+from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
 from qconvert.passes.absorb.lookahead import is_same_grid
 from qconvert.passes.absorb.walk import Absorber, renamed
@@ -29,12 +30,10 @@ from qconvert.plugins import Target
 
 __all__ = ["run"]
 
-_CONVERSIONS = ("Quantize", "Dequantize", "Requantize")
-
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Absorbs what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
-    if not any(op.kind in _CONVERSIONS or op.kind in ("Relu", "Clip") for op in graph.ops):
+    if not any(KINDS[op.kind].rule == "convert" or op.kind in ("Relu", "Clip") for op in graph.ops):
         return graph, ()
     prepared = _merge_equal(_quantize_constants(_without_identities(graph)))
     absorber = Absorber(prepared)
@@ -43,7 +42,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     changed, _ = remove_dead_code.run(prepared.evolve(tensors=absorber.tensors.values(), ops=absorber.ops), target)
     if changed.ops == graph.ops:
         return graph, ()
-    left, before = (sum(op.kind in _CONVERSIONS for op in item.ops) for item in (changed, graph))
+    left, before = (sum(KINDS[op.kind].rule == "convert" for op in item.ops) for item in (changed, graph))
     return changed, (f"{absorber.count} operators are quantized; of {before} Quantize and Dequantize {left} are left",)
 
 

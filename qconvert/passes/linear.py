@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid, dequantize, quantize
+from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 
@@ -104,7 +104,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
         data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
         assert data is not None and weights is not None
         grid = bias_quantization(data, weights, bias.data.shape)
-        if grid is not None and not np.allclose(grid.scale, bias.quantization.scale, rtol=1e-6, atol=0):
+        if grid is not None and not is_accumulator_scale(grid.scale, bias.quantization.scale):
             moved = replace(bias, data=quantize(dequantize(bias.data, bias.quantization), grid, bias.dtype), quantization=grid)
             ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, moved).name))
     return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import is_accumulator_scale
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.formats.onnx.builder import DTYPE_NAMES
@@ -185,7 +186,7 @@ def _with_bias_scales(graph: Graph) -> Graph:
     for name, scales in _parsed_scales(text).items():
         tensor = graph.tensors.get(name)
         q = None if tensor is None or tensor.dtype != "int32" else tensor.quantization
-        if tensor is not None and q is not None and q.scale.shape == scales.shape and np.allclose(scales, q.scale, rtol=1e-6, atol=0):
+        if tensor is not None and q is not None and q.scale.shape == scales.shape and is_accumulator_scale(scales, q.scale):
             changed.append(replace(tensor, quantization=replace(q, scale=scales)))
     metadata = {key: value for key, value in graph.metadata.items() if key != STATED_BIAS_SCALES}
     return graph.evolve(tensors=changed, metadata=metadata)

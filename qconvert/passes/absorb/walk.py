@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import quantize
+from qconvert.arithmetic import accumulator_scale, is_accumulator_scale, quantize
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -18,8 +18,6 @@ from qconvert.passes.absorb.lookahead import Lookahead, is_exact, is_same_grid
 
 __all__ = ["Absorber", "renamed"]
 
-#: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
-_BIAS_TOLERANCE = 1e-6
 #: How many operators back the one that takes over a clip may stand.
 _RECENT = 4
 
@@ -275,11 +273,11 @@ class Absorber:
         assert data.quantization is not None and weights.quantization is not None and bias.quantization is not None
         if bias.dtype != "int32" or not bias.quantization.is_symmetric or weights.quantization.block_size:
             return False
-        exact = data.quantization.scale * weights.quantization.scale
+        exact = accumulator_scale(data.quantization, weights.quantization)
         stated = bias.quantization.scale
         if stated.size not in (1, exact.size) and exact.size != 1:
             return False
-        return bool(np.allclose(stated, exact, rtol=_BIAS_TOLERANCE, atol=0))
+        return is_accumulator_scale(stated, exact)
 
     def _integers(self, real: str, dtype: str, grid: Quantization) -> str:
         """A tensor for the stored integers of `real`: the result of a Quantize of just this grid, or one with a new name."""

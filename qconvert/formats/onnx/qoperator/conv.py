@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qconvert.arithmetic import accumulator_grid
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.conv import read_window, require_channels_first, window_attributes
 from qconvert.formats.onnx.qoperator.forms import (
     CONTRIB,
     WriteForm,
-    bias_grid,
     bias_reason,
     emit_result,
     linear_reason,
@@ -30,7 +30,7 @@ def read_qlinear_conv(r: Reading) -> None:
     window = read_window(r, 3)
     grids = one_grid(r, 1), weights_grid(r, 4, 0)
     result = one_grid(r, 6)
-    bias = [r.labelled(8, bias_grid(*grids))] if r.has(8) else []
+    bias = [r.labelled(8, accumulator_grid(*grids))] if r.has(8) else []
     inputs = [r.labelled(0, grids[0]), r.labelled(3, grids[1]), *bias]
     emit_result(r, "Conv", inputs, r.tensor(0).dtype, 6, result, data_format="channels_first", **window)
 

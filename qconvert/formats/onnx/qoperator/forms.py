@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from qconvert.arithmetic import accumulator_grid
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
@@ -17,7 +18,6 @@ from qconvert.graph.activations import ACTIVATIONS, clip_range
 __all__ = [
     "CONTRIB",
     "WriteForm",
-    "bias_grid",
     "bias_reason",
     "emit_result",
     "linear_reason",
@@ -122,19 +122,13 @@ def linear_reason(op: Op, b: Builder, op_type: str) -> str:
     return ""
 
 
-def bias_grid(data: Quantization, weights: Quantization) -> Quantization:
-    """The quantization that a bias has without stating it: the float32 products of the scales (ONNX QLinearConv-10)."""
-    scales = data.scale * weights.scale
-    return Quantization.per_tensor(float(scales[0])) if weights.is_per_tensor else Quantization.per_axis(scales, 0)
-
-
 def stored_bias(op: Op, b: Builder) -> list[str]:
     """The integers of the bias, if there is one. Scales that are not just the implied products go into the model's metadata."""
     if len(op.inputs) < 3 or not op.inputs[2]:
         return []
     data, weights, bias = (b.tensor(name).quantization for name in op.inputs[:3])
     assert data is not None and weights is not None and bias is not None
-    if bias != bias_grid(data, weights):
+    if bias != accumulator_grid(data, weights):
         b.stated_scales[op.inputs[2]] = [float(scale) for scale in bias.scale]
     return [b.stored(op.inputs[2])]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qconvert.arithmetic import accumulator_grid
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.matrix import matmul_operand
@@ -11,7 +12,6 @@ from qconvert.formats.onnx.qoperator.conv import weights_grid
 from qconvert.formats.onnx.qoperator.forms import (
     CONTRIB,
     WriteForm,
-    bias_grid,
     bias_reason,
     emit_result,
     linear_reason,
@@ -68,7 +68,7 @@ def read_qgemm(r: Reading) -> None:
     transposed = bool(r.attribute("transB", 0))
     grids = one_grid(r, 1), weights_grid(r, 4, 0 if transposed else 1)
     result = one_grid(r, 7) if r.has(7) else None
-    bias = [r.labelled(6, bias_grid(grids[0], grids[1].with_axis(None if grids[1].is_per_tensor else 0)))] if r.has(6) else []
+    bias = [r.labelled(6, accumulator_grid(grids[0], grids[1].with_axis(None if grids[1].is_per_tensor else 0)))] if r.has(6) else []
     inputs = [r.labelled(0, grids[0]), _outputs_first(r, grids[1], transposed), *bias]
     if result is None:
         r.emit("Gemm", inputs, r.outputs[:1], dtype="float32", integers=True)

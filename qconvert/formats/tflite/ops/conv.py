@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qconvert.arithmetic import accumulator_grid, is_accumulator_scale
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -94,8 +95,7 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
     data, weights = w.tensor(op.inputs[0]), w.graph[op.inputs[1]]
     if data.quantization is None or weights.quantization is None or weights.shape is None:
         return []
-    scale = data.quantization.scale * weights.quantization.scale
-    grid = Quantization(scale, np.zeros(scale.size, np.int64), 0 if scale.size > 1 else None)
+    grid = _bias_grid(data.quantization, weights.quantization)
     dtype = np.int64 if data.dtype == "int16" else np.int32
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
 
@@ -144,6 +144,12 @@ def float_weights(r: Reading, kernel: str) -> str:
     return r.emit("Dequantize", [kernel], [real])[0]
 
 
+def _bias_grid(data: Quantization, weights: Quantization) -> Quantization:
+    """The accumulator's; a single scale is that of the whole bias, as TFLite writes it."""
+    grid = accumulator_grid(data, weights)
+    return grid.with_axis(None) if grid.scale.size == 1 else grid
+
+
 def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> str:
     """The bias at input_scale * weight_scale, where the kernels add it, whatever scale the file wrote beside it.
 
@@ -154,10 +160,10 @@ def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> s
         return bias.name
     if bias.dtype not in ("int32", "int64"):
         raise r.invalid(f"bias {bias.name!r} of type {bias.dtype}")
-    scale = data.quantization.scale * weights.quantization.scale
-    exact = Quantization(scale, np.zeros(scale.size, np.int64), 0 if scale.size > 1 else None)
+    exact = _bias_grid(data.quantization, weights.quantization)
+    scale = exact.scale
     stated = bias.quantization
-    if stated is not None and stated.scale.size == scale.size and np.allclose(stated.scale, scale, rtol=1e-6, atol=0):
+    if stated is not None and stated.scale.size == scale.size and is_accumulator_scale(stated.scale, scale):
         exact = Quantization(stated.scale, np.zeros(scale.size, np.int64), exact.axis)
     elif stated is not None and stated.scale.size == scale.size and not np.allclose(stated.scale, scale, rtol=0.02, atol=0):
         raise r.invalid(f"bias {bias.name!r} has scale {stated.scale[0]:g}, not input scale times weight scale {scale[0]:g}")
