@@ -8,39 +8,47 @@ from typing import TYPE_CHECKING, Any
 from qconvert.version import __version__
 
 if TYPE_CHECKING:
-    from qconvert.checking.api import CheckReport, check
+    from qconvert.checking.auditing import AuditReport, audit
+    from qconvert.checking.check import check
+    from qconvert.checking.findings import CheckReport
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
-    from qconvert.plugins import Format, Pass, Target, hookimpl
+    from qconvert.plugins import Format, Option, Pass, Runtime, Target, hookimpl
 
 _HOMES = {
-    "qconvert.checking.api": ("CheckReport", "check"),
+    "qconvert.checking.auditing": ("AuditReport", "audit"),
+    "qconvert.checking.check": ("check",),
+    "qconvert.checking.findings": ("CheckReport",),
     "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
     "qconvert.graph.differences": ("diff",),
     "qconvert.errors": ("QConvertError",),
     "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
-    "qconvert.plugins": ("Format", "Pass", "Target", "hookimpl"),
+    "qconvert.plugins": ("Format", "Option", "Pass", "Runtime", "Target", "hookimpl"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AuditReport",
     "CheckReport",
     "ConversionReport",
     "Format",
     "Graph",
     "Op",
+    "Option",
     "Pass",
     "QConvertError",
     "Quantization",
     "RoundtripReport",
+    "Runtime",
     "Signature",
     "Target",
     "Tensor",
     "__version__",
+    "audit",
     "check",
     "convert",
     "diff",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "FileAccessError",
+    "InternalError",
     "InvalidGraphError",
     "InvalidModelError",
     "MissingPackageError",
@@ -87,3 +88,9 @@ class RuntimeRefusedError(QConvertError):
     """A runtime did not load or run a model."""
 
     code = "runtime-refused"
+
+
+class InternalError(QConvertError):
+    """A fault of qconvert itself, such as a pass that changes what it says it keeps; exit code 3."""
+
+    code = "internal"

@@ -57,15 +57,16 @@ def test_the_example_plugin_passes_its_own_tests(tmp_path: Path) -> None:
 
 def test_the_documented_examples_work(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
-    assert len(blocks) == 4
+    assert len(blocks) >= 5
     for number, block in enumerate(blocks):
         install(tmp_path, f"example_{number}", f"[qconvert]\nexample-{number} = example_{number}\n", block)
     plugins = json.loads(run(tmp_path, "plugins", "--json").stdout)
-    assert [item["problem"] for item in plugins if item["name"].startswith("example")] == [""] * 4
+    assert [item["problem"] for item in plugins if item["name"].startswith("example")] == [""] * len(blocks)
     listed = json.loads(run(tmp_path, "formats", "--json").stdout)
     assert "counts" in {item["name"] for item in listed["formats"]}
     assert "my-npu" in {item["name"] for item in listed["targets"]}
     assert "drop_identity" in {item["name"] for item in listed["passes"]}
+    assert {"name": "evaluator", "formats": ["qgraph"], "kernels": ["exact"], "summary": "exact values, rounded once"} in listed["runtimes"]
     done = run(tmp_path, "convert", MODEL, tmp_path / "model.counts")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "model.counts").read_text())["Conv"] == 9
@@ -73,6 +74,9 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["target"] == "my-npu"
     assert run(tmp_path, "check", MODEL, tmp_path / "npu.onnx", "--samples", "1", "--max-lsb", "1").returncode == 0
+    assert run(tmp_path, "convert", MODEL, tmp_path / "model.qgraph").returncode == 0
+    checked = run(tmp_path, "check", MODEL, tmp_path / "model.qgraph", "--samples", "1", "--per-op")
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_a_documented_operator_is_read(tmp_path: Path) -> None:

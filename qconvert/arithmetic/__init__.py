@@ -12,6 +12,7 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 
 from __future__ import annotations
 
+from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -50,6 +51,8 @@ from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, c
 __all__ = [
     "REQUANTIZERS",
     "ROUNDINGS",
+    "accumulator_grid",
+    "accumulator_scale",
     "affine_range",
     "average_away",
     "average_up",
@@ -58,6 +61,7 @@ __all__ = [
     "choose_google_symmetric",
     "dequantize",
     "effective_scale",
+    "is_accumulator_scale",
     "multiply_by_quantized_multiplier",
     "onnxruntime_add",
     "predicted_rate_double_rounding",

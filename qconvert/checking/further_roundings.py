@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, integer_range
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["computable", "further_reach"]
@@ -60,14 +60,25 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str]) -> Iterator[tuple[
             continue
         step = float(output.quantization.scale[0])
         before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
-        rounds = KINDS[op.kind].rule in ("real", "convert")
-        coarse = 0.5 if op.kind == "Requantize" and before else 0.0
+        rounds = KINDS[op.kind].rule in ("real", "convert") and not _is_storage(other, op)
+        coarse = 0.5 if op.kind == "Requantize" and rounds and before else 0.0
         for name in op.outputs:
             if name in shared:
                 if before:
                     yield name, before / step + coarse
             else:
                 inner[name] = before + (0.5 + coarse) * step if rounds else before
+
+
+def _is_storage(graph: Graph, op: Op) -> bool:
+    """Whether a Requantize only stores the same steps in another integer type: one scale, zero points as far above the lowest integer."""
+    if op.kind != "Requantize":
+        return False
+    a, b = (graph[name] for name in (op.inputs[0], op.outputs[0]))
+    if a.quantization is None or b.quantization is None or not (a.quantization.is_per_tensor and b.quantization.is_per_tensor):
+        return False
+    zeros = [int(t.quantization.zero_point[0]) - integer_range(t.dtype)[0] for t in (a, b) if t.quantization is not None]
+    return bool(a.quantization.scale[0] == b.quantization.scale[0] and zeros[0] == zeros[1] and {a.dtype, b.dtype} <= {"int8", "uint8"})
 
 
 def _rounded_bias(graph: Graph, op: Op) -> float:

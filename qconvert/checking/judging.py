@@ -1,37 +1,24 @@
-"""What the per-operator checks of all formats share: an operator's two results judged, and findings collected."""
+"""An operator's two results judged, and what is named beside: changed constants, and operators without a finding."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from qconvert.checking.classify import CLASSES, Finding, classify
+from qconvert.checking.classify import classify
+from qconvert.checking.findings import Finding
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["OperatorFinding", "is_rounded", "judge", "name_changed", "unmatched", "worse"]
+__all__ = ["judge", "name_changed", "unmatched"]
 
 #: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
 _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
 _STORED = ("int8", "uint8", "int16", "uint16")
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorFinding:
-    """The worst of one operator output over all runs; fields as in classify.Finding."""
-
-    operator: str
-    output: str
-    verdict: str
-    reason: str
-    equal: float
-    largest: float
-    predicted_rate: float
-    unexplained: int
 
 
 def judge(
@@ -51,22 +38,23 @@ def judge(
         index: of the output.
         values: the stored values of the source's tensors, by name.
         pair: what the source and the result compute from them, both as the source stores it.
-        kernels: of the source and the result; see classify.kernel_reach().
+        kernels: of the source and the result; see classify.classify().
         further: see classify.classify().
     """
     a, b = pair
     if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-        return Finding("equal", "", 1.0, 0.0, 0.0, 0)
+        moves = KINDS[op.kind].rule in ("move", "relabel") and a.dtype.kind in "iu"
+        return Finding("equal", "integers are moved" if moves else "", 1.0, 0.0, 0.0, 0)
     if a.shape == b.shape and not _is_known(graph, op, values):
         return _compared(a, b)
     rounds = KINDS[op.kind].rule in ("real", "convert")
-    real = _exact(graph, op, values, index) if rounds and is_rounded(graph, op) else None
+    real = _exact(graph, op, values, index) if rounds and _is_rounded(graph, op) else None
     if real is None and rounds and a.shape == b.shape:
         return _compared(a, b)
     return classify(graph, replace(op, outputs=op.outputs[index:]), a, b, real, kernels, further)
 
 
-def is_rounded(graph: Graph, op: Op) -> bool:
+def _is_rounded(graph: Graph, op: Op) -> bool:
     """Whether the operator ends on a grid; concatenating integers of one quantization does not round."""
     result = graph[op.outputs[0]]
     if op.kind == "Concat" and all(graph[name].quantization == result.quantization for name in op.inputs):
@@ -107,24 +95,7 @@ def _compared(a: Array, b: Array) -> Finding:
     return Finding(verdict, "values differ" if wrong else reason, equal, largest, 1.0, wrong)
 
 
-def worse(old: OperatorFinding | None, op: Op, name: str, new: Finding) -> OperatorFinding:
-    """The two findings of one output joined: the worse verdict, the larger difference, the mean share."""
-    found = OperatorFinding(
-        op.source or op.kind, name, new.verdict, new.reason, new.equal, new.largest, new.predicted_rate, new.unexplained
-    )
-    if old is None:
-        return found
-    worst = max((old, found), key=lambda item: CLASSES.index(item.verdict))
-    return replace(
-        worst,
-        equal=(old.equal + new.equal) / 2,
-        largest=max(old.largest, new.largest),
-        predicted_rate=max(old.predicted_rate, new.predicted_rate),
-        unexplained=old.unexplained + new.unexplained,
-    )
-
-
-def name_changed(graph: Graph, changed: dict[str, str], findings: dict[str, OperatorFinding]) -> None:
+def name_changed(graph: Graph, changed: dict[str, str], findings: dict[str, Finding]) -> None:
     """Operators that read a constant or write a tensor whose integers, scale or zero point are not the source's."""
     for op in graph.ops:
         reasons = [changed[name] for name in op.inputs if name in changed and graph[name].is_constant]
@@ -134,7 +105,7 @@ def name_changed(graph: Graph, changed: dict[str, str], findings: dict[str, Oper
                 findings[name] = replace(findings[name], verdict="unexplained", reason=", ".join(own))
 
 
-def unmatched(graph: Graph, findings: Mapping[str, OperatorFinding]) -> str:
+def unmatched(graph: Graph, findings: Mapping[str, Finding]) -> str:
     """One line on the operators without a finding; "" if there are none."""
     left = Counter(op.kind for op in graph.ops if not any(name in findings for name in op.outputs))
     if not left:

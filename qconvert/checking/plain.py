@@ -13,8 +13,6 @@ from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 
 __all__ = ["plain"]
 
-_NEAREST_EVEN = {"ties": "even", "fixed_point": ""}
-
 
 def plain(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """The graph whose operators all round to the nearest integer, ties to even, and, in words, what that changed."""
@@ -52,5 +50,4 @@ def _implied(graph: Graph, op: Op) -> Op:
 
 
 def _nearest_even(op: Op) -> Op:
-    wanted = {name: value for name, value in _NEAREST_EVEN.items() if op.attributes.get(name, value) != value}
-    return op.with_attributes(**wanted) if wanted else op
+    return op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") else op

@@ -38,11 +38,11 @@ def _parts(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
     """A Clip as the Max and Min that TFLite has, and an activation of real values by itself."""
     result = graph[op.outputs[0]] if op.outputs else None
     if op.kind == "Clip" and result is not None and len(op.inputs) == 3 and all(op.inputs):
-        lower = graph.fresh_name(f"{result.name}/lower", tensors)
+        lower = graph.names(tensors).fresh(f"{result.name}/lower")
         tensors[lower] = replace(result, name=lower)
         return [Op("Max", op.inputs[:2], (lower,), {}, op.source), Op("Min", (lower, op.inputs[2]), op.outputs, {}, op.source)]
     if op.attributes.get("activation") == "relu" and result is not None and not result.is_quantized:
-        whole = graph.fresh_name(f"{result.name}/whole", tensors)
+        whole = graph.names(tensors).fresh(f"{result.name}/whole")
         tensors[whole] = replace(result, name=whole)
         return [replace(op.with_attributes(activation=""), outputs=(whole,)), Op("Relu", (whole,), op.outputs, {}, op.source)]
     return [op]
@@ -56,7 +56,7 @@ def _with_real_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     for index, name in enumerate(names):
         tensor = graph.tensors.get(name)
         if tensor is not None and tensor.data is not None and tensor.data.size == 1 and tensor.quantization is not None:
-            names[index] = graph.fresh_name(f"{name}/real", tensors)
+            names[index] = graph.names(tensors).fresh(f"{name}/real")
             real = np.asarray(dequantize(tensor.data, tensor.quantization), np.float32)
             tensors[names[index]] = Tensor(names[index], "float32", tensor.shape, real)
     return replace(op, inputs=tuple(names))
@@ -144,7 +144,7 @@ def _without_padding(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
 
 
 def _constant(graph: Graph, wanted: str, values: Array, tensors: dict[str, Tensor]) -> str:
-    name = graph.fresh_name(wanted, tensors)
+    name = graph.names(tensors).fresh(wanted)
     tensors[name] = Tensor(name, "int64", values.shape, values.astype(np.int64))
     return name
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qconvert.checking.api import CheckReport, OutputComparison, check
+from qconvert.checking.check import check
+from qconvert.checking.findings import CheckReport, OutputComparison
 from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
-from qconvert.plugins import Format, format_named, format_of, target_named
+from qconvert.plugins import Format, format_named, format_of, runtimes, target_named
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
@@ -26,7 +27,6 @@ Progress = Callable[[str, int, int], None]
 
 #: What onnxruntime, without optimizations, computes a quantized operator in.
 _ARITHMETIC = {"onnx:qdq": "real numbers rounded to the grid", "onnx:qoperator": "integer kernels"}
-_RUNNABLE = ("tflite", "onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def _leg(
         problems.append(f"{kept.constants - kept.constants_equal} of {kept.constants} constants differ")
     if kept.scales_equal < kept.scales:
         problems.append(f"{kept.scales - kept.scales_equal} of {kept.scales} quantized tensors have other scales or zero points")
-    unrunnable = [form.format.name for form in (own, station) if form.format.name not in _RUNNABLE]
+    unrunnable = [form.format.name for form in (own, station) if not any(form.format.name in item.formats for item in runtimes().values())]
     if unrunnable:
         arithmetic = f"no runtime runs {unrunnable[0]} files"
         return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))

@@ -6,13 +6,12 @@ import inspect
 import json as json_module
 import os
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from qconvert.errors import QConvertError
+from qconvert.errors import InternalError, QConvertError
 
 app = typer.Typer(
     name="qconvert",
@@ -24,30 +23,9 @@ app = typer.Typer(
 )
 
 Source = Annotated[Path, typer.Argument(help="The model to read.")]
-Result = Annotated[Path, typer.Argument(help="The file to write.")]
-TargetOption = Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")]
-OpsetOption = Annotated[int, typer.Option("--opset", help="ONNX opset, 13 to 25; by default 17, or what the types need.")]
-LayoutOption = Annotated[str, typer.Option("--io-layout", help="nchw or nhwc: 4-D inputs and outputs channels first or last.")]
-FloatOption = Annotated[bool, typer.Option("--io-float", help="Float inputs and outputs instead of quantized ones.")]
-IntegerOption = Annotated[bool, typer.Option("--io-integer", help="Integer inputs and outputs where the model quantizes them at once.")]
-PartialOption = Annotated[str, typer.Option("--partial", help="allow or forbid operators on real values in a quantized model.")]
-PassesOption = Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")]
-NumericsOption = Annotated[str, typer.Option("--numerics", help="exact: equal to the source's kernels; fast: the fastest form.")]
-ExternalOption = Annotated[bool, typer.Option("--external-data", help="ONNX constants in a file beside, even below 1 GiB.")]
-FormOption = Annotated[str, typer.Option("--form", help="ONNX: qdq (the default) or qoperator.")]
-ForceOption = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
-class Kernels(str, Enum):
-    """What runs .tflite files in a check: LiteRT's kernels, or tflite-micro's."""
-
-    default = "default"
-    reference = "reference"
-    micro = "micro"
 
 
 def _version(wanted: bool) -> None:
@@ -63,69 +41,6 @@ def _main(version: Annotated[bool, typer.Option("--version", callback=_version, 
     """Options of the program itself."""
 
 
-@app.command("convert")
-def convert_command(
-    source: Source,
-    result: Result,
-    target: TargetOption = "",
-    opset: OpsetOption = 0,
-    io_layout: LayoutOption = "",
-    io_float: FloatOption = False,
-    io_integer: IntegerOption = False,
-    numerics: NumericsOption = "exact",
-    partial: PartialOption = "allow",
-    passes: PassesOption = "",
-    external_data: ExternalOption = False,
-    form: FormOption = "",
-    force: ForceOption = False,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = False,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
-    result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
-) -> None:
-    """Convert a model to another format; suffixes say which."""
-    from qconvert import convert
-    from qconvert.cli.reports import conversion_document, print_conversion
-
-    report = convert(
-        source,
-        result,
-        source_format=source_format,
-        result_format=result_format,
-        target=target,
-        opset=opset,
-        io_layout=io_layout,
-        io_float=io_float,
-        io_integer=io_integer,
-        numerics=numerics,
-        partial=partial,
-        passes=[name.strip() for name in passes.split(",") if name.strip()],
-        external_data=external_data,
-        form=form,
-        force=force,
-    )
-    if json:
-        typer.echo(json_module.dumps(conversion_document(report), indent=2))
-    elif not quiet:
-        print_conversion(report, verbose)
-
-
-def _add_pair(source_format: str, result_format: str) -> None:
-    """Adds the command `{source}2{result}`: convert with both formats given, and all its other options."""
-    fixed: dict[str, Any] = {"source_format": source_format, "result_format": result_format}
-
-    def pair_command(**options: Any) -> None:
-        convert_command(**options, **fixed)
-
-    signature = inspect.signature(convert_command, eval_str=True)
-    free = [parameter for name, parameter in signature.parameters.items() if name not in fixed]
-    pair_command.__signature__ = signature.replace(parameters=free)  # type: ignore[attr-defined]
-    pair_command.__annotations__ = {parameter.name: parameter.annotation for parameter in free}
-    app.command(f"{source_format}2{result_format}", help=f"Convert {source_format} to {result_format}.")(pair_command)
-
-
 @app.command("check")
 def check_command(
     source: Source,
@@ -135,8 +50,8 @@ def check_command(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: Annotated[
-        Kernels, typer.Option("--kernels", help="What runs .tflite files: LiteRT's kernels, or tflite-micro.")
-    ] = Kernels.default,
+        str, typer.Option("--kernels", help="What runs .tflite files: default or reference, LiteRT's kernels, or micro, tflite-micro.")
+    ] = "default",
     optimize: Annotated[
         bool, typer.Option("--optimize/--no-optimize", help="Whether onnxruntime optimizes the graphs of both sides.")
     ] = True,
@@ -157,7 +72,7 @@ def check_command(
             result,
             inputs=inputs or [],
             samples=samples,
-            kernels=kernels.value,
+            kernels=kernels,
             optimize=optimize,
             per_op=per_op,
             max_lsb=None if max_lsb < 0 else max_lsb,
@@ -169,6 +84,30 @@ def check_command(
     elif not quiet:
         print_check(report)
     if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command("audit")
+def audit_command(
+    model: Source,
+    target: Annotated[str, typer.Option("--target", help="What the model would be converted for; `qconvert formats` lists them.")],
+    run: Annotated[
+        bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say which operators a target runs as integers, without writing anything. Exit code 1 if its runtime ran them otherwise."""
+    from qconvert import audit
+    from qconvert.cli.reports import audit_document, print_audit
+
+    report = audit(model, target, run=run)
+    if json:
+        typer.echo(json_module.dumps(audit_document(report), indent=2))
+    else:
+        print_audit(report, verbose)
+    if report.otherwise:
         raise typer.Exit(1)
 
 
@@ -228,7 +167,7 @@ def diff_command(
 
 @app.command("formats")
 def formats_command(json: JsonOption = False) -> None:
-    """List the formats and the targets."""
+    """List the formats, the targets and the runtimes."""
     from qconvert.cli.reports import formats_document, print_formats
 
     if json:
@@ -259,16 +198,6 @@ def plugins_command(json: JsonOption = False) -> None:
         print_plugins()
 
 
-def _add_pairs() -> None:
-    from qconvert.plugins import formats
-
-    found = formats().values()
-    for source in found:
-        for result in found:
-            if source.read is not None and result.write is not None:
-                _add_pair(source.name, result.name)
-
-
 def _listed() -> None:
     """Stands for a command that is not called: it is listed, and its options need not be put together."""
 
@@ -282,9 +211,11 @@ def _keep_only(wanted: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2."""
+    """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2, an InternalError exit code 3."""
     try:
-        _add_pairs()
+        from qconvert.cli.convert import add_commands
+
+        add_commands(app)
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
         app()
@@ -295,7 +226,7 @@ def main() -> None:
             typer.echo(json_module.dumps(error.to_dict(), indent=2))
         else:
             typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from error
+        raise SystemExit(3 if isinstance(error, InternalError) else 2) from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except RecursionError as error:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import formats, loaded, passes, targets
+from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qconvert.checking.api import CheckReport
+    from qconvert.checking.auditing import AuditReport
+    from qconvert.checking.findings import CheckReport
     from qconvert.checking.roundtrips import RoundtripReport
     from qconvert.conversion import ConversionReport
+    from qconvert.targets.audit import AuditLine
 
 __all__ = [
-    "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document", "plugins_document",
-    "print_check", "print_conversion", "print_formats", "print_inspection", "print_passes", "print_plugins", "print_roundtrip",
-    "progress", "roundtrip_document",
+    "audit_document", "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document",
+    "plugins_document", "print_audit", "print_check", "print_conversion", "print_formats", "print_inspection", "print_passes",
+    "print_plugins", "print_roundtrip", "progress", "roundtrip_document",
 ]  # fmt: skip
 
 
@@ -71,15 +73,36 @@ def print_conversion(report: ConversionReport, verbose: bool) -> None:
     counts = ", ".join(f"{count} {what}" for what, count in report.kept.items())
     lines.append(f"read: {counts}" if any(name in inexact for name, _ in report.changes) else f"kept: {counts}; none was changed")
     lines += [f"{name}: {change}" + ("" if name in inexact else " (exact)") for name, change in report.changes]
-    integer = sum(line.count for line in report.audit if line.integer)
-    others = sum(line.count for line in report.audit if not line.integer)
-    if report.audit:
-        lines.append(f"{integer} of {integer + others} quantized operators run as integer kernels or integer moves")
-    for line in report.audit:
-        if verbose or not line.integer:
-            lines.append(f"  {line.count} {line.kind}: {line.reason}")
+    lines += _audited(report.audit, verbose)
+    lines += [f"verified: {name} {finding}" for name, finding in report.verified]
     lines.append(f"{total} operators, {report.seconds:.2f} s")
     _print("\n".join(lines))
+
+
+def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
+    """How many operators run as integers, and those that do not, or all of them, by kind and reason."""
+    audit = tuple(audit)
+    integer = sum(line.count for line in audit if line.integer)
+    total = sum(line.count for line in audit)
+    lines = [f"{integer} of {total} quantized operators run as integer kernels or integer moves"] if audit else []
+    return lines + [f"  {line.count} {line.kind}: {line.reason}" for line in audit if verbose or not line.integer]
+
+
+def audit_document(report: AuditReport) -> dict[str, Any]:
+    """An AuditReport as plain data."""
+    return {**asdict(report), "otherwise": [asdict(op) for op in report.otherwise]}
+
+
+def print_audit(report: AuditReport, verbose: bool) -> None:
+    """The prediction by kind and reason, and what ran otherwise."""
+    lines = [f"{report.source} for {report.target}", *_audited(report.lines, verbose)]
+    seen = [op for op in report.operators if op.ran is not None]
+    if seen:
+        lines.append(f"{report.runtime} ran {len(seen) - len(report.otherwise)} of {len(seen)} operators as predicted")
+    for op in report.otherwise:
+        ran = "as integers" if op.ran else "on real values"
+        lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")
+    _print("\n".join((*lines, *(f"note: {text}" for text in report.notes))))
 
 
 def check_document(report: CheckReport) -> dict[str, Any]:
@@ -212,7 +235,7 @@ def _quantization(found: dict[str, Any] | None) -> tuple[str, str, str]:
 
 
 def formats_document() -> dict[str, Any]:
-    """Formats, targets and passes."""
+    """Formats, targets, passes and runtimes."""
     return {
         "formats": [
             {
@@ -221,38 +244,74 @@ def formats_document() -> dict[str, Any]:
                 "reads": f.read is not None,
                 "writes": f.write is not None,
                 "summary": f.summary,
+                "read_options": _options_document(f.read_options),
+                "write_options": _options_document(f.write_options),
             }
             for f in formats().values()
         ],
         "targets": [{"name": t.name, "format": t.format, "summary": t.summary} for t in targets().values()],
         "passes": [{"name": p.name, "summary": p.summary} for p in passes().values()],
+        "runtimes": [
+            {"name": r.name, "formats": list(r.formats), "kernels": list(r.kernels), "summary": r.summary} for r in runtimes().values()
+        ],
     }
 
 
+def _options_document(options: Iterable[Option]) -> list[dict[str, Any]]:
+    """Options as plain data."""
+    return [{"name": o.name, "type": o.type.__name__, "default": o.default, "choices": list(o.choices), "help": o.help} for o in options]
+
+
+def _options_table(rows: Iterable[tuple[str, Option]], owner: str) -> Table:
+    """A table of options; `owner` heads the column of what takes them."""
+    table = _table("option", "type", "default", owner, "what it says")
+    for who, option in rows:
+        kind = " or ".join(str(choice) for choice in option.choices) or option.type.__name__
+        table.add_row(option.name, kind, str(option.default), who, option.help)
+    return table
+
+
 def print_formats() -> None:
-    """Tables of formats and targets."""
+    """Tables of formats, of their options, of targets and runtimes."""
     listed = _table("format", "suffixes", "reads", "writes", "what it is")
     for item in formats_document()["formats"]:
         words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
         listed.add_row(item["name"], " ".join(item["suffixes"]), *words, item["summary"])
+    rows = [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options]
+    rows += [(f"{f.name}, writing", option) for f in formats().values() for option in f.write_options]
     goals = _table("target", "format", "what it is")
     for item in formats_document()["targets"]:
         default = " (default)" if formats()[item["format"]].default_target == item["name"] else ""
         goals.add_row(item["name"], item["format"], item["summary"] + default)
-    _print(listed, goals)
+    engines = _table("runtime", "formats", "--kernels", "what it is")
+    for item in formats_document()["runtimes"]:
+        engines.add_row(item["name"], " ".join(item["formats"]), " ".join(item["kernels"]), item["summary"])
+    _print(listed, *([_options_table(rows, "format")] if rows else ()), goals, engines)
 
 
 def passes_document() -> list[dict[str, Any]]:
-    """Every pass with what it changes and whether it is exact."""
-    return [{"name": item.name, "exact": item.exact, "summary": item.summary} for item in passes().values()]
+    """Every pass with what it changes, whether it is exact, its options, and what it has to follow."""
+    return [
+        {
+            "name": item.name,
+            "exact": item.exact,
+            "within": item.within,
+            "summary": item.summary,
+            "options": _options_document(item.options),
+            "after": list(item.after),
+            "requires": list(item.requires),
+            "ensures": list(item.ensures),
+        }
+        for item in passes().values()
+    ]
 
 
 def print_passes() -> None:
-    """A table of passes."""
+    """Tables of passes and of their options."""
     table = _table("pass", "exact", "what it changes")
     for item in passes_document():
         table.add_row(item["name"], "yes" if item["exact"] else "no", item["summary"])
-    _print(table)
+    _print(table, _options_table([(item.name, option) for item in passes().values() for option in item.options], "pass"))
 
 
 def plugins_document() -> list[dict[str, str]]:

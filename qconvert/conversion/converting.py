@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qconvert.conversion.loading import load
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
+from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
 from qconvert.conversion.report import ConversionReport, carried_over
 from qconvert.conversion.saving import save
 from qconvert.errors import FileAccessError, OptionError, QConvertError
-from qconvert.plugins import format_named, format_of, pass_named
+from qconvert.graph import Graph
+from qconvert.plugins import Format, Option, Target, declared_options, format_named, format_of, pass_named
+from qconvert.plugins.options import checked
+from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
+
+if TYPE_CHECKING:
+    from qconvert.conversion.verifying import Verifier
 
 __all__ = ["convert"]
 
@@ -28,15 +36,10 @@ def convert(
     result_format: str = "",
     target: str = "",
     force: bool = False,
-    io_layout: str = "",
-    io_float: bool = False,
-    io_integer: bool = False,
-    opset: int = 0,
-    numerics: str = "exact",
-    partial: str = "allow",
     passes: Sequence[str] = (),
-    external_data: bool = False,
-    form: str = "",
+    verify_each: bool = False,
+    observer: Observer | None = None,
+    **options: Any,
 ) -> ConversionReport:
     """Converts a model file to another format, normalized for a target.
 
@@ -45,23 +48,26 @@ def convert(
         source_format, result_format: names of formats; by default the suffixes decide.
         target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
         force: whether an existing result may be replaced.
-        io_layout: "nchw" gives 4-D inputs and outputs channels first; "" keeps the source's layout.
-        io_float: whether quantized inputs and outputs become float.
-        io_integer: whether float inputs and outputs that are quantized at once become integers.
-        opset: the ONNX opset; 0 for the default.
-        numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
-            "fast" always takes the form that the target runs fastest.
-        partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid" makes
-            them an error.
         passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them.
-        external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB.
-        form: "qdq" or "qoperator", the form of an ONNX result; "" for qdq.
+        verify_each: whether the model is run on random inputs before and behind each pass, which must change no more than it declares.
+        observer: is told of each pass that has run: the pass, the graph before and behind it, and what it changed in words.
+        options: of the source's reader, of the passes and of the result's writer. `qconvert passes` and `qconvert formats` list them; those
+            of the built-in ones are
+            io_layout: "nchw" gives 4-D inputs and outputs channels first, "nhwc" last; "" keeps the source's layout;
+            io_float: whether quantized inputs and outputs become float;
+            io_integer: whether float inputs and outputs that are quantized at once become integers;
+            opset: the ONNX opset; 0 for the default;
+            numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
+            "fast" always takes the form that the target runs fastest;
+            partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid"
+            makes them an error;
+            external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB;
+            form: "qdq" or "qoperator", the form of an ONNX result; "" for qdq.
 
     Raises:
         QConvertError: anything that the user can cause; nothing is written then.
+        InternalError: with verify_each, a pass changed more than it declares.
     """
-    for name in passes:
-        pass_named(name)
     started = time.perf_counter()
     source, result = Path(source), Path(result)
     writer = format_named(result_format) if result_format else format_of(result)
@@ -71,26 +77,24 @@ def convert(
         raise FileAccessError("already exists", file=str(result), remedy="Use --force to replace it.")
     if source.exists() and result.exists() and source.samefile(result):
         raise OptionError("source and result are the same file", file=str(source))
-    graph = load(source, source_format)
+    given = _Given.of(options, reader, writer, passes, chosen)
+    graph = load(source, source_format, **given.read)
     others = reader.companions(source) if reader.companions else ()
     if source.resolve().parent == result.resolve().parent and any(item.name.startswith(result.name) for item in others):
         raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
     kept = carried_over(graph)
-    graph, by_hand = run_passes(graph, passes, chosen)
-    graph, changes = normalize(
-        graph, chosen, io_layout=io_layout, io_float=io_float, io_integer=io_integer, numerics=numerics, partial=partial
-    )
+    verifier = _verifier(graph) if verify_each else None
+    observers = [item for item in (observer, verifier) if item is not None]
+    graph, by_hand = run_passes(graph, passes, chosen, observers=observers, **given.passes)
+    graph, changes = normalize(graph, chosen, observers=observers, **given.passes)
     changes = (*by_hand, *changes)
     refuse_violations(graph, chosen)
     origin = provenance(source, others, chosen, changes)
     try:
-        options: dict[str, Any] = {"opset": opset, "form": form, "numerics": numerics, "external_data": external_data}
-        notes = save(graph, result, writer.name, force=force, provenance=origin, **options)
+        notes = save(graph, result, writer.name, force=force, provenance=origin, **given.write)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
-    from qconvert.targets.audit import audit
-
     return ConversionReport(
         source=str(source),
         result=str(result),
@@ -103,4 +107,37 @@ def convert(
         audit=audit(graph, chosen) if chosen and chosen.knows_kernels else (),
         seconds=time.perf_counter() - started,
         provenance=origin,
+        verified=tuple(verifier.said) if verifier is not None else (),
     )
+
+
+def _verifier(graph: Graph) -> Verifier:
+    from qconvert.conversion.verifying import Verifier
+
+    return Verifier(graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The options of a conversion, by who takes them."""
+
+    read: Mapping[str, Any]
+    passes: Mapping[str, Any]
+    write: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], reader: Format, writer: Format, passes: Sequence[str], target: Target | None) -> _Given:
+        """Raises OptionError for an option that nobody declares, that nothing in this conversion takes, or with a wrong value."""
+        names = (*passes, *(target.passes if target is not None else ()))
+        of_passes = [option for name in names for option in pass_named(name).options]
+        taking = {"read": reader.read_options, "passes": of_passes, "write": writer.write_options}
+        known = {option.name: option for declared in taking.values() for option in declared}
+        idle = declared_options()
+        set_here = {name: value for name, value in options.items() if name in known or name not in idle or value != idle[name].default}
+        given = checked(set_here, known.values(), f"nothing in a conversion from {reader.name} to {writer.name}")
+        return cls(**{part: _picked(given, declared) for part, declared in taking.items()})
+
+
+def _picked(given: Mapping[str, Any], declared: Sequence[Option]) -> dict[str, Any]:
+    names = {option.name for option in declared}
+    return {name: value for name, value in given.items() if name in names}

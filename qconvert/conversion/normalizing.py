@@ -5,69 +5,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from qconvert.conversion.pipeline import Observer, pipeline, run_pipeline
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
-from qconvert.plugins import Format, Target, pass_named, target_named, targets
+from qconvert.plugins import Format, Target, passes, target_named, targets
+from qconvert.plugins.options import checked
 
 __all__ = ["chosen_target", "normalize", "run_passes"]
 
 
-def run_passes(graph: Graph, names: Sequence[str], target: Target | None = None) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+def run_passes(
+    graph: Graph, names: Sequence[str], target: Target | None = None, *, observers: Sequence[Observer] = (), **options: Any
+) -> tuple[Graph, tuple[tuple[str, str], ...]]:
     """The graph after the passes of these names, in their order, and what each changed.
 
     Args:
         graph: what they rewrite.
         names: of passes; docs/passes.md lists the built-in ones.
         target: for those passes that ask for one; without it they change nothing.
+        observers: are told of each pass that has run (see conversion/pipeline.py).
+        options: of passes.
 
     Raises:
-        OptionError: there is no such pass.
+        OptionError: there is no such pass or option, or the order is wrong.
         InvalidGraphError: what the passes made breaks an invariant.
     """
-    target = target or Target("", "", "no target")
-    changes: list[tuple[str, str]] = []
-    for name in names:
-        graph, notes = pass_named(name).run(graph, target, **({"wanted": True} if name in ("float_io", "integer_io") else {}))
-        changes += [(name, note) for note in notes]
+    given = _checked(options)
+    graph, changes = run_pipeline(graph, pipeline(names), target or Target("", "", "no target"), given, by_hand=True, observers=observers)
     if names:
         validate(graph)
-    return graph, tuple(changes)
+    return graph, changes
 
 
 def normalize(
-    graph: Graph,
-    target: Target | None,
-    *,
-    io_layout: str = "",
-    io_float: bool = False,
-    io_integer: bool = False,
-    numerics: str = "exact",
-    partial: str = "allow",
+    graph: Graph, target: Target | None, *, observers: Sequence[Observer] = (), **options: Any
 ) -> tuple[Graph, tuple[tuple[str, str], ...]]:
-    """The graph rewritten for a target by the passes in their order, and what each changed; the options are those of convert()."""
-    if io_layout not in ("", "nchw", "nhwc"):
-        raise OptionError(f"there is no layout {io_layout!r}", remedy="Use nchw or nhwc.")
-    if numerics not in ("exact", "fast"):
-        raise OptionError(f"there is no numerics {numerics!r}", remedy="Use exact or fast.")
-    if partial not in ("allow", "forbid"):
-        raise OptionError(f"there is no partial {partial!r}", remedy="Use allow or forbid.")
-    if io_float and io_integer:
+    """The graph rewritten for a target by the passes in their order, and what each changed.
+
+    Args:
+        graph: what they rewrite.
+        target: names the passes; None changes nothing.
+        observers: are told of each pass that has run (see conversion/pipeline.py).
+        options: of passes, such as io_layout; `qconvert passes` lists them. Those of passes that the target does not name do nothing.
+
+    Raises:
+        OptionError: there is no such option, or the order of the target's passes is wrong.
+    """
+    given = _checked(options)
+    if given.get("io_float") and given.get("io_integer"):
         raise OptionError("inputs and outputs cannot be float and integer")
     if target is None:
         return graph, ()
-    options: dict[str, dict[str, Any]] = {
-        "assign_layout": {"io_layout": io_layout},
-        "match_add": {"numerics": numerics},
-        "isolate_float": {"partial": partial},
-        "float_io": {"wanted": io_float},
-        "integer_io": {"wanted": io_integer},
-    }
-    changes: list[tuple[str, str]] = []
-    for name in target.passes:
-        graph, notes = pass_named(name).run(graph, target, **options.get(name, {}))
-        changes += [(name, note) for note in notes]
-    return graph, tuple(changes)
+    return run_pipeline(graph, pipeline(target.passes), target, given, observers=observers)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    return checked(options, (option for item in passes().values() for option in item.options), "no pass")
 
 
 def chosen_target(writer: Format, name: str) -> Target | None:

@@ -23,6 +23,8 @@ class ConversionReport:
         kept: counts of what was carried over (weights, scales …).
         audit: which operators the target runs as integer kernels; see check/audit.py.
         seconds: wall time.
+        provenance: what the file's metadata say of where it came from.
+        verified: with verify_each, each pass that changed the graph and what it did to the outputs.
     """
 
     source: str
@@ -36,6 +38,7 @@ class ConversionReport:
     audit: tuple[Any, ...] = ()
     seconds: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)
+    verified: tuple[tuple[str, str], ...] = ()
 
 
 def carried_over(graph: Graph) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ from qconvert.errors import OptionError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
 from qconvert.plugins import format_named, format_of
+from qconvert.plugins.options import checked, taken
 
 __all__ = ["save"]
 
 
-def save(graph: Graph, path: str | Path, format: str = "", *, force: bool = False, **options: Any) -> tuple[str, ...]:
+def save(
+    graph: Graph, path: str | Path, format: str = "", *, force: bool = False, provenance: Mapping[str, str] | None = None, **options: Any
+) -> tuple[str, ...]:
     """Writes a graph as it is: no pass is run. The file appears whole or not at all.
 
     Returns what the format's writer says of the form that it chose, in words.
@@ -23,7 +27,8 @@ def save(graph: Graph, path: str | Path, format: str = "", *, force: bool = Fals
         path: the file.
         format: a format's name; by default the file's suffix decides.
         force: whether an existing file may be replaced.
-        options: the format's own, such as opset.
+        provenance: where the graph came from, for the file's metadata.
+        options: of the format's writer, such as opset; `qconvert formats` lists them.
 
     Raises:
         QConvertError: the format cannot hold the graph, or the file cannot be written.
@@ -32,5 +37,7 @@ def save(graph: Graph, path: str | Path, format: str = "", *, force: bool = Fals
     writer = format_named(format) if format else format_of(path)
     if writer.write is None:
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
+    given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
+    chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
     with whole_file(path, force=force) as temporary:
-        return writer.write(graph, temporary, options) or ()
+        return writer.write(graph, temporary, chosen) or ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, equal_data, integer_range, numpy_dtype
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.names import Names
 from qconvert.graph.schema import Attribute, Graph, Op, Shape, Signature, Tensor
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Array",
     "Attribute",
     "Graph",
+    "Names",
     "Op",
     "Quantization",
     "Shape",

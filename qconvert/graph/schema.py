@@ -6,7 +6,7 @@ new graph that shares what it did not touch. Constant data are numpy arrays, oft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from qconvert.arithmetic.dtypes import Array, equal_data, read_only
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.metadata import SOURCE_FORMAT
+from qconvert.graph.names import Names
 
 __all__ = ["Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
 
@@ -201,10 +202,6 @@ class Graph:
         kept = {name: tensor for name, tensor in merged.items() if name in used}
         return replace(self, tensors=kept, ops=ops, **changes)
 
-    def fresh_name(self, wanted: str, taken: Iterable[str] = ()) -> str:
-        """`wanted`, or with a number appended if the graph or `taken` already uses it."""
-        others = set(taken)
-        name, number = wanted, 1
-        while name in self.tensors or name in others:
-            name, number = f"{wanted}_{number}", number + 1
-        return name
+    def names(self, *taken: Container[str]) -> Names:
+        """Names for new tensors, which neither the graph uses nor one of `taken`; see Names."""
+        return Names(self.tensors, *taken)

@@ -1,53 +1,22 @@
-"""Rewritings of the canonical graph, one a file. Each takes (graph, target) and returns the new graph and what it changed."""
+"""Rewritings of the canonical graph, one a file. Each takes (graph, target) and returns the new graph and what it changed.
+
+BUILTIN is their register: what each changes, whether that is exact, its options, and what stands before it. Passes are imported when
+they run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Pass, hookimpl
+from qconvert.plugins import Option, Pass, hookimpl
+from qconvert.plugins.options import NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-#: Name and what it changes. All are exact but those in INEXACT.
-BUILTIN = {
-    "fuse_pad": "a Pad with real zero before a convolution becomes the convolution's own padding",
-    "assign_layout": "spatial operators get the target's layout, with the fewest Transposes",
-    "match_add": "additions round as the source's kernel does, for every pair of inputs",
-    "store_activations": "8-bit activations are stored as the target's integer type; the real values stay the same",
-    "guard_saturation": "weights that the target's kernels would add with saturation are stored as uint8",
-    "float_io": "quantized graph inputs and outputs become float, with the conversion inside the graph",
-    "per_tensor_to_per_axis": "weights and biases with one scale get it once for each output channel",
-    "per_axis_to_per_tensor": "weights with a scale for each output channel are requantized to one scale",
-    "signed_to_unsigned": "signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers, graph inputs and outputs too",
-    "unsigned_to_signed": "unsigned quantized tensors of 4, 8 and 16 bits are stored as signed integers, graph inputs and outputs too",
-    "fold_batch_norm": "a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias",
-    "fold_constants": "operators on constants are replaced by their results",
-    "fuse_activation": "a Relu or Clip becomes the activation of the operator before it, or disappears if the grid implies it",
-    "remove_redundant_requantize": "conversions between equal grids disappear; two in a row become one",
-    "int32_bias_to_float": "int32 biases of quantized operators become float32",
-    "float_bias_to_int32": "float32 biases of quantized operators become int32 at input scale * weight scale",
-    "deduplicate_constants": "constants of equal type, shape, data and quantization become one",
-    "absorb_quantization": "Quantize and Dequantize around operators on real values become quantized operators",
-    "restate_attributes": "attributes that the source's format cannot state come back from its metadata",
-    "widen_1d": "convolutions and pools over one dimension become ones over two",
-    "fuse_gelu": "a Gelu that was spelled out with Erf becomes one operator",
-    "merge_reshapes": "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing",
-    "matmul_to_gemm": "a MatMul with constant weights, and the bias added behind it, become a Gemm",
-    "quantize_operands": "real constants beside quantized data become quantized",
-    "symmetric_weights": "constant weights become signed with zero point 0",
-    "symmetric_activations": "signed activations get grids with zero point 0",
-    "isolate_float": "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
-    "match_scales": "results and operands get the scales that the target's kernels demand",
-    "integer_io": "graph inputs and outputs that are quantized at once become the integers",
-    "remove_dead_code": "operators and tensors that no output needs disappear",
-}
-
-#: These may change values; their notes say by how much.
-INEXACT = frozenset(("per_axis_to_per_tensor", "fold_batch_norm", "int32_bias_to_float", "float_bias_to_int32",
-                     "quantize_operands", "symmetric_activations", "symmetric_weights", "match_scales", "fuse_gelu"))  # fmt: skip
+__all__ = ["BUILTIN", "qconvert_passes"]
 
 
 def _runner(name: str) -> Any:
@@ -57,6 +26,80 @@ def _runner(name: str) -> Any:
     return run
 
 
+def _pass(name: str, summary: str, **more: Any) -> Pass:
+    return Pass(name, summary, _runner(name), **more)
+
+
+_IO_LAYOUT = Option("io_layout", str, "", "nchw or nhwc: 4-D inputs and outputs channels first or last.", ("nchw", "nhwc"))
+_IO_FLOAT = Option("io_float", bool, False, "Float inputs and outputs instead of quantized ones.", by_hand=True)
+_IO_INTEGER = Option("io_integer", bool, False, "Integer inputs and outputs where the model quantizes them at once.", by_hand=True)
+_PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
+
+#: Three are exact in a sense of their own and state a bound nevertheless, of one step in 8 bits where a value is a tie: match_add rounds as
+#: the source's kernel does, isolate_float rounds to float32 before it rounds to the grid, and matmul_to_gemm may add in another order.
+#: The property "absorbed" holds behind reading: quantization stands on tensors, not in Quantize and Dequantize around operators.
+_REGISTER = (
+    _pass("fuse_pad", "a Pad with real zero before a convolution becomes the convolution's own padding"),
+    _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
+         options=(_IO_LAYOUT,), after=("fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
+    _pass("match_add", "additions round as the source's kernel does, for every pair of inputs",
+         options=(NUMERICS,), within=4e-3),
+    _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",
+         after=("quantize_operands", "match_add"), requires=("absorbed",)),
+    _pass("guard_saturation", "weights that the target's kernels would add with saturation are stored as uint8",
+         after=("store_activations",)),
+    _pass("float_io", "quantized graph inputs and outputs become float, with the conversion inside the graph",
+         options=(_IO_FLOAT,), after=("match_scales", "store_activations", "symmetric_activations")),
+    _pass("per_tensor_to_per_axis", "weights and biases with one scale get it once for each output channel"),
+    _pass("per_axis_to_per_tensor", "weights with a scale for each output channel are requantized to one scale",
+         exact=False, within=0.1, after=("symmetric_weights",)),
+    _pass("signed_to_unsigned",
+          "signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers, graph inputs and outputs too"),
+    _pass("unsigned_to_signed",
+          "unsigned quantized tensors of 4, 8 and 16 bits are stored as signed integers, graph inputs and outputs too"),
+    _pass("fold_batch_norm", "a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias",
+         exact=False, within=1e-05),
+    _pass("fold_constants", "operators on constants are replaced by their results"),
+    _pass("fuse_activation", "a Relu or Clip becomes the activation of the operator before it, or disappears if the grid implies it"),
+    _pass("remove_redundant_requantize", "conversions between equal grids disappear; two in a row become one"),
+    _pass("int32_bias_to_float", "int32 biases of quantized operators become float32",
+         exact=False, within=1e-05),
+    _pass("float_bias_to_int32", "float32 biases of quantized operators become int32 at input scale * weight scale",
+         exact=False, within=0.02,
+         after=("symmetric_weights", "fold_batch_norm")),
+    _pass("deduplicate_constants", "constants of equal type, shape, data and quantization become one"),
+    _pass("absorb_quantization", "Quantize and Dequantize around operators on real values become quantized operators",
+         ensures=("absorbed",)),
+    _pass("restate_attributes", "attributes that the source's format cannot state come back from its metadata"),
+    _pass("widen_1d", "convolutions and pools over one dimension become ones over two"),
+    _pass("fuse_gelu", "a Gelu that was spelled out with Erf becomes one operator",
+         exact=False, within=1e-05),
+    _pass("merge_reshapes", "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing"),
+    _pass("matmul_to_gemm", "a MatMul with constant weights, and the bias added behind it, become a Gemm",
+         within=1e-05, after=("fuse_gelu",)),
+    _pass("quantize_operands", "real constants beside quantized data become quantized",
+         exact=False, within=0.05,
+         requires=("absorbed",)),
+    _pass("symmetric_weights", "constant weights become signed with zero point 0",
+         exact=False, within=0.1,
+         after=("matmul_to_gemm", "fold_batch_norm")),
+    _pass("symmetric_activations", "signed activations get grids with zero point 0",
+         exact=False, within=0.2,
+         after=("store_activations", "quantize_operands"), requires=("absorbed",)),
+    _pass("isolate_float", "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
+         options=(_PARTIAL,), within=4e-3, after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),
+         requires=("absorbed",)),
+    _pass("match_scales", "results and operands get the scales that the target's kernels demand",
+         exact=False, within=0.05,
+         after=("isolate_float", "symmetric_activations", "store_activations"), requires=("absorbed",)),
+    _pass("integer_io", "graph inputs and outputs that are quantized at once become the integers",
+         options=(_IO_INTEGER,), after=("match_scales", "isolate_float", "float_io")),
+    _pass("remove_dead_code", "operators and tensors that no output needs disappear"),
+)  # fmt: skip
+
+BUILTIN: Mapping[str, Pass] = {item.name: item for item in _REGISTER}
+
+
 @hookimpl
 def qconvert_passes() -> Iterable[Pass]:
-    return [Pass(name, summary, _runner(name), name not in INEXACT) for name, summary in BUILTIN.items()]
+    return _REGISTER

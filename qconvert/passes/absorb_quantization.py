@@ -6,7 +6,13 @@ Dequantize, operator, Quantize compute one after the other. Data movement commut
 The steps, in order: constants behind a Quantize become integers; equal Quantize and Dequantize become one; then one walk over the
 operators. Convolutions and matrix products take integers if both operands have them, other operators if their result ends on a grid;
 data movement takes them always, and a Dequantize behind it keeps the real values for whoever still reads them. What is left of pairs
-becomes a Requantize or nothing.
+becomes a Requantize or nothing. (s), (t) and (u) are grids, and what has none holds real values:
+
+    x (s) -> Dequantize -> a -> Conv -> b -> Relu -> c -> Quantize -> y (t) -> Dequantize -> d -> Reshape -> e -> Quantize -> z (u)
+    w (v) -> Dequantize ---------^
+becomes
+    x (s) -> Conv, activation relu -> y (t) -> Reshape -> e/int8 (t) -> Requantize -> z (u)
+    w (v) -----^
 """
 
 from __future__ import annotations

@@ -4,6 +4,13 @@ Every tensor of rank 4 gets a label: stored as in the source, or transposed. A T
 other label than the one its input has; one serves all such readers. The labelling with the fewest (then smallest) Transposes is a
 minimum cut: operators are nodes, tensors are edges, fixed operators are tied to a side. The reduction of "paid once, whichever
 readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov, 2004, section 3).
+
+A graph in channels first, for a target that wants channels last (Relu and Add have no layout, Reshape pins the source's):
+
+    x (1,3,8,8) -> Conv -> a (1,4,8,8) -> Relu -> b (1,4,8,8) -> Conv -> c (1,4,8,8) -> Reshape -> y (1,256)
+becomes
+    x (1,3,8,8) -> Transpose -> x/channels_last (1,8,8,3) -> Conv -> a (1,8,8,4) -> Relu -> b (1,8,8,4)
+                -> Conv -> c (1,8,8,4) -> Transpose -> c/source_layout (1,4,8,8) -> Reshape -> y (1,256)
 """
 
 from __future__ import annotations
@@ -15,9 +22,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.passes.layout.cut import INFINITE, FlowGraph
+from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
 from qconvert.passes.layout.roles import RANK, Role, data_inputs, role
 from qconvert.plugins import Target
@@ -153,6 +160,7 @@ class _Rewriter:
         self._labels = labels
         self._io_label = io_label
         self._tensors: dict[str, Tensor] = dict(graph.tensors)
+        self._names = Names(self._tensors)
         self._ops: list[Op] = []
         self._stored: dict[tuple[str, int], str] = {}  # (tensor, label) -> the name under which it exists
         self._variants: dict[tuple[str, str, bytes], str] = {}
@@ -281,4 +289,4 @@ class _Rewriter:
         return self._variants[known]
 
     def _fresh(self, wanted: str) -> str:
-        return self._graph.fresh_name(wanted, self._tensors)
+        return self._names.fresh(wanted)

@@ -10,12 +10,13 @@ from qconvert.plugins import Target
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target, *, wanted: bool = False) -> tuple[Graph, tuple[str, ...]]:
-    """Gives float inputs and outputs their old names; the integer tensors get a suffix. Does nothing unless `wanted`."""
+def run(graph: Graph, target: Target, *, io_float: bool = False) -> tuple[Graph, tuple[str, ...]]:
+    """Gives float inputs and outputs their old names; the integer tensors get a suffix. Does nothing unless `io_float`."""
     names = [name for name in dict.fromkeys((*graph.inputs, *graph.outputs)) if graph[name].is_quantized]
-    if not wanted or not names:
+    if not io_float or not names:
         return graph, ()
-    inner = {name: graph.fresh_name(f"{name}/{graph[name].dtype}") for name in names}
+    unused = graph.names()
+    inner = {name: unused.fresh(f"{name}/{graph[name].dtype}") for name in names}
     added: list[Tensor] = []
     for name in names:
         added += [replace(graph[name], name=inner[name]), Tensor(name, "float32", graph[name].shape)]

@@ -11,11 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
 __all__ = ["run"]
-
-_KINDS = ("Conv", "ConvTranspose", "Gemm")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -24,10 +23,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     folded: dict[int, Op] = {}
     gone: set[int] = set()
     added: dict[str, Tensor] = {}
+    unused = graph.names(added)
     notes: list[str] = []
     for op in graph.ops:
         before = producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
-        if before is None or before.kind not in _KINDS or id(before) in folded:
+        if before is None or not KINDS[before.kind].has_weights or id(before) in folded:
             continue
         public = before.outputs[0] in graph.outputs or len(consumers[before.outputs[0]]) > 1
         reason = "something else reads its input" if public else _obstacle(graph, before, op)
@@ -38,7 +38,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         names = []
         for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
             shared = not old or len(consumers[old]) > 1 or old in graph.outputs
-            name = graph.fresh_name(f"{old or op.outputs[0]}/{'batch_norm' if old else word}", added) if shared else old
+            name = unused.fresh(f"{old or op.outputs[0]}/{'batch_norm' if old else word}") if shared else old
             added[name] = Tensor(name, "float32", data.shape, data)
             names.append(name)
         folded[id(before)] = replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs)

@@ -97,9 +97,11 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
         bounds = _bounds(graph, op)
         activation = next((name for name, limits in ACTIVATIONS.items() if name and limits == bounds), "")
         before = producers.get(op.inputs[0]) if activation else None
-        if before is None or id(before) in fused or before.outputs[0] in public or len(consumers[before.outputs[0]]) != 1:
+        if before is None or id(before) in fused or not _can_carry(before):
             continue
-        if _can_carry(before) and _stays_equal(graph[op.inputs[0]], graph[op.outputs[0]], ACTIVATIONS[activation]):
+        if before.outputs[0] in public or len(consumers[before.outputs[0]]) != 1:
+            continue
+        if _stays_equal(graph[op.inputs[0]], graph[op.outputs[0]], ACTIVATIONS[activation]):
             fused[id(before)] = replace(before.with_attributes(activation=activation), outputs=op.outputs)
             gone.add(id(op))
     if not fused:
@@ -109,7 +111,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 
 def _can_carry(op: Op) -> bool:
     """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
-    own_rounding = op.attributes.get("fixed_point") or op.attributes.get("ties", "even") != "even"
+    own_rounding = op.attributes.get("arithmetic")
     return "activation" in KINDS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
 
 

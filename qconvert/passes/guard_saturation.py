@@ -11,11 +11,13 @@ where nothing saturates, all weights are int8: onnxruntime has no other kernel.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
 __all__ = ["largest_pair_sum", "run"]
@@ -28,7 +30,7 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     changed: dict[str, Tensor] = {}
     guarded = signed = 0
     for op in graph.ops:
-        weights = _weights(graph, op, target.activations)
+        weights = _weights(graph, op, target.activations, target.integer_kernels)
         if weights is None or weights.name in changed:
             continue
         assert weights.data is not None and weights.quantization is not None
@@ -48,9 +50,9 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     return (graph.evolve(tensors=changed.values()) if changed else graph), tuple(notes)
 
 
-def _weights(graph: Graph, op: Op, activations: str) -> Tensor | None:
-    """The 8-bit constant weights of an operator whose data are stored as `activations`."""
-    if op.kind not in ("Conv", "Gemm", "MatMul") or graph[op.inputs[0]].dtype != activations:
+def _weights(graph: Graph, op: Op, activations: str, kernels: Collection[str]) -> Tensor | None:
+    """The 8-bit constant weights of an operator with an integer kernel whose data are stored as `activations`."""
+    if not KINDS[op.kind].sums_products or op.kind not in kernels or graph[op.inputs[0]].dtype != activations:
         return None
     weights = graph[op.inputs[1]]
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:
@@ -66,13 +68,13 @@ def largest_pair_sum(op: Op, weights: Array) -> int:
 
     Args:
         op: the Conv, Gemm or MatMul.
-        weights: int16, as stored by the operator (O,I,H,W, or O,I, or ...,I,O).
+        weights: int16, as stored by the operator (O,I,spatial, or O,I, or ...,I,O).
     """
     if op.kind == "Conv":
         if weights.shape[1] == 1 and len(weights) == op["group"]:
             return 0
-        rows = weights.transpose(0, 2, 3, 1)
-        return max(_row_pairs(rows.reshape(len(rows), -1)), _row_pairs(rows.reshape(-1, rows.shape[3])))
+        rows = np.moveaxis(weights, 1, -1)
+        return max(_row_pairs(rows.reshape(len(rows), -1)), _row_pairs(rows.reshape(-1, rows.shape[-1])))
     rows = weights if op.kind == "Gemm" or op["trans_b"] else weights.swapaxes(-1, -2)
     return _row_pairs(rows.reshape(-1, rows.shape[-1]))
 

@@ -28,18 +28,19 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not places:
         return graph, ()
     ops, readers = list(graph.ops), graph.consumers()
-    made: list[Tensor] = []
+    made: dict[str, Tensor] = {}
+    unused = graph.names(made)
     values = lost = 0
     for name, indices in places.items():
         shared = len(readers[name]) > len(indices) or name in graph.outputs
-        new = graph.fresh_name(f"{name}/float32", [tensor.name for tensor in made]) if shared else name
-        made.append(_real(graph[name], new))
-        values += made[-1].data.size if made[-1].data is not None else 0
-        lost += _lost(graph[name], made[-1])
+        new = unused.fresh(f"{name}/float32") if shared else name
+        made[new] = bias = _real(graph[name], new)
+        values += bias.data.size if bias.data is not None else 0
+        lost += _lost(graph[name], bias)
         for index in indices:
             ops[index] = replace(ops[index], inputs=(*ops[index].inputs[:2], new))
     exact = "all of them stand for the same integers" if not lost else f"{lost} of them round to another integer"
-    return graph.evolve(tensors=made, ops=ops), (f"{len(made)} biases of {values} values are float32; {exact}",)
+    return graph.evolve(tensors=made.values(), ops=ops), (f"{len(made)} biases of {values} values are float32; {exact}",)
 
 
 def _real(bias: Tensor, name: str) -> Tensor:

@@ -13,9 +13,12 @@ from qconvert.plugins import Target
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None, *, wanted: bool = False) -> tuple[Graph, tuple[str, ...]]:
-    """Removes the Quantize behind inputs and the Dequantize before outputs; the integers take the names. Does nothing unless `wanted`."""
-    if not wanted:
+def run(graph: Graph, target: Target | None, *, io_integer: bool = False) -> tuple[Graph, tuple[str, ...]]:
+    """Removes the Quantize behind inputs and the Dequantize before outputs; the integers take the names.
+
+    Does nothing unless `io_integer`.
+    """
+    if not io_integer:
         return graph, ()
     consumers, producers = graph.consumers(), graph.producers()
     renamed: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """isolate_float: operators that the target cannot run on integers run on real values, between Dequantize and Quantize.
 
-Exact: that is what a quantized operator means. Each is listed; with partial "forbid" they are an error instead. Their constants become
-real: integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid" kernels).
+Exact, since that is what a quantized operator means, but for ties: the real values are float32 before they are rounded to the grid. Each is
+listed; with partial "forbid" they are an error instead. Their constants become real: integer weights beside real data would make TFLite's
+kernels round the data to integers too ("hybrid" kernels).
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class _Isolating:
         self._keeps_packed = graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.first = ""
@@ -101,6 +103,6 @@ class _Isolating:
         return Tensor(wanted, "float32", tensor.shape, dequantize(tensor.data, tensor.quantization).astype(np.float32))
 
     def _add(self, wanted: str, shape: object) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, "float32", shape)  # type: ignore[arg-type]
         return name

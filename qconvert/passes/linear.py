@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize
+from qconvert.arithmetic import accumulator_grid, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
 
-__all__ = ["LINEAR", "BiasGrids", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias", "with_biases"]
-
-LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+__all__ = ["BiasGrids", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias", "with_biases"]
 
 
 def output_axis(op: Op, rank: int) -> int:
@@ -29,7 +28,7 @@ def constant_weights(graph: Graph) -> dict[str, int]:
             if not name or graph[name].quantization is None or graph[name].data is None:
                 continue
             rank = graph[name].rank or 0
-            is_weight = op.kind in LINEAR and position == 1 and rank >= 2
+            is_weight = KINDS[op.kind].sums_products and position == 1 and rank >= 2
             axes.setdefault(name, set()).add(output_axis(op, rank) if is_weight else -1)
     return {name: min(found) for name, found in axes.items() if len(found) == 1 and found != {-1} and name not in graph.outputs}
 
@@ -41,7 +40,7 @@ def is_quantized(graph: Graph, op: Op) -> bool:
 
 def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
     """The constant bias of a quantized linear operator."""
-    if op.kind not in LINEAR or len(op.inputs) < 3 or not op.inputs[2] or not is_quantized(graph, op):
+    if not KINDS[op.kind].sums_products or len(op.inputs) < 3 or not op.inputs[2] or not is_quantized(graph, op):
         return None
     bias = graph[op.inputs[2]]
     return bias if bias.is_constant else None
@@ -57,15 +56,11 @@ def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[in
     """
     if data.axis is not None or weights.block_size:
         return None
-    with np.errstate(under="ignore", over="ignore"):
-        scale = data.scale * weights.scale
-    if not (np.isfinite(scale) & (scale > 0)).all():
+    grid = accumulator_grid(data, weights, len(shape) - 1)
+    if not (np.isfinite(grid.scale) & (grid.scale > 0)).all():
         return None
-    if weights.axis is None:
-        return Quantization.per_tensor(float(scale[0]))
-    if not shape or shape[-1] != scale.size or any(size != 1 for size in shape[:-1]):
-        return None
-    return Quantization.per_axis(scale, len(shape) - 1)
+    fits = grid.is_per_tensor or (shape and shape[-1] == grid.scale.size and all(size == 1 for size in shape[:-1]))
+    return grid if fits else None
 
 
 class BiasGrids:
@@ -78,6 +73,8 @@ class BiasGrids:
     def __init__(self, graph: Graph, suffix: str) -> None:
         self._graph, self._suffix, self._readers = graph, suffix, graph.consumers()
         self.made: dict[tuple[str, bytes], Tensor] = {}
+        self._taken: set[str] = set()
+        self._names = graph.names(self._taken)
 
     def add(self, bias: Tensor, new: Tensor) -> Tensor:
         """`new` in place of `bias`; under a name of its own, with the suffix, where something else reads the bias too."""
@@ -85,8 +82,8 @@ class BiasGrids:
         key = (bias.name, new.quantization.scale.tobytes())
         if key not in self.made:
             shared = len(self._readers[bias.name]) > 1 or bias.name in self._graph.outputs
-            taken = {tensor.name for tensor in self.made.values()}
-            name = self._graph.fresh_name(f"{bias.name}/{self._suffix}", taken) if shared else bias.name
+            name = self._names.fresh(f"{bias.name}/{self._suffix}") if shared else bias.name
+            self._taken.add(name)
             self.made[key] = replace(new, name=name)
         return self.made[key]
 

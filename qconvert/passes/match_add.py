@@ -2,7 +2,7 @@
 
 TFLite's default kernel (XNNPACK) adds with 20-bit multipliers and rounds ties up; onnxruntime's QLinearAdd adds in float32 and rounds
 ties to even. For about half of all additions the two are equal on all 65,536 pairs of inputs, which is simply tried here; for some
-more they are with the inputs exchanged. The rest get `fixed_point`: the writer spells out XNNPACK's arithmetic in float64, where it
+more they are with the inputs exchanged. The rest get the attribute `arithmetic`: the writer spells out XNNPACK's in float64, where it
 is exact, at a few microseconds for 10,000 elements. With numerics "fast" nothing is done: a share of about 0.001% differs by 1.
 """
 
@@ -26,7 +26,7 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
     if numerics != "exact" or graph.metadata.get(SOURCE_KERNELS) != "tflite-xnnpack":
         return graph, ()
     ops = [_matched(graph, op) for op in graph.ops]
-    marked = sum(op is not old and bool(op["fixed_point"]) for op, old in zip(ops, graph.ops, strict=True) if op.kind == "Add")
+    marked = sum(op is not old and bool(op["arithmetic"]) for op, old in zip(ops, graph.ops, strict=True) if op.kind == "Add")
     exchanged = sum(op is not old for op, old in zip(ops, graph.ops, strict=True)) - marked
     if not marked and not exchanged:
         return graph, ()
@@ -47,7 +47,7 @@ def _matched(graph: Graph, op: Op) -> Op:
         return op
     if np.array_equal(_all_pairs(onnxruntime_add, b, a, output, dtype).T, wanted):
         return replace(op, inputs=op.inputs[::-1])
-    return op.with_attributes(fixed_point="xnnpack")
+    return op.with_attributes(arithmetic="xnnpack")
 
 
 def _all_pairs(kernel: Any, a: Quantization, b: Quantization, output: Quantization, dtype: str) -> Any:

@@ -15,12 +15,11 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 from qconvert.plugins.sides import data_of
 
 __all__ = ["run"]
-
-_JOINING = ("Concat", "Max", "Min", "Where")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -49,6 +48,7 @@ class _Matching:
         self._graph = graph
         self._target = target
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.exact = self.rounded = self.averages = self.met = 0
 
@@ -65,7 +65,7 @@ class _Matching:
         elif result.dtype not in self._target.equal_scales.get(op.kind, ()):
             shares = result.dtype in self._target.equal_inputs.get(op.kind, ())
             self.ops.append(self._met(op, None) if shares else op)
-        elif op.kind in _JOINING:
+        elif KINDS[op.kind].chooses:
             self._join(op, result)
         elif op.kind == "AveragePool" and self._is_convolution(op, result):
             self._convolve(op, result)
@@ -142,7 +142,7 @@ class _Matching:
         return self.tensors.get(name) or self._graph[name]
 
     def _add(self, wanted: str, tensor: Tensor) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = replace(tensor, name=name)
         return name
 

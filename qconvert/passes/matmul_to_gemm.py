@@ -35,6 +35,7 @@ class _Rewriting:
         self._gone: set[int] = set()
         self._weights: dict[tuple[str, bool], str] = {}
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.count = self.biases = 0
 
@@ -77,7 +78,7 @@ class _Rewriting:
         name = op.outputs[0]
         readers = self._consumers.get(name, [])
         is_free = not self._graph[name].is_quantized and name not in self._graph.outputs and not op["activation"]
-        if not is_free or len(readers) != 1 or readers[0].kind != "Add" or readers[0].attributes.get("fixed_point"):
+        if not is_free or len(readers) != 1 or readers[0].kind != "Add" or readers[0].attributes.get("arithmetic"):
             return None, ""
         addition = readers[0]
         other = next((operand for operand in addition.inputs if operand != name), "")
@@ -138,6 +139,6 @@ class _Rewriting:
         return self._add(f"{result.name}/shape", Tensor("", "int64", sizes.shape, sizes))
 
     def _add(self, wanted: str, tensor: Tensor, keep: bool = False) -> str:
-        name = wanted if keep else self._graph.fresh_name(wanted, self.tensors)
+        name = wanted if keep else self._names.fresh(wanted)
         self.tensors[name] = replace(tensor, name=name)
         return name

@@ -10,32 +10,33 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
-_KINDS = ("Reshape", "Squeeze", "Unsqueeze")
-
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Lets the last of a chain read the data in front of the first; chains of which others read a part keep that part."""
     graph, count = _without_identities(graph)
-    producers, readers = graph.producers(), graph.consumers()
+    readers = graph.consumers()
+    fronts: dict[str, str] = {}  # result of an operator of a chain -> the data in front of the chain
     tensors: dict[str, Tensor] = {}
+    unused = graph.names(tensors)
     renamed: dict[str, str] = {}
     ops: list[Op] = []
     for op in graph.ops:
         op = replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) if renamed.keys() & set(op.inputs) else op
-        if op.kind in _KINDS:
-            first = _front(op, producers, renamed)
+        if KINDS[op.kind].keeps_order:
+            first = fronts[op.outputs[0]] = fronts.get(op.inputs[0], op.inputs[0])
             result, source = graph[op.outputs[0]], graph[first]
             if source.shape is not None and source.shape == result.shape and result.name not in graph.outputs and not source.is_constant:
                 renamed[result.name] = first
                 count += 1
                 continue
             if first != op.inputs[0] and (sizes := _sizes(result.shape)) is not None and len(readers[op.inputs[0]]) == 1:
-                name = graph.fresh_name(f"{result.name}/merged_shape", tensors)
+                name = unused.fresh(f"{result.name}/merged_shape")
                 tensors[name] = Tensor(name, "int64", sizes.shape, sizes)
                 op = Op("Reshape", (first, name), op.outputs, {}, op.source)
                 count += 1
@@ -60,14 +61,6 @@ def _without_identities(graph: Graph) -> tuple[Graph, int]:
     ops = [op for op in graph.ops if not (op.kind == "Identity" and op.inputs[0] in names)]
     renamed = [replace(op, outputs=tuple(names.get(name, name) for name in op.outputs)) for op in ops]
     return (graph.evolve(ops=renamed), len(names)) if names else (graph, 0)
-
-
-def _front(op: Op, producers: dict[str, Op], renamed: dict[str, str]) -> str:
-    """The data in front of the chain that ends with `op`."""
-    name = op.inputs[0]
-    while (before := producers.get(name)) is not None and before.kind in _KINDS:
-        name = renamed.get(before.inputs[0], before.inputs[0])
-    return name
 
 
 def _sizes(shape: Shape | None) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:

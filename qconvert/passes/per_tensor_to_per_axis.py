@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Quantization, Tensor
-from qconvert.passes.linear import LINEAR, constant_weights, quantized_bias
+from qconvert.graph.kinds import KINDS
+from qconvert.passes.linear import constant_weights, quantized_bias
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -29,7 +30,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if bias is None or bias.quantization is None or op.inputs[1] not in changed or not bias.shape or bias.name in graph.outputs:
             continue
         repeated = _repeated(bias, len(bias.shape) - 1)
-        only_biases = all(reader.kind in LINEAR for reader in readers[bias.name])
+        only_biases = all(KINDS[reader.kind].sums_products for reader in readers[bias.name])
         if (
             repeated is not None
             and only_biases

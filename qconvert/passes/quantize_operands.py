@@ -11,24 +11,24 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
 
 __all__ = ["run"]
-
-_KINDS = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu", "SquaredDifference", "Concat", "Where")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Changes operators with a quantized result, at least one quantized operand, and real constants for the rest."""
     tensors: dict[str, Tensor] = {}
+    unused = graph.names(tensors)
     ops: list[Op] = []
     count, largest = 0, 0.0
     for op in graph.ops:
-        names = _real_constants(graph, op)
+        names = _real_constants(graph, op, target)
         if names:
             count += len(names)
-            op, error = _quantized(graph, op, names, tensors)
+            op, error = _quantized(graph, op, names, tensors, unused)
             largest = max(largest, error)
         ops.append(op)
     if not count:
@@ -37,10 +37,16 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return graph.evolve(tensors=tensors.values(), ops=ops), (f"{count} real operands of quantized operators are quantized, {cost}",)
 
 
-def _real_constants(graph: Graph, op: Op) -> list[str]:
-    if op.kind not in _KINDS or not graph[op.outputs[0]].is_quantized:
+def _runs_on_integers(kind: str, target: Target | None) -> bool:
+    """Whether there is an integer kernel to gain; a Div becomes a Mul."""
+    return target is None or not target.integer_kernels or ("Mul" if kind == "Div" else kind) in target.integer_kernels
+
+
+def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
+    kind = KINDS[op.kind]
+    if kind.rule != "real" or kind.sums_products or not graph[op.outputs[0]].is_quantized or not _runs_on_integers(op.kind, target):
         return []
-    operands = [graph[name] for name in (op.inputs[1:] if op.kind == "Where" else op.inputs) if name]
+    operands = [graph[name] for name in kind.data(op)]
     real = [tensor for tensor in operands if not tensor.is_quantized]
     known = all(tensor.dtype == "float32" and tensor.data is not None and np.isfinite(tensor.data).all() for tensor in real)
     if not known or len(real) == len(operands):
@@ -49,7 +55,7 @@ def _real_constants(graph: Graph, op: Op) -> list[str]:
     return [] if op.kind == "Div" and op.inputs[0] in names else names
 
 
-def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor]) -> tuple[Op, float]:
+def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor], unused: Names) -> tuple[Op, float]:
     renamed: dict[str, str] = {}
     error = 0.0
     dtype = "int16" if graph[op.outputs[0]].dtype in ("int16", "uint16") else "int8"
@@ -60,7 +66,7 @@ def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor
         if not np.isfinite(values).all():
             return op, 0.0
         grid, stored = _grid(values, dtype)
-        new = graph.fresh_name(f"{name}/{dtype}", tensors)
+        new = unused.fresh(f"{name}/{dtype}")
         tensors[new] = Tensor(new, dtype, data.shape, stored, grid)
         renamed[name] = new
         error = max(error, float(np.abs(dequantize(stored, grid) - values).max(initial=0.0)) / float(grid.scale[0]))

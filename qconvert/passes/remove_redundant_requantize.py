@@ -15,13 +15,13 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.passes.storage import SIGNED, UNSIGNED, shifted
+from qconvert.graph.kinds import KINDS
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
 _UP_TO_16_BITS = ("int2", "uint2", *UNSIGNED, *SIGNED)
-_CONVERSIONS = ("Quantize", "Dequantize", "Requantize")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -30,8 +30,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     ops = shortener.run()
     if ops == list(graph.ops):
         return graph, ()
-    before, after = (Counter(op.kind for op in listed if op.kind in _CONVERSIONS) for listed in (graph.ops, ops))
-    listed = ", ".join(f"{before[kind]} {kind} became {after[kind]}" for kind in _CONVERSIONS if before[kind] != after[kind])
+    before, after = (Counter(op.kind for op in listed if KINDS[op.kind].rule == "convert") for listed in (graph.ops, ops))
+    listed = ", ".join(
+        f"{before[kind]} {kind} became {after[kind]}" for kind in dict.fromkeys((*before, *after)) if before[kind] != after[kind]
+    )
     return graph.evolve(ops=ops), (listed or "conversions read their values one step earlier",)
 
 
@@ -48,7 +50,7 @@ class _Shortener:
         ops: list[Op] = []
         for old in self._graph.ops:
             op = _renamed(old, self._same)
-            while op.kind in _CONVERSIONS and (shorter := self._shorter(op)) is not None:
+            while KINDS[op.kind].rule == "convert" and (shorter := self._shorter(op)) is not None:
                 op = shorter
             if op.kind == "Requantize" and self._dropped(op):
                 continue
@@ -60,7 +62,7 @@ class _Shortener:
     def _shorter(self, op: Op) -> Op | None:
         """The conversion without the one before it; None if that one is needed."""
         before = self._producers.get(op.inputs[0])
-        if before is None or before.kind not in _CONVERSIONS:
+        if before is None or KINDS[before.kind].rule != "convert":
             return None
         if before.kind == "Dequantize":
             is_pair = op.kind == "Quantize" and self._graph[op.inputs[0]].dtype == "float32"
@@ -98,7 +100,7 @@ class _Shortener:
         read = set(self._public)
         for op in reversed(ops):
             was_read = self._readers[op.outputs[0]] if op.outputs else 0
-            if op.kind in _CONVERSIONS and was_read and op.outputs[0] not in read:
+            if KINDS[op.kind].rule == "convert" and was_read and op.outputs[0] not in read:
                 continue
             kept.append(op)
             read.update(op.inputs)

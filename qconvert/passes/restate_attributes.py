@@ -38,9 +38,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _with_stated(graph: Graph, op: Op, stated: Mapping[str, Any]) -> Op:
-    result, activation, ties = graph[op.outputs[0]], stated.get("activation"), stated.get("ties")
-    if op.kind == "AveragePool" and op["ties"] == "even" and ties in ("up", "away"):
-        op = op.with_attributes(ties=ties)
+    result, activation, arithmetic = graph[op.outputs[0]], stated.get("activation"), stated.get("arithmetic")
+    if op.kind == "AveragePool" and not op["arithmetic"] and arithmetic in ("ties_up", "ties_away"):
+        op = op.with_attributes(arithmetic=arithmetic)
     if not activation or activation not in ACTIVATIONS or "activation" not in KINDS[op.kind].attributes or not result.is_quantized:
         return op
     same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])

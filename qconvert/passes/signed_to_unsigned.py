@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qconvert.graph import Graph
-from qconvert.passes.storage import UNSIGNED, change_storage, needs_storage
+from qconvert.passes.stored_types import UNSIGNED, change_storage, needs_storage
 from qconvert.plugins import Target
 
 __all__ = ["run", "stored_as"]

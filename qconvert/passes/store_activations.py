@@ -7,7 +7,7 @@ keep the type that the model has; a Requantize stands between.
 from __future__ import annotations
 
 from qconvert.graph import Graph, Op
-from qconvert.passes.storage import change_storage, needs_storage
+from qconvert.passes.stored_types import change_storage, needs_storage
 from qconvert.plugins import Target
 
 __all__ = ["run", "weight_inputs"]

@@ -15,8 +15,8 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.linear import with_biases
-from qconvert.passes.storage import UNSIGNED, needs_storage, replace_grids
 from qconvert.passes.store_activations import weight_inputs
+from qconvert.passes.stored_types import UNSIGNED, needs_storage, replace_grids
 from qconvert.plugins import Target
 
 __all__ = ["run"]

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
 from qconvert.passes.linear import constant_weights, with_biases
-from qconvert.passes.storage import SIGNED, UNSIGNED, shifted
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Target
 
 __all__ = ["run"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from qconvert.graph import Graph
 from qconvert.passes.signed_to_unsigned import stored_as
-from qconvert.passes.storage import SIGNED
+from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Target
 
 __all__ = ["run"]

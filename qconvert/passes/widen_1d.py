@@ -41,9 +41,10 @@ def _is_narrow(graph: Graph, op: Op) -> bool:
 class _Widening:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._wide: dict[str, str] = {}  # narrow tensor -> the same data with the new dimension
+        self._wide: dict[tuple[str, int], str] = {}  # narrow tensor and the axis of the new dimension -> the same data with it
         self._weights: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.count = 0
 
@@ -57,14 +58,14 @@ class _Widening:
             inputs[1] = self._kernel(op.inputs[1])
         self.ops.append(replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op)))
         self.ops.append(Op("Squeeze", (wide, self._axes(result, axis)), (result,), {}, op.source))
-        self._wide[result] = wide
+        self._wide[result, axis] = wide
         self.count += 1
 
     def _data(self, name: str, axis: int) -> str:
-        if name not in self._wide:
-            self._wide[name] = self._add(f"{name}/wide", self._graph[name], _widened(self._graph[name].shape, axis))
-            self.ops.append(Op("Unsqueeze", (name, self._axes(name, axis)), (self._wide[name],)))
-        return self._wide[name]
+        if (name, axis) not in self._wide:
+            self._wide[name, axis] = self._add(f"{name}/wide", self._graph[name], _widened(self._graph[name].shape, axis))
+            self.ops.append(Op("Unsqueeze", (name, self._axes(name, axis)), (self._wide[name, axis],)))
+        return self._wide[name, axis]
 
     def _kernel(self, name: str) -> str:
         """The weights O,I,1,W; those that are computed get an Unsqueeze."""
@@ -77,13 +78,13 @@ class _Widening:
         return self._weights[name]
 
     def _add(self, wanted: str, like: Tensor, shape: Shape | None, data: Array | None = None) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         quantization: Quantization | None = like.quantization
         self.tensors[name] = Tensor(name, like.dtype, shape, data, quantization)
         return name
 
     def _axes(self, name: str, axis: int) -> str:
-        found = self._graph.fresh_name(f"{name}/height", self.tensors)
+        found = self._names.fresh(f"{name}/height")
         self.tensors[found] = Tensor(found, "int64", (1,), np.array([axis], np.int64))
         return found
 

@@ -4,27 +4,51 @@ from __future__ import annotations
 
 from qconvert.plugins.hooks import hookimpl
 from qconvert.plugins.host import LoadedPlugin, loaded
-from qconvert.plugins.registry import format_named, format_of, formats, operators, pass_named, passes, target_named, targets
+from qconvert.plugins.options import Option
+from qconvert.plugins.registry import (
+    declared_options,
+    format_named,
+    format_of,
+    formats,
+    kernels_named,
+    operators,
+    pass_named,
+    passes,
+    runtime_of,
+    runtimes,
+    target_named,
+    targets,
+)
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Pass
+from qconvert.plugins.types import Format, Inside, Layer, LoadedModel, Pass, Pieces, Runtime
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
     "Derived",
     "Format",
+    "Inside",
+    "Layer",
+    "LoadedModel",
     "LoadedPlugin",
+    "Option",
     "Pass",
+    "Pieces",
+    "Runtime",
     "Target",
     "Verdict",
     "Violation",
+    "declared_options",
     "format_named",
     "format_of",
     "formats",
     "hookimpl",
+    "kernels_named",
     "loaded",
     "operators",
     "pass_named",
     "passes",
+    "runtime_of",
+    "runtimes",
     "target_named",
     "targets",
 ]

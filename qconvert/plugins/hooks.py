@@ -1,8 +1,8 @@
 """The hooks: the one page that a plugin author reads.
 
 A plugin is any module or object with functions of the names below, marked `@qconvert.hookimpl`, and announced in its package's
-metadata: `[project.entry-points.qconvert]` with `my_plugin = "my_package.my_module"`. The formats, targets and passes of
-qconvert itself are loaded through the same hooks (host.BUILTIN). docs/plugins.md has a complete example for each hook.
+metadata: `[project.entry-points.qconvert]` with `my_plugin = "my_package.my_module"`. The formats, targets, passes and
+runtimes of qconvert itself are loaded through the same hooks (host.BUILTIN). docs/plugins.md has a complete example for each hook.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Pass
+from qconvert.plugins.types import Format, Pass, Runtime
 
 if TYPE_CHECKING:
     from qconvert.graph.kinds import Kind
@@ -44,6 +44,10 @@ class Hooks:
     @hookspec
     def qconvert_kinds(self) -> Iterable[Kind]:  # type: ignore[empty-body]
         """Kinds to add to the canonical operator set, each made by qconvert.kind()."""
+
+    @hookspec
+    def qconvert_runtimes(self) -> Iterable[Runtime]:  # type: ignore[empty-body]
+        """Runtimes to add, each a Runtime."""
 
     @hookspec
     def qconvert_operators(self, format: str, direction: str) -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]

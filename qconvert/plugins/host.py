@@ -20,6 +20,7 @@ BUILTIN = {
     "qgraph": "qconvert.formats.qgraph",
     "targets": "qconvert.targets",
     "passes": "qconvert.passes",
+    "runtimes": "qconvert.runtimes",
 }
 
 

@@ -54,8 +54,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     brief, words = _obstacle(target, graph, op)
     if not stored and any(graph[name].dtype == "float32" for name in (*op.inputs, *op.outputs) if name and not graph[name].is_quantized):
         words = "part of its data is float"
-    elif not stored and op.attributes.get("fixed_point"):
-        words = f"spelled out in float64 to be equal to {op['fixed_point']}'s integer arithmetic"
+    elif not stored and op.attributes.get("arithmetic") == "xnnpack":
+        words = f"spelled out in float64 to be equal to {op['arithmetic']}'s integer arithmetic"
     if words:
         return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
     return Verdict("integers", stored or "integer kernel")

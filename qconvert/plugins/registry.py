@@ -1,4 +1,4 @@
-"""Formats, targets, passes and operator functions by their names."""
+"""Formats, targets, passes, runtimes and operator functions by their names."""
 
 from __future__ import annotations
 
@@ -9,10 +9,24 @@ from typing import Any
 
 from qconvert.errors import OptionError
 from qconvert.plugins.host import collected, hook_results
+from qconvert.plugins.options import Option
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Pass
+from qconvert.plugins.types import Format, Pass, Runtime
 
-__all__ = ["format_named", "format_of", "formats", "operators", "pass_named", "passes", "target_named", "targets"]
+__all__ = [
+    "declared_options",
+    "format_named",
+    "format_of",
+    "formats",
+    "kernels_named",
+    "operators",
+    "pass_named",
+    "passes",
+    "runtime_of",
+    "runtimes",
+    "target_named",
+    "targets",
+]
 
 
 @cache
@@ -50,6 +64,25 @@ def _resolved(item: Target | Derived) -> Target | None:
 def passes() -> Mapping[str, Pass]:
     """Every pass, by name."""
     return collected("qconvert_passes")
+
+
+@cache
+def declared_options() -> Mapping[str, Option]:
+    """Every option that a format or a pass declares, by name; where several share a name, the first."""
+    found: dict[str, Option] = {}
+    for item in formats().values():
+        for option in (*item.write_options, *item.read_options):
+            found.setdefault(option.name, option)
+    for known in passes().values():
+        for option in known.options:
+            found.setdefault(option.name, option)
+    return found
+
+
+@cache
+def runtimes() -> Mapping[str, Runtime]:
+    """Every runtime, by name."""
+    return collected("qconvert_runtimes")
 
 
 @cache
@@ -95,3 +128,30 @@ def pass_named(name: str) -> Pass:
     if name not in passes():
         raise OptionError(f"there is no pass {name!r}", remedy=f"Known passes: {', '.join(sorted(passes()))}.")
     return passes()[name]
+
+
+def kernels_named(name: str) -> Runtime:
+    """The runtime that has the kernels called `name`; raises OptionError, listing the known ones, if none has."""
+    for runtime in runtimes().values():
+        if name in runtime.kernels:
+            return runtime
+    known = ", ".join(kernels for runtime in runtimes().values() for kernels in runtime.kernels)
+    raise OptionError(f"there are no kernels {name!r}", remedy=f"Known kernels: {known}.")
+
+
+def runtime_of(format: str, kernels: str = "") -> tuple[Runtime, str]:
+    """What runs files of a format: the runtime and its kernels.
+
+    Args:
+        format: the format's name.
+        kernels: those wanted; where no runtime of the format has them, or none are named, the first runtime's first.
+
+    Raises:
+        OptionError: no runtime has such kernels, or none loads the format.
+    """
+    if kernels and format in kernels_named(kernels).formats:
+        return kernels_named(kernels), kernels
+    for runtime in runtimes().values():
+        if format in runtime.formats:
+            return runtime, runtime.kernels[0]
+    raise OptionError(f"no runtime runs {format} files", remedy="Convert it to .onnx first, and check that.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins.abilities import Abilities
@@ -21,9 +22,6 @@ __all__ = ["DEMANDS", "Breach", "Demand", "demands", "listed", "place"]
 Breach = tuple[str, str]
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-
-#: Largest relative difference of a bias scale from data scale * weight scale: a few roundings of float32.
-_BIAS_TOLERANCE = 1e-6
 
 #: Kinds whose name is not the one that people use.
 _SPOKEN = {"LpNormalization": "L2 normalization"}
@@ -161,9 +159,9 @@ def _wrong_bias(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
         return
     if bias.quantization.zero_point.any():
         yield bias.name, "has a zero point other than 0"
-    exact = found[0].quantization.scale.astype(np.float64) * found[1].quantization.scale
+    exact = accumulator_scale(found[0].quantization, found[1].quantization)
     stated = bias.quantization.scale
-    if stated.size not in (1, exact.size) or not np.allclose(stated, exact, rtol=_BIAS_TOLERANCE, atol=0):
+    if stated.size not in (1, exact.size) or not is_accumulator_scale(stated, exact):
         yield bias.name, f"has the scale {stated[0]:g}, not {exact[0]:g}"
 
 

@@ -1,16 +1,18 @@
-"""What plugins give to the hooks: formats and passes (targets are in target.py)."""
+"""What plugins give to the hooks: formats, passes and runtimes (targets are in target.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from qconvert.plugins.options import Option
 
 if TYPE_CHECKING:
-    from qconvert.graph import Graph
+    from qconvert.graph import Array, Graph, Op
 
-__all__ = ["Format", "Pass"]
+__all__ = ["Format", "Inside", "Layer", "LoadedModel", "Pass", "Pieces", "Runtime"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +23,28 @@ class Format:
         name: as on the command line, such as "tflite".
         suffixes: file name endings, with the dot.
         summary: one line for `qconvert formats`.
-        read: file -> Graph, or None if the format cannot be read.
+        read: (file, options) -> Graph, or None if the format cannot be read.
         write: (Graph, file, options) -> notes, or None. It writes the file at the path given, and further files beside it if the
             format needs them, which the caller moves into place. It may return, in words, what the user should know of the form
             that it chose.
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
         companions: file -> the further files that belong to it, or None if there are never any.
+        read_options, write_options: what `read` and `write` take; `write` gets the mapping "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
     """
 
     name: str
     suffixes: tuple[str, ...]
     summary: str
-    read: Callable[[Path], Graph] | None = None
+    read: Callable[[Path, Mapping[str, Any]], Graph] | None = None
     write: Callable[[Graph, Path, Mapping[str, Any]], tuple[str, ...] | None] | None = None
     default_target: str = ""
     own_target: str = ""
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     normal_form: tuple[str, ...] = ()
+    read_options: tuple[Option, ...] = ()
+    write_options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,131 @@ class Pass:
         summary: one line for `qconvert passes`.
         run: the function; its target is None where a conversion has none.
         exact: whether every output stays the same, bit for bit; if not, what was changed says by how much.
+        within: of a pass that is not exact, the largest mean change of an output, as a share of the range of its values, that it may
+            cost; None where no bound is known. `--verify-each` holds it to that.
+        options: what `run` takes by keyword.
+        after: names of passes that, where they are in the same list, come before this one.
+        requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
+        ensures: properties of the graph that hold behind this pass.
     """
 
     name: str
     summary: str
     run: Callable[..., tuple[Graph, tuple[str, ...]]]
     exact: bool = True
+    within: float | None = None
+    options: tuple[Option, ...] = ()
+    after: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    ensures: tuple[str, ...] = ()
+
+
+class LoadedModel(Protocol):
+    """A model loaded in its runtime.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order; a size known only at run time is no number.
+        outputs: likewise.
+        note: what a user should know of how it runs; "" if there is nothing.
+    """
+
+    inputs: dict[str, tuple[str, tuple[Any, ...]]]
+    outputs: dict[str, tuple[str, tuple[Any, ...]]]
+    note: str
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs are stored values by name; returns stored outputs by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A model cut at some of its tensors, so that what stands between two cuts runs by itself.
+
+    Attributes:
+        fed: names of the tensors that the pieces take.
+        computed: names of those that they compute.
+        dtypes: for each name, the type in which the pieces store the tensor.
+        shapes: for each name the sizes (None for one known only at run time), or None.
+        run: stored values of what is fed, by name -> what is computed, by name.
+    """
+
+    fed: tuple[str, ...]
+    computed: frozenset[str]
+    dtypes: Mapping[str, str]
+    shapes: Mapping[str, tuple[int | None, ...] | None]
+    run: Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+class Inside(Protocol):
+    """The untouched file of a model in its runtime, which gives out inner tensors.
+
+    Attributes:
+        names: of the tensors that it gives, by their names in the canonical graph.
+        cuts: whether the runtime cuts the file itself; else the canonical graph is cut and written.
+    """
+
+    names: frozenset[str]
+    cuts: bool
+
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The tensors in a run; `feed` has the stored inputs in the model's order."""
+        ...
+
+    def pieces(self, names: frozenset[str]) -> Pieces:
+        """The file cut at the tensors called `names`; only where `cuts`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One operator as a runtime runs it.
+
+    Attributes:
+        kind: the runtime's name of the operator.
+        outputs: names of what it computes, in the file.
+        integer: whether its arithmetic is on integers; None if it only converts between real and stored values.
+        by: what runs it, where the runtime has several, such as "XNNPACK".
+    """
+
+    kind: str
+    outputs: tuple[str, ...]
+    integer: bool | None
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What runs model files. Its functions import what they need when they are called.
+
+    Attributes:
+        name: as in reports and errors.
+        formats: names of the formats that it loads.
+        summary: one line for `qconvert formats`.
+        title: what it is called in sentences.
+        open: (file, kernels, optimize) -> the loaded model. Raises QConvertError.
+        reach: (graph, operator, exact values in steps, kernels) -> how far from these its integers may be before they are rounded, as an
+            array like them, and whether its arithmetic is so coarse that the operator counts as approximate.
+        kernels: the sets of kernels that a user may choose from, the first by default. The names differ from other runtimes'.
+        layout: the data_format that files for it have.
+        optimizes: whether it rewrites a graph before it runs it, which a user may forbid.
+        runs_code: whether loading a file runs code that is in it.
+        whole: whether only whole models run in it, so that operators cannot be compared one by one.
+        inside: (file, canonical graph, kernels, optimize) -> the file's inner tensors; None if the runtime does not give them out. They
+            then come from the evaluator.
+        layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
+    """
+
+    name: str
+    formats: tuple[str, ...]
+    summary: str
+    title: str
+    open: Callable[[Path, str, bool], LoadedModel]
+    reach: Callable[[Graph, Op, Array, str], tuple[Array, bool]]
+    kernels: tuple[str, ...]
+    layout: str = ""
+    optimizes: bool = False
+    runs_code: bool = False
+    whole: bool = False
+    inside: Callable[[Path, Graph, str, bool], Inside] | None = None
+    layers: Callable[[Path, str], tuple[Layer, ...]] | None = None

@@ -1,0 +1,44 @@
+"""Runtimes: what runs model files. A runtime is one file, and beside it the reach of its kernels; here they are registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from qconvert.plugins import Runtime, hookimpl
+
+__all__ = ["RUNTIMES"]
+
+
+def _from(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module of this package, which is imported when the function is called."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"qconvert.runtimes.{module}"), name)(*arguments)
+
+    return call
+
+
+RUNTIMES = (
+    Runtime(
+        "litert", ("tflite",), "LiteRT on the CPU: with XNNPACK (default), or its reference kernels", "LiteRT",
+        open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
+        layout="channels_last", inside=_from("litert", "LiteRTInside"), layers=_from("litert", "layers"),
+    ),
+    Runtime(
+        "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",
+        open=_from("tflite_micro", "open_model"), reach=_from("reach_litert", "reach"), kernels=("micro",),
+        layout="channels_last", whole=True,
+    ),
+    Runtime(
+        "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
+        open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("onnxruntime",),
+        layout="channels_first", optimizes=True, inside=_from("onnx_inside", "OnnxInside"), layers=_from("onnx_layers", "layers"),
+    ),
+)  # fmt: skip
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    return RUNTIMES

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qconvert.errors import OptionError, RuntimeRefusedError
-from qconvert.graph import Array
+from qconvert.files import map_file
+from qconvert.graph import Array, Graph
+from qconvert.plugins import Layer, Pieces
 from qconvert.runtimes.packages import runtime_package
 
-__all__ = ["KERNELS", "LiteRT"]
+__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "layers", "open_model"]
 
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
@@ -94,3 +97,88 @@ def _quiet() -> Iterator[None]:
         os.dup2(saved, 2)
         os.close(saved)
         os.close(sink)
+
+
+def open_model(path: Path, kernels: str, optimize: bool) -> LiteRT:
+    """See plugins.Runtime; LiteRT optimizes nothing that a user could forbid."""
+    from qconvert.formats.tflite.probe import accepted_copy
+
+    return LiteRT(accepted_copy(bytes(map_file(path))), kernels)
+
+
+class LiteRTInside:
+    """A .tflite file all of whose tensors are given out: with that, a tensor is what its operator computes by itself.
+
+    Args:
+        path: the file.
+        graph: its names are those of the file; LiteRT gives all that the main subgraph computes.
+        kernels: a key of KERNELS.
+        optimize: LiteRT optimizes nothing that a user could forbid.
+    """
+
+    cuts = False
+
+    def __init__(self, path: Path, graph: Graph, kernels: str, optimize: bool) -> None:
+        from qconvert.formats.tflite.probe import accepted_copy, with_all_outputs
+
+        model, self._order = with_all_outputs(accepted_copy(bytes(map_file(path))))
+        self._probe = LiteRT(model, kernels)
+        self.names = frozenset(self._order)
+
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        found = self._probe.run_in_order(list(feed.values()))
+        return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}}
+
+    def pieces(self, names: frozenset[str]) -> Pieces:
+        raise NotImplementedError("LiteRT does not cut files")
+
+
+#: Operators that compute in float whatever their data are stored as.
+_FLOAT = {"FAKE_QUANT", "TFLite_Detection_PostProcess"}
+
+
+def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
+    """The operators of the main subgraph in order, with XNNPACK named where it runs them.
+
+    The Python API lists the nodes after delegation, each delegated part being one further node DELEGATE; which operators are in it follows
+    from its inputs and outputs. What XNNPACK fuses inside is not told. Kernels on integers compute in integers.
+    """
+    from qconvert.formats.tflite.probe import accepted_copy
+
+    with _quiet():
+        interpreter = LiteRT(accepted_copy(bytes(map_file(path))), kernels)._interpreter
+    nodes = interpreter._get_ops_details()
+    names = {item["index"]: item["name"] for item in interpreter.get_tensor_details()}
+    delegated = _delegated(nodes)
+    return tuple(
+        Layer(
+            node["op_name"],
+            tuple(names.get(int(index), "") for index in node["outputs"]),
+            None if node["op_name"] == "DEQUANTIZE" else node["op_name"] not in _FLOAT and _on_integers(node),
+            "XNNPACK" if node["index"] in delegated else "",
+        )
+        for node in nodes
+        if node["op_name"] != "DELEGATE"
+    )
+
+
+def _on_integers(node: Any) -> bool:
+    """Whether the data and the result of a node are stored as integers."""
+    types = [*node["operand_types"][:1], *node["result_types"][:1]]
+    return bool(types) and all(np.dtype(item).kind in "iu" for item in types)
+
+
+def _delegated(nodes: list[Any]) -> set[int]:
+    """Indices of the nodes between the inputs and the outputs of a DELEGATE."""
+    writers = {int(index): node for node in nodes if node["op_name"] != "DELEGATE" for index in node["outputs"]}
+    found: set[int] = set()
+    for part in (node for node in nodes if node["op_name"] == "DELEGATE"):
+        given = {int(index) for index in part["inputs"]}
+        waiting = [int(index) for index in part["outputs"]]
+        while waiting:
+            index = waiting.pop()
+            if index in given or index not in writers or writers[index]["index"] in found:
+                continue
+            found.add(writers[index]["index"])
+            waiting += [int(item) for item in writers[index]["inputs"]]
+    return found

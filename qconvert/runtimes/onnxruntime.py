@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
+from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
-__all__ = ["OnnxRuntime"]
+__all__ = ["OnnxRuntime", "open_model"]
 
 _NUMPY = {
     "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(bool)": "bool",
@@ -96,3 +97,16 @@ def _session(model: bytes | Path, options: Any) -> Any:
         return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base class but Exception
         raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
+
+
+def open_model(path: Path, kernels: str, optimize: bool) -> OnnxRuntime:
+    """See plugins.Runtime; onnxruntime's kernels have one name."""
+    from qconvert.formats.onnx.container import external_files
+
+    try:
+        return OnnxRuntime(path if external_files(path) else bytes(map_file(path)), optimize=optimize)
+    except RuntimeRefusedError as error:
+        error.file = error.file or str(path)
+        if optimize:
+            error.remedy = "If onnxruntime's optimizer is at fault, --no-optimize runs the graph as it stands."
+        raise

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
+from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.quiet import captured
 
-__all__ = ["TFLiteMicro"]
+__all__ = ["TFLiteMicro", "open_model"]
 
 #: Arena sizes to try, in bytes. The package's own guess, ten times the file, is too small for small files with large activations.
 _ARENAS = (2**21, 2**25, 2**29)
@@ -41,7 +43,7 @@ class TFLiteMicro:
     note = ""
 
     def __init__(self, model: bytes) -> None:
-        runtime = runtime_package("tflite_micro.runtime", "micro", "runs models as microcontrollers do")
+        runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
         input_names, output_names = _names(model)
         self._model = model  # the interpreter reads constants from these bytes
         self._interpreter = _loaded(runtime.Interpreter, model)
@@ -111,3 +113,8 @@ def _unique(names: list[bytes | None], side: str) -> list[str]:
         text = (name or b"").decode(errors="replace")
         found.append(text if text and text not in found else f"{side} {index}")
     return found
+
+
+def open_model(path: Path, kernels: str, optimize: bool) -> TFLiteMicro:
+    """See plugins.Runtime; there is one set of kernels, and nothing is optimized."""
+    return TFLiteMicro(bytes(map_file(path)))

@@ -121,6 +121,7 @@ LITERT: Mapping[str, str] = {
     "FILL": "7: int8 uint8 int16 float32 int32 int64 bool",
     "GATHER": "7: int8 uint8 int16 float32 int32 int64 bool",
     "GATHER_ND": "7: int8 uint8 int16 float32 int32 int64 bool",
+    "REVERSE_SEQUENCE": "7: uint8 int16 float32 int32 int64",
     "REVERSE_V2": "7: int8 uint8 int16 float32 int32 int64 bool",
     "SCATTER_ND": "7: int8 uint8 float32 int32 int64 bool",
     "SELECT_V2": "7: int8 uint8 int16 float32 int32 int64 bool",

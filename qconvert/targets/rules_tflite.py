@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qconvert.formats.tflite.written import written
 from qconvert.graph import Graph, Op
 from qconvert.plugins import Target, Violation, operators
 from qconvert.plugins.rules import Breach, Demand, demands, place
 from qconvert.plugins.sides import weights_of
 from qconvert.targets.tflite import TARGETS
-from qconvert.targets.written_tflite import has_no_kernel, has_no_micro_kernel, has_wild_multiplier, written
+from qconvert.targets.written_tflite import has_no_kernel, has_no_micro_kernel, has_wild_multiplier
 
 if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Operator

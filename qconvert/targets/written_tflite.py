@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qconvert.errors import QConvertError
-from qconvert.graph import Graph, Tensor
-from qconvert.plugins import operators
+from qconvert.graph import Tensor
 from qconvert.plugins.rules import Breach
 from qconvert.targets.kernels_tflite import LITERT, MICRO, MICRO_CUSTOM, REQUANTIZE, SURVEYED, TRIED, largest_rank
 
 if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Operator, Writing
-    from qconvert.graph import Op
 
-__all__ = ["Written", "has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier", "written"]
+__all__ = ["has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier"]
 
 #: Where an operator's data are, if they are not its first input.
 _DATA = {"TRANSPOSE_CONV": 2, "SPLIT": 1, "FILL": 1, "SCATTER_ND": 1, "SELECT_V2": 1, "ONE_HOT": 2}
@@ -28,34 +24,6 @@ _BROADCAST = frozenset(
     "ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE PRELU EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS "
     "LESS_EQUAL LOGICAL_AND LOGICAL_OR SELECT_V2 BROADCAST_TO FILL BATCH_MATMUL".split()
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The operators that a graph becomes.
-
-    Attributes:
-        writing: what the writers made.
-        failures: the operators that they refused, and why.
-    """
-
-    writing: Writing
-    failures: tuple[tuple[Op, QConvertError], ...]
-
-
-def written(graph: Graph) -> Written:
-    """Runs the TFLite writers on every operator, so that all that they refuse is known at once."""
-    from qconvert.formats.tflite.writing import Writing
-
-    writers, writing, failures = operators("tflite", "write"), Writing(graph), []
-    for op in graph.ops:
-        if op.kind not in writers:
-            continue
-        try:
-            writing.write(op, writers[op.kind])
-        except QConvertError as error:
-            failures.append((op, error))
-    return Written(writing, tuple(failures))
 
 
 def has_no_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:

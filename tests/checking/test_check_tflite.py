@@ -14,8 +14,8 @@ import pytest
 from onnx_models import path_of
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor, check, convert, load, save
+from qconvert.checking.changed_values import changed_quantization
 from qconvert.checking.classify import classify
-from qconvert.checking.constants import changed_quantization
 from qconvert.checking.further_roundings import further_reach
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"

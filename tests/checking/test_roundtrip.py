@@ -131,9 +131,9 @@ def test_a_target_is_taken_for_the_way(tmp_path: Path) -> None:
 def test_plain_drops_activations_that_the_grid_implies(activation: str, zero_point: int, scale: float, plainer: str) -> None:
     quantization = Quantization.per_tensor(scale, zero_point)
     tensors = {name: Tensor(name, "int8", (2,), quantization=quantization) for name in "xy"}
-    op = Op("Add", ("x", "x"), ("y",), {"activation": activation, "fixed_point": "xnnpack"})
+    op = Op("Add", ("x", "x"), ("y",), {"activation": activation, "arithmetic": "xnnpack"})
     graph, notes = plain(Graph("made", tensors, (op,), ("x",), ("y",)))
-    assert (graph.ops[0]["activation"], graph.ops[0]["fixed_point"]) == (plainer, "")
+    assert (graph.ops[0]["activation"], graph.ops[0]["arithmetic"]) == (plainer, "")
     assert len(notes) == 1 + (plainer != activation)
     assert plain(graph) == (graph, ())
 

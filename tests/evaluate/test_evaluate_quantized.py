@@ -50,7 +50,7 @@ def test_concat_requantizes_and_conversions() -> None:
     assert run("Greater", [(x, one), (x, two)], "bool")[0].stored.tolist() == [True, True]
 
 
-@pytest.mark.parametrize(("dtype", "zero_point", "ties"), [("int8", -3, "away"), ("uint8", 125, "up")])
+@pytest.mark.parametrize(("dtype", "zero_point", "ties"), [("int8", -3, "ties_away"), ("uint8", 125, "ties_up")])
 @pytest.mark.parametrize("padding", [0, 1])
 def test_average_pool_ties_equal_litert(dtype: str, zero_point: int, ties: str, padding: int) -> None:
     rng = np.random.default_rng(4)
@@ -63,17 +63,17 @@ def test_average_pool_ties_equal_litert(dtype: str, zero_point: int, ties: str, 
     expected = run_litert(single_op("AVERAGE_POOL_2D", options, specs[:1], specs[1:]), [x])[0]
     mode = "SAME_UPPER" if padding == 0 else "VALID"
     (got,) = run("AveragePool", [(x, q)], (dtype, q), kernel_shape=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0),
-                 auto_pad=mode, ties=ties, data_format="channels_last", activation="relu6")  # fmt: skip
+                 auto_pad=mode, arithmetic=ties, data_format="channels_last", activation="relu6")  # fmt: skip
     assert np.array_equal(got.stored, expected)
     assert got.real is not None
     assert np.abs(got.real - dequantize(expected, q)).max() <= 0.05 + 1e-6
 
 
-@pytest.mark.parametrize(("ties", "expected"), [("away", [3, -3, 3, 125]), ("up", [3, -2, 3, 125]), ("even", [2, -2, 3, 124])])
+@pytest.mark.parametrize(("ties", "expected"), [("ties_away", [3, -3, 3, 125]), ("ties_up", [3, -2, 3, 125]), ("", [2, -2, 3, 124])])
 def test_average_pool_ties_do_not_depend_on_storage(ties: str, expected: list[int]) -> None:
     """Moving int8 storage to uint8 by 128 moves the averages by 128 as well."""
     x = np.array([2, 3, -2, -3, 3, 3, 124, 125], np.int8).reshape(1, 8, 1)
-    attributes = {"kernel_shape": (2,), "strides": (2,), "pads": (0, 0), "ties": ties, "data_format": "channels_last"}
+    attributes = {"kernel_shape": (2,), "strides": (2,), "pads": (0, 0), "arithmetic": ties, "data_format": "channels_last"}
     signed, unsigned = Quantization.per_tensor(0.5, 2), Quantization.per_tensor(0.5, 130)
     (got,) = run("AveragePool", [(x, signed)], ("int8", signed), **attributes)
     assert got.stored.ravel().tolist() == expected
@@ -88,7 +88,7 @@ def test_fixed_point_add_equals_litert(activation: str) -> None:
     specs = [TensorSpec(name, a.shape, "int8", *pair) for name, pair in zip("aby", found, strict=True)]
     data = single_op("ADD", {"fusedActivationFunction": 3 if activation else 0}, specs[:2], specs[2:])
     qs = [Quantization.per_tensor(*pair) for pair in found]
-    (got,) = run("Add", [(a, qs[0]), (b, qs[1])], ("int8", qs[2]), fixed_point="xnnpack", activation=activation)
+    (got,) = run("Add", [(a, qs[0]), (b, qs[1])], ("int8", qs[2]), arithmetic="xnnpack", activation=activation)
     assert np.array_equal(got.stored, run_litert(data, [a, b])[0])
 
 

@@ -7,6 +7,7 @@ difference is in steps of stored integers, or relative for floats; where facts a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,6 +187,11 @@ def movement() -> Iterator[Case]:
         yield Case("SLICE", {}, [x, c("b", [0, 1, 2, 0]), c("s", [2, -1, 1, 4])], [tensor("y", 2, 2, 1, 4)], note=note)
         yield Case("GATHER", {"axis": 1}, [x, c("i", [2, 0])], [tensor("y", 2, 2, 4, 5)], note=note)
         yield Case("GATHER", {"axis": -1}, [x, c("i", [[2, 0], [1, 1]])], [tensor("y", 2, 3, 4, 2, 2)], note=f"{note} matrix")
+    for note, tensor in (("float", f), ("uint8", partial(q, dtype="uint8")), ("int16", partial(q, dtype="int16"))):
+        for time, batch, lengths in ((0, 1, [3, 1, 0]), (1, 0, [2, 3, 1, 0]), (2, 1, [4, 0, 2]), (3, 0, [5, 2, 1, 0])):
+            x, n = tensor("x", 4, 3, 5, 5), c("n", lengths)
+            axes = {"seqDim": time, "batchDim": batch}
+            yield Case("REVERSE_SEQUENCE", axes, [x, n], [tensor("y", 4, 3, 5, 5)], note=f"{note} {time} {batch}")
     padding = TensorSpec("v", (1,), "int8", 0.05, 3, data=np.array([77], np.int8))
     yield Case("SCATTER_ND", {}, [c("i", [[4], [4]]), f("u", 2, 3), c("s", [6, 3])], [f("y", 6, 3)], FLOAT, note="repeated")
     yield Case("PADV2", {}, [q("x", 4, 5), c("p", [[1, 2], [0, 3]]), padding], [q("y", 7, 8)], note="int8")

@@ -55,6 +55,18 @@ def test_neighbours_share_the_wide_form() -> None:
 # matmul_to_gemm
 
 
+def test_neighbours_of_both_layouts_share_nothing() -> None:
+    """Found by random graphs: a convolution of the other layout was given data with the new dimension at the wrong place."""
+    window = {"strides": (1,), "pads": (0, 0), "dilations": (1,)}
+    ops = [Op("Conv", ("x", "v"), ("c",), {**window, **LAYOUT}), Op("Conv", ("c", "w"), ("y",), {**window, "data_format": "channels_last"})]
+    rng = np.random.default_rng(0)
+    weights = [constant(name, rng.normal(size=shape).astype(np.float32)) for name, shape in (("v", (4, 3, 2)), ("w", (5, 6, 2)))]
+    graph = make(ops, [Tensor("x", "float32", (2, 3, 7)), *weights], "x", "y")
+    changed, _ = applied(graph, "widen_1d")
+    x = rng.normal(size=(2, 3, 7)).astype(np.float32)
+    assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
+
+
 @pytest.mark.parametrize("shape", [(3, 6), (2, 3, 6)])
 @pytest.mark.parametrize("trans_b", [0, 1])
 def test_a_product_with_its_bias(shape: tuple[int, ...], trans_b: int) -> None:
@@ -266,7 +278,7 @@ def test_inputs_and_outputs_become_integers() -> None:
     ops = [Op("Quantize", ("x",), ("xq",)), Op("Add", ("xq", "xq"), ("yq",)), Op("Dequantize", ("yq",), ("y",))]
     graph = make(ops, tensors, "x", "y")
     assert applied(graph, "integer_io")[0] is graph
-    changed, notes = applied(graph, "integer_io", wanted=True)
+    changed, notes = applied(graph, "integer_io", io_integer=True)
     assert kinds(changed) == ["Add"] and notes == ("2 inputs and outputs are integers",)
     assert changed["x"].dtype == changed["y"].dtype == "int8" and changed["x"].quantization == graph["xq"].quantization
     assert outputs(changed, {"x": np.array([[1, 2, 3, 4]], np.int8)})[0].tolist() == [[-4, -3, -2, -1]]
@@ -276,7 +288,7 @@ def test_inputs_that_others_read_stay_real() -> None:
     tensors = [Tensor("x", "float32", (1, 4)), *(Tensor(name, "int8", (1, 4), None, q(0.1, 5)) for name in ("xq", "z"))]
     ops = [Op("Quantize", ("x",), ("xq",)), Op("Relu", ("x",), ("y",)), Op("Identity", ("xq",), ("z",))]
     graph = make(ops, tensors, "x", "y z")
-    assert applied(graph, "integer_io", wanted=True)[0] is graph
+    assert applied(graph, "integer_io", io_integer=True)[0] is graph
 
 
 # merge_reshapes

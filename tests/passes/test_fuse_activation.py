@@ -119,8 +119,17 @@ def test_every_reader_must_imply_it() -> None:
 def test_an_average_that_rounds_like_its_source_stays() -> None:
     window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
     tensors = [Tensor("x", "int8", (1, 2, 4, 4), None, q(0.1)), *(Tensor(name, "int8", None, None, q(0.1)) for name in "ay")]
-    for ties, kinds in (("away", ["AveragePool", "Relu"]), ("even", ["AveragePool"])):
-        graph = make([Op("AveragePool", ("x",), ("a",), {**window, "ties": ties}), Op("Relu", ("a",), ("y",))], tensors, "x", "y")
+    for ties, kinds in (("ties_away", ["AveragePool", "Relu"]), ("", ["AveragePool"])):
+        graph = make([Op("AveragePool", ("x",), ("a",), {**window, "arithmetic": ties}), Op("Relu", ("a",), ("y",))], tensors, "x", "y")
         changed, _ = applied(graph, "fuse_activation")
         assert [op.kind for op in changed.ops] == kinds
         assert_equal(graph, changed, {"x": random_integers((1, 2, 4, 4), "int8")})
+
+
+def test_a_relu_behind_the_second_part_of_a_split_stays() -> None:
+    """Found by random graphs: the first part, which nobody reads, was looked up among what is read."""
+    parts = [Tensor(name, "float32", (1, 2)) for name in ("a", "b")]
+    sizes = constant("sizes", np.array([2, 2], np.int64))
+    ops = [Op("Split", ("x", "sizes"), ("a", "b"), {"axis": 1}), Op("Relu", ("b",), ("y",))]
+    graph = make(ops, [Tensor("x", "float32", (1, 4)), sizes, *parts], "x", "y")
+    assert applied(graph, "fuse_activation") == (graph, ())

@@ -14,7 +14,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import TRANSPOSED
 from qconvert.graph.validation import validate
 from qconvert.passes.assign_layout import run
-from qconvert.passes.layout.cut import INFINITE, FlowGraph
+from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.plugins import target_named
 
 TARGET = target_named("ort-x86")

@@ -58,7 +58,7 @@ def network(dtype: str = "int8") -> Graph:
         Op("Conv", ("c", "w"), ("d",), {**CONV, "group": 4, "activation": "relu6"}),
         Op("Add", ("d", "addend"), ("e",)),
         Op("Gather", ("e", "order"), ("f",), {"axis": 1}),
-        Op("AveragePool", ("f",), ("y",), {**window, "pads": (0, 0, 0, 0), "ties": "even"}),
+        Op("AveragePool", ("f",), ("y",), {**window, "pads": (0, 0, 0, 0), "arithmetic": ""}),
     ]
     return make(ops, tensors, "x", "y")
 

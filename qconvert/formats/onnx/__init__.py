@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Format, hookimpl
+from qconvert.plugins import Format, Option, hookimpl
+from qconvert.plugins.options import NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -18,7 +19,7 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
     return write(graph, path, options)
 
 
-def _read(path: Path) -> Graph:
+def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.onnx.reader import read
 
     return read(path)
@@ -28,6 +29,14 @@ def _companions(path: Path) -> tuple[Path, ...]:
     from qconvert.formats.onnx.container import external_files
 
     return external_files(path)
+
+
+_WRITE_OPTIONS = (
+    Option("opset", int, 0, "ONNX opset, 13 to 25; by default 17, or what the types need."),
+    Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
+    Option("form", str, "", "ONNX: qdq (the default) or qoperator."),
+    NUMERICS,
+)
 
 
 @hookimpl
@@ -44,6 +53,7 @@ def qconvert_formats() -> Iterable[Format]:
             own_target="generic",
             companions=_companions,
             normal_form=("absorb_quantization", "restate_attributes"),
+            write_options=_WRITE_OPTIONS,
         )
     ]
 

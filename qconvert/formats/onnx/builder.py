@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.formats.onnx.storage import ELEMENT_TYPES
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
@@ -56,9 +56,12 @@ class Builder:
         self.hidden_reads: dict[int, list[str]] = {}
         self.stated_scales: dict[str, list[float]] = {}
         self.source = ""
-        self._real: dict[str, str] = {}
+        self._real: dict[str, str] = {}  # quantized tensor -> the value behind its DequantizeLinear
+        self._stored: dict[str, str] = {}  # the same from right to left
         self._node_names: set[str] = set()
+        self._free_node_names = Names(self._node_names)
         self._taken = set(graph.tensors)
+        self._names = Names(self._taken)
         self._producers = graph.producers()
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
 
@@ -72,9 +75,7 @@ class Builder:
 
     def name(self, wanted: str) -> str:
         """An unused value name."""
-        name, number = wanted, 1
-        while name in self._taken:
-            name, number = f"{wanted}_{number}", number + 1
+        name = self._names.fresh(wanted)
         self._taken.add(name)
         return name
 
@@ -101,9 +102,7 @@ class Builder:
             wanted = named
         else:
             wanted = f"{op_type}:{next(filter(None, outputs), '')}"
-        name, number = wanted, 1
-        while name in self._node_names:
-            name, number = f"{wanted}_{number}", number + 1
+        name = self._free_node_names.fresh(wanted)
         self._node_names.add(name)
         return name
 
@@ -153,7 +152,7 @@ class Builder:
         if tensor is None or tensor.quantization is None:
             return self.stored(name)
         if name not in self._real:
-            self._real[name] = self.dequantize(self.stored(name), tensor.dtype, tensor.quantization)
+            self._show(name, self.dequantize(self.stored(name), tensor.dtype, tensor.quantization))
         return self._real[name]
 
     def dequantize(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> str:
@@ -253,9 +252,14 @@ class Builder:
         if self.nodes and value in self.nodes[-1].output:
             position = list(self.nodes[-1].output).index(value)
             self.nodes[-1].output[position] = name
-            self._real = {key: name if real == value else real for key, real in self._real.items()}
+            if value in self._stored:
+                self._show(self._stored.pop(value), name)
         else:
             self.node("Identity", [value], [name])
+
+    def _show(self, name: str, real: str) -> None:
+        """Remembers under which name the real values of the quantized tensor `name` are."""
+        self._real[name], self._stored[real] = real, name
 
     def reals(self, op: Op) -> list[str]:
         """The real values of all inputs."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from qconvert.formats.onnx.constants import BITS
 from qconvert.formats.onnx.mapped import Files
 from qconvert.formats.onnx.messages import embed, subgraphs
 from qconvert.formats.onnx.model import Model
+from qconvert.formats.onnx.verify_constants import BITS
 
 __all__ = ["infer_shapes"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.files import map_file
-from qconvert.formats.onnx.constants import BITS, STRING
+from qconvert.formats.onnx.verify_constants import BITS, STRING
 from qconvert.formats.onnx.wire import OWN_FILE
 from qconvert.graph import Array
 

@@ -15,8 +15,9 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.formats.onnx.builder import DTYPE_NAMES
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.inference import infer_shapes
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.opaque import read_opaque
-from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.onnx.spelled import restored
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Graph, Shape, canonical_dtype

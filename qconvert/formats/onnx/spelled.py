@@ -19,9 +19,6 @@ from qconvert.graph.validation import validate
 
 __all__ = ["notes", "restored"]
 
-#: A model has few of them; a longer list comes from elsewhere.
-_MOST = 4096
-
 
 def notes(ops: tuple[Op, ...], is_spelled_out: Callable[[Op], bool]) -> str:
     """The metadata entry for the operators that are spelled out; "" if there are none."""
@@ -46,7 +43,7 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     text = graph.metadata.get(SPELLED)
     if text is None:
         return graph
-    ops = _parsed(text)
+    ops = _parsed(text, len(graph.ops))
     graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
     producers = graph.producers()
     for op in ops:
@@ -54,19 +51,23 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
             producers.update(dict.fromkeys(op.outputs, op))
     chosen: list[Op] = []
     done: set[int] = set()
+    written: set[str] = set()
     for old in graph.ops:
+        written.update(old.outputs)
         for name in old.outputs:
             op = producers.get(name, old)
-            if id(op) not in done and (op is old or _is_ready(graph, op, old)):
+            # Behind the last of the nodes that write outputs of the operator, all that it reads is there.
+            if id(op) not in done and (op is old or written.issuperset(op.outputs)):
                 done.add(id(op))
                 chosen.append(op)
     return graph.evolve(ops=_needed(graph, chosen))
 
 
-def _parsed(text: str) -> list[Op]:
+def _parsed(text: str, most: int) -> list[Op]:
+    """The operators noted; `most` is the number of nodes, of which each takes one at least."""
     try:
         listed = json.loads(text)
-        if not isinstance(listed, list) or len(listed) > _MOST:
+        if not isinstance(listed, list) or len(listed) > most:
             raise ValueError("no list, or too long a one")
         return [_operator(item) for item in listed]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -118,12 +119,6 @@ def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mappin
 
 def _same_constant(a: Tensor, b: Tensor) -> bool:
     return a.is_constant and b.is_constant and a.quantization == b.quantization and equal_data(a.data, b.data)
-
-
-def _is_ready(graph: Graph, op: Op, old: Op) -> bool:
-    """Whether `old` is the last of the nodes that write outputs of `op`: then all that it reads is there."""
-    position = {name: index for index, item in enumerate(graph.ops) for name in item.outputs}
-    return max(position[name] for name in op.outputs) == position[old.outputs[0]]
 
 
 def _needed(graph: Graph, ops: list[Op]) -> list[Op]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.constants import BITS, STRING, check_constant
+from qconvert.formats.onnx.verify_constants import BITS, STRING, check_constant
 
 __all__ = ["MAX_NODES", "verify"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.spelled import notes
-from qconvert.formats.onnx.storage import inline, store
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS
@@ -111,7 +111,7 @@ def build(
         properties[SOURCE_SIGNATURES] = json.dumps(found)
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = notes(graph.ops, lambda op: bool(op.attributes.get("fixed_point")) or op.kind == "DetectionPostProcess"
+    spelled = notes(graph.ops, lambda op: op.kind == "DetectionPostProcess" or op.attributes.get("arithmetic") == "xnnpack"
                     or (op.kind == "AveragePool" and may_tie(op, builder)))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
@@ -131,8 +131,8 @@ def _unstated(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> dict[str, d
         name = str(op.attributes.get("activation", ""))
         if name and simplest_activation(result, ACTIVATIONS[name]) != name:
             found.setdefault(result.name, {})["activation"] = name
-        if op.kind == "AveragePool" and op["ties"] != "even" and not is_spelled_out(op):
-            found.setdefault(result.name, {})["ties"] = str(op["ties"])
+        if op.kind == "AveragePool" and op["arithmetic"] and not is_spelled_out(op):
+            found.setdefault(result.name, {})["arithmetic"] = str(op["arithmetic"])
     return found
 
 

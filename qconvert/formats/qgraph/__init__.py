@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph
 
 
-def _read(path: Path) -> Graph:
+def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.qgraph.reader import read
 
     return read(path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import FileAccessError, OptionError, UnsupportedError
+from qconvert.errors import FileAccessError, UnsupportedError
 from qconvert.formats.qgraph.to_document import STORED_AS, stored_arrays, to_document
 from qconvert.graph import Array, Graph
 
@@ -22,18 +22,15 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     Args:
         graph: what to write.
         path: the file.
-        options: "provenance" (str -> str) joins the metadata; an "opset" other than 0 is refused.
+        options: "provenance" (str -> str) joins the metadata.
 
     Raises:
         FileAccessError: the file cannot be written.
-        OptionError: an ONNX opset is asked for.
         UnsupportedError: a constant string is no text, or a constant's type is unknown.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    if options.get("opset"):
-        raise OptionError("a .qgraph file has no opset")
     arrays = {}
     for key, tensor in stored_arrays(graph).items():
         assert tensor.data is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from qconvert.graph import Array, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph import Array, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.shapes import output_shapes
 
@@ -20,18 +20,17 @@ class Draft:
     """
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
-        self._reserved = reserved
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
         self.producers: dict[str, Op] = {}
         self.readers: dict[str, list[Op]] = {}
         self._variants: dict[tuple[str, str], str] = {}
+        self._names = Names(self.tensors, reserved)
+        self._positions: dict[int, int] = {}  # id of each operator -> where it stands
 
     def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
         """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""
-        name, number = wanted, 1
-        while name in self.tensors or name in self._reserved or not name:
-            name, number = f"{wanted or 'tensor'}_{number}", number + 1
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
         return name
 
@@ -41,6 +40,7 @@ class Draft:
 
     def append(self, op: Op) -> None:
         """Appends an operator. Outputs whose rank the file does not say get the shape that the operator gives them."""
+        self._positions[id(op)] = len(self.ops)
         self.ops.append(op)
         self.producers.update((name, op) for name in op.outputs if name)
         for name in filter(None, op.inputs):
@@ -55,11 +55,19 @@ class Draft:
     def withdraw(self, count: int) -> None:
         """Takes the operators behind the first `count` back."""
         for op in reversed(self.ops[count:]):
+            del self._positions[id(op)]
             for name in filter(None, op.inputs):
                 self.readers[name].pop()
             for name in op.outputs:
                 self.producers.pop(name, None)
         del self.ops[count:]
+
+    def exchange(self, op: Op, new: Op) -> None:
+        """Puts `new`, with the same outputs, in the place of an operator."""
+        position = self._positions.pop(id(op))
+        self._positions[id(new)] = position
+        self.ops[position] = new
+        self.producers.update((name, new) for name in new.outputs if name)
 
     def variant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """A constant that is another form of the constant `name`, made once for each `key`."""
@@ -80,9 +88,11 @@ class Draft:
         """Gives the name of a constant that no operator uses any more to its first variant."""
         used = {name for op in self.ops for name in op.inputs}
         renamed: dict[str, str] = {}
+        given: set[str] = set()
         for (original, _), variant in self._variants.items():
-            if original not in used and original not in renamed.values() and variant in used:
+            if original not in used and original not in given and variant in used:
                 renamed[variant] = original
+                given.add(original)
                 self.tensors[original] = replace(self.tensors.pop(variant), name=original)
         if renamed:
             self.ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in self.ops]

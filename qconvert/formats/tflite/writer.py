@@ -20,6 +20,7 @@ from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.flatbuffer import LARGEST, TooLargeError, packed
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing
+from qconvert.formats.tflite.written import taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.metadata import PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, TRANSPOSED
 from qconvert.plugins import operators
@@ -55,11 +56,10 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     size = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
     if size > LARGEST:
         raise QConvertError(f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name)
-    writing = Writing(graph)
-    for name in graph.inputs:
-        writing.use(name)
-    for op in graph.ops:
-        writing.write(op, writers[op.kind])
+    found = taken(graph)
+    if found.failures:
+        raise found.failures[0][1]
+    writing = found.writing
     for name in graph.outputs:
         writing.use(name)
     writing.prune()

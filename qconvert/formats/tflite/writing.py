@@ -59,19 +59,31 @@ class Writing:
     Attributes:
         graph: the canonical graph that is written.
         tensors: every tensor that the file will hold, by name, in TFLite's order of axes.
-        operators: in order.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.tensors: dict[str, Tensor] = {}
-        self.operators: list[Operator] = []
+        self._names = graph.names(self.tensors)
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
         self._variants: dict[tuple[str, str], str] = {}
         self._producers = graph.producers()
-        self._readers = graph.consumers()
+        #: For each tensor its canonical readers, once for each input that it is.
+        self._readers: dict[str, dict[tuple[int, int], Op]] = {}
+        for op in graph.ops:
+            for position, name in enumerate(op.inputs):
+                self._readers.setdefault(name, {})[id(op), position] = op
+        self._operators: dict[int, Operator] = {}  # by the order in which they were made
+        self._made = 0
+        self._made_of: dict[int, list[int]] = {}  # id of a canonical operator -> its operators here
+        self._uses: Counter[str] = Counter()  # how often they name each tensor
         self._absorbed: set[int] = set()
         self._current: Op | None = None
+
+    @property
+    def operators(self) -> list[Operator]:
+        """What was written, in order."""
+        return list(self._operators.values())
 
     def write(self, op: Op, function: WriteFunction) -> None:
         """Writes `op`, unless an operator before it took it in."""
@@ -85,8 +97,8 @@ class Writing:
 
     def successor(self, name: str) -> Op | None:
         """The one canonical operator that reads `name`; None if there are several, or if the graph gives it out."""
-        readers = self._readers.get(name, [])
-        return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
+        readers = self._readers.get(name, {})
+        return next(iter(readers.values())) if len(readers) == 1 and name not in self.graph.outputs else None
 
     def is_inner(self, name: str, hint: str) -> bool:
         """Whether `name` lies between two canonical operators that the TFLite reader made of one operator.
@@ -111,12 +123,13 @@ class Writing:
         """Takes back an earlier operator with one output, as the one that is being written does its work, unless others read its result."""
         if self.successor(op.outputs[0]) is None:
             return
-        self.operators = [operator for operator in self.operators if operator.origin is not op]
-        for name in filter(None, op.inputs):
-            self._readers[name] = [reader for reader in self._readers[name] if reader is not op]
-        used = {name for operator in self.operators for name in (*operator.inputs, *operator.outputs)} | {*self.graph.inputs}
+        for number in self._made_of.pop(id(op), ()):
+            operator = self._operators.pop(number)
+            self._uses.subtract((*operator.inputs, *operator.outputs))
+        for position, name in enumerate(op.inputs):
+            self._readers[name].pop((id(op), position), None)
         for name in (*op.inputs, *op.outputs):
-            if name not in used and self.tensors.get(name) is self.graph.tensors.get(name):
+            if not self._uses[name] and name not in self.graph.inputs and self.tensors.get(name) is self.graph.tensors.get(name):
                 self.tensors.pop(name, None)
 
     def prune(self) -> None:
@@ -124,9 +137,11 @@ class Writing:
         used = {name for operator in self.operators for name in (*operator.inputs, *operator.outputs)}
         used |= {*self.graph.inputs, *self.graph.outputs}
         renamed: dict[str, str] = {}
+        given: set[str] = set()
         for (original, _), variant in self._variants.items():
-            if original not in used and variant in used and original not in renamed.values():
+            if original not in used and variant in used and original not in given:
                 renamed[variant] = original
+                given.add(original)
         kept = (replace(tensor, name=renamed.get(name, name)) for name, tensor in self.tensors.items() if name in used)
         self.tensors = {tensor.name: tensor for tensor in kept}
         for operator in self.operators:
@@ -202,7 +217,7 @@ class Writing:
 
     def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
         """Declares a tensor that the graph does not have; returns its name."""
-        name = self.graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
         return name
 
@@ -280,7 +295,10 @@ class Writing:
         version = 1
         if custom is None:
             version = version_of(builtin, [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]], options)
-        self.operators.append(Operator(builtin, names[0], names[1], options, version, custom, self._current))
+        self._made_of.setdefault(id(self._current), []).append(self._made)
+        self._operators[self._made] = Operator(builtin, names[0], names[1], options, version, custom, self._current)
+        self._made += 1
+        self._uses.update((*names[0], *names[1]))
         return names[1]
 
     def activation(self, op: Op) -> int:

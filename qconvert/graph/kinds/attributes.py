@@ -7,10 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["REQUIRED", "AttributeSpec", "choice", "flag", "function", "has", "integer", "integers", "number", "text", "texts"]
+__all__ = ["ARITHMETIC", "REQUIRED", "AttributeSpec", "choice", "flag", "function", "has", "integer", "integers", "number", "text", "texts"]
 
 #: The default of an attribute that has none.
 REQUIRED: Any = object()
+
+#: What the attribute `arithmetic` asks for, where kernels round in a way of their own and a converter that is to be exact must know it.
+#: A kind takes those of them that make sense for it. Everything else about rounding belongs to kernels (arithmetic/, runtimes).
+ARITHMETIC: Mapping[str, str] = {
+    "": "the real value, rounded once onto the output's grid, ties to even",
+    "ties_up": "x.5 of stored integers goes up: TFLite's averages of uint8",
+    "ties_away": "x.5 goes away from the stored zero of the signed type: TFLite's averages of int8 and int16",
+    "xnnpack": "XNNPACK's addition: 20-bit multipliers, one shift, ties up (passes/match_add.py)",
+}
 
 _WORDS = {
     "integer": "an integer",

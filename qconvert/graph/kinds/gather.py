@@ -147,6 +147,31 @@ def scatter_elements(call: Call) -> Result:
     return _scattered(call, _elements(call))
 
 
+def _reverse_sequence_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, lengths = s.shape(0), s.shape(1)
+    if data is None:
+        return [None]
+    _, batch = normalized(op, [int(op["time_axis"]), int(op["batch_axis"])], len(data))
+    if lengths is not None:
+        if len(lengths) != 1:
+            raise failure(op, f"lengths of shape {lengths} are no list")
+        unified(op, [lengths[0], data[batch]], "the numbers of lengths and of sequences")
+    return [data]
+
+
+def reverse_sequence(call: Call) -> Array:
+    """ReverseSequence of ONNX: of each sequence, the first elements along time_axis, as many as its length says, in reverse order."""
+    data = np.moveaxis(call.raw(), (call["batch_axis"], call["time_axis"]), (0, 1))
+    result = data.copy()
+    for index, length in enumerate(call.ints(1)):
+        result[index, :length] = data[index, :length][::-1]
+    return np.moveaxis(result, (0, 1), (call["batch_axis"], call["time_axis"]))
+
+
+def _not_along_time(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    return a == b and int(op["time_axis"]) % len(before) != a
+
+
 def _unbatched(function: Callable[[Call], Array]) -> Fold:
     return lambda call: None if call["batch_dims"] else moved(function)(call)
 
@@ -190,5 +215,15 @@ KINDS = (
         rule="move",
         evaluate=scatter_elements,
         attributes=has(axis=integer(0), reduction=_REDUCTION),
+    ),
+    kind(
+        "ReverseSequence",
+        "data index",
+        shape=_reverse_sequence_shape,
+        rule="move",
+        evaluate=reverse_sequence,
+        fold=moved(reverse_sequence),
+        keeps_axis=_not_along_time,
+        attributes=has(time_axis=integer(0), batch_axis=integer(1)),
     ),
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec
 from qconvert.graph.kinds.call import Call, Fold, Function
+from qconvert.graph.kinds.common import same_axes
 from qconvert.graph.kinds.layout import PINNED, Layout
 from qconvert.graph.schema import Op, Shape
 from qconvert.graph.sizes import Rule as ShapeRule
@@ -114,6 +115,11 @@ class Kind:
     def sums_products(self) -> bool:
         """Whether it adds products of its data and weights or factors in an accumulator."""
         return self.rule == "real" and ("weights" in self.roles or "factor" in self.roles)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the result has the same elements in the same order, in a shape that an input says (Reshape, Squeeze, Unsqueeze)."""
+        return self.keeps_axis is same_axes and "index" in self.roles
 
     @property
     def has_effect(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import xnnpack_add
 from qconvert.arithmetic.dtypes import Array
-from qconvert.graph.kinds.attributes import has, text
+from qconvert.graph.kinds.attributes import choice, has
 from qconvert.graph.kinds.call import (
     Call,
     ExactResult,
@@ -48,10 +48,10 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def add(call: Call) -> Result:
-    """Add; with `fixed_point` the stored result is that of the kernel named, while the real one stays exact."""
+    """Add; with an `arithmetic` the stored result is that of the kernel named, while the real one stays exact."""
     real = activated(np.asarray(call.values(0) + call.values(1)), call["activation"])
     first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
-    if call["fixed_point"] != "xnnpack" or first is None or second is None or output is None:
+    if call["arithmetic"] != "xnnpack" or first is None or second is None or output is None:
         return real
     stored = xnnpack_add(call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
     return ExactResult(real, activated_stored(call, stored))
@@ -97,7 +97,6 @@ def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None 
 
 
 KINDS = (
-    # `fixed_point` asks for a kernel's own integer arithmetic, such as xnnpack (passes/match_add.py).
     kind(
         "Add",
         "data data",
@@ -105,7 +104,7 @@ KINDS = (
         evaluate=add,
         fold=numeric(np.add),
         layout=ELEMENTWISE,
-        attributes=has(ACTIVATION, fixed_point=text("")),
+        attributes=has(ACTIVATION, arithmetic=choice(("", "xnnpack"), "")),
     ),
     kind(
         "Sub",

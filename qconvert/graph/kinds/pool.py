@@ -102,7 +102,7 @@ def max_pool(call: Call) -> Array:
 def average_pool(call: Call) -> Result:
     """AveragePool of ONNX, where only the padding that `pads` names may count.
 
-    `ties` rounds x.5 of the stored integers where both sides have one quantization.
+    `arithmetic` rounds x.5 of the stored integers where both sides have one quantization.
     """
     data, quantization = channels_last(call, call.raw()), call.quantization()
     axes = tuple(range(-len(call["kernel_shape"]), 0))
@@ -114,9 +114,9 @@ def average_pool(call: Call) -> Result:
     zero_point, scale = int(quantization.zero_point[0]), float(quantization.scale[0])
     total = _windowed(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
     real = activated(channels_first(call, total / count * scale), call["activation"])
-    if call["ties"] == "even" or call.results[0].quantization != quantization:
+    if not call["arithmetic"] or call.results[0].quantization != quantization:
         return real
-    average = average_up if call["ties"] == "up" else average_away
+    average = average_up if call["arithmetic"] == "ties_up" else average_away
     # "Away" is from the stored zero of the signed type, which uint8 storage holds as 128.
     zero = 128 if call.results[0].dtype == "uint8" else 0
     stored_average = average(total + (zero_point - zero) * count, count) + zero
@@ -140,14 +140,13 @@ def global_max_pool(call: Call) -> Array:
 _POOL: dict[str, AttributeSpec] = {"kernel_shape": integers(), "ceil_mode": flag(0), **WINDOW}
 
 KINDS = (
-    # `ties` says how the source rounds x.5 of stored integers: even, up, or away (from the stored zero of a signed type). Averages of
-    # few integers often are ties, so this is the one rounding that a graph must know.
+    # Averages of few integers often are ties, so how a source rounds them belongs to the graph.
     kind(
         "AveragePool",
         shape=_pool_shape,
         evaluate=average_pool,
         layout=DECIDES,
-        attributes=has(_POOL, ACTIVATION, ties=choice(("even", "up", "away"), "even"), count_include_pad=flag(0)),
+        attributes=has(_POOL, ACTIVATION, arithmetic=choice(("", "ties_up", "ties_away"), ""), count_include_pad=flag(0)),
     ),
     kind(
         "MaxPool",

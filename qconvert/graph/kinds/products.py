@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qconvert.arithmetic import is_accumulator_scale
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.call import Call
 
@@ -14,7 +15,7 @@ def with_bias(call: Call, total: Array, scale: Array | float) -> Array:
     """(total + bias) * scale; the bias joins the sum as an integer where it is on the same grid, as in every integer kernel."""
     if call.has(2):
         steps, bias_scale = call.factor(2, 0)
-        if np.allclose(bias_scale, scale, rtol=1e-6, atol=0) and call.quantization(2) is not None:
+        if call.quantization(2) is not None and is_accumulator_scale(bias_scale, scale):
             return np.asarray((total + steps) * scale)
         return np.asarray(total * scale + steps * bias_scale)
     return np.asarray(total * scale)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.graph import Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation.structure import Problems, located
@@ -15,9 +16,6 @@ __all__ = ["is_axis_kept", "quantization"]
 _REAL = ("float16", "bfloat16", "float32", "float64")
 _SMALL_FLOATS = ("float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
 _NOT_QUANTIZED = (*_REAL, "bool", "complex64", "string", "unknown")
-
-#: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
-_BIAS_TOLERANCE = 1e-6
 
 
 def quantization(graph: Graph) -> Problems:
@@ -182,11 +180,10 @@ def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
         return
     if bias.quantization.zero_point.any():
         yield f"has the bias {bias.name!r} with a zero point other than 0"
-    with np.errstate(over="ignore", under="ignore"):
-        exact = data.quantization.scale * weights.quantization.scale
+    exact = accumulator_scale(data.quantization, weights.quantization)
     stated = bias.quantization.scale
     if stated.size not in (1, exact.size) and exact.size != 1:
         yield f"has the bias {bias.name!r} with {stated.size} scales beside {exact.size} of the weights"
-    elif not np.allclose(stated, exact, rtol=_BIAS_TOLERANCE, atol=0):
+    elif not is_accumulator_scale(stated, exact):
         scales = f"{stated[0]:g} is not input scale * weight scale, {exact[0]:g}"
         yield f"has the bias {bias.name!r} whose scale {scales}"

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activation
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation.quantization import is_axis_kept
@@ -20,6 +20,8 @@ __all__ = ["Absorber", "renamed"]
 
 #: Largest relative difference of a bias scale from input scale * weight scale: a few roundings of float32.
 _BIAS_TOLERANCE = 1e-6
+#: How many operators back the one that takes over a clip may stand.
+_RECENT = 4
 
 
 def renamed(op: Op, names: Mapping[str, str]) -> Op:
@@ -38,6 +40,7 @@ class Absorber:
         self._alias: dict[str, str] = {}
         self._gone: set[str] = set()
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
+        self._names = Names(self.tensors)
         self.ops: list[Op] = []
         self.count = 0
 
@@ -149,7 +152,7 @@ class Absorber:
         return self._constant(f"{op.outputs[0]}/padding", data, stored.reshape(()))
 
     def _constant(self, wanted: str, like: Tensor, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, like.dtype, (), data.astype(numpy_dtype(like.dtype)), like.quantization)
         return name
 
@@ -158,39 +161,55 @@ class Absorber:
     def _absorbed(self, op: Op) -> bool:
         """Gives an operator the integers behind its real inputs, and its result a grid, where both are there."""
         spec = KINDS[op.kind]
-        stored = [self._stored.get(name, "") for name in op.inputs]
-        if not any(stored) or len(op.outputs) != 1:
-            return False
-        if spec.rule == "index":
-            taken = stored if op.kind in ("ArgMax", "ArgMin") else [""]
-        elif spec.rule != "real":
-            return False
-        elif spec.sums_products:
-            taken = self._linear_inputs(op, stored)
-        else:
-            data = spec.positions(op, "data")
-            taken = [name if index in data else "" for index, name in enumerate(stored)]
+        taken = self._taken(op)
         if not any(taken):
             return False
         activation, result = self._ahead.activation(op)
         grid = self._ahead.grid(result) if spec.rule == "real" else None
-        if grid is None and not spec.sums_products and spec.rule == "real":
+        if grid is None and spec.rule == "real" and not spec.sums_products:
             return False
-        inputs = tuple(new or old for new, old in zip(taken, op.inputs, strict=True))
-        op = replace(op, inputs=inputs)
-        if grid is None or grid.quantization is None:
+        op = replace(op, inputs=tuple(new or old for new, old in zip(taken, op.inputs, strict=True)))
+        if grid is None:
             self.ops.append(op)
         else:
-            if activation:
-                self._gone.add(result)
-                op = _with_activation(op, grid, ACTIVATIONS[activation])
-            name = self._integers(result, grid.dtype, grid.quantization)
-            op = replace(op, outputs=(name,))
-            if not self._clipped(op):
-                self.ops.append(op)
-            self._dequantize(self._alias.get(name, name), result, op)
+            self._append_on_grid(op, activation, result, grid)
         self.count += 1
         return True
+
+    def _taken(self, op: Op) -> list[str]:
+        """For each input the tensor of stored integers that the operator reads in its place, or ""; empty if it reads none."""
+        spec = KINDS[op.kind]
+        stored = [self._stored.get(name, "") for name in op.inputs]
+        if not any(stored) or len(op.outputs) != 1:
+            return []
+        if spec.rule == "index":
+            return stored if op.kind in ("ArgMax", "ArgMin") else []
+        if spec.rule != "real":
+            return []
+        if spec.sums_products:
+            return self._linear_inputs(op, stored)
+        data = spec.positions(op, "data")
+        return [name if index in data else "" for index, name in enumerate(stored)]
+
+    def _append_on_grid(self, op: Op, activation: str, result: str, grid: Tensor) -> None:
+        """Appends the operator with integers on `grid` as its result, the activation behind it fused, and its real values behind those.
+
+        Args:
+            op: reads integers already.
+            activation: that it takes over; "" for none.
+            result: the name of the real values, behind the activation.
+            grid: a tensor of that type and quantization.
+        """
+        if activation:
+            self._gone.add(result)
+            op = _with_activation(op, grid, ACTIVATIONS[activation])
+        name = self._integers(result, grid.dtype, _known(grid.quantization))
+        op = replace(op, outputs=(name,))
+        if not self._clipped(op):
+            self.ops.append(op)
+        self._dequantize(self._alias.get(name, name), result, op)
+
+    # clipping
 
     def _clipped(self, op: Op) -> bool:
         """A Relu or Clip of integers on one grid: nothing if the grid is no wider, the activation of the operator before it, or a Clip
@@ -203,31 +222,37 @@ class Absorber:
         limits = clip_range(source, bounds)
         if limits == integer_range(source.dtype) and result.name not in self._graph.outputs:
             self._alias[result.name] = source.name
-            return True
-        before = self._writer(source.name)
-        if before is not None and any(clip_range(source, known) == limits for known in ACTIVATIONS.values()):
-            self.ops[before] = replace(_with_activation(self.ops[before], source, bounds), outputs=(result.name,))
-            return True
-        names = [
-            self._scalar(f"{result.name}/{word}", np.float32(limit - q.zero_point[0]) * q.scale[0])
-            for word, limit in zip(("lowest", "highest"), limits, strict=True)
-        ]
-        self.ops.append(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
+        elif not self._fused_into_writer(source, result.name, bounds):
+            names = [
+                self._scalar(f"{result.name}/{word}", np.float32(limit - q.zero_point[0]) * q.scale[0])
+                for word, limit in zip(("lowest", "highest"), limits, strict=True)
+            ]
+            self.ops.append(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
         return True
 
-    def _writer(self, name: str) -> int | None:
-        """The position of the operator that writes `name` for one reader alone and can take an activation; None if there is none."""
-        if len(self._ahead.consumers.get(name, [])) > 1 or name in self._graph.outputs:
-            return None
-        for position in range(len(self.ops) - 1, max(len(self.ops) - 4, -1), -1):
-            op = self.ops[position]
-            if name in op.outputs:
-                is_able = "activation" in KINDS[op.kind].attributes and not op["activation"] and len(op.outputs) == 1
-                return position if is_able else None
+    def _fused_into_writer(self, source: Tensor, result: str, bounds: tuple[float | None, float | None]) -> bool:
+        """Makes a clip of `source` the activation of the operator that writes it, which then writes `result`, if that can be."""
+        limits = clip_range(source, bounds)
+        is_activation = any(clip_range(source, known) == limits for known in ACTIVATIONS.values())
+        is_private = len(self._ahead.consumers.get(source.name, [])) <= 1 and source.name not in self._graph.outputs
+        position = self._recent_writer(source.name) if is_activation and is_private else None
+        if position is None:
+            return False
+        writer = self.ops[position]
+        if "activation" not in KINDS[writer.kind].attributes or writer["activation"] or len(writer.outputs) != 1:
+            return False
+        self.ops[position] = replace(_with_activation(writer, source, bounds), outputs=(result,))
+        return True
+
+    def _recent_writer(self, name: str) -> int | None:
+        """The position of the operator that writes `name`, if it is one of the last few: nothing else has read the result then."""
+        for position in range(len(self.ops) - 1, max(len(self.ops) - _RECENT - 1, -1), -1):
+            if name in self.ops[position].outputs:
+                return position
         return None
 
     def _scalar(self, wanted: str, value: np.float32) -> str:
-        name = self._graph.fresh_name(wanted, self.tensors)
+        name = self._names.fresh(wanted)
         self.tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
         return name
 
@@ -265,7 +290,7 @@ class Absorber:
             if reader.kind == "Quantize" and is_same_grid(result, wanted):
                 self.tensors[result.name] = replace(result, shape=shape if result.shape is None else result.shape)
                 return result.name
-        name = self._graph.fresh_name(wanted.name, self.tensors)
+        name = self._names.fresh(wanted.name)
         self.tensors[name] = replace(wanted, name=name)
         return name
 

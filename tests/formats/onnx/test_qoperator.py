@@ -336,7 +336,7 @@ def test_a_fused_activation_is_a_clip_of_integers(activation: str) -> None:
     assert diff(graph, onnx_graph(found, "test")) == []
 
 
-POOL = {"strides": (1, 1), "pads": (0, 0, 0, 0), "kernel_shape": (2, 2), "ties": "up", "data_format": "channels_first"}
+POOL = {"strides": (1, 1), "pads": (0, 0, 0, 0), "kernel_shape": (2, 2), "arithmetic": "ties_up", "data_format": "channels_first"}
 
 REASONS: dict[str, tuple[list[Op], list[Tensor]]] = {
     "QLinearAdd takes int8 and uint8, not int16": (
@@ -352,7 +352,7 @@ REASONS: dict[str, tuple[list[Op], list[Tensor]]] = {
         [Tensor("a", "int8", (2, 3), None, q(0.1)), Tensor("b", "float32", (2, 3)), Tensor("y", "int8", None, None, q(0.1))],
     ),
     "QOperator has no xnnpack arithmetic": (
-        [Op("Add", ("a", "b"), ("y",), {"fixed_point": "xnnpack"})],
+        [Op("Add", ("a", "b"), ("y",), {"arithmetic": "xnnpack"})],
         [Tensor(name, "int8", (2, 3), None, q(0.1)) for name in "aby"],
     ),
     "QOperator has no Tanh": ([Op("Tanh", ("a",), ("y",))], [Tensor(name, "int8", (2, 3), None, q(0.1)) for name in "ay"]),

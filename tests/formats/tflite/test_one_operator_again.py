@@ -27,6 +27,8 @@ def grid(name: str, *shape: int, scale: float = 0.05) -> TensorSpec:
 COMPUTED: dict[str, tuple[bytes, list[Any]]] = {
     "GATHER": (single_op("GATHER", {"axis": 1}, [numbers("x", 3, 5), i32("i", 4)], [numbers("y", 3, 4)]), [[4, 0, 0, 2]]),
     "GATHER_ND": (single_op("GATHER_ND", {}, [numbers("x", 3, 5), i32("i", 2, 2)], [numbers("y", 2)]), [[[2, 4], [0, 1]]]),
+    "REVERSE_SEQUENCE": (single_op("REVERSE_SEQUENCE", {"seqDim": 2, "batchDim": 0}, [numbers("x", 3, 5, 4), i32("n", 3)],
+                                   [numbers("y", 3, 5, 4)]), [[4, 0, 3]]),
     "ONE_HOT": (
         single_op("ONE_HOT", {"axis": 0}, [i32("i", 3), *(TensorSpec(n, (), t, data=np.array(v, t)) for n, t, v in
                   (("d", "int32", 4), ("on", "float32", 1), ("off", "float32", 0)))], [numbers("y", 4, 3)]),

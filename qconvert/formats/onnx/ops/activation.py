@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range
 from qconvert.graph.metadata import SOURCE_OPSET

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
 
 __all__ = ["READERS", "WRITERS", "real_bias", "require_channels_first"]

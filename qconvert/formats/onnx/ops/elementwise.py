@@ -6,7 +6,8 @@ import numpy as np
 
 from qconvert.arithmetic import xnnpack_add_multipliers
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
@@ -24,7 +25,7 @@ def write_add(op: Op, b: Builder) -> None:
     The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift; after the Clip to the type's range a
     Cast, which drops the fraction of a number that is not negative, is the shift.
     """
-    if op["fixed_point"] != "xnnpack":
+    if op["arithmetic"] != "xnnpack":
         write_same_named(op, b)
         return
     result = b.tensor(op.outputs[0])

@@ -56,6 +56,25 @@ def write_gather_nd(op: Op, b: Builder) -> None:
     b.node("GatherND", [b.stored(op.inputs[0]), b.stored(op.inputs[1])], op.outputs, batch_dims=int(op["batch_dims"]))
 
 
+def read_reverse_sequence(r: Reading) -> None:
+    """ReverseSequence."""
+    r.emit("ReverseSequence", time_axis=int(r.attribute("time_axis", 0)), batch_axis=int(r.attribute("batch_axis", 1)))
+
+
+def write_reverse_sequence(op: Op, b: Builder) -> None:
+    """ReverseSequence, which knows the axes 0 and 1 alone: others stand behind a Transpose that brings them to the front, and one back."""
+    data, lengths, rank = b.stored(op.inputs[0]), b.stored(op.inputs[1]), b.tensor(op.inputs[0]).rank
+    time, batch = (int(op[name]) % rank if rank else int(op[name]) for name in ("time_axis", "batch_axis"))
+    if {time, batch} == {0, 1}:
+        b.node("ReverseSequence", [data, lengths], op.outputs, time_axis=time, batch_axis=batch)
+        return
+    name = op.outputs[0]
+    order = [batch, time, *(axis for axis in range(rank or 0) if axis not in (batch, time))]
+    front = b.node("Transpose", [data], hint=f"{name}/front", perm=order)[0]
+    turned = b.node("ReverseSequence", [front, lengths], hint=f"{name}/reversed", time_axis=1, batch_axis=0)[0]
+    b.node("Transpose", [turned], op.outputs, perm=[order.index(axis) for axis in range(len(order))])
+
+
 def read_scatter_nd(r: Reading) -> None:
     """ScatterND."""
     r.emit("ScatterND", reduction=r.attribute("reduction", "none"))
@@ -140,6 +159,7 @@ def write_non_zero(op: Op, b: Builder) -> None:
 WRITERS: dict[str, WriteFunction] = {
     "Gather": write_gather,
     "GatherND": write_gather_nd,
+    "ReverseSequence": write_reverse_sequence,
     "ScatterND": write_scatter_nd,
     "TopK": write_topk,
     "OneHot": write_one_hot,
@@ -151,6 +171,7 @@ WRITERS: dict[str, WriteFunction] = {
 READERS: dict[str, ReadFunction] = {
     "Gather": read_gather,
     "GatherND": read_gather_nd,
+    "ReverseSequence": read_reverse_sequence,
     "GatherElements": read_gather_elements,
     "ScatterND": read_scatter_nd,
     "ScatterElements": read_scatter_elements,

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
@@ -38,7 +39,7 @@ def may_tie(op: Op, b: Builder) -> bool:
     same = data.quantization is not None and data.quantization == result.quantization and not op["activation"]
     unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"]) and not op["ceil_mode"]
     known = data.shape is not None and isinstance(data.shape[1], int)
-    return b.is_exact and op["ties"] != "even" and same and unpadded and known and math.prod(op["kernel_shape"]) % 2 == 0
+    return b.is_exact and bool(op["arithmetic"]) and same and unpadded and known and math.prod(op["kernel_shape"]) % 2 == 0
 
 
 def _tied_average(op: Op, b: Builder) -> None:
@@ -48,7 +49,7 @@ def _tied_average(op: Op, b: Builder) -> None:
     Ties away from the stored zero of a signed type are ties up above it and ties down below it.
     """
     tensor = b.tensor(op.outputs[0])
-    if op["ties"] == "up":
+    if op["arithmetic"] == "ties_up":
         _averaging_conv(op, b, 1, tensor.name)
         return
     up = _averaging_conv(op, b, 1, b.name(f"{tensor.name}/ties_up"))

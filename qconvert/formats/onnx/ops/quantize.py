@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 
 __all__ = ["READERS", "WRITERS"]

@@ -19,8 +19,8 @@ def read_pair(r: Reading) -> None:
 
 def write_pair(op: Op, b: Builder) -> str:
     """Add and Mul."""
-    if op.kind == "Add" and op["fixed_point"]:
-        return f"QOperator has no {op['fixed_point']} arithmetic"
+    if op.kind == "Add" and op["arithmetic"]:
+        return f"QOperator has no {op['arithmetic']} arithmetic"
     op_type = f"QLinear{op.kind}"
     reason = one_type_reason(op, b, op_type, op.inputs)
     if reason:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Attribute, Op, Quantization, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 

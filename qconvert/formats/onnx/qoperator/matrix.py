@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.matrix import matmul_operand
 from qconvert.formats.onnx.qoperator.conv import weights_grid
 from qconvert.formats.onnx.qoperator.forms import (
@@ -20,7 +21,7 @@ from qconvert.formats.onnx.qoperator.forms import (
     write_form,
 )
 from qconvert.formats.onnx.qoperator.nbits import read_matmul_nbits, write_matmul_nbits
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 
 __all__ = ["READERS", "WRITERS"]

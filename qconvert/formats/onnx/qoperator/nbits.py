@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
 
 __all__ = ["read_matmul_nbits", "write_matmul_nbits"]

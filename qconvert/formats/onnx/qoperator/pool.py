@@ -38,7 +38,7 @@ def read_average_pool(r: Reading) -> None:
 def write_average_pool(op: Op, b: Builder) -> str:
     """AveragePool, where no average can be a tie that its source rounds in another way than the kernel."""
     if may_tie(op, b):
-        return f"QLinearAveragePool rounds ties to even, not {op['ties']}"
+        return f"QLinearAveragePool rounds ties to even, not {op['arithmetic'].removeprefix('ties_')}"
     reason = one_type_reason(op, b, "QLinearAveragePool", op.inputs)
     if reason:
         return reason

@@ -17,8 +17,8 @@ __all__ = ["READERS", "WRITERS"]
 def _plain(kind: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind`, without attributes."""
 
-    def read(op: Reading) -> None:
-        op.emit(kind)
+    def read(r: Reading) -> None:
+        r.emit(kind)
 
     return read
 
@@ -26,36 +26,36 @@ def _plain(kind: str) -> ReadFunction:
 def _clip(lowest: float, highest: float) -> ReadFunction:
     """The reader of an operator that clips real values to [lowest, highest]."""
 
-    def read(op: Reading) -> None:
-        limits = [op.const(np.float32(value), hint) for value, hint in ((lowest, "lowest"), (highest, "highest"))]
-        op.emit("Clip", [op.input(0), *limits])
+    def read(r: Reading) -> None:
+        limits = [r.const(np.float32(value), hint) for value, hint in ((lowest, "lowest"), (highest, "highest"))]
+        r.emit("Clip", [r.input(0), *limits])
 
     return read
 
 
-def read_leaky_relu(op: Reading) -> None:
+def read_leaky_relu(r: Reading) -> None:
     """LEAKY_RELU."""
-    op.emit("LeakyRelu", alpha=float(op.option("alpha", 0.0)))
+    r.emit("LeakyRelu", alpha=float(r.option("alpha", 0.0)))
 
 
-def read_gelu(op: Reading) -> None:
+def read_gelu(r: Reading) -> None:
     """GELU, by the error function or its tanh approximation."""
-    op.emit("Gelu", approximate="tanh" if op.option("approximate", False) else "none")
+    r.emit("Gelu", approximate="tanh" if r.option("approximate", False) else "none")
 
 
-def read_softmax(op: Reading) -> None:
+def read_softmax(r: Reading) -> None:
     """SOFTMAX over the last axis, of beta times its input."""
-    op.emit("Softmax", axis=-1, beta=float(op.option("beta", 1.0)))
+    r.emit("Softmax", axis=-1, beta=float(r.option("beta", 1.0)))
 
 
-def read_log_softmax(op: Reading) -> None:
+def read_log_softmax(r: Reading) -> None:
     """LOG_SOFTMAX over the last axis."""
-    op.emit("LogSoftmax", axis=-1)
+    r.emit("LogSoftmax", axis=-1)
 
 
-def read_l2_normalization(op: Reading) -> None:
+def read_l2_normalization(r: Reading) -> None:
     """L2_NORMALIZATION over the last axis."""
-    op.emit("LpNormalization", axis=-1, p=2, activation=op.activation())
+    r.emit("LpNormalization", axis=-1, p=2, activation=r.activation())
 
 
 READERS: dict[str, ReadFunction] = {

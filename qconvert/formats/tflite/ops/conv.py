@@ -12,41 +12,41 @@ from qconvert.graph import Array, Op, Quantization, Tensor
 __all__ = ["READERS", "WRITERS", "accumulator_bias", "constant_weights", "float_weights", "moved_axis", "stored_weights", "write_bias"]
 
 
-def read_conv_2d(op: Reading) -> None:
+def read_conv_2d(r: Reading) -> None:
     """CONV_2D: weights O,H,W,I; I smaller than the input's channels means groups."""
-    weights = constant_weights(op, 1)
+    weights = constant_weights(r, 1)
     outputs, height, width, depth = weights.shape
-    channels = _channels(op, 0)
+    channels = _channels(r, 0)
     if depth == 0 or channels % depth or outputs % (channels // depth):
-        raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
-    dilations = (op.option("dilationHFactor", 1), op.option("dilationWFactor", 1))
-    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(op, op.tensor(1), {0: 0}))
-    op.emit(
+        raise r.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
+    dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
+    kernel = r.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, r.tensor(1), {0: 0}))
+    r.emit(
         "Conv",
-        _operands(op, kernel),
+        _operands(r, kernel),
         dilations=dilations,
         group=channels // depth,
-        activation=op.activation(),
-        **window(op, (height, width), dilations),
+        activation=r.activation(),
+        **window(r, (height, width), dilations),
     )
 
 
-def read_depthwise_conv_2d(op: Reading) -> None:
+def read_depthwise_conv_2d(r: Reading) -> None:
     """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
-    weights = constant_weights(op, 1)
+    weights = constant_weights(r, 1)
     one, height, width, outputs = weights.shape
-    channels = _channels(op, 0)
+    channels = _channels(r, 0)
     if one != 1 or channels == 0 or outputs % channels:
-        raise op.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
-    dilations = (op.option("dilationHFactor", 1), op.option("dilationWFactor", 1))
-    kernel = op.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), moved_axis(op, op.tensor(1), {3: 0}))
-    op.emit(
+        raise r.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
+    dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
+    kernel = r.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), moved_axis(r, r.tensor(1), {3: 0}))
+    r.emit(
         "Conv",
-        _operands(op, kernel),
+        _operands(r, kernel),
         dilations=dilations,
         group=channels,
-        activation=op.activation(),
-        **window(op, (height, width), dilations),
+        activation=r.activation(),
+        **window(r, (height, width), dilations),
     )
 
 
@@ -100,70 +100,70 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
 
 
-def constant_weights(op: Reading, index: int) -> Array:
-    weights = op.constant(index)
+def constant_weights(r: Reading, index: int) -> Array:
+    weights = r.constant(index)
     if weights is None:
-        raise op.unsupported("weights that are computed at run time")
+        raise r.unsupported("weights that are computed at run time")
     if weights.ndim != 4 or 0 in weights.shape:
-        raise op.invalid(f"weights of shape {weights.shape}")
+        raise r.invalid(f"weights of shape {weights.shape}")
     return weights
 
 
-def _channels(op: Reading, index: int) -> int:
-    shape = op.tensor(index).shape
+def _channels(r: Reading, index: int) -> int:
+    shape = r.tensor(index).shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
-        raise op.unsupported(f"input {op.inputs[index]!r} of shape {shape}")
+        raise r.unsupported(f"input {r.inputs[index]!r} of shape {shape}")
     return shape[3]
 
 
-def moved_axis(op: Reading, weights: Tensor, moves: dict[int, int]) -> Quantization | None:
+def moved_axis(r: Reading, weights: Tensor, moves: dict[int, int]) -> Quantization | None:
     """The weights' quantization after the transposition to O,I,H,W."""
     quantization = weights.quantization
     if quantization is None or quantization.axis is None:
         return quantization
     if quantization.axis not in moves:
-        raise op.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}")
+        raise r.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}")
     return quantization.with_axis(moves[quantization.axis])
 
 
-def _operands(op: Reading, kernel: str) -> list[str]:
-    operands = [op.input(0), float_weights(op, kernel)]
-    if op.has(2):
-        operands.append(accumulator_bias(op, 2, op.tensor(0), op.lookup(kernel)))
+def _operands(r: Reading, kernel: str) -> list[str]:
+    operands = [r.input(0), float_weights(r, kernel)]
+    if r.has(2):
+        operands.append(accumulator_bias(r, 2, r.tensor(0), r.lookup(kernel)))
     return operands
 
 
-def float_weights(op: Reading, kernel: str) -> str:
+def float_weights(r: Reading, kernel: str) -> str:
     """Weights as the operator takes them: integer weights of a float operator (dynamic range) go through a Dequantize."""
-    weights = op.lookup(kernel)
-    if op.tensor(0).is_quantized or weights.dtype == "float32":
+    weights = r.lookup(kernel)
+    if r.tensor(0).is_quantized or weights.dtype == "float32":
         return kernel
-    real = op.intermediate("dequantized", "float32", weights.shape, base=kernel)
+    real = r.intermediate("dequantized", "float32", weights.shape, base=kernel)
     if weights.quantization is None:
-        return op.emit("Cast", [kernel], [real], to="float32")[0]
-    return op.emit("Dequantize", [kernel], [real])[0]
+        return r.emit("Cast", [kernel], [real], to="float32")[0]
+    return r.emit("Dequantize", [kernel], [real])[0]
 
 
-def accumulator_bias(op: Reading, index: int, data: Tensor, weights: Tensor) -> str:
+def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> str:
     """The bias at input_scale * weight_scale, where the kernels add it, whatever scale the file wrote beside it.
 
     TFLite's kernels accept a difference of 2% of the output scale (kernel_util.cc) and use the integers alone.
     """
-    bias = op.tensor(index)
+    bias = r.tensor(index)
     if data.quantization is None or weights.quantization is None or bias.data is None:
         return bias.name
     if bias.dtype not in ("int32", "int64"):
-        raise op.invalid(f"bias {bias.name!r} of type {bias.dtype}")
+        raise r.invalid(f"bias {bias.name!r} of type {bias.dtype}")
     scale = data.quantization.scale * weights.quantization.scale
     exact = Quantization(scale, np.zeros(scale.size, np.int64), 0 if scale.size > 1 else None)
     stated = bias.quantization
     if stated is not None and stated.scale.size == scale.size and np.allclose(stated.scale, scale, rtol=1e-6, atol=0):
         exact = Quantization(stated.scale, np.zeros(scale.size, np.int64), exact.axis)
     elif stated is not None and stated.scale.size == scale.size and not np.allclose(stated.scale, scale, rtol=0.02, atol=0):
-        raise op.invalid(f"bias {bias.name!r} has scale {stated.scale[0]:g}, not input scale times weight scale {scale[0]:g}")
+        raise r.invalid(f"bias {bias.name!r} has scale {stated.scale[0]:g}, not input scale times weight scale {scale[0]:g}")
     if stated == exact:
         return bias.name
-    return op.variant(index, "accumulator scale", bias.data, exact)
+    return r.variant(index, "accumulator scale", bias.data, exact)
 
 
 READERS: dict[str, ReadFunction] = {

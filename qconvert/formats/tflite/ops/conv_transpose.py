@@ -11,26 +11,26 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_transpose_conv(op: Reading) -> None:
+def read_transpose_conv(r: Reading) -> None:
     """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias])."""
-    weights = constant_weights(op, 1)
+    weights = constant_weights(r, 1)
     outputs, height, width, depth = weights.shape
-    size = op.ints(0)
-    data = op.tensor(2).static_shape
+    size = r.ints(0)
+    data = r.tensor(2).static_shape
     if len(size) != 4 or data is None or len(data) != 4 or data[3] != depth or size[3] != outputs:
-        raise op.invalid(f"output shape {size}, weights {weights.shape} and data {op.tensor(2).shape} do not fit")
-    strides = (op.option("strideH", 1), op.option("strideW", 1))
+        raise r.invalid(f"output shape {size}, weights {weights.shape} and data {r.tensor(2).shape} do not fit")
+    strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(strides) < 1:
-        raise op.invalid(f"stride {strides} is not positive")
+        raise r.invalid(f"stride {strides} is not positive")
     # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
-    pads = (0, 0, 0, 0) if op.option("padding") == 1 else same_pads(size[1:3], (height, width), strides, (1, 1))
+    pads = (0, 0, 0, 0) if r.option("padding") == 1 else same_pads(size[1:3], (height, width), strides, (1, 1))
     extra = [size[1 + i] - (data[1 + i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
     ends = [max(-value, 0) for value in extra]
-    kernel = op.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(op, op.tensor(1), {0: 0}))
-    operands = [op.input(2), kernel]
-    if op.has(3):
-        operands.append(accumulator_bias(op, 3, op.tensor(2), op.lookup(kernel)))
-    op.emit(
+    kernel = r.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, r.tensor(1), {0: 0}))
+    operands = [r.input(2), kernel]
+    if r.has(3):
+        operands.append(accumulator_bias(r, 3, r.tensor(2), r.lookup(kernel)))
+    r.emit(
         "ConvTranspose",
         operands,
         strides=strides,
@@ -38,7 +38,7 @@ def read_transpose_conv(op: Reading) -> None:
         dilations=(1, 1),
         data_format="channels_last",
         output_padding=tuple(max(value, 0) for value in extra),
-        activation=op.activation(),
+        activation=r.activation(),
     )
 
 

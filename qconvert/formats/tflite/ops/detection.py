@@ -12,18 +12,18 @@ from qconvert.graph.kinds import KINDS
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_detection_postprocess(op: Reading) -> None:
+def read_detection_postprocess(r: Reading) -> None:
     """TFLite_Detection_PostProcess: (box encodings, class scores, anchors) -> boxes, classes, scores, count."""
-    options = _options(op)
+    options = _options(r)
 
     def number(key: str, default: Any = None) -> Any:
         if key not in options and default is None:
-            raise op.invalid(f"the option {key!r} is missing")
+            raise r.invalid(f"the option {key!r} is missing")
         return options.get(key, default)
 
-    if len(op.outputs) != 4:
-        raise op.invalid(f"{len(op.outputs)} outputs, not 4")
-    op.emit(
+    if len(r.outputs) != 4:
+        raise r.invalid(f"{len(r.outputs)} outputs, not 4")
+    r.emit(
         "DetectionPostProcess",
         max_detections=int(number("max_detections")),
         max_classes_per_detection=int(number("max_classes_per_detection")),
@@ -39,16 +39,16 @@ def read_detection_postprocess(op: Reading) -> None:
     )
 
 
-def _options(op: Reading) -> dict[str, Any]:
+def _options(r: Reading) -> dict[str, Any]:
     """The FlexBuffer's map. The library checks little, so whatever goes wrong in it means damaged options."""
     from flatbuffers import flexbuffers
 
     try:
-        value = flexbuffers.Loads(op.custom_options)
+        value = flexbuffers.Loads(r.custom_options)
     except Exception as error:  # flexbuffers raises IndexError, struct.error, UnicodeError and others on damaged data
-        raise op.invalid("its options are damaged") from error
+        raise r.invalid("its options are damaged") from error
     if not isinstance(value, dict):
-        raise op.invalid("its options are no map")
+        raise r.invalid("its options are no map")
     return value
 
 

@@ -15,8 +15,8 @@ __all__ = ["READERS", "WRITERS"]
 def _plain(kind: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind`, without attributes."""
 
-    def read(op: Reading) -> None:
-        op.emit(kind)
+    def read(r: Reading) -> None:
+        r.emit(kind)
 
     return read
 
@@ -24,28 +24,28 @@ def _plain(kind: str) -> ReadFunction:
 def _activated(kind: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind` with a fused activation."""
 
-    def read(op: Reading) -> None:
-        op.emit(kind, activation=op.activation())
+    def read(r: Reading) -> None:
+        r.emit(kind, activation=r.activation())
 
     return read
 
 
-def read_select(op: Reading) -> None:
+def read_select(r: Reading) -> None:
     """SELECT: a condition of rank 1 chooses whole rows of the first axis; otherwise shapes are equal."""
-    condition, data = op.tensor(0), op.tensor(1)
+    condition, data = r.tensor(0), r.tensor(1)
     if condition.rank != 1 or data.rank in (None, 0, 1) or condition.shape is None:
-        op.emit("Where")
+        r.emit("Where")
         return
     assert data.rank is not None
-    shape = op.shape_const([-1, *[1] * (data.rank - 1)], "condition_shape")
-    rows = op.intermediate("condition", "bool", (*condition.shape, *[1] * (data.rank - 1)))
-    op.emit("Reshape", [condition.name, shape], [rows])
-    op.emit("Where", [rows, *op.inputs[1:]])
+    shape = r.shape_const([-1, *[1] * (data.rank - 1)], "condition_shape")
+    rows = r.intermediate("condition", "bool", (*condition.shape, *[1] * (data.rank - 1)))
+    r.emit("Reshape", [condition.name, shape], [rows])
+    r.emit("Where", [rows, *r.inputs[1:]])
 
 
-def read_cast(op: Reading) -> None:
+def read_cast(r: Reading) -> None:
     """CAST: stored numbers change type, whatever their quantization."""
-    op.emit("Cast", to=op.result().dtype)
+    r.emit("Cast", to=r.result().dtype)
 
 
 READERS: dict[str, ReadFunction] = {

@@ -14,62 +14,69 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_gather(op: Reading) -> None:
+def read_gather(r: Reading) -> None:
     """GATHER along an axis, for equal leading batch dimensions if batch_dims is set."""
-    axis = op.axis(op.option("axis"), op.rank())
-    batch = op.option("batchDims")
-    batch = batch + op.rank(1) if batch < 0 else batch
-    op.emit("Gather", [op.input(0), op.int64(1)], axis=axis, batch_dims=batch)
+    axis = r.axis(r.option("axis"), r.rank())
+    batch = r.option("batchDims")
+    batch = batch + r.rank(1) if batch < 0 else batch
+    r.emit("Gather", [r.input(0), r.int64(1)], axis=axis, batch_dims=batch)
 
 
-def read_gather_nd(op: Reading) -> None:
+def read_gather_nd(r: Reading) -> None:
     """GATHER_ND."""
-    op.emit("GatherND", [op.input(0), op.int64(1)])
+    r.emit("GatherND", [r.input(0), r.int64(1)])
 
 
-def read_scatter_nd(op: Reading) -> None:
+def read_reverse_sequence(r: Reading) -> None:
+    """REVERSE_SEQUENCE along seq_dim, by a length for each index of batch_dim."""
+    time, batch = (r.axis(r.option(option), r.rank()) for option in ("seqDim", "batchDim"))
+    r.emit("ReverseSequence", [r.input(0), r.int64(1)], time_axis=time, batch_axis=batch)
+
+
+def read_scatter_nd(r: Reading) -> None:
     """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up. The kernel knows stored integers alone,
     so adding quantized values has no meaning in real numbers; they can only be put at different places.
     """
-    updates, result, indices = op.tensor(1), op.result(), op.constant(0)
-    shape = op.int64(2)
+    updates, result, indices = r.tensor(1), r.result(), r.constant(0)
+    shape = r.int64(2)
     distinct = indices is not None and len(np.unique(indices.reshape(-1, indices.shape[-1]), axis=0)) == indices.size // indices.shape[-1]
     if updates.is_quantized and not distinct:
-        raise op.unsupported("quantized updates at indices that are computed or repeated")
-    scalar = op.const(np.zeros((), updates.dtype), "zero", updates.quantization)
-    zeros = op.emit("Expand", [scalar, shape], [op.like("zeros", updates, result.shape)])[0]
-    op.emit("ScatterND", [zeros, op.int64(0), op.input(1)], reduction="none" if distinct else "add")
+        raise r.unsupported("quantized updates at indices that are computed or repeated")
+    scalar = r.const(np.zeros((), updates.dtype), "zero", updates.quantization)
+    zeros = r.emit("Expand", [scalar, shape], [r.like("zeros", updates, result.shape)])[0]
+    r.emit("ScatterND", [zeros, r.int64(0), r.input(1)], reduction="none" if distinct else "add")
 
 
-def read_where(op: Reading) -> None:
+def read_where(r: Reading) -> None:
     """WHERE with one input: the indices of what is not zero, a row each."""
-    shape, result = op.tensor().shape, op.result()
+    shape, result = r.tensor().shape, r.result()
     count = (result.shape or ("count",))[0]
-    found = op.emit("NonZero", outputs=[op.intermediate("columns", "int64", (len(shape or ()), count))])[0]
-    op.emit("Transpose", [found], perm=(1, 0))
+    found = r.emit("NonZero", outputs=[r.intermediate("columns", "int64", (len(shape or ()), count))])[0]
+    r.emit("Transpose", [found], perm=(1, 0))
 
 
-def read_one_hot(op: Reading) -> None:
+def read_one_hot(r: Reading) -> None:
     """ONE_HOT: (indices, depth, on value, off value)."""
-    on, off = op.constant(2), op.constant(3)
+    on, off = r.constant(2), r.constant(3)
     if on is None or off is None:
-        raise op.unsupported("on and off values that are computed at run time")
-    values = op.const(np.array([off.reshape(-1)[0], on.reshape(-1)[0]], on.dtype), "off_on", op.tensor(2).quantization)
-    op.emit("OneHot", [op.int64(0), op.int64(1), values], axis=op.option("axis", -1))
+        raise r.unsupported("on and off values that are computed at run time")
+    values = r.const(np.array([off.reshape(-1)[0], on.reshape(-1)[0]], on.dtype), "off_on", r.tensor(2).quantization)
+    r.emit("OneHot", [r.int64(0), r.int64(1), values], axis=r.option("axis", -1))
 
 
-def read_topk(op: Reading) -> None:
+def read_topk(r: Reading) -> None:
     """TOPK_V2: values and int32 indices of the k largest along the last axis."""
-    k = op.ints(1)[0]
-    indices = op.result(1)
-    wide = op.intermediate("indices_int64", "int64", indices.shape)
-    op.emit("TopK", [op.input(0), op.shape_const([k], "k")], [op.outputs[0], wide], axis=-1)
-    op.emit("Cast", [wide], [op.outputs[1]], to=indices.dtype)
+    k = r.ints(1)[0]
+    indices = r.result(1)
+    wide = r.intermediate("indices_int64", "int64", indices.shape)
+    r.emit("TopK", [r.input(0), r.shape_const([k], "k")], [r.outputs[0], wide], axis=-1)
+    r.emit("Cast", [wide], [r.outputs[1]], to=indices.dtype)
 
 
 READERS: dict[str, ReadFunction] = {
     "GATHER": read_gather,
     "GATHER_ND": read_gather_nd,
+    "REVERSE_SEQUENCE": read_reverse_sequence,
     "SCATTER_ND": read_scatter_nd,
     "WHERE": read_where,
     "ONE_HOT": read_one_hot,
@@ -101,6 +108,13 @@ def write_gather_nd(op: Op, w: Writing) -> None:
     if op["batch_dims"] or (data is not None and (data < 0).any()):
         raise w.unsupported(op, "batch dimensions or negative indices")
     w.emit("GATHER_ND", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, "GatherNdOptions")
+
+
+def write_reverse_sequence(op: Op, w: Writing) -> None:
+    """REVERSE_SEQUENCE, whose kernel knows positive axes alone."""
+    time, batch = (int(op[name]) % len(w.shape(op.inputs[0], op)) for name in ("time_axis", "batch_axis"))
+    operands = [op.inputs[0], w.index(op, 1, wide=True)]
+    w.emit("REVERSE_SEQUENCE", operands, op.outputs, "ReverseSequenceOptions", seqDim=time, batchDim=batch)
 
 
 def write_scatter_nd(op: Op, w: Writing) -> None:
@@ -161,6 +175,7 @@ def write_topk(op: Op, w: Writing) -> None:
 WRITERS: dict[str, WriteFunction] = {
     "Gather": write_gather,
     "GatherND": write_gather_nd,
+    "ReverseSequence": write_reverse_sequence,
     "ScatterND": write_scatter_nd,
     "NonZero": write_non_zero,
     "OneHot": write_one_hot,

@@ -11,65 +11,65 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_concatenation(op: Reading) -> None:
+def read_concatenation(r: Reading) -> None:
     """CONCATENATION."""
-    op.emit("Concat", axis=op.axis(op.option("axis"), op.rank()), activation=op.activation())
+    r.emit("Concat", axis=r.axis(r.option("axis"), r.rank()), activation=r.activation())
 
 
-def read_pack(op: Reading) -> None:
+def read_pack(r: Reading) -> None:
     """PACK: stacks tensors along a new axis."""
-    op.emit("Pack", axis=op.axis(op.option("axis"), op.rank() + 1))
+    r.emit("Pack", axis=r.axis(r.option("axis"), r.rank() + 1))
 
 
-def read_unpack(op: Reading) -> None:
+def read_unpack(r: Reading) -> None:
     """UNPACK: takes an axis apart."""
-    op.emit("Unpack", axis=op.axis(op.option("axis"), op.rank()))
+    r.emit("Unpack", axis=r.axis(r.option("axis"), r.rank()))
 
 
-def read_split(op: Reading) -> None:
+def read_split(r: Reading) -> None:
     """SPLIT: (axis, data) into equal parts."""
-    axis = op.axis(op.ints(0)[0], op.rank(1))
-    size = (op.tensor(1).shape or ())[axis]
-    if not isinstance(size, int) or size % len(op.outputs):
-        raise op.unsupported(f"axis {axis} of size {size} in {len(op.outputs)} parts")
-    sizes = op.shape_const([size // len(op.outputs)] * len(op.outputs), "sizes")
-    op.emit("Split", [op.input(1), sizes], axis=axis)
+    axis = r.axis(r.ints(0)[0], r.rank(1))
+    size = (r.tensor(1).shape or ())[axis]
+    if not isinstance(size, int) or size % len(r.outputs):
+        raise r.unsupported(f"axis {axis} of size {size} in {len(r.outputs)} parts")
+    sizes = r.shape_const([size // len(r.outputs)] * len(r.outputs), "sizes")
+    r.emit("Split", [r.input(1), sizes], axis=axis)
 
 
-def read_split_v(op: Reading) -> None:
+def read_split_v(r: Reading) -> None:
     """SPLIT_V: (data, sizes, axis); one size may be -1."""
-    axis, sizes = op.axis(op.ints(2)[0], op.rank()), op.ints(1)
+    axis, sizes = r.axis(r.ints(2)[0], r.rank()), r.ints(1)
     if sizes.count(-1) == 1:
-        whole = (op.tensor().shape or ())[axis]
+        whole = (r.tensor().shape or ())[axis]
         if not isinstance(whole, int):
-            raise op.unsupported("a size of -1 along an axis known only at run time")
+            raise r.unsupported("a size of -1 along an axis known only at run time")
         sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
-    if len(sizes) != len(op.outputs) or min(sizes) < 0:
-        raise op.invalid(f"sizes {sizes} for {len(op.outputs)} outputs")
-    op.emit("Split", [op.input(0), op.shape_const(sizes, "sizes")], axis=axis)
+    if len(sizes) != len(r.outputs) or min(sizes) < 0:
+        raise r.invalid(f"sizes {sizes} for {len(r.outputs)} outputs")
+    r.emit("Split", [r.input(0), r.shape_const(sizes, "sizes")], axis=axis)
 
 
-def _pads(op: Reading) -> str:
+def _pads(r: Reading) -> str:
     """Rows of (before, after) for each axis, as ONNX's (all before, all after)."""
-    rows = op.ints(1)
-    if len(rows) != 2 * op.rank() or min(rows, default=0) < 0:
-        raise op.invalid(f"padding {rows} for rank {op.rank()}")
-    return op.shape_const(rows[::2] + rows[1::2], "pads")
+    rows = r.ints(1)
+    if len(rows) != 2 * r.rank() or min(rows, default=0) < 0:
+        raise r.invalid(f"padding {rows} for rank {r.rank()}")
+    return r.shape_const(rows[::2] + rows[1::2], "pads")
 
 
-def read_pad(op: Reading) -> None:
+def read_pad(r: Reading) -> None:
     """PAD with real zero."""
-    op.emit("Pad", [op.input(0), _pads(op)])
+    r.emit("Pad", [r.input(0), _pads(r)])
 
 
-def read_padv2(op: Reading) -> None:
+def read_padv2(r: Reading) -> None:
     """PADV2 with the value in input 2, which has the data's quantization."""
-    op.emit("Pad", [op.input(0), _pads(op), op.input(2)])
+    r.emit("Pad", [r.input(0), _pads(r), r.input(2)])
 
 
-def read_mirror_pad(op: Reading) -> None:
+def read_mirror_pad(r: Reading) -> None:
     """MIRROR_PAD: REFLECT (0) without the edge, SYMMETRIC (1) with it."""
-    op.emit("Pad", [op.input(0), _pads(op)], mode="symmetric" if op.option("mode") == 1 else "reflect")
+    r.emit("Pad", [r.input(0), _pads(r)], mode="symmetric" if r.option("mode") == 1 else "reflect")
 
 
 READERS: dict[str, ReadFunction] = {

@@ -13,61 +13,61 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_fully_connected(op: Reading) -> None:
+def read_fully_connected(r: Reading) -> None:
     """FULLY_CONNECTED: weights O,I; data of any rank is flattened to rows of I and reshaped back if keep_num_dims."""
-    if op.option("weightsFormat") != 0:
-        raise op.unsupported("shuffled weights")
-    weights = op.tensor(1)
+    if r.option("weightsFormat") != 0:
+        raise r.unsupported("shuffled weights")
+    weights = r.tensor(1)
     shape = weights.static_shape
     if shape is None or len(shape) != 2 or 0 in shape:
-        raise op.invalid(f"weights of shape {weights.shape}")
-    data = op.tensor(0)
-    rows = _rows(op, shape[1])
-    operands = [_flattened(op, rows, shape[1]), float_weights(op, op.input(1))]
-    if op.has(2):
-        operands.append(accumulator_bias(op, 2, data, weights))
-    result = op.result()
+        raise r.invalid(f"weights of shape {weights.shape}")
+    data = r.tensor(0)
+    rows = _rows(r, shape[1])
+    operands = [_flattened(r, rows, shape[1]), float_weights(r, r.input(1))]
+    if r.has(2):
+        operands.append(accumulator_bias(r, 2, data, weights))
+    result = r.result()
     if result.rank == 2:
-        op.emit("Gemm", operands, activation=op.activation())
+        r.emit("Gemm", operands, activation=r.activation())
         return
-    flat = op.like("rows", result, (rows, shape[0]))
-    op.emit("Gemm", operands, [flat], activation=op.activation())
+    flat = r.like("rows", result, (rows, shape[0]))
+    r.emit("Gemm", operands, [flat], activation=r.activation())
     sizes = [-1 if isinstance(size, str) else size for size in result.shape or ()]
-    op.emit("Reshape", [flat, op.shape_const(sizes, "shape")])
+    r.emit("Reshape", [flat, r.shape_const(sizes, "shape")])
 
 
-def _rows(op: Reading, depth: int) -> int | str:
+def _rows(r: Reading, depth: int) -> int | str:
     """How many rows of `depth` the data have."""
-    shape = op.tensor(0).shape
+    shape = r.tensor(0).shape
     if shape is None:
-        raise op.unsupported("data of unknown rank")
+        raise r.unsupported("data of unknown rank")
     symbols = [size for size in shape if isinstance(size, str)]
     known = math.prod(size for size in shape if isinstance(size, int))
     if not symbols:
         if known % depth:
-            raise op.invalid(f"data of shape {shape} do not divide into rows of {depth}")
+            raise r.invalid(f"data of shape {shape} do not divide into rows of {depth}")
         return known // depth
     if len(symbols) == 1 and known == depth:
         return symbols[0]
-    return f"{op.outputs[0]}_rows"
+    return f"{r.outputs[0]}_rows"
 
 
-def _flattened(op: Reading, rows: int | str, depth: int) -> str:
-    data = op.tensor(0)
+def _flattened(r: Reading, rows: int | str, depth: int) -> str:
+    data = r.tensor(0)
     if data.rank == 2 and data.shape is not None and data.shape[1] == depth:
         return data.name
-    flat = op.like("flattened", data, (rows, depth))
-    return op.emit("Reshape", [data.name, op.shape_const([-1, depth], "flattened_shape")], [flat])[0]
+    flat = r.like("flattened", data, (rows, depth))
+    return r.emit("Reshape", [data.name, r.shape_const([-1, depth], "flattened_shape")], [flat])[0]
 
 
-def read_batch_matmul(op: Reading) -> None:
+def read_batch_matmul(r: Reading) -> None:
     """BATCH_MATMUL: adj_x and adj_y transpose the last two dimensions."""
-    trans_a, trans_b = int(op.option("adjX", False)), int(op.option("adjY", False))
-    right = op.tensor(1)
-    operands = list(op.inputs)
-    if right.is_constant and not op.tensor(0).is_quantized and right.is_quantized:
-        operands[1] = float_weights(op, right.name)
-    op.emit("MatMul", operands, trans_a=trans_a, trans_b=trans_b)
+    trans_a, trans_b = int(r.option("adjX", False)), int(r.option("adjY", False))
+    right = r.tensor(1)
+    operands = list(r.inputs)
+    if right.is_constant and not r.tensor(0).is_quantized and right.is_quantized:
+        operands[1] = float_weights(r, right.name)
+    r.emit("MatMul", operands, trans_a=trans_a, trans_b=trans_b)
 
 
 READERS: dict[str, ReadFunction] = {

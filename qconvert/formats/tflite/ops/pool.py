@@ -12,20 +12,20 @@ from qconvert.graph import Op, integer_range
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_average_pool_2d(op: Reading) -> None:
+def read_average_pool_2d(r: Reading) -> None:
     """AVERAGE_POOL_2D: padding is not counted. The uint8 kernel rounds x.5 up, the int8 one away from the stored zero."""
-    ties = {"uint8": "up", "int8": "away", "int16": "away"}.get(op.tensor().dtype, "even")
-    _read_pool(op, "AveragePool", ties=ties)
+    arithmetic = {"uint8": "ties_up", "int8": "ties_away", "int16": "ties_away"}.get(r.tensor().dtype, "")
+    _read_pool(r, "AveragePool", arithmetic=arithmetic)
 
 
-def read_max_pool_2d(op: Reading) -> None:
+def read_max_pool_2d(r: Reading) -> None:
     """MAX_POOL_2D."""
-    _read_pool(op, "MaxPool")
+    _read_pool(r, "MaxPool")
 
 
-def _read_pool(op: Reading, kind: str, **more: str) -> None:
-    kernel = (op.option("filterHeight"), op.option("filterWidth"))
-    op.emit(kind, kernel_shape=kernel, activation=op.activation(), **more, **window(op, kernel))
+def _read_pool(r: Reading, kind: str, **more: str) -> None:
+    kernel = (r.option("filterHeight"), r.option("filterWidth"))
+    r.emit(kind, kernel_shape=kernel, activation=r.activation(), **more, **window(r, kernel))
 
 
 READERS: dict[str, ReadFunction] = {

@@ -9,17 +9,17 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_quantize(op: Reading) -> None:
+def read_quantize(r: Reading) -> None:
     """QUANTIZE: from float, or from one quantization to another (requantize)."""
-    op.emit("Requantize" if op.tensor().is_quantized else "Quantize")
+    r.emit("Requantize" if r.tensor().is_quantized else "Quantize")
 
 
-def read_dequantize(op: Reading) -> None:
+def read_dequantize(r: Reading) -> None:
     """DEQUANTIZE: from integers, or from float16 constants."""
-    if op.tensor().is_quantized:
-        op.emit("Dequantize")
+    if r.tensor().is_quantized:
+        r.emit("Dequantize")
     else:
-        op.emit("Cast", to=op.result().dtype)
+        r.emit("Cast", to=r.result().dtype)
 
 
 READERS: dict[str, ReadFunction] = {

@@ -15,31 +15,31 @@ __all__ = ["READERS", "WRITERS", "reduced_axes"]
 def _reduction(kind: str) -> ReadFunction:
     """The reader of a reduction over the axes in input 1; axes may be negative or a scalar."""
 
-    def read(op: Reading) -> None:
-        rank = op.rank()
-        axes = op.shape_const(sorted({op.axis(axis, rank) for axis in op.ints(1)}), "axes")
-        op.emit(kind, [op.input(0), axes], keepdims=int(op.option("keepDims", False)))
+    def read(r: Reading) -> None:
+        rank = r.rank()
+        axes = r.shape_const(sorted({r.axis(axis, rank) for axis in r.ints(1)}), "axes")
+        r.emit(kind, [r.input(0), axes], keepdims=int(r.option("keepDims", False)))
 
     return read
 
 
-def read_cumsum(op: Reading) -> None:
+def read_cumsum(r: Reading) -> None:
     """CUMSUM along the axis in input 1."""
-    exclusive, reverse = int(op.option("exclusive", False)), int(op.option("reverse", False))
-    op.emit("CumSum", [op.input(0)], axis=op.axis(op.ints(1)[0], op.rank()), exclusive=exclusive, reverse=reverse)
+    exclusive, reverse = int(r.option("exclusive", False)), int(r.option("reverse", False))
+    r.emit("CumSum", [r.input(0)], axis=r.axis(r.ints(1)[0], r.rank()), exclusive=exclusive, reverse=reverse)
 
 
 def _search(kind: str) -> ReadFunction:
     """The reader of ARG_MAX and ARG_MIN along the axis in input 1. The canonical operators give int64."""
 
-    def read(op: Reading) -> None:
-        axis, result = op.axis(op.ints(1)[0], op.rank()), op.result()
+    def read(r: Reading) -> None:
+        axis, result = r.axis(r.ints(1)[0], r.rank()), r.result()
         if result.dtype == "int64":
-            op.emit(kind, [op.input(0)], axis=axis, keepdims=0)
+            r.emit(kind, [r.input(0)], axis=axis, keepdims=0)
             return
-        wide = op.intermediate("int64", "int64", result.shape)
-        op.emit(kind, [op.input(0)], [wide], axis=axis, keepdims=0)
-        op.emit("Cast", [wide], to=result.dtype)
+        wide = r.intermediate("int64", "int64", result.shape)
+        r.emit(kind, [r.input(0)], [wide], axis=axis, keepdims=0)
+        r.emit("Cast", [wide], to=result.dtype)
 
     return read
 

@@ -12,75 +12,75 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_reshape(op: Reading) -> None:
+def read_reshape(r: Reading) -> None:
     """RESHAPE: the new shape is input 1, or an option in old files."""
-    result = op.result().static_shape
-    if op.has(1) and op.constant(1) is None and result is not None:
-        op.emit("Reshape", [op.input(0), op.shape_const(result, "shape")])
+    result = r.result().static_shape
+    if r.has(1) and r.constant(1) is None and result is not None:
+        r.emit("Reshape", [r.input(0), r.shape_const(result, "shape")])
         return
-    if op.has(1):
-        op.emit("Reshape", [op.input(0), op.int64(1)])
+    if r.has(1):
+        r.emit("Reshape", [r.input(0), r.int64(1)])
         return
-    sizes = op.option("newShape", None)
-    if sizes is None:
-        raise op.invalid("has no new shape")
-    op.emit("Reshape", [op.input(0), op.shape_const([int(size) for size in sizes], "shape")])
+    sizes = r.option("newShapeAsNumpy", None)
+    if sizes is None or isinstance(sizes, int):
+        raise r.invalid("has no new shape")
+    r.emit("Reshape", [r.input(0), r.shape_const([int(size) for size in sizes], "shape")])
 
 
-def read_squeeze(op: Reading) -> None:
+def read_squeeze(r: Reading) -> None:
     """SQUEEZE: without named axes, all axes of size 1."""
-    rank = op.rank()
-    named = op.option("squeezeDims", None)
-    if named is None or not named.size:
-        axes = [axis for axis, size in enumerate(op.tensor().shape or ()) if size == 1]
+    rank = r.rank()
+    named = r.option("squeezeDimsAsNumpy", 0)
+    if isinstance(named, int) or not named.size:
+        axes = [axis for axis, size in enumerate(r.tensor().shape or ()) if size == 1]
     else:
-        axes = sorted({op.axis(int(axis), rank) for axis in named})
-    op.emit("Squeeze", [op.input(0), op.shape_const(axes, "axes")])
+        axes = sorted({r.axis(int(axis), rank) for axis in named})
+    r.emit("Squeeze", [r.input(0), r.shape_const(axes, "axes")])
 
 
-def read_expand_dims(op: Reading) -> None:
+def read_expand_dims(r: Reading) -> None:
     """EXPAND_DIMS at the axis in input 1."""
-    axis = op.axis(op.ints(1)[0], op.rank() + 1)
-    op.emit("Unsqueeze", [op.input(0), op.shape_const([axis], "axes")])
+    axis = r.axis(r.ints(1)[0], r.rank() + 1)
+    r.emit("Unsqueeze", [r.input(0), r.shape_const([axis], "axes")])
 
 
-def read_transpose(op: Reading) -> None:
+def read_transpose(r: Reading) -> None:
     """TRANSPOSE."""
-    perm = tuple(op.axis(axis, op.rank()) for axis in op.ints(1))
-    if sorted(perm) != list(range(op.rank())):
-        raise op.invalid(f"{perm} is no permutation of {op.rank()} axes")
-    op.emit("Transpose", [op.input(0)], perm=perm)
+    perm = tuple(r.axis(axis, r.rank()) for axis in r.ints(1))
+    if sorted(perm) != list(range(r.rank())):
+        raise r.invalid(f"{perm} is no permutation of {r.rank()} axes")
+    r.emit("Transpose", [r.input(0)], perm=perm)
 
 
-def read_tile(op: Reading) -> None:
+def read_tile(r: Reading) -> None:
     """TILE."""
-    op.emit("Tile", [op.input(0), op.int64(1)])
+    r.emit("Tile", [r.input(0), r.int64(1)])
 
 
-def read_broadcast_to(op: Reading) -> None:
+def read_broadcast_to(r: Reading) -> None:
     """BROADCAST_TO."""
-    op.emit("Expand", [op.input(0), op.int64(1)])
+    r.emit("Expand", [r.input(0), r.int64(1)])
 
 
-def read_fill(op: Reading) -> None:
+def read_fill(r: Reading) -> None:
     """FILL: (sizes, value)."""
-    op.emit("Expand", [op.input(1), op.int64(0)])
+    r.emit("Expand", [r.input(1), r.int64(0)])
 
 
-def read_shape(op: Reading) -> None:
+def read_shape(r: Reading) -> None:
     """SHAPE; ONNX's is int64."""
-    result = op.result()
+    result = r.result()
     if result.dtype == "int64":
-        op.emit("Shape")
+        r.emit("Shape")
         return
-    wide = op.intermediate("int64", "int64", result.shape)
-    op.emit("Shape", outputs=[wide])
-    op.emit("Cast", [wide], to=result.dtype)
+    wide = r.intermediate("int64", "int64", result.shape)
+    r.emit("Shape", outputs=[wide])
+    r.emit("Cast", [wide], to=result.dtype)
 
 
-def read_range(op: Reading) -> None:
+def read_range(r: Reading) -> None:
     """RANGE: (start, limit, delta)."""
-    op.emit("Range")
+    r.emit("Range")
 
 
 READERS: dict[str, ReadFunction] = {

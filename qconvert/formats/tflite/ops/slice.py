@@ -17,39 +17,39 @@ _FAR = int(np.iinfo(np.int64).max)
 _FAR_BACK = int(np.iinfo(np.int64).min)
 
 
-def _slice(op: Reading, bounds: list[tuple[int, int, int, int]], outputs: list[str] | None = None) -> list[str]:
+def _slice(r: Reading, bounds: list[tuple[int, int, int, int]], outputs: list[str] | None = None) -> list[str]:
     """Emits a Slice of (axis, start, end, step) rows."""
     columns = ([row[1] for row in bounds], [row[2] for row in bounds], [row[0] for row in bounds], [row[3] for row in bounds])
-    names = [op.shape_const(column, hint) for column, hint in zip(columns, ("starts", "ends", "axes", "steps"), strict=True)]
-    return op.emit("Slice", [op.input(0), *names], outputs)
+    names = [r.shape_const(column, hint) for column, hint in zip(columns, ("starts", "ends", "axes", "steps"), strict=True)]
+    return r.emit("Slice", [r.input(0), *names], outputs)
 
 
-def read_slice(op: Reading) -> None:
+def read_slice(r: Reading) -> None:
     """SLICE: (data, begin, size); a size of -1 means up to the end. Begins and sizes may be computed at run time."""
-    if op.constant(1) is not None and op.constant(2) is not None:
-        begins, sizes = op.ints(1), op.ints(2)
-        if len(begins) != op.rank() or len(sizes) != op.rank() or min(begins, default=0) < 0:
-            raise op.invalid(f"begin {begins} and size {sizes} for rank {op.rank()}")
+    if r.constant(1) is not None and r.constant(2) is not None:
+        begins, sizes = r.ints(1), r.ints(2)
+        if len(begins) != r.rank() or len(sizes) != r.rank() or min(begins, default=0) < 0:
+            raise r.invalid(f"begin {begins} and size {sizes} for rank {r.rank()}")
         ends = [_FAR if size == -1 else begin + size for begin, size in zip(begins, sizes, strict=True)]
-        _slice(op, [(axis, begins[axis], ends[axis], 1) for axis in range(op.rank())])
+        _slice(r, [(axis, begins[axis], ends[axis], 1) for axis in range(r.rank())])
         return
-    if op.constant(2) is not None and -1 in op.ints(2):
-        raise op.unsupported("a size of -1 from a begin that is computed at run time")
-    begin, size = op.int64(1), op.int64(2)
-    ends_name = op.emit("Add", [begin, size], [op.intermediate("ends", "int64", (op.rank(),))])[0]
-    axes = op.shape_const(range(op.rank()), "axes")
-    op.emit("Slice", [op.input(0), begin, ends_name, axes])
+    if r.constant(2) is not None and -1 in r.ints(2):
+        raise r.unsupported("a size of -1 from a begin that is computed at run time")
+    begin, size = r.int64(1), r.int64(2)
+    ends_name = r.emit("Add", [begin, size], [r.intermediate("ends", "int64", (r.rank(),))])[0]
+    axes = r.shape_const(range(r.rank()), "axes")
+    r.emit("Slice", [r.input(0), begin, ends_name, axes])
 
 
-def read_strided_slice(op: Reading) -> None:
+def read_strided_slice(r: Reading) -> None:
     """STRIDED_SLICE with its five masks, by the rules of tf.strided_slice: a Slice, then removed and added axes."""
-    begins, ends, steps = (op.ints(index) for index in (1, 2, 3))
-    masks = {name: op.option(f"{name}Mask") for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
+    begins, ends, steps = (r.ints(index) for index in (1, 2, 3))
+    masks = {name: r.option(f"{name}Mask") for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
     if not len(begins) == len(ends) == len(steps) or 0 in steps:
-        raise op.invalid(f"begin {begins}, end {ends} and strides {steps}")
+        raise r.invalid(f"begin {begins}, end {ends} and strides {steps}")
     if bin(masks["ellipsis"]).count("1") > 1:
-        raise op.invalid("two ellipses")
-    offset = bool(op.option("offset", False))
+        raise r.invalid("two ellipses")
+    offset = bool(r.option("offset", False))
     bounds: list[tuple[int, int, int, int]] = []
     shrunk: list[int] = []
     added: list[int] = []
@@ -58,14 +58,14 @@ def read_strided_slice(op: Reading) -> None:
     for i in range(len(begins)):
         flag = 1 << i
         if masks["ellipsis"] & flag:
-            skipped = op.rank() - consumed
+            skipped = r.rank() - consumed
             axis, position = axis + skipped, position + skipped
         elif masks["newAxis"] & flag:
             added.append(position)
             position += 1
         else:
-            if axis >= op.rank():
-                raise op.invalid("more indices than axes")
+            if axis >= r.rank():
+                raise r.invalid("more indices than axes")
             end = begins[i] + ends[i] if offset else ends[i]
             if masks["shrinkAxis"] & flag:
                 bounds.append((axis, begins[i], _FAR if begins[i] == -1 else begins[i] + 1, 1))
@@ -76,34 +76,34 @@ def read_strided_slice(op: Reading) -> None:
                 bounds.append((axis, begin, end, steps[i]))
                 position += 1
             axis += 1
-    _sliced_and_reshaped(op, bounds, shrunk, added)
+    _sliced_and_reshaped(r, bounds, shrunk, added)
 
 
-def _sliced_and_reshaped(op: Reading, bounds: list[tuple[int, int, int, int]], shrunk: list[int], added: list[int]) -> None:
+def _sliced_and_reshaped(r: Reading, bounds: list[tuple[int, int, int, int]], shrunk: list[int], added: list[int]) -> None:
     """The Slice of STRIDED_SLICE, then Squeeze and Unsqueeze where its masks ask for them."""
-    data, result = op.tensor(), op.result()
+    data, result = r.tensor(), r.result()
     if not shrunk and not added:
-        _slice(op, bounds)
+        _slice(r, bounds)
         return
     kept = tuple(size for position, size in enumerate(result.shape or ()) if position not in added)
     full = list(kept)
     for axis in shrunk:
         full.insert(axis, 1)
-    current = _slice(op, bounds, [op.like("sliced", data, tuple(full))])[0]
+    current = _slice(r, bounds, [r.like("sliced", data, tuple(full))])[0]
     if shrunk:
-        outputs = [op.like("squeezed", data, kept)] if added else None
-        current = op.emit("Squeeze", [current, op.shape_const(shrunk, "shrunk_axes")], outputs)[0]
+        outputs = [r.like("squeezed", data, kept)] if added else None
+        current = r.emit("Squeeze", [current, r.shape_const(shrunk, "shrunk_axes")], outputs)[0]
     if added:
-        op.emit("Unsqueeze", [current, op.shape_const(added, "new_axes")])
+        r.emit("Unsqueeze", [current, r.shape_const(added, "new_axes")])
 
 
-def read_reverse(op: Reading) -> None:
+def read_reverse(r: Reading) -> None:
     """REVERSE_V2: a Slice with steps of -1."""
-    axes = [op.axis(axis, op.rank()) for axis in op.ints(1)]
+    axes = [r.axis(axis, r.rank()) for axis in r.ints(1)]
     count = len(axes)
     values = ([-1] * count, [int(np.iinfo(np.int64).min)] * count, axes, [-1] * count)
-    names = [op.shape_const(value, hint) for value, hint in zip(values, ("starts", "ends", "axes", "steps"), strict=True)]
-    op.emit("Slice", [op.input(0), *names])
+    names = [r.shape_const(value, hint) for value, hint in zip(values, ("starts", "ends", "axes", "steps"), strict=True)]
+    r.emit("Slice", [r.input(0), *names])
 
 
 READERS: dict[str, ReadFunction] = {

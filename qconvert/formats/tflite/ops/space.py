@@ -17,27 +17,27 @@ __all__ = ["READERS", "WRITERS"]
 _LAYOUT = {"data_format": "channels_last"}
 
 
-def _coordinates(op: Reading) -> str:
+def _coordinates(r: Reading) -> str:
     """How an output position maps to the input, in ONNX's words."""
-    if op.option("alignCorners", False):
+    if r.option("alignCorners", False):
         return "align_corners"
-    return "half_pixel" if op.option("halfPixelCenters", False) else "asymmetric"
+    return "half_pixel" if r.option("halfPixelCenters", False) else "asymmetric"
 
 
-def read_resize_bilinear(op: Reading) -> None:
+def read_resize_bilinear(r: Reading) -> None:
     """RESIZE_BILINEAR to the height and width in input 1."""
-    spatial_sizes(op)
-    op.emit("Resize", [op.input(0), op.int64(1)], mode="linear", coordinate_transformation_mode=_coordinates(op), **_LAYOUT)
+    spatial_sizes(r)
+    r.emit("Resize", [r.input(0), r.int64(1)], mode="linear", coordinate_transformation_mode=_coordinates(r), **_LAYOUT)
 
 
-def read_resize_nearest_neighbor(op: Reading) -> None:
+def read_resize_nearest_neighbor(r: Reading) -> None:
     """RESIZE_NEAREST_NEIGHBOR: the kernel floors (x + 0.5) * scale or x * scale, and rounds x * scale up from .5 if corners align."""
-    spatial_sizes(op)
-    coordinates = _coordinates(op)
+    spatial_sizes(r)
+    coordinates = _coordinates(r)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
-    op.emit(
+    r.emit(
         "Resize",
-        [op.input(0), op.int64(1)],
+        [r.input(0), r.int64(1)],
         mode="nearest",
         coordinate_transformation_mode=coordinates,
         nearest_mode=nearest,
@@ -48,12 +48,12 @@ def read_resize_nearest_neighbor(op: Reading) -> None:
 def _blocks(kind: str) -> ReadFunction:
     """The reader of SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
 
-    def read(op: Reading) -> None:
-        size = op.option("blockSize")
+    def read(r: Reading) -> None:
+        size = r.option("blockSize")
         if size < 1:
-            raise op.invalid(f"block size {size}")
-        spatial_sizes(op)
-        op.emit(kind, blocksize=size, **_LAYOUT)
+            raise r.invalid(f"block size {size}")
+        spatial_sizes(r)
+        r.emit(kind, blocksize=size, **_LAYOUT)
 
     return read
 
@@ -61,12 +61,12 @@ def _blocks(kind: str) -> ReadFunction:
 def _batches(kind: str) -> ReadFunction:
     """The reader of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: (data, block shape, pads or crops as rows of before and after)."""
 
-    def read(op: Reading) -> None:
-        blocks, rows = op.ints(1), op.ints(2)
+    def read(r: Reading) -> None:
+        blocks, rows = r.ints(1), r.ints(2)
         if len(rows) != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows, default=0) < 0:
-            raise op.invalid(f"blocks {blocks} with {rows}")
-        pads = op.shape_const(rows[::2] + rows[1::2], "pads" if kind == "SpaceToBatch" else "crops")
-        op.emit(kind, [op.input(0), op.int64(1), pads], **_LAYOUT)
+            raise r.invalid(f"blocks {blocks} with {rows}")
+        pads = r.shape_const(rows[::2] + rows[1::2], "pads" if kind == "SpaceToBatch" else "crops")
+        r.emit(kind, [r.input(0), r.int64(1), pads], **_LAYOUT)
 
     return read
 

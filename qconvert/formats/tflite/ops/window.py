@@ -18,11 +18,11 @@ __all__ = ["SAME", "VALID", "Window", "padded", "same_pads", "spatial_sizes", "w
 SAME, VALID = 0, 1
 
 
-def spatial_sizes(op: Reading, index: int = 0) -> tuple[int | str, ...]:
+def spatial_sizes(r: Reading, index: int = 0) -> tuple[int | str, ...]:
     """Height and width of a channels-last input of rank 4."""
-    if op.rank(index) != 4:
-        raise op.invalid(f"input {op.inputs[index]!r} has rank {op.rank(index)}, not 4")
-    shape = op.tensor(index).shape
+    if r.rank(index) != 4:
+        raise r.invalid(f"input {r.inputs[index]!r} has rank {r.rank(index)}, not 4")
+    shape = r.tensor(index).shape
     assert shape is not None
     return shape[1:3]
 
@@ -36,15 +36,15 @@ def same_pads(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int
     return tuple(total // 2 for total in totals) + tuple(total - total // 2 for total in totals)
 
 
-def window(op: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> dict[str, Any]:
+def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> dict[str, Any]:
     """The attributes strides, pads, auto_pad and data_format of a convolution or a pool, from its option table."""
-    strides = (op.option("strideH", 1), op.option("strideW", 1))
+    strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(*strides, *dilations, *kernel) < 1:
-        raise op.invalid(f"stride {strides}, dilation {tuple(dilations)} or kernel {tuple(kernel)} is not positive")
-    padding = op.option("padding", VALID)
+        raise r.invalid(f"stride {strides}, dilation {tuple(dilations)} or kernel {tuple(kernel)} is not positive")
+    padding = r.option("padding", VALID)
     if padding not in (SAME, VALID):
-        raise op.invalid(f"padding number {padding} does not exist")
-    sizes = spatial_sizes(op)
+        raise r.invalid(f"padding number {padding} does not exist")
+    sizes = spatial_sizes(r)
     attributes: dict[str, Any] = {"strides": strides, "pads": (0, 0, 0, 0), "data_format": "channels_last"}
     if padding == SAME:
         numbers = [size for size in sizes if isinstance(size, int)]
@@ -52,7 +52,7 @@ def window(op: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)
             attributes["pads"] = same_pads(numbers, kernel, strides, dilations)
         elif all(stride == 1 for stride in strides):
             reach = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
-            attributes["pads"] = tuple(r // 2 for r in reach) + tuple(r - r // 2 for r in reach)
+            attributes["pads"] = tuple(taps // 2 for taps in reach) + tuple(taps - taps // 2 for taps in reach)
         else:
             attributes["auto_pad"] = "SAME_UPPER"
     return attributes
@@ -96,7 +96,9 @@ def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[
 
 def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
     reach = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
-    return all(stride == 1 for stride in strides) and tuple(pads) == tuple(r // 2 for r in reach) + tuple(r - r // 2 for r in reach)
+    return all(stride == 1 for stride in strides) and tuple(pads) == tuple(taps // 2 for taps in reach) + tuple(
+        taps - taps // 2 for taps in reach
+    )
 
 
 def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:

@@ -32,9 +32,9 @@ def needs_storage(graph: Graph, op: Op) -> bool:
         return True
     if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-    if op.kind == "AveragePool" and op["ties"] == "away":  # away from a stored zero, which only uint8 is known to keep at 128
+    if op.kind == "AveragePool" and op["arithmetic"] == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")
-    return len(op.inputs) > 2 and op.kind in ("Conv", "ConvTranspose", "Gemm") and graph[op.inputs[2]].dtype == "int64"
+    return len(op.inputs) > 2 and KINDS[op.kind].has_weights and graph[op.inputs[2]].dtype == "int64"
 
 
 def change_storage(
@@ -70,10 +70,13 @@ def replace_grids(
     held = {name for op in graph.ops if keeps(graph, op) for name in (*op.inputs, *op.outputs)}
     held |= {*graph.inputs, *graph.outputs} if keep_io else set()
     twins: dict[str, Tensor] = {}  # of the tensors that must stay: the same values in the new type
+    names: dict[str, str] = {}
+    made: set[str] = set()
+    unused = graph.names(made)
     for name in [name for name in changed if name in held]:
-        new = graph.fresh_name(f"{name}/{suffix(changed[name])}", (tensor.name for tensor in twins.values()))
-        twins[name] = replace(changed.pop(name), name=new)
-    names = {name: twin.name for name, twin in twins.items()}
+        names[name] = unused.fresh(f"{name}/{suffix(changed[name])}")
+        made.add(names[name])
+        twins[name] = replace(changed.pop(name), name=names[name])
     ops: list[Op] = [Op("Requantize", (name,), (names[name],)) for name in graph.inputs if name in names]
     for op in graph.ops:
         if keeps(graph, op):

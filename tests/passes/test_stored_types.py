@@ -9,9 +9,10 @@ import pytest
 from differential import compare, converted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from passes.graphs import constant, make, q
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
-from qconvert import Op, load
+from qconvert import Op, Tensor, convert, load, save
 from qconvert.conversion import normalize
 from qconvert.passes.guard_saturation import largest_pair_sum
 from qconvert.plugins import target_named
@@ -56,6 +57,16 @@ def test_a_convolution_of_one_channel_is_guarded() -> None:
     assert (depthwise["group"], graph[depthwise.inputs[1]].dtype) == (64, "int8")
 
 
+def test_a_convolution_over_one_dimension_is_guarded(tmp_path: Path) -> None:
+    """Found by random graphs: its weights have three dimensions, and the conversion ended in a traceback."""
+    weights = constant("w", np.full((4, 3, 2), 100, np.int8), q(0.01))
+    tensors = [Tensor("x", "uint8", (1, 3, 7), None, q(0.05, 128)), weights, Tensor("y", "uint8", None, None, q(0.4, 128))]
+    window = {"strides": (1,), "pads": (0, 0), "dilations": (1,), "data_format": "channels_first"}
+    save(make([Op("Conv", ("x", "w"), ("y",), window)], tensors, "x", "y"), tmp_path / "a.qgraph")
+    report = convert(tmp_path / "a.qgraph", tmp_path / "a.onnx", target="ort-x86")
+    assert dict(report.changes)["guard_saturation"].startswith("1 weights are stored as uint8")
+
+
 def test_guarded_weights_are_the_same_numbers() -> None:
     source = load(FIXTURES / "tiny_vww_mobilenet_int8.tflite")
     graph, changes = normalize(source, target_named("ort-x86"))
@@ -95,8 +106,8 @@ def test_fast_numerics_leave_additions_alone() -> None:
     source = load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
     exact, _ = normalize(source, target_named("ort-x86"))
     fast, _ = normalize(source, target_named("ort-x86"), numerics="fast")
-    assert sum(bool(op.attributes.get("fixed_point")) for op in exact.ops) == 2
-    assert not any(op.attributes.get("fixed_point") for op in fast.ops)
+    assert sum(bool(op.attributes.get("arithmetic")) for op in exact.ops) == 2
+    assert not any(op.attributes.get("arithmetic") for op in fast.ops)
 
 
 def test_a_pad_before_a_convolution_is_fused_and_equal() -> None:

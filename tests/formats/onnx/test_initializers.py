@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qconvert import Graph, Op, Tensor, load, save
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files import copy_mapped, map_file, release_pages, whole_file
-from qconvert.formats.onnx import storage
+from qconvert.formats.onnx import initializers
 from qconvert.formats.onnx.container import external_files, open_model
 from qconvert.graph import Array, numpy_dtype
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -63,7 +63,7 @@ def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> N
         "page": GENERATOR.integers(0, 255, 70_000).astype(np.uint8),
         "next": GENERATOR.integers(0, 255, 2000).astype(np.uint8),
     }
-    tensors = {item.name: item for item in storage.store(constants, tmp_path / "data", external=True)}
+    tensors = {item.name: item for item in initializers.store(constants, tmp_path / "data", external=True)}
     assert tensors["small"].raw_data == bytes(1024)
     entries = {name: {item.key: item.value for item in tensor.external_data} for name, tensor in tensors.items()}
     assert [int(entries[name]["offset"]) for name in ("odd", "page", "next")] == [0, 4096, 4096 + 70_016]
@@ -75,8 +75,8 @@ def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> N
 
 def test_only_a_gibibyte_leaves_the_model_by_itself(tmp_path: Path) -> None:
     one = np.broadcast_to(np.zeros(1, np.int8), (2**30,))  # no memory behind it
-    assert storage.byte_count(one) == storage.EXTERNAL_ABOVE
-    storage.store({"c": WEIGHT}, tmp_path / "data")
+    assert initializers.byte_count(one) == initializers.EXTERNAL_ABOVE
+    initializers.store({"c": WEIGHT}, tmp_path / "data")
     assert names(tmp_path) == []
 
 
@@ -87,7 +87,7 @@ def test_packed_constants(dtype: str, per_byte: int, external: bool, tmp_path: P
     kind = numpy_dtype(dtype)
     table = np.arange(2 ** (8 // per_byte)) - (2 ** (8 // per_byte - 1) if dtype.startswith("int") else 0)
     values = codes.view(kind) if dtype == "float4e2m1" else table[codes].astype(kind)
-    (tensor,) = storage.store({"c": values}, tmp_path / "data", external=external)
+    (tensor,) = initializers.store({"c": values}, tmp_path / "data", external=external)
     if external:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, str(tmp_path))
     assert len(tensor.raw_data) == -(-8191 // per_byte)
@@ -96,7 +96,7 @@ def test_packed_constants(dtype: str, per_byte: int, external: bool, tmp_path: P
 
 def test_strings_and_empty_constants_stay_inline(tmp_path: Path) -> None:
     constants = {"s": np.array(["a", "β"] * 1000, object), "e": np.zeros((0, 4), np.float32)}
-    strings, empty = storage.store(constants, tmp_path / "data", external=True)
+    strings, empty = initializers.store(constants, tmp_path / "data", external=True)
     assert strings.string_data[:2] == [b"a", "β".encode()]
     assert numpy_helper.to_array(empty).shape == (0, 4)
 
@@ -109,7 +109,7 @@ def test_a_mapped_constant_passes_without_staying_in_memory(tmp_path: Path) -> N
     data.max()
     before = resident(tmp_path / "source")
     assert before > size * 0.9
-    storage.store({"c": data}, tmp_path / "data", external=True)
+    initializers.store({"c": data}, tmp_path / "data", external=True)
     assert resident(tmp_path / "source") < size * 0.01
     assert (tmp_path / "data").read_bytes() == data.tobytes()
     with (tmp_path / "more").open("wb") as stream:

@@ -1,0 +1,133 @@
+"""audit(): which operators of a model a target will run as integers, and whether the target's runtime then does."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qconvert.conversion import load, normalize, save
+from qconvert.errors import OptionError
+from qconvert.graph import Graph
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
+from qconvert.targets.audit import AuditLine
+from qconvert.targets.audit import audit as predicted
+from qconvert.targets.violations import refuse_violations
+
+__all__ = ["AuditReport", "AuditedOperator", "audit"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedOperator:
+    """One operator with a quantized side.
+
+    Attributes:
+        operator: as the source names it.
+        kind: of the canonical operator.
+        output: the tensor that it computes.
+        integer: whether it is predicted to run as integers.
+        reason: why.
+        ran: whether it did; None if the runtime does not tell, or was not asked.
+        layer: what ran it, by the runtime's name.
+    """
+
+    operator: str
+    kind: str
+    output: str
+    integer: bool
+    reason: str
+    ran: bool | None = None
+    layer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The audit of a model for a target.
+
+    Attributes:
+        source: the file.
+        target: the target's name.
+        lines: the prediction, counted by kind and reason.
+        operators: the prediction for each operator, and what ran.
+        runtime: what ran the converted model; "" if none did.
+        notes: what the reader should know of that.
+    """
+
+    source: str
+    target: str
+    lines: tuple[AuditLine, ...]
+    operators: tuple[AuditedOperator, ...]
+    runtime: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def otherwise(self) -> tuple[AuditedOperator, ...]:
+        """The operators that ran otherwise than predicted."""
+        return tuple(op for op in self.operators if op.ran is not None and op.ran != op.integer)
+
+
+def audit(model: str | Path, target: str, *, run: bool = False) -> AuditReport:
+    """Predicts which operators of a model a target runs as integers; nothing is written.
+
+    Args:
+        model: a model file.
+        target: the name of a target whose kernels are known.
+        run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
+
+    Raises:
+        QConvertError: the model cannot be read, the target does not take it or its kernels are not known, or nothing runs its files.
+    """
+    path, chosen = Path(model), target_named(target)
+    if not chosen.integer_kernels:
+        known = ", ".join(item.name for item in targets().values() if item.integer_kernels)
+        raise OptionError(f"the kernels of the target {target} are not known", remedy=f"Targets with an audit: {known}.")
+    graph, _ = normalize(load(path), chosen)
+    refuse_violations(graph, chosen)
+    operators, runtime = _predictions(graph, chosen), ""
+    notes: tuple[str, ...] = ()
+    if run:
+        found = runtimes().get(chosen.name) or runtime_of(chosen.format)[0]
+        layers, runtime = _layers(graph, chosen, found), found.title
+        operators = operators if layers is None else tuple(_as_run(op, layers) for op in operators)
+        notes = tuple(_notes(operators, found, layers))
+    return AuditReport(str(path), chosen.name, predicted(graph, chosen), operators, runtime, notes)
+
+
+def _predictions(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
+    """The verdict on each operator with a quantized side."""
+    found = []
+    for op in graph.ops:
+        for line in predicted(replace(graph, ops=(op,)), target):
+            found.append(AuditedOperator(op.source or op.kind, op.kind, op.outputs[0], line.integer, line.reason))
+    return tuple(found)
+
+
+def _layers(graph: Graph, target: Target, runtime: Runtime) -> dict[str, Layer] | None:
+    """What computes each tensor of the written model, by the tensor's name; None if the runtime does not tell."""
+    if runtime.layers is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        path = Path(folder, f"model{format_named(target.format).suffixes[0]}")
+        save(graph, path, target.format)
+        return {name: layer for layer in runtime.layers(path, runtime.kernels[0]) for name in layer.outputs}
+
+
+def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
+    """The operator with what ran it; what converts between real and stored values is on neither side.
+
+    A real operator whose result comes out of a conversion ran on real values; one that moves data was moved before the conversion.
+    """
+    layer, rule = layers.get(op.output), KINDS[op.kind].rule
+    if layer is None or rule == "convert" or (layer.integer is None and rule in ("move", "relabel")):
+        return op
+    return replace(op, ran=bool(layer.integer), layer=f"{layer.kind} ({layer.by})" if layer.by else layer.kind)
+
+
+def _notes(operators: tuple[AuditedOperator, ...], runtime: Runtime, layers: dict[str, Layer] | None) -> list[str]:
+    if layers is None:
+        return [f"{runtime.title} does not tell what it runs"]
+    gone = sum(op.ran is None and KINDS[op.kind].rule != "convert" for op in operators)
+    notes = [f"{runtime.title} was asked on this machine, whose CPU is {platform.machine() or 'unknown'}"]
+    return [*notes, f"{gone} operators are not seen in what it runs: fused with others, or left away"] if gone else notes

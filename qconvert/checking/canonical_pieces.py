@@ -1,0 +1,73 @@
+"""Pieces of a file whose runtime does not cut it: its canonical graph is cut, written in the file's format and run.
+
+The writer is the reader's mirror, so that the graph, written, has the file's own operators. That it has is not taken on trust: see
+reading_errors.py.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from qconvert.checking.further_roundings import computable
+from qconvert.checking.sides import Side
+from qconvert.conversion import save
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Array, Graph, Tensor
+from qconvert.plugins import Pieces
+
+__all__ = ["canonical_pieces", "varying"]
+
+#: What is appended to the name of a tensor at which the graph is cut for its second name, that of what the piece computes.
+_COMPUTED = "/computed by the result"
+
+
+def varying(graph: Graph) -> set[str]:
+    """Names of the tensors that depend on the graph's inputs; runtimes give out nothing that is constant."""
+    fixed = {tensor.name for tensor in graph.constants()}
+    for op in graph.ops:
+        if op.inputs and all(not name or name in fixed for name in op.inputs):
+            fixed.update(op.outputs)
+    return graph.tensors.keys() - fixed
+
+
+def canonical_pieces(side: Side, names: set[str]) -> Pieces:
+    """The side's graph cut at the tensors called `names`, without operators that none of these needs or whose inputs are not known.
+
+    Raises:
+        InvalidModelError: no operator is left.
+        QConvertError: the format cannot be written, or the runtime refuses the pieces.
+    """
+    graph = side.graph
+    ops = computable(graph, names)
+    written = {name for op in ops for name in op.outputs if name in names}
+    read = {name for op in ops for name in op.inputs if name in names}
+    computed = {name: name + _COMPUTED for name in graph.tensors if name in written}
+    if not computed:
+        raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
+    fed = tuple(name for name in graph.tensors if name in read)
+    part = graph.evolve(
+        tensors=[replace(graph[name], name=new) for name, new in computed.items()],
+        ops=[replace(op, outputs=tuple(computed.get(name, name) for name in op.outputs)) for op in ops],
+        inputs=fed,
+        outputs=tuple(computed.values()),
+        signatures=(),
+        metadata={},
+    )
+    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        path = Path(folder, f"pieces{side.format.suffixes[0]}")
+        save(part, path, side.format.name)
+        model = side.runtime.open(path, side.kernels, side.optimize)
+
+    def run(values: Mapping[str, Array]) -> dict[str, Array]:
+        found = model.run({name: values[name] for name in fed})
+        return {name: found[new] for name, new in computed.items()}
+
+    kept = {*fed, *computed}
+    return Pieces(fed, frozenset(computed), {name: graph[name].dtype for name in kept}, {name: _sizes(graph[name]) for name in kept}, run)
+
+
+def _sizes(tensor: Tensor) -> tuple[int | None, ...] | None:
+    return None if tensor.shape is None else tuple(size if isinstance(size, int) else None for size in tensor.shape)

@@ -1,0 +1,102 @@
+"""What a check finds: one Finding for each operator output, and the report of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from qconvert.graph import Op
+
+__all__ = ["CLASSES", "CheckReport", "Finding", "OutputComparison", "joined"]
+
+CLASSES = ("equal", "one rounding", "approximate", "unexplained")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is true of one operator output, in one run or, joined, in the worst of all.
+
+    Attributes:
+        verdict: one of CLASSES.
+        reason: rounding tie, order of requantization, coarse arithmetic, saturation …
+        equal: share of equal elements.
+        largest: largest difference, in steps of the output's scale (of the range for float outputs).
+        predicted_rate: the share that may differ at most.
+        unexplained: how many elements are unexplained.
+        operator, output: the operator as the source names it, and the tensor; "" before findings are joined.
+    """
+
+    verdict: str
+    reason: str
+    equal: float
+    largest: float
+    predicted_rate: float
+    unexplained: int
+    operator: str = ""
+    output: str = ""
+
+
+def joined(old: Finding | None, op: Op, name: str, new: Finding) -> Finding:
+    """The findings of one output of an operator: the worse verdict, the larger difference, the mean share."""
+    new = replace(new, operator=op.source or op.kind, output=name)
+    if old is None:
+        return new
+    return replace(
+        max((old, new), key=lambda item: CLASSES.index(item.verdict)),
+        equal=(old.equal + new.equal) / 2,
+        largest=max(old.largest, new.largest),
+        predicted_rate=max(old.predicted_rate, new.predicted_rate),
+        unexplained=old.unexplained + new.unexplained,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """One graph output over all runs.
+
+    Attributes:
+        name: the source's name of the output.
+        equal: share of equal elements.
+        largest, mean: difference, in `unit`.
+        unit: "LSB" (steps of the output's scale), or "of range" for float outputs.
+        sqnr_db: signal to difference, in dB; None if there is no difference.
+        same_top1: share of runs with the same best class; None if the output is no row of scores.
+    """
+
+    name: str
+    equal: float
+    largest: float
+    mean: float
+    unit: str
+    sqnr_db: float | None
+    same_top1: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check found.
+
+    Attributes:
+        source, result: the files.
+        kernels: what ran .tflite files: LiteRT's kernels, or tflite-micro's.
+        runs: how many inputs were run.
+        outputs, operators: what was compared.
+        problems: in sentences, why the check failed; it passed if there are none.
+        runtime: what ran the source, in words.
+        notes: what the reader should know of how the check was done.
+        machine: likewise, where it is due to this machine's CPU.
+    """
+
+    source: str
+    result: str
+    kernels: str
+    runs: int
+    outputs: tuple[OutputComparison, ...]
+    operators: tuple[Finding, ...]
+    problems: tuple[str, ...]
+    runtime: str = ""
+    notes: tuple[str, ...] = ()
+    machine: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems

@@ -1,0 +1,55 @@
+"""A piece that had to be rewritten must reproduce its own file's tensors; where it does not, the file was not read as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qconvert.checking.findings import Finding
+from qconvert.checking.known_tensors import completed
+from qconvert.checking.sides import Side
+from qconvert.graph import Array
+from qconvert.plugins import Inside, Pieces
+
+__all__ = ["reading_errors"]
+
+#: The share of the largest value by which float results may differ: the order of a sum may be another.
+_FLOAT_SHARE = 1e-5
+
+
+def reading_errors(side: Side, inside: Inside, pieces: Pieces, feed: Mapping[str, Array]) -> dict[str, Finding]:
+    """The tensors that the pieces do not compute as the file does, each from the file's own tensors.
+
+    Args:
+        side: the file.
+        inside: the untouched file.
+        pieces: those of its canonical graph.
+        feed: stored inputs of the file, in its order.
+    """
+    own = inside.values(feed)
+    known = completed(side.graph, own)
+    if not all(name in known for name in pieces.fed):
+        return {}
+    again = pieces.run({name: known[name] for name in pieces.fed})
+    found: dict[str, Finding] = {}
+    for name in pieces.computed & own.keys():
+        wrong, largest = _differing(own[name], again[name])
+        if wrong:
+            reason = f"reading error: what is read of {side.path.name} does not compute the file's own values"
+            found[name] = Finding("unexplained", reason, 1 - wrong / max(own[name].size, 1), largest, 0.0, wrong)
+    return found
+
+
+def _differing(own: Array, again: Array) -> tuple[int, float]:
+    """How many elements differ, and the largest difference."""
+    if own.shape != again.shape or own.dtype != again.dtype:
+        return own.size or 1, float("inf")
+    if own.dtype.kind not in "iuf":
+        wrong = int((own != again).sum())
+        return wrong, float(bool(wrong))
+    a, b = own.astype(np.float64), again.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    allowed = _FLOAT_SHARE * float(np.abs(a[np.isfinite(a)]).max(initial=0)) if own.dtype.kind == "f" else 0.0
+    return int((~(difference <= allowed)).sum()), float(np.nan_to_num(difference, nan=np.inf).max(initial=0))

@@ -1,0 +1,67 @@
+"""A side of a check: a model file, what runs it, and its canonical graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qconvert.conversion import load
+from qconvert.graph import Graph
+from qconvert.plugins import Format, Inside, LoadedModel, Runtime, format_of, runtime_of
+
+__all__ = ["Side", "side_of"]
+
+
+@dataclass(slots=True)
+class Side:
+    """A model file in its runtime.
+
+    Attributes:
+        path: the file.
+        format: its format.
+        runtime: what runs it, with `kernels`.
+        kernels: a name of the runtime's.
+        optimize: whether a runtime that optimizes graphs may do so.
+    """
+
+    path: Path
+    format: Format
+    runtime: Runtime
+    kernels: str
+    optimize: bool
+    _graph: Graph | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The file's canonical graph, read when first asked for."""
+        if self._graph is None:
+            self._graph = load(self.path)
+        return self._graph
+
+    def open(self) -> LoadedModel:
+        return self.runtime.open(self.path, self.kernels, self.optimize)
+
+    def inside(self, graph: Graph) -> Inside | None:
+        """The file's inner tensors that a graph names, or None if the runtime does not give them out."""
+        return None if self.runtime.inside is None else self.runtime.inside(self.path, graph, self.kernels, self.optimize)
+
+    @property
+    def words(self) -> str:
+        """What runs the file, without a choice that the user made for the other side."""
+        return f"{self.runtime.title} {self.kernels} kernels" if len(self.runtime.kernels) > 1 else self.runtime.title
+
+
+def side_of(path: Path, kernels: str, optimize: bool) -> Side:
+    """The side of a file.
+
+    Args:
+        path: the file, whose suffix says the format.
+        kernels: those that the user wants; where no runtime of the format has them, its first.
+        optimize: whether a runtime may optimize the graph.
+
+    Raises:
+        OptionError: nothing runs such files, or there are no such kernels.
+    """
+    found = format_of(path)
+    runtime, chosen = runtime_of(found.name, kernels)
+    return Side(path, found, runtime, chosen, optimize)

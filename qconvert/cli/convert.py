@@ -1,0 +1,118 @@
+"""The commands `convert` and `{source}2{result}`, whose flags are the options that formats and passes declare."""
+
+from __future__ import annotations
+
+import inspect
+import json as json_module
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qconvert.plugins import Option, Pass, declared_options, formats, pass_named
+from qconvert.plugins.options import parsed
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph
+
+__all__ = ["add_commands"]
+
+
+def _convert(
+    source: Annotated[Path, typer.Argument(help="The model to read.")],
+    result: Annotated[Path, typer.Argument(help="The file to write.")],
+    target: Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")] = "",
+    passes: Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.")
+    ] = None,
+    verify_each: Annotated[bool, typer.Option("--verify-each", help="Run the model behind each pass, and name a pass that lies.")] = False,
+    print_after: Annotated[
+        list[str] | None, typer.Option("--print-after", help="Print the graph behind a pass, or behind all; repeatable.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
+    result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
+    **flags: Any,
+) -> None:
+    """Convert a model to another format; suffixes say which."""
+    from qconvert import convert
+    from qconvert.cli.reports import conversion_document, print_conversion
+
+    options = {name: value for name, value in flags.items() if value is not None}
+    report = convert(
+        source,
+        result,
+        source_format=source_format,
+        result_format=result_format,
+        target=target,
+        passes=[name.strip() for name in passes.split(",") if name.strip()],
+        force=force,
+        verify_each=verify_each,
+        observer=_printer(print_after) if print_after else None,
+        **{**options, **parsed(option or ())},
+    )
+    if json:
+        typer.echo(json_module.dumps(conversion_document(report), indent=2))
+    elif not quiet:
+        print_conversion(report, verbose)
+
+
+def _printer(names: Sequence[str]) -> Callable[..., None]:
+    """Prints the graph behind each of these passes, and with "all" behind each that changes it."""
+    for name in names:
+        if name != "all":
+            pass_named(name)
+
+    def show(item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
+        from qconvert.graph.printing import printed
+
+        if item.name in names or ("all" in names and after is not before):
+            typer.echo(f"--- after {item.name}\n{printed(after)}", err=True)
+
+    return show
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Adds `convert`, and `{source}2{result}` for each pair of formats: convert with both formats given, and all its other options."""
+    parameters = _parameters()
+    app.command("convert")(_command(parameters, {}))
+    for source in formats().values():
+        for result in formats().values():
+            if source.read is not None and result.write is not None:
+                fixed = {"source_format": source.name, "result_format": result.name}
+                app.command(f"{source.name}2{result.name}", help=f"Convert {source.name} to {result.name}.")(_command(parameters, fixed))
+
+
+def _parameters() -> list[inspect.Parameter]:
+    """Those of _convert, and a flag for each declared option whose name is not taken by one of them."""
+    own = inspect.signature(_convert, eval_str=True).parameters
+    flags = [_flag(option) for name, option in declared_options().items() if name not in own]
+    named = [item for name, item in own.items() if name != "flags"]
+    place = list(own).index("passes")
+    return [*named[:place], *flags, *named[place:]]
+
+
+def _command(parameters: list[inspect.Parameter], fixed: dict[str, Any]) -> Callable[..., None]:
+    """The command with some parameters fixed."""
+
+    def command(**arguments: Any) -> None:
+        _convert(**arguments, **fixed)
+
+    free = [item for item in parameters if item.name not in fixed]
+    command.__doc__ = _convert.__doc__
+    command.__signature__ = inspect.Signature(free)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in free}
+    return command
+
+
+def _flag(option: Option) -> inspect.Parameter:
+    """The option as a flag: `--io-layout`. Without it the option is not given."""
+    kind: Any = option.type
+    spelled = typer.Option(f"--{option.name.replace('_', '-')}", help=option.help)
+    return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, spelled])

@@ -1,0 +1,71 @@
+"""A list of passes, put together: their order is checked, and each gets its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qconvert.errors import OptionError
+from qconvert.graph import Graph
+from qconvert.plugins import Pass, Target, pass_named
+from qconvert.plugins.options import taken
+
+__all__ = ["READ", "Observer", "pipeline", "run_pipeline"]
+
+#: What reading ensures (a format's normal form).
+READ = ("absorbed",)
+
+#: Is told of each pass that has run: the pass, the graph before and behind it, and what it changed.
+Observer = Callable[[Pass, Graph, Graph, tuple[str, ...]], None]
+
+
+def pipeline(names: Sequence[str], given: Sequence[str] = READ) -> tuple[Pass, ...]:
+    """The passes of these names, in their order.
+
+    Args:
+        names: of passes.
+        given: properties of the graph that hold before the first.
+
+    Raises:
+        OptionError: there is no such pass, one stands before a pass that it has to follow, or what it requires is not ensured.
+    """
+    found = tuple(pass_named(name) for name in names)
+    ensured = set(given)
+    for index, item in enumerate(found):
+        for earlier in item.after:
+            if earlier in names[index:] and earlier not in names[:index]:
+                raise OptionError(f"the pass {item.name} has to run after {earlier}", remedy=f"Put {earlier} before {item.name}.")
+        missing = [wanted for wanted in item.requires if wanted not in ensured]
+        if missing:
+            raise OptionError(f"the pass {item.name} requires what no pass before it ensures: {', '.join(missing)}")
+        ensured.update(item.ensures)
+    return found
+
+
+def run_pipeline(
+    graph: Graph,
+    passes: Sequence[Pass],
+    target: Target,
+    options: Mapping[str, Any],
+    *,
+    by_hand: bool = False,
+    observers: Sequence[Observer] = (),
+) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+    """The graph after the passes, and what each changed: (its name, in words).
+
+    Args:
+        graph: what they rewrite.
+        passes: in their order.
+        target: that they fit the graph to.
+        options: values of options by name; each pass gets those that it declares.
+        by_hand: whether the user named the passes himself.
+        observers: are told of each pass that has run.
+    """
+    changes: list[tuple[str, str]] = []
+    for item in passes:
+        before = graph
+        graph, notes = item.run(before, target, **taken(options, item.options, by_hand=by_hand))
+        changes += [(item.name, note) for note in notes]
+        for observer in observers:
+            observer(item, before, graph, notes)
+    return graph, tuple(changes)

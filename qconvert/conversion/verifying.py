@@ -1,0 +1,176 @@
+"""--verify-each: the model is run before and behind each pass, and a pass that changes more than it says is named.
+
+The runs are those of the evaluator (qconvert.evaluate), on random inputs that every pass's own change of the inputs is followed on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range, dequantize, quantize
+from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
+from qconvert.graph.metadata import TRANSPOSED
+from qconvert.graph.validation import validate
+from qconvert.plugins import Pass
+
+__all__ = ["Verifier", "change", "followed", "random_inputs"]
+
+#: Permutations that a change of the layout of inputs and outputs makes of four dimensions.
+_TURNS = ((0, 3, 1, 2), (0, 2, 3, 1))
+
+
+class Verifier:
+    """Runs a graph behind each pass; an observer of a pipeline.
+
+    Attributes:
+        said: (pass, what was found), for every pass that changed the graph.
+    """
+
+    def __init__(self, graph: Graph, samples: int = 2, seed: int = 0) -> None:
+        """Chooses the inputs: `samples` of them, from the random numbers of `seed`."""
+        rng = np.random.default_rng(seed)
+        self.said: list[tuple[str, str]] = []
+        self._feeds = [random_inputs(graph, rng) for _ in range(samples)]
+        self._outputs = self._run(graph, "the model")
+
+    def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
+        """Compares the graph behind a pass with that before it.
+
+        Raises:
+            InternalError: the pass made a graph that is not valid, or changed an output by more than it declares.
+        """
+        if after is before:
+            return
+        try:
+            validate(after)
+        except InvalidGraphError as error:
+            raise InternalError(f"the pass {item.name} makes a graph that is not valid: {error.reason}", where=error.where) from error
+        hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
+        if hidden and self._outputs:
+            self.said.append((item.name, f"not judged, nor those behind it: the shape of {hidden[0]!r} does not show how it was turned"))
+            self._feeds = []
+        self._feeds = [followed(before, after, feed) for feed in self._feeds]
+        old, self._outputs = self._outputs, self._run(after, item.name)
+        if not old or not self._outputs:
+            return
+        worst = max((change(before, after, a, b) for a, b in zip(old, self._outputs, strict=True)), key=lambda found: found[0])
+        self._judge(item, *worst, notes)
+
+    def _judge(self, item: Pass, share: float, output: str, notes: tuple[str, ...]) -> None:
+        allowed = item.within if item.within is not None else (0.0 if item.exact else np.inf)
+        told = "" if notes or not share else ", and does not say so"
+        if share > allowed or told:
+            words = "is exact" if allowed == 0 else f"changes outputs by {allowed:g} of their range at most"
+            raise InternalError(
+                f"the pass {item.name} says that it {words}, but changes an output by {share:.3g} of its range on average{told}",
+                where=f"output {output!r}",
+                remedy="This is a fault of the pass, not of the model. --print-after shows the graph before and behind it.",
+            )
+        self.said.append((item.name, f"changes outputs by {share:.2g} of their range on average" if share else "leaves every output equal"))
+
+    def _run(self, graph: Graph, who: str) -> list[dict[str, Array]]:
+        """The outputs for each input; none where the evaluator has no function for an operator or no use for random numbers."""
+        try:
+            return [evaluate(graph, feed) for feed in self._feeds]
+        except (UnsupportedError, InvalidGraphError) as error:
+            self.said.append((who, f"not judged: {error.where + ': ' if error.where else ''}{error.reason}"))
+            return []
+
+
+def random_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
+    """Stored values for every graph input: from the whole grid of quantized ones, and of real ones that are quantized at once.
+
+    Sizes that are not known are 1.
+    """
+    grids: dict[str, Tensor] = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize"}
+    return {name: _random(graph[name], grids.get(name), rng) for name in graph.inputs}
+
+
+def _random(tensor: Tensor, grid: Tensor | None, rng: np.random.Generator) -> Array:
+    shape = tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
+    dtype = numpy_dtype(tensor.dtype)
+    if "float" in tensor.dtype:
+        q = grid.quantization if grid is not None else None
+        if grid is None or q is None or "float" in grid.dtype:
+            return rng.standard_normal(shape).astype(dtype)
+        low, high = affine_range(q, grid.dtype)
+        return rng.uniform(1.1 * float(low.min()), 1.1 * float(high.max()), shape).astype(dtype)
+    if tensor.dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    low_int, high_int = integer_range(tensor.dtype) if tensor.is_quantized else (0, 1)
+    return rng.integers(low_int, high_int + 1, shape).astype(dtype)
+
+
+def followed(before: Graph, after: Graph, feed: Mapping[str, Array]) -> dict[str, Array]:
+    """The same inputs for the graph behind a pass: turned, stored as another type or real, where the pass changed its inputs."""
+    return {name: _as(after[name], before[name], _turned(feed[name], after[name])) for name in after.inputs}
+
+
+def _as(tensor: Tensor, old: Tensor, values: Array) -> Array:
+    if (tensor.dtype, tensor.quantization) == (old.dtype, old.quantization):
+        return values
+    real = values.astype(np.float64) if old.quantization is None else dequantize(values, old.quantization)
+    if tensor.quantization is None:
+        return np.asarray(real.astype(numpy_dtype(tensor.dtype)))
+    return quantize(real, tensor.quantization, tensor.dtype)
+
+
+def _turned(values: Array, tensor: Tensor) -> Array:
+    """Values in the shape of a tensor, where only the layout of four dimensions differs."""
+    wanted = tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
+    if tensor.shape is None or values.shape == wanted:
+        return values
+    turns = [values.transpose(turn) for turn in _TURNS if values.ndim == len(turn)]
+    return next((turned for turned in turns if turned.shape == wanted), values)
+
+
+def _turned_unseen(before: Graph, after: Graph) -> set[str]:
+    """Tensors that a pass turned although their shapes, cubes, do not show it."""
+    old, new = (set(json.loads(graph.metadata.get(TRANSPOSED, "[]"))) for graph in (before, after))
+    return old ^ new
+
+
+def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, Array]) -> tuple[float, str]:
+    """The largest mean change of an output as a share of its range, and that output; outputs keep their order and names."""
+    found, unseen = [(0.0, "")], _turned_unseen(before, after)
+    for (name, old), (_, new) in zip(_outputs(before, a), _outputs(after, b), strict=True):
+        turns = [new.transpose(turn) for turn in _TURNS] if new.ndim == 4 and (new.shape != old.shape or name in unseen) else []
+        found.append((min(_share(old, form, _reach(before[name], old)) for form in (new, *turns)), name))
+    return max(found, key=lambda item: item[0])
+
+
+def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, Array]]:
+    """Every output as real numbers; of float outputs beside integers, both are rounded to float32."""
+    found = []
+    for name in graph.outputs:
+        q, value = graph[name].quantization, values[name]
+        found.append((name, value if q is None else dequantize(value, q).astype(np.float32)))
+    return found
+
+
+def _reach(tensor: Tensor, values: Array) -> float:
+    """The range of an output: that of its grid, or from 0 to the largest magnitude of real values."""
+    if tensor.quantization is not None and "float" not in tensor.dtype:
+        low, high = affine_range(tensor.quantization, tensor.dtype)
+        return float((high - low).max())
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return float(np.abs(finite.astype(np.float64)).max(initial=0.0)) or 1.0 if values.dtype.kind in "fiu" else 1.0
+
+
+def _share(old: Array, new: Array, reach: float) -> float:
+    if old.shape != new.shape:
+        return float("inf")
+    if np.array_equal(old, new, equal_nan=old.dtype.kind == "f") or not old.size:
+        return 0.0
+    if old.dtype.kind not in "fbiu":
+        return float("inf")
+    a, b = old.astype(np.float64), new.astype(np.float64)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    finite = np.isfinite(a)
+    return float(np.abs(a - b)[finite].mean() / reach)

@@ -1,0 +1,60 @@
+"""The operators that a graph becomes: made once, for the rules of a target that judge them and for the file that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qconvert.errors import QConvertError
+from qconvert.formats.tflite.writing import Writing
+from qconvert.graph import Graph, Op
+from qconvert.plugins import operators
+
+__all__ = ["Written", "taken", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The operators that a graph becomes.
+
+    Attributes:
+        writing: what the writers made.
+        failures: the operators that they refused, and why.
+    """
+
+    writing: Writing
+    failures: tuple[tuple[Op, QConvertError], ...]
+
+
+#: What was made last, by the graph it was made of: a conversion judges a graph and then writes the same one.
+_last: dict[int, Written] = {}
+
+
+def written(graph: Graph) -> Written:
+    """Runs the writers on every operator that has one, so that all that they refuse is known at once."""
+    found = _last.get(id(graph))
+    if found is None or found.writing.graph is not graph:
+        found = _write(graph)
+        _last.clear()
+        _last[id(graph)] = found
+    return found
+
+
+def taken(graph: Graph) -> Written:
+    """The same, for the caller alone, who may change it."""
+    found = written(graph)
+    _last.clear()
+    return found
+
+
+def _write(graph: Graph) -> Written:
+    writers, writing, failures = operators("tflite", "write"), Writing(graph), []
+    for name in graph.inputs:
+        writing.use(name)
+    for op in graph.ops:
+        if op.kind not in writers:
+            continue
+        try:
+            writing.write(op, writers[op.kind])
+        except QConvertError as error:
+            failures.append((op, error))
+    return Written(writing, tuple(failures))

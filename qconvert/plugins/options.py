@@ -1,0 +1,109 @@
+"""Options: declared once by a pass or a format, and used alike by the Python functions, the command line and plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qconvert.errors import OptionError
+
+__all__ = ["NUMERICS", "Option", "checked", "parsed", "taken"]
+
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a pass or a format.
+
+    Attributes:
+        name: as in `-O name=value` and, with dashes, as a flag. Passes and formats that declare one name share its value.
+        type: str, int, float or bool.
+        default: what holds when nobody gives a value.
+        help: one line for `--help` and `qconvert passes`.
+        choices: the values that it may have; empty for any of its type. The default is always one.
+        by_hand: the value when a user names the pass himself, in `--passes`; None for the default.
+    """
+
+    name: str
+    type: type
+    default: Any
+    help: str
+    choices: tuple[Any, ...] = ()
+    by_hand: Any = None
+
+    def value(self, given: Any) -> Any:
+        """A value as its type, from that type or from text.
+
+        Raises:
+            OptionError: it is none, or not one of the choices.
+        """
+        found = self._typed(given)
+        if found is None:
+            raise OptionError(f"the option {self.name} takes {_ARTICLES[self.type]}, not {given!r}")
+        if self.choices and found not in self.choices and found != self.default:
+            known = " or ".join(str(choice) for choice in self.choices if choice != "")
+            raise OptionError(f"there is no {self.name} {found!r}", remedy=f"Use {known}.")
+        return found
+
+    def _typed(self, given: Any) -> Any:
+        if self.type is bool:
+            return given if isinstance(given, bool) else _WORDS.get(str(given).lower())
+        if isinstance(given, bool):
+            return None
+        if isinstance(given, self.type):
+            return given
+        try:
+            return self.type(given) if isinstance(given, str) else None
+        except ValueError:
+            return None
+
+
+_ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+#: What passes and writers share: whether results are to be equal to those of the source's kernels.
+NUMERICS = Option("numerics", str, "exact", "exact: equal to the source's kernels; fast: the fastest form.", ("exact", "fast"))
+
+
+def parsed(texts: Sequence[str]) -> dict[str, str]:
+    """`name=value` texts as a mapping; raises OptionError for one without "=", or a name that stands twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise OptionError(f"{text!r} is no option", remedy="Write -O name=value.")
+        if name in found:
+            raise OptionError(f"the option {name} is given twice")
+        found[name] = value.strip()
+    return found
+
+
+def checked(given: Mapping[str, Any], declared: Iterable[Option], who: str) -> dict[str, Any]:
+    """The values given, each as its type.
+
+    Args:
+        given: name -> value or text.
+        declared: every option that may be given.
+        who: who would have to declare them, for the error, such as "no pass" or "nothing that writes onnx".
+
+    Raises:
+        OptionError: one is unknown, or its value is wrong.
+    """
+    known = {option.name: option for option in declared}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        listed = ", ".join(sorted(known)) or "none"
+        raise OptionError(f"{who} takes the option {unknown[0]!r}", remedy=f"Known options: {listed}.")
+    return {name: known[name].value(value) for name, value in given.items()}
+
+
+def taken(given: Mapping[str, Any], declared: Iterable[Option], *, by_hand: bool = False) -> dict[str, Any]:
+    """A value for each option of one pass or format: the one given, or the default."""
+    found: dict[str, Any] = {}
+    for option in declared:
+        default = option.by_hand if by_hand and option.by_hand is not None else option.default
+        found[option.name] = given.get(option.name, default)
+    return found

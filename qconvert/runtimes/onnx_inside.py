@@ -1,0 +1,144 @@
+"""The inside of an ONNX file in onnxruntime: its inner values given out, and the file cut at them.
+
+The file is cut, not the canonical graph: whoever reads a value at which it is cut gets it as a graph input, whoever writes it writes a
+graph output. Between the cuts stand islands of nodes. Types and shapes are those that onnxruntime finds, since onnx's own inference
+does not know com.microsoft's operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import UnsupportedError
+from qconvert.graph import DTYPES, Array, Graph
+from qconvert.plugins import Pieces
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+__all__ = ["OnnxInside"]
+
+#: What is appended to the name of a value at which the file is cut for its second name, that of what the island computes.
+_COMPUTED = "/computed"
+#: onnxruntime turns a MatMul by 8-bit weights into MatMulNBits, which by default (4) rounds the other operand to int8, an error of 0.7%
+#: that the whole model need not have, since whether it does so depends on the nodes around. 1 stands for float32.
+_SETTINGS = {"session.qdq_matmulnbits_accuracy_level": "1"}
+
+
+class OnnxInside:
+    """An ONNX file whose values are known by the names of a canonical graph.
+
+    Args:
+        path: the file.
+        graph: whose activations are wanted; a name that the file does not have is ignored.
+        kernels: onnxruntime has no choice of them.
+        optimize: whether onnxruntime optimizes graphs.
+
+    Raises:
+        UnsupportedError: the file is too large to be cut.
+        QConvertError: it cannot be read, or onnxruntime refuses it.
+    """
+
+    cuts = True
+
+    def __init__(self, path: Path, graph: Graph, kernels: str, optimize: bool) -> None:
+        self._model, self._optimize = _whole(path), optimize
+        wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
+        self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=optimize)
+        self._described = {name: {**self._probe.inputs, **self._probe.outputs}[name] for name in wanted}
+        self.names = frozenset(name for name in wanted if self._described[name][0] in DTYPES)
+
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: value for name, value in {**self._probe.run(feed), **feed}.items() if name in self.names}
+
+    def pieces(self, names: frozenset[str]) -> Pieces:
+        known = {name: _value_info(name, *self._described[name]) for name in names & self.names}
+        model, fed, computed = _cut(self._model, known)
+        runtime = OnnxRuntime(model, optimize=self._optimize, settings=_SETTINGS)
+
+        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+            found = runtime.run({name: values[name] for name in fed})
+            return {name: found[output] for name, output in computed.items()}
+
+        described = self._described
+        return Pieces(
+            tuple(fed),
+            frozenset(computed),
+            {name: described[name][0] for name in known},
+            {name: _sizes(described[name][1]) for name in known},
+            run,
+        )
+
+
+def _sizes(shape: tuple[Any, ...]) -> tuple[int | None, ...] | None:
+    """onnxruntime gives () for a scalar and for an unknown shape alike."""
+    return tuple(size if isinstance(size, int) else None for size in shape) if shape else None
+
+
+def _whole(path: Path) -> Any:
+    """The onnx.ModelProto of a file with its external data."""
+    from qconvert.formats.onnx.container import external_files, load_proto
+
+    if sum(item.stat().st_size for item in (path, *external_files(path))) >= 2**31:
+        raise UnsupportedError("is above 2 GB, too large to be cut at its operators", file=str(path), remedy="Check it without --per-op.")
+    return load_proto(path)
+
+
+def _values(model: Any) -> set[str]:
+    """Names of everything that the main graph computes or is given."""
+    computed = {name for node in model.graph.node for name in node.output if name}
+    return (computed | {value.name for value in model.graph.input}) - {item.name for item in model.graph.initializer}
+
+
+def _with_outputs(model: Any, names: set[str]) -> bytes:
+    """The model with further outputs; onnxruntime finds their types."""
+    from onnx import ValueInfoProto
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    present = {value.name for value in (*model.graph.output, *model.graph.input)}
+    copy.graph.output.extend(ValueInfoProto(name=name) for name in sorted(names - present))
+    return bytes(copy.SerializeToString())
+
+
+def _value_info(name: str, dtype: str, shape: tuple[Any, ...]) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape) if shape else None)
+
+
+def _cut(model: Any, known: Mapping[str, Any]) -> tuple[bytes, list[str], dict[str, str]]:
+    """The model cut at the values of `known` (name -> ValueInfoProto), its inputs, and the name of each value's output."""
+    from onnx import helper
+
+    written = {name for node in model.graph.node for name in node.output}
+    islands = type(model)()
+    islands.CopyFrom(model)
+    read: set[str] = set()
+    for node in islands.graph.node:
+        read.update(name for name in _reads(node) if name in known)
+        for position, name in enumerate(node.output):
+            if name in known:
+                node.output[position] = name + _COMPUTED
+    del islands.graph.input[:]
+    del islands.graph.output[:]
+    del islands.graph.value_info[:]
+    fed = sorted(read)
+    islands.graph.input.extend(known[name] for name in fed)
+    computed = {name: name + _COMPUTED for name in sorted(known.keys() & written)}
+    islands.graph.output.extend(
+        helper.make_tensor_value_info(output, known[name].type.tensor_type.elem_type, None) for name, output in computed.items()
+    )
+    return islands.SerializeToString(), fed, computed
+
+
+def _reads(node: Any) -> Iterator[str]:
+    """The names that a node reads, those in its subgraphs included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (value.name for value in graph.output)
+            for inner in graph.node:
+                yield from _reads(inner)

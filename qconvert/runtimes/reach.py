@@ -1,0 +1,49 @@
+"""How far a kernel's arithmetic may be from the exact value before it rounds: what the runtimes' own files share.
+
+The reach of each kernel comes from its source (docs/fidelity.md has the measurements). It is in steps of the output's scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op
+
+__all__ = ["UNKNOWN", "Reach", "Rule", "fine", "is_linear", "smallest_shift"]
+
+#: The reach for each element, and whether the arithmetic is so coarse that the operator counts as approximate.
+Reach = tuple[Array, bool]
+#: (graph, operator, exact values in steps) -> reach.
+Rule = Callable[[Graph, Op, Array], Reach]
+
+_FLOAT32 = 2.0**-21  # a few roundings of 24 bits, as a share of the value
+_LEAST = 1e-4
+#: The reach of a second rounding where a scale that it depends on is not known.
+UNKNOWN = 0.02
+
+
+def fine(exact: Array) -> Array:
+    """The reach of an exact sum that is multiplied by a float32 once."""
+    return np.asarray(np.maximum(_LEAST, np.abs(exact) * _FLOAT32))
+
+
+def is_linear(op: Op) -> bool:
+    """Whether a Resize interpolates."""
+    return bool(op["mode"] == "linear")
+
+
+def smallest_shift(graph: Graph, op: Op, elements: float = 1.0) -> int | None:
+    """The right shift of the smallest multiplier, scale product / output scale, that TFLite applies; None if a scale is not known.
+
+    Args:
+        graph, op: the operator.
+        elements: by how many a sum is divided.
+    """
+    scales = [graph[name].quantization for name in op.inputs[:2] if name]
+    result = graph[op.outputs[0]].quantization
+    if result is None or any(scale is None for scale in scales):
+        return None
+    product = float(np.prod([float(np.max(scale.scale)) for scale in scales if scale is not None])) / float(result.scale[0])
+    return max(0, -int(np.frexp(product / elements)[1]))

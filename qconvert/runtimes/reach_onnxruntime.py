@@ -1,0 +1,47 @@
+"""The reach of onnxruntime's kernels, which multiply by a float32 (24 bits)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op
+from qconvert.runtimes.reach import Reach, Rule, fine, is_linear
+
+__all__ = ["reach"]
+
+
+def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
+    """See plugins.Runtime."""
+    if graph[op.outputs[0]].dtype == "int16":  # float32 sums
+        return np.maximum(0.02, np.abs(exact) * 2.0**-20), False
+    return _RULES.get(op.kind, _float)(graph, op, exact)
+
+
+def _sum(graph: Graph, op: Op, exact: Array) -> Reach:
+    return 10 * fine(exact), False
+
+
+def _resize(graph: Graph, op: Op, exact: Array) -> Reach:
+    return (_sum if is_linear(op) else _float)(graph, op, exact)
+
+
+def _softmax(graph: Graph, op: Op, exact: Array) -> Reach:
+    """It multiplies by the whole part of 1 / scale (qlinear_softmax.cc)."""
+    result = graph[op.outputs[0]].quantization
+    lost = 0.0 if result is None else 1 - np.floor(1 / float(result.scale[0])) * float(result.scale[0])
+    found = 0.01 + np.abs(exact) * lost
+    return found, bool((found > 0.1).any())
+
+
+def _float(graph: Graph, op: Op, exact: Array) -> Reach:
+    return np.full(exact.shape, 0.01), False
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool", "Requantize",
+         "LeakyRelu", "AveragePool"), _sum,
+    ),
+    "Resize": _resize,
+    "Softmax": _softmax,
+}  # fmt: skip

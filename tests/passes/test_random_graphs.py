@@ -1,0 +1,133 @@
+"""Every registered pass on random graphs: valid graphs, and the evaluator's outputs equal, or changed by no more than the pass declares.
+
+QCONVERT_EXAMPLES=1000 tries more graphs than the suite does.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import random_graphs as recipes
+from random_graphs import random_graph
+
+from qconvert import Graph, Option, Pass, Target
+from qconvert.arithmetic import dequantize
+from qconvert.conversion.verifying import change, followed, random_inputs
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array
+from qconvert.graph.metadata import TRANSPOSED
+from qconvert.graph.printing import printed
+from qconvert.graph.validation import validate
+from qconvert.passes import BUILTIN
+from qconvert.plugins import target_named
+
+EXAMPLES = int(os.environ.get("QCONVERT_EXAMPLES", "40"))
+STRICT = Target(
+    "strict", "onnx", "demands all that data can demand", layout="channels_first", activations="int8", weights="int8",
+    symmetric_activations=("int8", "int16"), forbidden=("Softmax", "Sigmoid"), equal_inputs={"Add": ("int8", "int16")},
+    equal_scales={"Mul": ("int8",), "Concat": ("int8",), "Max": ("int8", "uint8")}, fixed_outputs={"Tanh": {"int8": (1 / 128, 0)}},
+)  # fmt: skip
+TARGETS = [*(target_named(name) for name in ("ort-x86", "ort-arm", "tflite", "tflite-uint8", "tflite-micro")), STRICT]
+
+
+def real(graph: Graph, name: str, values: Array) -> Array:
+    q = graph[name].quantization
+    return values if q is None else dequantize(values, q).astype(np.float32)
+
+
+def is_same(was: Array, now: Array, ambiguous: bool) -> bool:
+    """Bit for bit; in the other layout where the shape says so, or does not say anything."""
+    forms = [now] if was.shape == now.shape else []
+    if now.ndim == 4 and (ambiguous or not forms):
+        forms += [now.transpose(turn) for turn in ((0, 3, 1, 2), (0, 2, 3, 1))]
+    return any(np.array_equal(was, form, equal_nan=was.dtype.kind == "f") for form in forms)
+
+
+#: What makes a pass have something to do more often.
+FAVOURED = {
+    "fold_batch_norm": (recipes.normalized, recipes.convert),
+    "fuse_activation": (recipes.conv, recipes.relu),
+    "fuse_gelu": (recipes.gelu, recipes.convert),
+    "fuse_pad": (recipes.padded,),
+    "integer_io": (recipes.convert,),
+    "match_add": (recipes.pair,),
+    "fold_constants": (recipes.dead,),
+    "float_bias_to_int32": (recipes.conv, recipes.gemm),
+    "match_scales": (recipes.pair, recipes.concat, recipes.pool, recipes.unary),
+    "matmul_to_gemm": (recipes.matmul,),
+    "merge_reshapes": (recipes.reshape, recipes.squeeze),
+    "quantize_operands": (recipes.pair, recipes.convert),
+    "remove_redundant_requantize": (recipes.convert,),
+    "widen_1d": (recipes.conv, recipes.pool),
+}
+#: The targets that ask a pass for something, where not all do.
+ASKING = {
+    "symmetric_activations": (STRICT,),
+    "symmetric_weights": (STRICT, target_named("tflite"), target_named("tflite-uint8")),
+    "guard_saturation": (target_named("ort-x86"), target_named("ort-arm")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_a_pass_keeps_what_it_declares(name: str) -> None:
+    """As many graphs as the pass changes EXAMPLES of; one that finds little to do in random graphs has had enough after a while."""
+    item, shares = BUILTIN[name], []
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    for _ in range(12 * EXAMPLES):
+        seed = int(rng.integers(2**32))
+        targets = ASKING.get(name, TARGETS)
+        target = targets[int(rng.integers(len(targets)))]
+        options = {option.name: _value(option, rng) for option in item.options if option.name != "partial"}
+        share = kept(item, seed, target, options)
+        shares += [share] if share is not None else []
+        if len(shares) >= EXAMPLES:
+            break
+    assert len(shares) >= EXAMPLES / 4 or name == "restate_attributes", len(shares)  # that one reads metadata alone
+    if not item.exact:  # the grids of a few random graphs are so far from their values that all of their integers are the limits
+        assert item.within is not None and np.quantile(shares, 0.95) <= item.within
+
+
+def _value(option: Option, rng: np.random.Generator) -> Any:
+    values = [option.default, *option.choices, *([True] if option.type is bool else [])]
+    return values[int(rng.integers(len(values)))]
+
+
+def kept(item: Pass, seed: int, target: Target, options: dict[str, Any]) -> float | None:
+    """Runs a pass on the graph of a seed and compares: the mean change of an output, or None if the pass had nothing to do."""
+    before = random_graph(seed, FAVOURED.get(item.name, ()))
+    after, notes = item.run(before, target, **options)
+    if after is before:
+        return None
+    validate(after)
+    feed = random_inputs(before, np.random.default_rng(len(before.ops)))
+    old, new = evaluate(before, feed), evaluate(after, followed(before, after, feed))
+    told = f"{item.name} on {seed} for {target.name} {options}: {notes}\n{printed(before)}\n->\n{printed(after)}"
+    share, output = change(before, after, old, new)
+    assert not share or notes
+    if item.exact and item.within:
+        assert share <= item.within, f"{output} changes by {share}: {told}"
+    if item.exact and not item.within:
+        assert len(before.outputs) == len(after.outputs)
+        for a, b in zip(before.outputs, after.outputs, strict=True):
+            was, now = real(before, a, old[a]), real(after, b, new[b])
+            assert is_same(was, now, b in after.metadata.get(TRANSPOSED, "")), f"{a} of {told}\n{was}\n{now}"
+    return share
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_graphs_are_valid_and_run(seed: int) -> None:
+    graph = random_graph(seed)
+    outputs = evaluate(graph, random_inputs(graph, np.random.default_rng(0)))
+    assert {name: value.shape for name, value in outputs.items()} == {name: graph[name].shape for name in graph.outputs}
+
+
+def test_random_graphs_are_of_many_kinds() -> None:
+    """Each recipe has to bring its operators, else passes are tried on less than it seems."""
+    found = Counter(kind for seed in range(300) for kind in {op.kind for op in random_graph(seed).ops})
+    assert len(found) >= 45
+    assert min(found[kind] for kind in ("Conv", "Gemm", "MatMul", "Add", "Concat", "AveragePool", "Quantize", "Requantize")) >= 8

@@ -1,0 +1,404 @@
+"""Random valid canonical graphs for tests: quantized and real operators of many kinds, fed from one input or two.
+
+A seed is a graph. Each operator is one of RECIPES, which takes a tensor that is there already and adds what it needs; one that does not fit
+its tensor adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert import Graph, Op, Quantization, Tensor
+from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.graph.shapes import output_shapes
+from qconvert.graph.validation import validate
+
+__all__ = ["RECIPES", "random_graph"]
+
+_ACTIVATIONS = ("", "", "relu", "relu6", "relu_n1_to_1")
+_LARGEST = 600  # elements of a tensor
+
+
+class Growing:
+    """A graph while it grows. `rng` makes data and all choices, so that a seed is a graph."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.inputs: list[str] = []
+        self.made: list[str] = []  # what a later operator may read
+
+    def pick(self, choices: Sequence[Any]) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def fresh(self, wanted: str) -> str:
+        return f"{wanted}{len(self.tensors)}"
+
+    def grid(self, dtype: str, scale: float | None = None) -> Quantization:
+        """A grid of one scale; signed 16-bit and half of the others are symmetric."""
+        low, high = integer_range(dtype)
+        scale = float(np.float32(2.0 ** self.rng.uniform(-6, 0))) if scale is None else scale
+        middle = 0 if low < 0 else (high + 1) // 2
+        point = middle if dtype == "int16" or self.rng.random() < 0.4 else int(self.rng.integers(low // 2, high // 2 + 1))
+        return Quantization.per_tensor(scale, point)
+
+    def input(self, dtype: str, shape: tuple[int, ...]) -> None:
+        name = self.fresh("x")
+        self.tensors[name] = Tensor(name, dtype, shape, None, None if dtype == "float32" else self.grid(dtype))
+        self.inputs.append(name)
+        self.made.append(name)
+
+    def constant(self, data: Array, q: Quantization | None = None, dtype: str = "") -> str:
+        name = self.fresh("c")
+        self.tensors[name] = Tensor(name, dtype or canonical_dtype(data.dtype), data.shape, data, q)
+        return name
+
+    def integers(self, *values: int) -> str:
+        return self.constant(np.array(values, np.int64))
+
+    def like(self, x: Tensor, shape: tuple[int, ...]) -> str:
+        """A constant of data as `x` is, quantized on a grid of its own or real."""
+        if x.quantization is None:
+            return self.constant(self.rng.standard_normal(shape).astype(np.float32))
+        low, high = integer_range(x.dtype)
+        data = self.rng.integers(low, high + 1, shape).astype(numpy_dtype(x.dtype))
+        return self.constant(data, self.grid(x.dtype), x.dtype)
+
+    def add(self, kind: str, inputs: Sequence[str], *results: tuple[str, Quantization | None], **attributes: Any) -> list[str]:
+        """An operator with a result for each (dtype, quantization); too large ones are not kept."""
+        names = [f"t{len(self.tensors) + index}" for index in range(len(results))]
+        op = Op(kind, tuple(inputs), tuple(names), attributes, f"{kind} #{len(self.ops)}")
+        shapes = output_shapes(self.tensors, op)
+        if any(shape is None or np.prod(shape) > _LARGEST or 0 in shape for shape in shapes):
+            return []
+        for name, (dtype, q), shape in zip(names, results, shapes, strict=True):
+            self.tensors[name] = Tensor(name, dtype, shape, None, q)
+        self.ops.append(op)
+        self.made += names
+        return names
+
+    def real(self, kind: str, inputs: Sequence[str], x: Tensor, scale: float | None = None, **attributes: Any) -> list[str]:
+        """An operator of real values: quantized as `x` is, on a grid of its own, or real."""
+        return self.add(kind, inputs, (x.dtype, None if x.quantization is None else self.grid(x.dtype, scale)), **attributes)
+
+    def moved(self, kind: str, inputs: Sequence[str], x: Tensor, **attributes: Any) -> list[str]:
+        """An operator that moves stored values."""
+        return self.add(kind, inputs, (x.dtype, x.quantization), **attributes)
+
+
+Recipe = Callable[..., Any]
+
+
+def _weights(g: Growing, x: Tensor, shape: tuple[int, ...]) -> tuple[str, Array | None]:
+    """Weights O,I,… beside x: signed or unsigned, per tensor or per axis; and the scales of their products with x."""
+    if x.quantization is None:
+        return g.constant((g.rng.standard_normal(shape) / 4).astype(np.float32)), None
+    dtype = g.pick(("int8", "int8", "uint8")) if x.dtype != "int16" else "int8"
+    low, high = integer_range(dtype)
+    data = g.rng.integers(low + 1, high + 1, shape).astype(dtype)
+    zero = 0 if low < 0 else 128 if g.rng.random() < 0.6 else int(g.rng.integers(100, 150))
+    per_axis = dtype == "int8" and g.rng.random() < 0.5
+    scales = np.float32(2.0 ** g.rng.uniform(-9, -6, shape[0] if per_axis else 1))
+    q = Quantization.per_axis(scales, 0, zero) if per_axis else Quantization.per_tensor(float(scales[0]), zero)
+    return g.constant(data, q, dtype), x.quantization.scale * scales
+
+
+def _bias(g: Growing, products: Array | None, count: int) -> str:
+    """No bias, an integer one at the products' scale, or a real one."""
+    if g.rng.random() < 0.3:
+        return ""
+    if products is None or g.rng.random() < 0.2:
+        return g.constant((g.rng.standard_normal(count) / 4).astype(np.float32))
+    q = Quantization.per_axis(products, 0) if products.size > 1 else Quantization.per_tensor(float(products[0]))
+    return g.constant(g.rng.integers(-3000, 3000, count).astype(np.int32), q)
+
+
+def _channels(x: Tensor, form: str) -> int:
+    assert x.shape is not None
+    return int(x.shape[-1 if form == "channels_last" else 1])
+
+
+def _form(g: Growing) -> str:
+    return str(g.pick(("channels_first", "channels_last")))
+
+
+def _window(g: Growing, x: Tensor, form: str) -> tuple[int, ...] | None:
+    """A window that fits; None for data that are no picture and no row."""
+    if x.rank not in (3, 4):
+        return None
+    sizes = x.shape[1:-1] if form == "channels_last" else x.shape[2:]  # type: ignore[index]
+    return tuple(int(g.rng.integers(1, min(int(size), 3) + 1)) for size in sizes)
+
+
+def conv(g: Growing, x: Tensor, form: str = "") -> None:
+    form = form or _form(g)
+    window = _window(g, x, form)
+    if window is None:
+        return
+    channels = _channels(x, form)
+    group = channels if g.rng.random() < 0.4 else 1
+    outputs = channels * g.pick((1, 2)) if group > 1 else int(g.rng.integers(1, 5))
+    weights, products = _weights(g, x, (outputs, channels // group, *window))
+    bias = _bias(g, products, outputs)
+    pads = tuple(int(g.rng.integers(0, 2)) for _ in range(2 * len(window)))
+    attributes = {"strides": tuple(g.pick((1, 2)) for _ in window), "pads": pads, "dilations": (1,) * len(window), "group": group,
+                  "data_format": form, "activation": g.pick(_ACTIVATIONS)}  # fmt: skip
+    g.real("Conv", [x.name, weights, *([bias] if bias else [])], x, **attributes)
+
+
+def padded(g: Growing, x: Tensor) -> None:
+    """Real zero around the data of a convolution."""
+    if x.rank == 4:
+        form = _form(g)
+        around = [int(value) for value in g.rng.integers(0, 3, 4)]
+        begin, end = ([0, *around[:2], 0], [0, *around[2:], 0]) if form == "channels_last" else ([0, 0, *around[:2]], [0, 0, *around[2:]])
+        for name in g.moved("Pad", [x.name, g.integers(*begin, *end)], x):
+            conv(g, g.tensors[name], form)
+
+
+def normalized(g: Growing, x: Tensor) -> None:
+    """A real convolution with its normalization."""
+    if x.rank == 4 and x.quantization is None:
+        form = _form(g)
+        conv(g, x, form)
+        normalization(g, g.tensors[g.made[-1]], form)
+
+
+def gemm(g: Growing, x: Tensor) -> None:
+    if x.rank != 2:
+        return
+    outputs = int(g.rng.integers(1, 6))
+    weights, products = _weights(g, x, (outputs, int(x.shape[1])))  # type: ignore[index]
+    bias = _bias(g, products, outputs)
+    g.real("Gemm", [x.name, weights, *([bias] if bias else [])], x, activation=g.pick(_ACTIVATIONS))
+
+
+def matmul(g: Growing, x: Tensor) -> None:
+    if x.rank is None or x.rank < 2:
+        return
+    (product,) = g.real("MatMul", [x.name, g.like(x, (int(x.shape[-1]), 3))], x) or [""]  # type: ignore[index]
+    if product and g.rng.random() < 0.5:
+        y = g.tensors[product]
+        g.real("Add", [product, g.like(y, (3,))], y)
+
+
+def pool(g: Growing, x: Tensor) -> None:
+    form = _form(g)
+    window = _window(g, x, form)
+    if window is None:
+        return
+    attributes = {
+        "kernel_shape": window,
+        "strides": tuple(g.pick((1, 2)) for _ in window),
+        "pads": (0,) * 2 * len(window),
+        "data_format": form,
+    }
+    if g.rng.random() < 0.5:
+        g.moved("MaxPool", [x.name], x, **attributes)
+    elif g.rng.random() < 0.5 or x.quantization is None:
+        g.real("AveragePool", [x.name], x, **attributes)
+    else:
+        g.moved("AveragePool", [x.name], x, ties=g.pick(("even", "up", "away")) if x.dtype in ("int8", "uint8") else "even", **attributes)
+
+
+def global_pool(g: Growing, x: Tensor) -> None:
+    if x.rank == 4:
+        g.real("GlobalAveragePool", [x.name], x, data_format=_form(g))
+
+
+def unary(g: Growing, x: Tensor) -> None:
+    kind = g.pick(("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "Softmax", "Abs", "Neg", "Elu", "Gelu", "Exp", "Floor"))
+    g.real(kind, [x.name], x)
+
+
+def relu(g: Growing, x: Tensor) -> None:
+    if g.rng.random() < 0.5:
+        g.moved("Relu", [x.name], x)
+    else:
+        bounds = g.pick(((0, 6), (-1, 1), (-0.5, 2)))
+        g.moved("Clip", [x.name, *(g.constant(np.array(bound, np.float32)) for bound in bounds)], x)
+
+
+def pair(g: Growing, x: Tensor) -> None:
+    kind = g.pick(("Add", "Add", "Sub", "Mul", "Max", "Min"))
+    others = [g.tensors[name] for name in g.made if (g.tensors[name].dtype, g.tensors[name].shape) == (x.dtype, x.shape)]
+    if g.rng.random() < 0.6:
+        other = g.pick(others).name
+    elif g.rng.random() < 0.5 or x.quantization is None:
+        other = g.like(x, (int(x.shape[-1]),))  # type: ignore[index]
+    else:
+        other = g.constant(np.float32(g.rng.uniform(-2, 2, 1)))
+    more = {"activation": g.pick(_ACTIVATIONS)} if kind in ("Add", "Sub", "Mul") else {}
+    if other != x.name:
+        g.real(kind, [x.name, other], x, **more)
+
+
+def concat(g: Growing, x: Tensor) -> None:
+    others = [name for name in g.made if (g.tensors[name].dtype, g.tensors[name].shape) == (x.dtype, x.shape)]
+    names = [x.name, g.pick(others), g.like(x, x.shape)][: int(g.rng.integers(1, 4))]  # type: ignore[arg-type]
+    g.real("Concat", names, x, axis=int(g.rng.integers(0, x.rank)))  # type: ignore[arg-type]
+
+
+def where(g: Growing, x: Tensor) -> None:
+    condition = g.constant(g.rng.random(x.shape) < 0.5)  # type: ignore[arg-type]
+    g.real("Where", [condition, x.name, g.like(x, x.shape)], x)  # type: ignore[arg-type]
+
+
+def reshape(g: Growing, x: Tensor) -> None:
+    sizes = [int(size) for size in x.shape]  # type: ignore[union-attr]
+    wanted = g.pick(([sizes[0], -1], [1, 1, *sizes][-4:] if len(sizes) < 4 else sizes, [int(np.prod(sizes))]))
+    if np.prod([size for size in wanted if size > 0]) in (np.prod(sizes), sizes[0]):
+        g.moved("Reshape", [x.name, g.integers(*wanted)], x)
+
+
+def squeeze(g: Growing, x: Tensor) -> None:
+    if g.rng.random() < 0.5 and x.rank and x.rank < 4:
+        g.moved("Unsqueeze", [x.name, g.integers(int(g.rng.integers(0, x.rank + 1)))], x)
+    elif x.rank and x.rank > 1 and x.shape[0] == 1:  # type: ignore[index]
+        g.moved("Squeeze", [x.name, g.integers(0)], x)
+
+
+def transpose(g: Growing, x: Tensor) -> None:
+    g.moved("Transpose", [x.name], x, perm=tuple(int(axis) for axis in g.rng.permutation(x.rank)))  # type: ignore[arg-type]
+
+
+def pad(g: Growing, x: Tensor) -> None:
+    pads = g.rng.integers(0, 2, 2 * x.rank)  # type: ignore[operator]
+    g.moved("Pad", [x.name, g.integers(*(int(value) for value in pads))], x)
+
+
+def cut(g: Growing, x: Tensor) -> None:
+    axis = int(g.rng.integers(0, x.rank))  # type: ignore[arg-type]
+    size = int(x.shape[axis])  # type: ignore[index]
+    if size < 2:
+        return
+    if g.rng.random() < 0.5:
+        g.moved("Slice", [x.name, g.integers(1), g.integers(size), g.integers(axis), g.integers(1)], x)
+    else:
+        g.add("Split", [x.name, g.integers(1, size - 1)], (x.dtype, x.quantization), (x.dtype, x.quantization), axis=axis)
+
+
+def take(g: Growing, x: Tensor) -> None:
+    axis = int(g.rng.integers(0, x.rank))  # type: ignore[arg-type]
+    indices = g.constant(g.rng.integers(0, x.shape[axis], 2).astype(np.int64))  # type: ignore[index]
+    g.moved("Gather", [x.name, indices], x, axis=axis)
+
+
+def repeat(g: Growing, x: Tensor) -> None:
+    if g.rng.random() < 0.5:
+        g.moved("Tile", [x.name, g.integers(*(int(g.pick((1, 2))) for _ in range(x.rank)))], x)  # type: ignore[arg-type]
+    else:
+        g.moved("Identity", [x.name], x)
+
+
+def reduce(g: Growing, x: Tensor) -> None:
+    axes = g.integers(int(g.rng.integers(0, x.rank)))  # type: ignore[arg-type]
+    kind = g.pick(("ReduceMean", "ReduceSum", "ReduceMax"))
+    (g.moved if kind == "ReduceMax" else g.real)(kind, [x.name, axes], x, keepdims=g.pick((0, 1)))
+
+
+def resize(g: Growing, x: Tensor) -> None:
+    if x.rank != 4:
+        return
+    mode = g.pick(("nearest", "linear"))
+    method = "asymmetric" if mode == "nearest" else "half_pixel"
+    sizes = g.integers(int(g.rng.integers(1, 6)), int(g.rng.integers(1, 6)))
+    (g.moved if g.rng.random() < 0.6 else g.real)(
+        "Resize", [x.name, sizes], x, mode=mode, coordinate_transformation_mode=method, data_format=_form(g)
+    )
+
+
+def space(g: Growing, x: Tensor) -> None:
+    form = _form(g)
+    if x.rank == 4 and _channels(x, form) % 4 == 0:
+        g.moved("DepthToSpace", [x.name], x, blocksize=2, data_format=form)
+    elif x.rank == 4 and all(int(size) % 2 == 0 for size in (x.shape[1:3] if form == "channels_last" else x.shape[2:])):  # type: ignore[index]
+        g.moved("SpaceToDepth", [x.name], x, blocksize=2, data_format=form)
+
+
+def normalization(g: Growing, x: Tensor, form: str = "") -> None:
+    form = form or _form(g)
+    if x.rank != 4 or x.quantization is not None:
+        return
+    count = _channels(x, form)
+    parts = [g.constant(g.rng.uniform(0.5, 1.5, count).astype(np.float32)) for _ in range(4)]
+    g.real("BatchNormalization", [x.name, *parts], x, data_format=form)
+
+
+def gelu(g: Growing, x: Tensor) -> None:
+    """The Gelu that exporters spell out: x * 0.5 * (1 + erf(x / sqrt 2))."""
+    if x.quantization is not None:
+        return
+    number = [g.constant(np.array(value, np.float32)) for value in (np.sqrt(2), 1, 0.5)]
+    (inner,) = g.real("Div", [x.name, number[0]], x) or [""]
+    (erf,) = g.real("Erf", [inner], x) if inner else [""]
+    (more,) = g.real("Add", [erf, number[1]], x) if erf else [""]
+    (scaled,) = g.real("Mul", [x.name, more], x) if more else [""]
+    if scaled:
+        g.real("Mul", [scaled, number[2]], x)
+
+
+def convert(g: Growing, x: Tensor) -> None:
+    """Between real values and grids, and between grids."""
+    dtype = g.pick(("int8", "uint8", "int8", "uint8", "int16"))
+    if x.quantization is None:
+        g.add("Quantize", [x.name], (dtype, g.grid(dtype)))
+    elif g.rng.random() < 0.5:
+        g.add("Dequantize", [x.name], ("float32", None))
+    else:
+        g.add("Requantize", [x.name], (dtype, g.grid(dtype)))
+
+
+def search(g: Growing, x: Tensor) -> None:
+    """Plain numbers that nobody reads on: a graph output."""
+    if g.rng.random() < 0.5:
+        g.add("ArgMax", [x.name], ("int64", None), axis=-1, keepdims=0)
+    else:
+        g.add("Less", [x.name, g.like(x, x.shape)], ("bool", None))  # type: ignore[arg-type]
+    g.made.pop()
+
+
+def dead(g: Growing, x: Tensor) -> None:
+    """A constant computed at run time: equal constants, of which a pass may keep one."""
+    shape = (2, 2)
+    copies = [g.constant(np.arange(4, dtype=np.float32).reshape(shape)) for _ in range(2)]
+    g.add("Add", copies, ("float32", None))
+
+
+RECIPES: Sequence[Recipe] = (
+    conv, conv, conv, gemm, gemm, matmul, pool, global_pool, unary, unary, relu, pair, pair, concat, where, reshape, squeeze, transpose,
+    pad, cut, take, repeat, reduce, resize, space, normalized, padded, gelu, convert, convert, convert, search, dead,
+)  # fmt: skip
+
+#: No cubes: their layout does not show.
+_SHAPES = ((1, 4, 6, 4), (1, 3, 5, 4), (2, 3, 4, 1), (1, 6, 3), (2, 5), (3, 4))
+
+
+def random_graph(seed: int, favoured: Sequence[Recipe] = ()) -> Graph:
+    """The valid graph of a seed, of up to ten recipes; half of them from `favoured`, if there are any."""
+    g = Growing(np.random.default_rng(seed))
+    for _ in range(g.pick((1, 1, 2))):
+        g.input(g.pick(("int8", "uint8", "float32", "int16", "int8", "uint8", "float32")), g.pick(_SHAPES))
+    for _ in range(int(g.rng.integers(2, 11))):
+        x = g.tensors[g.made[-1] if g.rng.random() < 0.7 else g.pick(g.made)]
+        if x.shape:
+            g.pick(favoured if favoured and g.rng.random() < 0.5 else RECIPES)(g, x)
+    return _graph(g)
+
+
+def _graph(g: Growing) -> Graph:
+    """What has grown: nearly every tensor that nobody reads is an output, the others are dead."""
+    read = {name for op in g.ops for name in op.inputs}
+    ends = [name for op in g.ops for name in op.outputs if name not in read]
+    outputs = tuple(name for name in ends if g.rng.random() < 0.9) or tuple(ends) or (g.inputs[0],)
+    used = read | {name for op in g.ops for name in op.outputs} | set(outputs)
+    metadata = {SOURCE_KERNELS: "tflite-xnnpack"} if g.rng.random() < 0.5 else {}
+    tensors = {name: tensor for name, tensor in g.tensors.items() if name in used}
+    graph = Graph("random", tensors, tuple(g.ops), tuple(name for name in g.inputs if name in used), outputs, metadata=metadata)
+    validate(graph)
+    return graph

@@ -1,0 +1,138 @@
+"""ReverseSequence, the operator that CONTRIBUTING.md adds: through the house, quantized, checked; and once more by a plugin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tflite_models import TensorSpec, single_op
+
+import qconvert
+from qconvert.graph import Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
+
+LENGTHS = np.array([4, 1, 0], np.int64)
+
+
+def quantized_onnx(path: Path) -> Path:
+    """uint8 x -> ReverseSequence -> y, in QDQ form."""
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        helper.make_node("ReverseSequence", ["xd", "n"], ["r"], time_axis=0, batch_axis=1),
+        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "s", "z"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.05), "z": np.uint8(121), "n": LENGTHS}
+    graph = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, [4, 3, 5])], [value("y", TensorProto.FLOAT, [4, 3, 5])],
+        [numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_from_onnx_to_tflite_and_back_with_every_integer(tmp_path: Path) -> None:
+    source = quantized_onnx(tmp_path / "a.onnx")
+    graph = qconvert.load(source)
+    (op,) = (op for op in graph.ops if op.kind == "ReverseSequence")
+    assert graph[op.inputs[0]].dtype == graph[op.outputs[0]].dtype == "uint8"  # integers move; nothing is computed
+    report = qconvert.convert(source, tmp_path / "b.tflite", target="tflite-uint8")
+    assert report.operators["ReverseSequence"] == 1 and all(line.integer for line in report.audit if line.kind == "ReverseSequence")
+    found = qconvert.check(source, tmp_path / "b.tflite", per_op=True)
+    assert found.passed and all(item.verdict == "equal" for item in found.operators)
+    qconvert.convert(tmp_path / "b.tflite", tmp_path / "c.onnx", target="generic")
+    assert qconvert.diff(qconvert.load(tmp_path / "b.tflite"), qconvert.load(tmp_path / "c.onnx")) == []
+
+
+def test_int8_is_refused_by_tflites_own_rule(tmp_path: Path) -> None:
+    with pytest.raises(qconvert.QConvertError, match="REVERSE_SEQUENCE of int8"):
+        qconvert.convert(quantized_onnx(tmp_path / "a.onnx"), tmp_path / "b.tflite", target="tflite")
+    assert not (tmp_path / "b.tflite").exists()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "lengths", "reason"),
+    [({"time_axis": 0, "batch_axis": 0}, 3, "name an axis twice"), ({"time_axis": 5}, 3, "outside rank 3"),
+     ({"time_axis": 0, "batch_axis": 1}, 2, "the numbers of lengths and of sequences differ: 2, 3")],
+)  # fmt: skip
+def test_bad_axes_and_lengths_are_named(attributes: dict[str, int], lengths: int, reason: str) -> None:
+    from qconvert.errors import InvalidGraphError
+    from qconvert.graph.shapes import output_shapes
+
+    tensors = {"x": Tensor("x", "uint8", (4, 3, 5)), "n": Tensor("n", "int64", (lengths,))}
+    with pytest.raises(InvalidGraphError, match=reason):
+        output_shapes(tensors, Op("ReverseSequence", ("x", "n"), ("y",), attributes))
+
+
+def test_scales_along_another_axis_than_time_survive() -> None:
+    keeps = KINDS["ReverseSequence"].keeps_axis
+    assert keeps is not None
+    op = Op("ReverseSequence", ("x", "n"), ("y",), {"time_axis": 0, "batch_axis": 1})
+    assert [keeps(op, lambda index: None, (4, 3, 5), (4, 3, 5), axis, axis) for axis in range(3)] == [False, True, True]
+    assert Quantization.per_axis([1.0, 2.0], 1).axis == 1
+
+
+PLUGIN = """
+import numpy as np
+import qconvert
+from qconvert.graph.kinds import has, integer, kind
+
+def reverse(call):
+    data = np.moveaxis(call.raw(), (call["batch"], call["time"]), (0, 1))
+    result = data.copy()
+    for row, length in enumerate(call.ints(1)):
+        result[row, :length] = data[row, :length][::-1]
+    return np.moveaxis(result, (0, 1), (call["batch"], call["time"]))
+
+@qconvert.hookimpl
+def qconvert_kinds():
+    return [kind("acme.Reverse", "data index", shape=lambda op, s: [s.shape(0)], rule="move", evaluate=reverse,
+                 attributes=has(time=integer(), batch=integer()))]
+
+def read_tflite(r):
+    r.emit("acme.Reverse", [r.input(0), r.int64(1)], time=r.option("seqDim"), batch=r.option("batchDim"))
+
+def write_onnx(op, b):
+    b.node("ReverseSequence", [b.stored(name) for name in op.inputs], op.outputs, time_axis=op["time"], batch_axis=op["batch"])
+
+@qconvert.hookimpl
+def qconvert_operators(format, direction):
+    tables = {("tflite", "read"): {"REVERSE_SEQUENCE": read_tflite}, ("onnx", "write"): {"acme.Reverse": write_onnx}}
+    return tables.get((format, direction), {})
+"""
+
+
+def test_a_plugin_adds_the_same_operator(tmp_path: Path) -> None:
+    """Its kind is in the graph that is inspected, evaluated and written, without a line of code elsewhere."""
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[qconvert]\nacme = acme\n")
+    (tmp_path / "acme.py").write_text(PLUGIN)
+    grid = {"dtype": "uint8", "scale": 0.05, "zero_point": 121}
+    lengths = TensorSpec("n", (3,), "int32", data=LENGTHS.astype(np.int32))
+    data = single_op("REVERSE_SEQUENCE", {"seqDim": 0, "batchDim": 1}, [TensorSpec("x", (4, 3, 5), **grid), lengths],
+                     [TensorSpec("y", (4, 3, 5), **grid)])  # fmt: skip
+    (tmp_path / "m.tflite").write_bytes(data)
+    program = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+import numpy as np, qconvert
+from qconvert.evaluate import evaluate
+graph = qconvert.load("m.tflite")
+assert [op.kind for op in graph.ops] == ["acme.Reverse"], graph.ops
+x = np.arange(60, dtype=np.uint8).reshape(4, 3, 5)
+y = evaluate(graph, {{graph.inputs[0]: x}})[graph.outputs[0]]
+assert (y[:, 0] == x[::-1, 0]).all() and (y[:, 1:] == x[:, 1:]).all()
+qconvert.convert("m.tflite", "m.onnx", target="generic")
+assert qconvert.check("m.tflite", "m.onnx", per_op=True).passed
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "done", done.stderr

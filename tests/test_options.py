@@ -1,0 +1,172 @@
+"""Options are declared once, by passes and formats, and mean the same in Python, on the command line and in plugins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_cli import run
+
+import qconvert
+from qconvert import Format, Graph, Option, Pass, Target, convert, load, save
+from qconvert.conversion import normalize, run_passes
+from qconvert.conversion.pipeline import pipeline
+from qconvert.errors import OptionError
+from qconvert.plugins import declared_options, host, registry, target_named
+from qconvert.plugins.options import checked, parsed, taken
+
+MODEL = Path(__file__).parent.parent / "fixtures" / "tiny_kws_dscnn_int8.tflite"
+CACHES = (registry.formats, registry.passes, registry.targets, registry._given_targets, registry.declared_options)
+
+
+@pytest.fixture
+def seen() -> Iterator[dict[str, Any]]:
+    """A plugin with a format, a pass and a target that have options; what they were given."""
+    found: dict[str, Any] = {}
+
+    def read(path: Path, options: Mapping[str, Any]) -> Graph:
+        found["read"] = dict(options)
+        return load(path.read_text())
+
+    def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
+        found["write"] = {name: value for name, value in options.items() if name != "provenance"}
+        path.write_text(graph.name)
+
+    def count(graph: Graph, target: Target, *, depth: int, shape: str) -> tuple[Graph, tuple[str, ...]]:
+        found["pass"] = (depth, shape)
+        return graph, ()
+
+    names = Format("names", (".names",), "names of graphs", read, write, "named", read_options=(Option("strict", bool, False, "…"),),
+                   write_options=(Option("depth", int, 3, "…"), Option("ending", str, "", "…", ("lf", "crlf"))))  # fmt: skip
+    options = (Option("depth", int, 3, "…"), Option("shape", str, "tree", "…", ("tree", "list"), by_hand="list"))
+    plugin = SimpleNamespace(
+        qconvert_formats=qconvert.hookimpl(lambda: [names]),
+        qconvert_passes=qconvert.hookimpl(lambda: [Pass("count", "counts", count, options=options)]),
+        qconvert_targets=qconvert.hookimpl(lambda: [Target("named", "names", "names", passes=("count",))]),
+    )
+    manager = host._host()[0]
+    manager.register(plugin, "names")
+    for cache in CACHES:
+        cache.cache_clear()
+    yield found
+    manager.unregister(name="names")
+    for cache in CACHES:
+        cache.cache_clear()
+
+
+def test_a_value_reaches_all_that_declare_its_name(seen: dict[str, Any], tmp_path: Path) -> None:
+    convert(MODEL, tmp_path / "a.names", depth="7", ending="lf")
+    assert seen == {"pass": (7, "tree"), "write": {"depth": 7, "ending": "lf"}}
+    (tmp_path / "b.names").write_text(str(MODEL))
+    assert convert(tmp_path / "b.names", tmp_path / "b.qgraph", strict="yes").operators["Conv"] == 9
+    assert seen["read"] == {"strict": True}
+    load(tmp_path / "b.names")
+    assert seen["read"] == {"strict": False}
+    load(tmp_path / "b.names", strict=True)
+    assert seen["read"] == {"strict": True}
+    save(load(MODEL), tmp_path / "c.names", depth=4)
+    assert seen["write"] == {"depth": 4, "ending": ""}
+
+
+def test_a_pass_by_hand_has_its_own_default(seen: dict[str, Any]) -> None:
+    run_passes(load(MODEL), ["count"])
+    assert seen["pass"] == (3, "list")
+    run_passes(load(MODEL), ["count"], depth=5, shape="tree")
+    assert seen["pass"] == (5, "tree")
+    normalize(load(MODEL), target_named("named"))
+    assert seen["pass"] == (3, "tree")
+
+
+def test_float_io_by_hand_does_what_its_name_says() -> None:
+    graph, _ = run_passes(load(MODEL), ["float_io"])
+    assert graph[graph.inputs[0]].dtype == graph[graph.outputs[0]].dtype == "float32"
+    graph, _ = normalize(load(MODEL), target_named("generic"))
+    assert graph[graph.inputs[0]].dtype == "int8"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "remedy"),
+    [
+        ({"opsett": 17}, "nothing in a conversion from tflite to onnx takes the option 'opsett'", "Known options: external_data, form,"),
+        ({"partial": "forbid"}, "nothing in a conversion from tflite to onnx takes the option 'partial'", "io_layout, numerics, opset"),
+        ({"opset": "x"}, "the option opset takes a whole number, not 'x'", ""),
+        ({"opset": True}, "the option opset takes a whole number, not True", ""),
+        ({"io_float": "perhaps"}, "the option io_float takes true or false, not 'perhaps'", ""),
+        ({"io_layout": "nhcw"}, "there is no io_layout 'nhcw'", "Use nchw or nhwc."),
+        ({"numerics": "slow"}, "there is no numerics 'slow'", "Use exact or fast."),
+        ({"io_float": True, "io_integer": True}, "inputs and outputs cannot be float and integer", ""),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, Any], reason: str, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as raised:
+        convert(MODEL, tmp_path / "a.onnx", **options)
+    assert raised.value.reason == reason and remedy in raised.value.remedy
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_an_option_at_its_default_is_taken_by_every_conversion(tmp_path: Path) -> None:
+    convert(MODEL, tmp_path / "a.onnx", partial="allow")
+    with pytest.raises(OptionError, match="nothing that reads tflite takes the option 'strict'"):
+        load(MODEL, strict=True)
+    with pytest.raises(OptionError, match="no pass takes the option 'opset'"):
+        normalize(load(MODEL), None, opset=17)
+
+
+def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
+    flagged, named = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    assert run("convert", MODEL, flagged, "--opset", "21", "--io-layout", "nchw", "--io-float", "-q").returncode == 0
+    assert run("convert", MODEL, named, "-O", "opset=21", "-O", "io-layout=nchw", "-O", "io_float=true", "-q").returncode == 0
+    convert(MODEL, tmp_path / "c.onnx", opset=21, io_layout="nchw", io_float=True)
+    assert flagged.read_bytes() == named.read_bytes() == (tmp_path / "c.onnx").read_bytes()
+    for words, reason in (
+        (("-O", "opset"), "'opset' is no option"),
+        (("-O", "depth=3"), "takes the option 'depth'\nKnown options: external_data"),
+        (("-O", "opset=17", "-O", "opset=18"), "the option opset is given twice"),
+    ):
+        done = run("convert", MODEL, tmp_path / "d.onnx", *words)
+        assert done.returncode == 2 and reason in done.stderr
+
+
+def test_passes_and_formats_list_their_options() -> None:
+    passes = {item["name"]: item for item in json.loads(run("passes", "--json").stdout)}
+    (layout,) = passes["assign_layout"]["options"]
+    assert (layout["name"], layout["type"], layout["default"], layout["choices"]) == ("io_layout", "str", "", ["nchw", "nhwc"])
+    assert "match_scales" in passes["float_io"]["after"] and passes["isolate_float"]["requires"] == ["absorbed"]
+    formats = {item["name"]: item for item in json.loads(run("formats", "--json").stdout)["formats"]}
+    assert {item["name"] for item in formats["onnx"]["write_options"]} == {"opset", "external_data", "form", "numerics"}
+    assert "allow or forbid" in run("passes").stdout and "onnx, writing" in run("formats").stdout
+
+
+def test_options_of_one_name_are_declared_alike() -> None:
+    """What a flag says has to be true of each pass and format that takes it."""
+    declared = [option for item in registry.passes().values() for option in item.options]
+    declared += [option for item in registry.formats().values() for option in (*item.read_options, *item.write_options)]
+    assert all(option == declared_options()[option.name] for option in declared)
+
+
+def test_texts_and_values() -> None:
+    number, ratio = Option("n", int, 1, ""), Option("r", float, 0.5, "")
+    assert parsed(["a=b=c", "io-float= yes "]) == {"a": "b=c", "io_float": "yes"}
+    assert checked({"n": "-4", "r": "2.5e-1"}, (number, ratio), "nothing") == {"n": -4, "r": 0.25}
+    assert checked({"r": 3.0}, (number, ratio), "nothing") == {"r": 3.0}
+    assert taken({"n": 2, "z": 9}, (number, ratio)) == {"n": 2, "r": 0.5}
+
+
+def test_a_wrong_order_of_passes_is_refused() -> None:
+    with pytest.raises(OptionError) as raised:
+        pipeline(("match_scales", "isolate_float"))
+    assert raised.value.reason == "the pass match_scales has to run after isolate_float"
+    assert raised.value.remedy == "Put isolate_float before match_scales."
+    assert [item.name for item in pipeline(("merge_reshapes", "match_scales", "merge_reshapes"))][1] == "match_scales"
+    with pytest.raises(OptionError, match="isolate_float requires what no pass before it ensures: absorbed"):
+        pipeline(("isolate_float",), given=())
+    assert len(pipeline(("absorb_quantization", "isolate_float"), given=())) == 2
+    backwards = target_named("tflite").derive(name="backwards", passes=target_named("tflite").passes[::-1])
+    with pytest.raises(OptionError, match="has to run after"):
+        normalize(load(MODEL), backwards)
+    for target in registry.targets().values():
+        pipeline(target.passes)
