@@ -203,7 +203,8 @@ def pool(g: Growing, x: Tensor) -> None:
     elif g.rng.random() < 0.5 or x.quantization is None:
         g.real("AveragePool", [x.name], x, **attributes)
     else:
-        g.moved("AveragePool", [x.name], x, ties=g.pick(("even", "up", "away")) if x.dtype in ("int8", "uint8") else "even", **attributes)
+        own = g.pick(("", "ties_up", "ties_away")) if x.dtype in ("int8", "uint8") else ""
+        g.moved("AveragePool", [x.name], x, arithmetic=own, **attributes)
 
 
 def global_pool(g: Growing, x: Tensor) -> None:

@@ -30,10 +30,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     ops = shortener.run()
     if ops == list(graph.ops):
         return graph, ()
-    before, after = (Counter(op.kind for op in listed if KINDS[op.kind].rule == "convert") for listed in (graph.ops, ops))
-    listed = ", ".join(
-        f"{before[kind]} {kind} became {after[kind]}" for kind in dict.fromkeys((*before, *after)) if before[kind] != after[kind]
-    )
+    before, after = (Counter(op.kind for op in listed) for listed in (graph.ops, ops))
+    conversions = (kind for kind, item in KINDS.items() if item.rule == "convert" and before[kind] != after[kind])
+    listed = ", ".join(f"{before[kind]} {kind} became {after[kind]}" for kind in conversions)
     return graph.evolve(ops=ops), (listed or "conversions read their values one step earlier",)
 
 
