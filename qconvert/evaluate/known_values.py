@@ -38,30 +38,30 @@ class KnownValues:
 
     def get(self, name: str) -> Array | None:
         """The data of the tensor `name`, or None if they depend on the model's inputs."""
-        pending = [name]
+        pending = [_Question(name, self._producers.get(name))]
         while pending:
-            current = pending[-1]
-            data, op = self._tensors[current].data, self._producers.get(current)
-            if current in self._found or data is not None or op is None:
-                self._found.setdefault(current, data)
+            question = pending[-1]
+            op, data = question.op, self._tensors[question.name].data
+            if question.name in self._found or data is not None or op is None:
+                self._found.setdefault(question.name, data)
                 pending.pop()
                 continue
-            given = [value for value in op.inputs if value]
-            missing = next((value for value in given if value not in self._found), None)
-            # Behind one input that is not known, the others (often large weights) need no computing.
-            hopeless = any(value in self._found and self._found[value] is None for value in given)
-            if missing is not None and not hopeless and op.kind not in ("Opaque", "Shape"):
-                pending.append(missing)
+            wanted = question.next_missing(self._found)
+            if wanted is not None:
+                pending.append(_Question(wanted, self._producers.get(wanted)))
                 continue
-            values = [self._found.get(value) if value else None for value in op.inputs]
-            known = all(self._found.get(value) is not None for value in given)
-            found = evaluate_constant(op, self._tensors, values) if known or op.kind == "Shape" else None
-            if found is not None and not self._is_affordable(found, values):
-                found = None
+            found = self._worked_out(op)
             for position, output in enumerate(op.outputs):
                 self._found[output] = None if found is None or position >= len(found) else found[position]
             pending.pop()
         return self._found[name]
+
+    def _worked_out(self, op: Op) -> list[Array] | None:
+        """The outputs of an operator, if all that it reads is known, can be computed and can be afforded."""
+        values = [self._found.get(value) if value else None for value in op.inputs]
+        known = all(self._found.get(value) is not None for value in op.inputs if value)
+        found = evaluate_constant(op, self._tensors, values) if known or op.kind == "Shape" else None
+        return found if found is not None and self._is_affordable(found, values) else None
 
     def _is_affordable(self, found: list[Array], inputs: Sequence[Array | None]) -> bool:
         """Whether there are bytes left for the values; views on the operator's inputs cost none."""
@@ -74,3 +74,26 @@ class KnownValues:
             return False
         self._left -= size
         return True
+
+
+class _Question:
+    """A value that is asked for, and how far its operator's inputs have been looked at, so that none is looked at twice."""
+
+    def __init__(self, name: str, op: Op | None) -> None:
+        self.name, self.op = name, op
+        # An Opaque is not computed, and a Shape needs no values.
+        self._left = [value for value in op.inputs if value][::-1] if op is not None and op.kind not in ("Opaque", "Shape") else []
+
+        self._is_new = True
+
+    def next_missing(self, found: Mapping[str, Array | None]) -> str | None:
+        """The next input that has to be worked out; None if all are, or if one is not known, behind which the others need no computing."""
+        if self._is_new and any(value in found and found[value] is None for value in self._left):
+            self._left.clear()
+        self._is_new = False
+        while self._left:
+            if self._left[-1] not in found:
+                return self._left[-1]
+            if found[self._left.pop()] is None:
+                self._left.clear()
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qconvert.evaluate.known_values import GROWTH, LARGEST, KnownValues
@@ -59,6 +59,7 @@ def test_views_cost_nothing() -> None:
     assert found is not None and np.shares_memory(found, data)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["Add", "Mul", "Sub", "Max"]), min_size=1, max_size=30), st.data())
 def test_chains_are_known_if_and_only_if_no_input_is_among_them(kinds: list[str], data: st.DataObject) -> None:
     tensors = {"x": Tensor("x", "int64", (2,)), "c": Tensor("c", "int64", (2,), np.array([3, 5]))}
@@ -79,3 +80,21 @@ def test_chains_are_known_if_and_only_if_no_input_is_among_them(kinds: list[str]
         found = known.get(name)
         assert (found is None) == unknown
         assert unknown or np.array_equal(found, value[name])
+
+
+def test_an_operator_of_very_many_constants_is_looked_at_once() -> None:
+    class Counted(dict[str, Op]):
+        asked = 0
+
+        def get(self, name: str, default: object = None) -> Op | None:  # type: ignore[override]
+            Counted.asked += 1
+            return dict.get(self, name)
+
+    count = 3000
+    tensors = {f"c{i}": Tensor(f"c{i}", "int64", (1,), np.array([i])) for i in range(count)}
+    tensors |= {f"n{i}": Tensor(f"n{i}", "int64", (1,)) for i in range(count)} | {"y": Tensor("y", "int64", (count,))}
+    ops = {f"n{i}": Op("Neg", (f"c{i}",), (f"n{i}",)) for i in range(count)}
+    producers = Counted(ops | {"y": Op("Concat", tuple(ops), ("y",), {"axis": 0})})
+    found = KnownValues(tensors, producers).get("y")
+    assert found is not None and found.tolist() == [-i for i in range(count)]
+    assert Counted.asked == 2 * count + 1
