@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json as json_module
 import os
@@ -212,6 +213,8 @@ def _keep_only(wanted: str) -> None:
 
 def main() -> None:
     """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2, an InternalError exit code 3."""
+    # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
+    gc.set_threshold(100_000, 20, 50)
     try:
         from qconvert.cli.convert import add_commands
 
