@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 DEMO := build/demo
 MODEL := fixtures/tiny_resnet_cifar10_int8.tflite
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint fuzz bench clean
 
 demo: $(STAMP)
 	mkdir -p $(DEMO)
@@ -20,6 +20,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Every pass on many random graphs; the suite tries a few of them.
+fuzz: $(STAMP)
+	QCONVERT_EXAMPLES=1000 $(BIN)/python -m pytest -n 2 tests/passes/test_random_graphs.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/tflite2onnx.py
