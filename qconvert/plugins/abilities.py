@@ -39,6 +39,9 @@ class Abilities:
     Where operators run:
         integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if
             all kinds but the forbidden ones have one.
+        real_biases: kinds whose integer kernels with quantized results run beside a real bias too, which the runtime puts on the
+            accumulator's grid.
+        real_results: kinds whose integer kernels can give real results.
         stored_kinds: kinds that run on stored integers of any type wherever all sides have one grid, since the format writes them so.
         forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
         floats: whether operators may run on real values, between Dequantize and Quantize.
@@ -77,6 +80,8 @@ class Abilities:
     max_pair_sum: int = 0
     same_kernels: tuple[str, ...] = ()
     integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    real_biases: tuple[str, ...] = ()
+    real_results: tuple[str, ...] = ()
     stored_kinds: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
     floats: bool = True

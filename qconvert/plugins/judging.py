@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.rules import demands, place
@@ -52,7 +52,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if stored and op.kind in target.stored_kinds:
         return Verdict("integers", stored)
     brief, words = _obstacle(target, graph, op)
-    if not stored and any(graph[name].dtype == "float32" for name in (*op.inputs, *op.outputs) if name and not graph[name].is_quantized):
+    if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
         words = "part of its data is float"
     elif not stored and op.attributes.get("arithmetic") == "xnnpack":
         words = f"spelled out in float64 to be equal to {op['arithmetic']}'s integer arithmetic"
@@ -83,11 +83,21 @@ def _on_stored_integers(graph: Graph, op: Op) -> str:
     return ""
 
 
+def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
+    """Inputs and results without a scale, but for those that the target's integer kernels take as they are."""
+    rounded = all(graph[name].is_quantized for name in op.outputs if name)
+    taken = KINDS[op.kind].named(op, "bias") if rounded and op.kind in target.real_biases else []
+    given = op.outputs if op.kind in target.real_results and graph[op.inputs[1]].is_quantized else ()
+    names = [name for name in (*op.inputs, *op.outputs) if name and name not in (*taken, *given)]
+    return [graph[name] for name in names if not graph[name].is_quantized]
+
+
 def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     """Why a quantized operator cannot run on integers: for a list of many, and for one; empty if it can."""
     data, rule = computed_on(graph, op), KINDS[op.kind].rule
     results = [graph[name] for name in op.outputs if name] if rule == "real" else []
-    if rule in ("real", "index") and any(not tensor.is_quantized for tensor in (*data, *results)):
+    real = {tensor.name for tensor in _real_sides(target, graph, op)}
+    if rule in ("real", "index") and any(tensor.name in real for tensor in (*data, *results)):
         is_result = bool(results) and not results[0].is_quantized
         return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"
     none = f"{target.name} has no integer kernel"
@@ -95,6 +105,6 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     if types is None:
         return none, f"{none} for {op.kind}: {_BETWEEN}"
     first = next((tensor.dtype for tensor in (*data, *results)), "")
-    if (types and first not in types) or any(tensor.dtype != first for tensor in results):
+    if (types and first not in types) or any(tensor.dtype != first for tensor in results if tensor.is_quantized):
         return f"{none} for {first} data", f"{none} for {first} data: {_BETWEEN}"
     return "", ""

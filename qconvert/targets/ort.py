@@ -19,6 +19,7 @@ _KERNELS = {
     "Add": _BOTH,
     "Mul": _BOTH,
     "AveragePool": _BOTH,
+    "GlobalAveragePool": _BOTH,
     "LeakyRelu": _BOTH,
     "Sigmoid": _BOTH,
     "Softmax": _BOTH,
@@ -33,6 +34,7 @@ _STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin")
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, layout="channels_first",
     activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, stored_kinds=_STORED,
+    real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"),
 )  # fmt: skip
 
 TARGETS = (
