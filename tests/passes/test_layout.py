@@ -103,6 +103,13 @@ def test_an_operator_between_pools_needs_no_transpose(op: Op, constants: list[Te
     assert transposes(rewritten(graph(tensors, ops, ("a",), ("d",)))) == ends
 
 
+@pytest.mark.parametrize("shape", [(1, 5, 6, 3), (1, 4, 4, 4)], ids=["that shows the layout", "that hides it"])
+def test_the_condition_of_where_has_the_layout_of_its_data(shape: tuple[int, ...]) -> None:
+    tensors = [*(tensor(n, *shape) for n in "abde"), Tensor("c", "bool", shape), tensor("k", data=np.float32([0.3]))]
+    ops = [*pooled("ab"), Op("Greater", ("b", "k"), ("c",)), Op("Where", ("c", "b", "k"), ("d",)), *pooled("de")]
+    assert transposes(rewritten(graph(tensors, ops, ("a",), ("e",)))) == 2
+
+
 def test_a_diamond_follows_the_cheaper_side() -> None:
     """Two inputs are added before a Reshape and a pool: the sum is transposed once, for the pool, not both inputs."""
     tensors = [tensor(n, 1, 5, 6, 3) for n in "abcd"] + [tensor("r", 90), tensor("k", data=np.int64([90]))]

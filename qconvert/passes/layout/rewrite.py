@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.kinds.layout import Suits
+from qconvert.passes.layout.roles import data_positions
 
 __all__ = ["Constants", "permuted_op", "permuted_quantization", "permuted_tensor"]
 
@@ -47,7 +47,7 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
         values = _values(graph, names[layout.per_axis]).reshape(-1, rank)[:, list(perm)].reshape(-1)
         names[layout.per_axis] = constant(names[layout.per_axis], layout.word, values, None)
     else:
-        operands = kind.positions(op, "data", "factor", "index" if layout.suits is Suits.BROADCASTS else "data")
+        operands = data_positions(op)
         names = [_operand(graph, name, perm, constant) if index in operands else name for index, name in enumerate(names)]
     return replace(moved, inputs=tuple(names))
 

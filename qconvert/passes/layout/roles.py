@@ -16,7 +16,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.kinds.layout import Suits
 
-__all__ = ["RANK", "Role", "data_inputs", "role"]
+__all__ = ["RANK", "Role", "data_inputs", "data_positions", "role"]
 
 RANK = 4
 
@@ -42,7 +42,13 @@ def role(graph: Graph, op: Op, wanted: str) -> Role:
 
 def data_inputs(op: Op) -> tuple[str, ...]:
     """The inputs whose layout is the operator's: not weights, shapes, axes or indices."""
-    return tuple(KINDS[op.kind].data(op))
+    return tuple(op.inputs[index] for index in data_positions(op) if op.inputs[index])
+
+
+def data_positions(op: Op) -> list[int]:
+    """Where the inputs of data_inputs() stand. What is broadcast with the data has their layout too, such as Where's condition."""
+    kind = KINDS[op.kind]
+    return kind.positions(op, "data", "factor", *(["index"] if kind.layout.suits is Suits.BROADCASTS else []))
 
 
 def _keeps_rank(graph: Graph, op: Op, wanted: str) -> bool:
