@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import whole_file
-from qconvert.graph import Graph, integer_range
+from qconvert.graph import Graph
 from qconvert.plugins import Format, format_named, format_of
 from qconvert.plugins.options import checked, taken
 
@@ -54,7 +54,7 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
     narrow = [
         tensor.name
         for tensor in graph.tensors.values()
-        if not tensor.is_constant and (q := tensor.quantization) is not None and q.limits(tensor.dtype) != integer_range(tensor.dtype)
+        if not tensor.is_constant and (q := tensor.quantization) is not None and (q.quant_min, q.quant_max) != (None, None)
     ]
     if narrow:
         listed = ", ".join(map(repr, narrow[:3])) + (f" and {len(narrow) - 3} more" if len(narrow) > 3 else "")

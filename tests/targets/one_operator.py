@@ -111,6 +111,14 @@ def _search(dtype: str, rank: int) -> Made:
     return {"outputType": 2}, [act("x", _shape(rank), dtype), const("axis", rank - 1)], [Spec("y", _shape(rank)[:-1], "int32")]
 
 
+def reverse_sequence(dtype: str, rank: int) -> Made:
+    shape = _shape(rank)
+    if rank < 2:
+        raise LookupError("no axis is left for the sequences")
+    lengths = const("n", [1, *[2] * (shape[0] - 1)])
+    return {"seqDim": rank - 1, "batchDim": 0}, [act("x", shape, dtype), lengths], [act("y", shape, dtype)]
+
+
 def _moved(make: Callable[[tuple[int, ...]], tuple[Any, list[Any], tuple[int, ...]]]) -> Callable[[str, int], Made]:
     """Data movement: make(shape) -> (options, constants behind the data, result's shape)."""
 
@@ -360,9 +368,7 @@ CASES: dict[str, Callable[[str, int], Made]] = {
     "FILL": fill,
     "GATHER": _moved(lambda s: ({"axis": 0}, [const("i", [1, 0, 1])], (3, *s[1:]))),
     "GATHER_ND": _moved(lambda s: (None, [const("i", [[1], [0], [1]])], (3, *s[1:]))),
-    "REVERSE_SEQUENCE": lambda dtype, rank: None if rank < 2 else (
-        {"seqDim": rank - 1, "batchDim": 0}, [act("x", _shape(rank), dtype), const("n", [1, *[2] * (_shape(rank)[0] - 1)])],
-        [act("y", _shape(rank), dtype)]),
+    "REVERSE_SEQUENCE": reverse_sequence,
     "REVERSE_V2": _moved(lambda s: (None, [const("axis", [len(s) - 1])], s)),
     "SCATTER_ND": scatter, "SELECT_V2": select, "TOPK_V2": topk, "ONE_HOT": one_hot,
     "SHAPE": lambda dtype, rank: ({"outType": 2}, [act("x", _shape(rank), dtype)], [Spec("y", (rank,), "int32")]),
