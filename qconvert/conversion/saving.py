@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import whole_file
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.plugins import Format, format_named, format_of
 from qconvert.plugins.options import checked, taken
 
@@ -51,14 +51,18 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
     """
     if writer.narrow_ranges:
         return
-    narrow = [
-        tensor.name
-        for tensor in graph.tensors.values()
-        if not tensor.is_constant and (q := tensor.quantization) is not None and (q.quant_min, q.quant_max) != (None, None)
-    ]
+    narrow = [tensor.name for tensor in graph.tensors.values() if not tensor.is_constant and _is_narrow(tensor)]
     if narrow:
         listed = ", ".join(map(repr, narrow[:3])) + (f" and {len(narrow) - 3} more" if len(narrow) > 3 else "")
         raise UnsupportedError(
             f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {listed}",
             remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
         )
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    """Whether a part of the type's range is left out. Small floats, which have no such range, state no limits."""
+    q = tensor.quantization
+    if q is None or (q.quant_min is None and q.quant_max is None):
+        return False
+    return q.limits(tensor.dtype) != integer_range(tensor.dtype)

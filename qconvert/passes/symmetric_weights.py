@@ -33,6 +33,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         weights = graph[name]
         signed = shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights
         assert signed.quantization is not None
+        if not signed.quantization.is_symmetric and signed.quantization.block_size:
+            notes.append(f"the weights {name!r} stay as they are: their zero points are those of blocks")
+            continue
         if not signed.quantization.is_symmetric:
             signed, note = _requantized(signed)
             notes.append(note)

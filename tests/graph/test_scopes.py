@@ -209,6 +209,16 @@ def test_a_format_that_cannot_state_a_range_refuses_it(suffix: str, tmp_path: Pa
     qconvert.save(replace(graph, tensors={"x": t("x"), "y": t("y", "int8", grid=GRID)}), tmp_path / f"g{suffix}")
 
 
+@pytest.mark.parametrize("dtype", ["float8e4m3fn", "float8e5m2"])
+def test_small_floats_have_no_range_to_state(dtype: str, tmp_path: Path) -> None:
+    grid = Quantization(np.array([0.5], np.float32), np.array([0]))
+    graph = Graph("g", {"x": t("x"), "y": t("y", dtype, grid=grid)}, (Op("Quantize", ("x",), ("y",)),), ("x",), ("y",))
+    qconvert.save(graph, tmp_path / "g.onnx")
+    assert diff(graph, qconvert.load(tmp_path / "g.onnx")) == []
+    with pytest.raises(InvalidGraphError, match=f"stored values it uses, -7 to 7, which {dtype} cannot"):
+        validate(replace(graph, tensors={"x": t("x"), "y": t("y", dtype, grid=NARROW)}))
+
+
 @pytest.mark.parametrize(
     ("low", "high", "data", "reason"),
     [(-200, 7, None, "-200 to 7, which is no range within int8"), (7, 7, None, "7 to 7, which is no range"),

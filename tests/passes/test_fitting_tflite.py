@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from passes.graphs import CONV, applied, assert_equal, constant, make, outputs, q, quantized_conv, random_integers
 
-from qconvert import Graph, Op, QConvertError, Quantization, Tensor
+from qconvert import Graph, Op, QConvertError, Quantization, Tensor, convert, save
+from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
@@ -132,6 +134,21 @@ def test_other_zero_points_are_requantized_and_reported() -> None:
     assert np.abs(changed["w"].data * float(weights.scale[0]) - real).max() <= 0.5001 * float(weights.scale[0])  # type: ignore[operator]
     assert bias.quantization is not None and bias.data is not None
     assert bias.data.tolist() == [82, -164, 246, 0]  # 127 / 155 of what they were
+
+
+def test_zero_points_of_blocks_stay_and_are_refused_in_words(tmp_path: Path) -> None:
+    blocks = Quantization(np.full((4, 2), 0.01, np.float32), np.full((4, 2), 3), axis=1, block_size=8)
+    tensors = [
+        Tensor("x", "int8", (1, 16), None, q(0.1)),
+        constant("w", np.zeros((4, 16), np.int8), blocks),
+        Tensor("y", "int8", None, None, q(0.5)),
+    ]
+    graph = make([Op("Gemm", ("x", "w"), ("y",))], [*tensors, Tensor("y", "int8", None, None, q(0.5))], "x", "y")
+    changed, notes = for_target(graph, "symmetric_weights")
+    assert changed is graph and notes == ("the weights 'w' stay as they are: their zero points are those of blocks",)
+    save(graph, tmp_path / "m.qgraph")
+    with pytest.raises(UnsupportedError, match="'w' has scales in blocks of 8"):
+        convert(tmp_path / "m.qgraph", tmp_path / "m.tflite")
 
 
 def test_unsigned_targets_get_unsigned_weights() -> None:

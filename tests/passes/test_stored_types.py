@@ -14,6 +14,7 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import Op, Tensor, convert, load, save
 from qconvert.conversion import normalize
+from qconvert.evaluate import evaluate
 from qconvert.passes.guard_saturation import largest_pair_sum
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -100,6 +101,21 @@ def test_additions_are_equal_for_all_pairs(seed: int, dtype: str) -> None:
     pairs = [np.repeat(codes, 256).reshape(256, 256), np.tile(codes, 256).reshape(256, 256)]
     (found,) = compare(data, pairs)
     assert np.array_equal(found.source, found.result)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_an_addition_spelled_out_without_its_scales_comes_back(dtype: str, tmp_path: Path) -> None:
+    """A file of integers alone: no DequantizeLinear says the scales, so that the nodes stay, and give the same integers."""
+    zeros = (3, -11, -7) if dtype == "int8" else (131, 117, 121)
+    a, b, y = (TensorSpec(n, (7, 30), dtype, scale, zero) for n, scale, zero in zip("aby", (0.05, 0.031, 0.09), zeros, strict=True))
+    (tmp_path / "m.tflite").write_bytes(single_op("ADD", {}, [a, b], [y]))
+    assert "1 are spelled out" in str(convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target="generic").changes)
+    graph = load(tmp_path / "m.onnx")
+    assert "Clip" in {op.kind for op in graph.ops} and not any(op.attributes.get("arithmetic") for op in graph.ops)
+    rng = np.random.default_rng(3)
+    feeds = [rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (7, 30)).astype(dtype) for _ in "ab"]
+    found = evaluate(graph, dict(zip("ab", feeds, strict=True)))
+    assert np.array_equal(run_litert((tmp_path / "m.tflite").read_bytes(), feeds)[0], found["y"])
 
 
 def test_fast_numerics_leave_additions_alone() -> None:

@@ -62,6 +62,8 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
     if tensor.dtype in _SMALL_FLOATS:
         if q.zero_point.any():
             yield f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
+        if q.quant_min is not None or q.quant_max is not None:
+            yield f"says which stored values it uses, {q.quant_min} to {q.quant_max}, which {tensor.dtype} cannot"
         yield from _axis(tensor, q)
         return
     low, high = integer_range(tensor.dtype)

@@ -23,14 +23,14 @@ def write_add(op: Op, b: Builder) -> None:
     """Add of real values, or XNNPACK's integers: (a * multiplier + b * multiplier + half) >> shift, ties up.
 
     The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift; after the Clip to the type's range a
-    Cast, which drops the fraction of a number that is not negative, is the shift.
+    Cast, which drops the fraction of a number that is not negative, is the shift. Without three grids there are no multipliers, and the
+    attribute says nothing.
     """
-    if op["arithmetic"] != "xnnpack":
+    result = b.tensor(op.outputs[0])
+    first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
+    if op["arithmetic"] != "xnnpack" or first is None or second is None or output is None:
         write_same_named(op, b)
         return
-    result = b.tensor(op.outputs[0])
-    quantizations = [b.tensor(name).quantization for name in (*op.inputs, *op.outputs)]
-    first, second, output = (q for q in quantizations if q is not None)
     multipliers, shift = xnnpack_add_multipliers((first, second), output)
     low, _ = integer_range(result.dtype)
     offset = 0.5 + int(output.zero_point[0]) - low
