@@ -126,6 +126,9 @@ def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
         (("-O", "opset"), "'opset' is no option"),
         (("-O", "depth=3"), "takes the option 'depth'\nKnown options: external_data"),
         (("-O", "opset=17", "-O", "opset=18"), "the option opset is given twice"),
+        (("-O", "opset=17", "--opset", "18"), "the option opset is given twice"),
+        (("-O", "force=yes"), "force is no option of a format or a pass"),
+        (("-O", "source=x.onnx"), "source is no option of a format or a pass"),
     ):
         done = run("convert", MODEL, tmp_path / "d.onnx", *words)
         assert done.returncode == 2 and reason in done.stderr
@@ -154,6 +157,12 @@ def test_texts_and_values() -> None:
     assert checked({"n": "-4", "r": "2.5e-1"}, (number, ratio), "nothing") == {"n": -4, "r": 0.25}
     assert checked({"r": 3.0}, (number, ratio), "nothing") == {"r": 3.0}
     assert taken({"n": 2, "z": 9}, (number, ratio)) == {"n": 2, "r": 0.5}
+
+
+@pytest.mark.parametrize(("name", "type"), [("lambda", int), ("two words", str), ("sizes", list)])
+def test_an_option_that_nobody_could_give_is_refused(name: str, type: type) -> None:
+    with pytest.raises(ValueError, match="an option has a name like io_layout and is str, int, float or bool"):
+        Option(name, type, None, "…")
 
 
 def test_a_wrong_order_of_passes_is_refused() -> None:

@@ -96,3 +96,34 @@ def test_a_documented_operator_is_read(tmp_path: Path) -> None:
     install(tmp_path, "my_relu", "[qconvert]\nmy-relu = my_relu\n", block)
     done = run(tmp_path, "tflite2onnx", tmp_path / "custom.tflite", tmp_path / "out.onnx", "--json")
     assert json.loads(done.stdout)["operators"]["Relu"] == 1
+
+
+FAILING = {
+    "raises": ("qconvert_formats", "raise RuntimeError('boom')", "in qconvert_formats: RuntimeError: boom"),
+    "wrong": ("qconvert_passes", "return ['x']", "in qconvert_passes: TypeError: 'x' is no Pass"),
+    "alone": (
+        "qconvert_targets",
+        "return qconvert.Target('t', 'onnx', '')",
+        "in qconvert_targets: TypeError: 'Target' object is not iterable",
+    ),
+    "kinds": ("qconvert_kinds", "raise RuntimeError('boom')", "RuntimeError: boom"),
+}
+
+
+def test_plugins_whose_hooks_fail_are_named_and_skipped(tmp_path: Path) -> None:
+    """A hook that fails must not stop commands that do not need it, and least of all the one that lists plugins."""
+    for name, (hook, body, _) in FAILING.items():
+        module = f"import qconvert.plugins as qconvert\n\n@qconvert.hookimpl\ndef {hook}():\n    {body}\n"
+        install(tmp_path, f"bad_{name}", f"[qconvert]\n{name} = bad_{name}\n", module)
+    listed = {item["name"]: item["problem"] for item in json.loads(run(tmp_path, "plugins", "--json").stdout)}
+    for name, (_, _, problem) in FAILING.items():
+        assert listed[name].startswith(problem)
+    assert run(tmp_path, "convert", MODEL, tmp_path / "model.onnx").returncode == 0
+
+
+def test_a_table_of_operators_that_fails_is_an_error_in_words(tmp_path: Path) -> None:
+    module = "import qconvert\n\n@qconvert.hookimpl\ndef qconvert_operators(format, direction):\n    raise RuntimeError('boom')\n"
+    install(tmp_path, "bad_table", "[qconvert]\ntable = bad_table\n", module)
+    done = run(tmp_path, "convert", MODEL, tmp_path / "model.onnx")
+    assert done.returncode == 2
+    assert "a plugin fails in its hook qconvert_operators: RuntimeError: boom" in done.stderr

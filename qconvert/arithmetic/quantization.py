@@ -38,6 +38,10 @@ class Quantization:
         object.__setattr__(self, "scale", read_only(self.scale))
         object.__setattr__(self, "zero_point", read_only(self.zero_point))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How pickle and copy make it: by its class, so that the copy's arrays are read-only too."""
+        return type(self), (self.scale, self.zero_point, self.axis, self.block_size, self.quant_min, self.quant_max)
+
     @classmethod
     def per_tensor(cls, scale: float, zero_point: int = 0) -> Quantization:
         """One scale and zero point for the whole tensor."""

@@ -26,7 +26,7 @@ class AuditedOperator:
     Attributes:
         operator: as the source names it.
         kind: of the canonical operator.
-        output: the tensor that it computes.
+        output: the tensor that it computes; "" if it writes a state.
         integer: whether it is predicted to run as integers.
         reason: why.
         ran: whether it did; None if the runtime does not tell, or was not asked.
@@ -100,7 +100,7 @@ def _predictions(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
     found = []
     for op in graph.ops:
         for line in predicted(replace(graph, ops=(op,)), target):
-            found.append(AuditedOperator(op.source or op.kind, op.kind, op.outputs[0], line.integer, line.reason))
+            found.append(AuditedOperator(op.source or op.kind, op.kind, next(iter(op.outputs), ""), line.integer, line.reason))
     return tuple(found)
 
 

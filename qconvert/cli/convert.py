@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qconvert.errors import OptionError
 from qconvert.plugins import Option, Pass, declared_options, formats, pass_named
 from qconvert.plugins.options import parsed
 
@@ -44,7 +45,7 @@ def _convert(
     from qconvert import convert
     from qconvert.cli.reports import conversion_document, print_conversion
 
-    options = {name: value for name, value in flags.items() if value is not None}
+    options = _options({name: value for name, value in flags.items() if value is not None}, parsed(option or ()), convert)
     report = convert(
         source,
         result,
@@ -55,12 +56,27 @@ def _convert(
         force=force,
         verify_each=verify_each,
         observer=_printer(print_after) if print_after else None,
-        **{**options, **parsed(option or ())},
+        **options,
     )
     if json:
         typer.echo(json_module.dumps(conversion_document(report), indent=2))
     elif not quiet:
         print_conversion(report, verbose)
+
+
+def _options(flags: dict[str, Any], others: dict[str, str], convert: Callable[..., Any]) -> dict[str, Any]:
+    """The options given as flags and with -O, together.
+
+    Raises:
+        OptionError: one is given in both ways, or its name is that of an argument of convert(), which has a flag of its own.
+    """
+    own = inspect.signature(convert).parameters
+    for name in others:
+        if name in flags:
+            raise OptionError(f"the option {name} is given twice")
+        if name in own and name != "options":
+            raise OptionError(f"{name} is no option of a format or a pass", remedy="`qconvert convert --help` lists the flags.")
+    return {**flags, **others}
 
 
 def _printer(names: Sequence[str]) -> Callable[..., None]:

@@ -21,7 +21,7 @@ class ConversionReport:
         operators: kinds in the result's graph with their counts.
         changes: for each pass that changed something, its name and what it changed. `qconvert passes` says which are exact.
         kept: counts of what was carried over (weights, scales …).
-        audit: which operators the target runs as integer kernels; see check/audit.py.
+        audit: which operators the target runs as integer kernels; see targets/audit.py.
         seconds: wall time.
         provenance: what the file's metadata say of where it came from.
         verified: with verify_each, each pass that changed the graph and what it did to the outputs.

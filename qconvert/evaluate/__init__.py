@@ -46,7 +46,7 @@ def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[Ex
             outputs = found if isinstance(found, list) else [found]
             kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
-    except (ValueError, IndexError, ZeroDivisionError, AssertionError) as error:
+    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
 
 

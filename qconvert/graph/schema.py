@@ -7,7 +7,7 @@ new graph that shares what it did not touch. Constant data are numpy arrays, oft
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,12 @@ Shape = tuple[int | str, ...]
 def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     """A view of a mapping that cannot be changed."""
     return mapping if isinstance(mapping, MappingProxyType) else MappingProxyType(mapping)
+
+
+def _made_again(item: Any) -> tuple[Any, ...]:
+    """How pickle and copy make an object: by its class, from its fields, so that the copy is frozen too. Views cannot be pickled."""
+    values = (getattr(item, one.name) for one in fields(item))
+    return type(item), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +56,9 @@ class Tensor:
     def __post_init__(self) -> None:
         if self.data is not None:
             object.__setattr__(self, "data", read_only(self.data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again(self)
 
     @property
     def is_constant(self) -> bool:
@@ -100,6 +109,9 @@ class Op:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", frozen(self.attributes))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again(self)
+
     def __getitem__(self, name: str) -> Any:
         """The attribute `name`, or the default that the operator set gives it."""
         if name in self.attributes:
@@ -129,6 +141,9 @@ class Signature:
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", frozen(self.inputs))
         object.__setattr__(self, "outputs", frozen(self.outputs))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +177,9 @@ class Graph:
     def __post_init__(self) -> None:
         for name in ("tensors", "metadata", "functions", "states"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again(self)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]

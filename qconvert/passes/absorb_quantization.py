@@ -72,7 +72,7 @@ def _quantize_constants(graph: Graph) -> Graph:
         if data is None or result.quantization is None or result.dtype.startswith("float") or canonical_dtype(data.dtype) != "float32":
             continue
         changed[result.name] = replace(result, shape=data.shape, data=quantize(data, result.quantization, result.dtype))
-    kept = (op for op in graph.ops if op.outputs[0] not in changed)
+    kept = (op for op in graph.ops if changed.keys().isdisjoint(op.outputs))
     return graph.evolve(tensors=changed.values(), ops=kept) if changed else graph
 
 
@@ -95,4 +95,4 @@ def _merge_equal(graph: Graph) -> Graph:
 
 
 def _key(q: Quantization | None) -> tuple[object, ...]:
-    return () if q is None else (q.scale.tobytes(), q.zero_point.tobytes(), q.axis, q.block_size)
+    return () if q is None else (q.scale.tobytes(), q.zero_point.tobytes(), q.axis, q.block_size, q.quant_min, q.quant_max)

@@ -69,7 +69,7 @@ def _drop_implied(graph: Graph) -> tuple[Graph, int]:
             same[op.outputs[0]] = same.get(op.inputs[0], op.inputs[0])
     if not same:
         return graph, 0
-    kept = [op for op in graph.ops if op.outputs[0] not in same]
+    kept = [op for op in graph.ops if same.keys().isdisjoint(op.outputs)]
     return graph.evolve(ops=[replace(op, inputs=tuple(same.get(name, name) for name in op.inputs)) for op in kept]), len(same)
 
 

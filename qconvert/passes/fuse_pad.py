@@ -18,8 +18,10 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     consumers = graph.consumers()
     fused: dict[str, tuple[Op, tuple[int, ...]]] = {}
     for op in graph.ops:
+        if op.kind != "Pad":
+            continue
         readers = consumers.get(op.outputs[0], [])
-        if op.kind != "Pad" or op.outputs[0] in graph.outputs or not readers or not _pads_real_zero(graph, op):
+        if op.outputs[0] in graph.outputs or not readers or not _pads_real_zero(graph, op):
             continue
         pads = [_spatial_pads(graph, op, reader) for reader in readers]
         if all(found is not None for found in pads):
@@ -27,7 +29,7 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
             fused[op.outputs[0]] = (op, pads[0])
     if not fused:
         return graph, ()
-    ops = [_with_padding(op, fused) for op in graph.ops if op.outputs[0] not in fused]
+    ops = [_with_padding(op, fused) for op in graph.ops if fused.keys().isdisjoint(op.outputs)]
     return graph.evolve(ops=ops), (f"{len(fused)} Pad operators became padding of the convolutions behind them",)
 
 

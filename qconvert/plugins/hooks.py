@@ -43,7 +43,7 @@ class Hooks:
 
     @hookspec
     def qconvert_kinds(self) -> Iterable[Kind]:  # type: ignore[empty-body]
-        """Kinds to add to the canonical operator set, each made by qconvert.kind()."""
+        """Kinds to add to the canonical operator set, each made by qconvert.graph.kinds.kind()."""
 
     @hookspec
     def qconvert_runtimes(self) -> Iterable[Runtime]:  # type: ignore[empty-body]

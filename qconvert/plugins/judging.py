@@ -44,7 +44,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if not quantized:
         is_real = rule == "real" and op.outputs and "float" in graph[op.outputs[0]].dtype
         return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "nothing of it is quantized")
-    if rule in ("move", "relabel"):
+    if rule in ("move", "relabel", "state"):
         return Verdict("integers", "moves stored integers")
     if rule == "convert":
         return Verdict("floats", "converts between real and stored values")
@@ -73,6 +73,8 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
 
 def _on_stored_integers(graph: Graph, op: Op) -> str:
     """What an operator of real values does on stored integers, in words; "" if it has to compute."""
+    if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin"):
+        return ""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind in ("Relu", "Clip") and data.is_quantized and data.quantization == result.quantization:
         return "clips stored integers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from qconvert.errors import OptionError
 __all__ = ["NUMERICS", "Option", "checked", "parsed", "taken"]
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,10 @@ class Option:
     choices: tuple[Any, ...] = ()
     by_hand: Any = None
     border: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or keyword.iskeyword(self.name) or self.type not in _ARTICLES:
+            raise ValueError(f"an option has a name like io_layout and is str, int, float or bool, not {self.name!r} and {self.type!r}")
 
     def value(self, given: Any) -> Any:
         """A value as its type, from that type or from text.
@@ -60,9 +66,6 @@ class Option:
             return self.type(given) if isinstance(given, str) else None
         except ValueError:
             return None
-
-
-_ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 #: What passes and writers share: whether results are to be equal to those of the source's kernels.

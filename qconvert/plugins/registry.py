@@ -117,7 +117,12 @@ def target_named(name: str) -> Target:
     """The target called `name`; raises OptionError, listing the known ones, if there is none."""
     item = _given_targets().get(name)
     if isinstance(item, Derived) and name not in targets():
-        raise OptionError(f"the target {name!r} derives from {item.base!r}, which does not exist")
+        seen: list[str] = []
+        while isinstance(item, Derived) and item.base not in seen:
+            seen.append(item.base)
+            item = _given_targets().get(item.base)
+        why = "does not exist" if item is None else "derives from itself"
+        raise OptionError(f"the target {name!r} derives from {seen[-1]!r}, which {why}")
     if name not in targets():
         raise OptionError(f"there is no target {name!r}", remedy=f"Known targets: {', '.join(sorted(targets()))}.")
     return targets()[name]

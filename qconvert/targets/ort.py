@@ -1,6 +1,6 @@
 """onnxruntime's CPU execution provider, and ONNX in general.
 
-The patterns are those of onnxruntime 1.31 (qdq_selector_action_transformer.cc), each verified by tests/test_audit.py
+The patterns are those of onnxruntime 1.31 (qdq_selector_action_transformer.cc), each verified by tests/targets/test_audit.py
 against the graph that onnxruntime saves after optimizing.
 """
 

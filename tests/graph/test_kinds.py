@@ -86,3 +86,13 @@ def test_roles_and_rules_are_known_ones() -> None:
         with pytest.raises(ValueError, match=r"no such role or rule: (dta|moves)"):
             kind("Odd", shape=KINDS["Relu"].shape, **words)  # type: ignore[arg-type]
     assert {item.rule for item in KINDS.values()} == set(RULES)
+
+
+def test_of_kinds_that_cannot_all_be_added_none_is() -> None:
+    twin, fresh = (kind(name, shape=lambda op, s: [s.shape(0)]) for name in ("Conv", "acme.Fresh"))
+    with pytest.raises(ValueError, match="there is a kind 'Conv' already"):
+        register((fresh, twin))
+    assert "acme.Fresh" not in KINDS and KINDS["Conv"] is not twin
+    with pytest.raises(ValueError, match=r"there is a kind 'acme\.Fresh' already"):
+        register((fresh, kind("acme.Fresh", shape=lambda op, s: [s.shape(0)])))
+    assert "acme.Fresh" not in KINDS

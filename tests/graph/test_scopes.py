@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,9 @@ import numpy as np
 import pytest
 
 import qconvert
-from qconvert.arithmetic import quantize
-from qconvert.errors import InvalidGraphError
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.conversion import run_passes
+from qconvert.errors import InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.qgraph.from_document import from_document
 from qconvert.formats.qgraph.to_document import to_document
@@ -24,6 +27,7 @@ from qconvert.graph.differences import diff
 from qconvert.graph.kinds import KINDS, function, has, kind
 from qconvert.graph.validation import validate
 from qconvert.passes import remove_dead_code
+from qconvert.plugins import passes, target_named, targets
 
 GRID = Quantization.per_tensor(0.5, 3)
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "qgraph.schema.json").read_text())
@@ -71,6 +75,36 @@ def test_states_live_from_run_to_run() -> None:
     assert evaluate(graph, {"x": x}, states)["y"].tolist() == [5, 1]
     assert states["sum"].tolist() == [5, 1]
     assert evaluate(graph, {"x": x})["y"].tolist() == [4, 3]  # without states: a first run
+
+
+@pytest.mark.parametrize("name", sorted(passes()))
+def test_every_pass_takes_states(name: str) -> None:
+    """A ReadState has no input and a WriteState no output; what a pass makes is valid and gives the same second run."""
+    graph = counter()
+    changed, _ = run_passes(graph, (name,), target_named("ort-x86"))
+    found = []
+    for item in (graph, changed):
+        states: dict[str, np.ndarray[Any, Any]] = {}
+        for value in (4, 1):
+            feed = np.array([value, 9], np.int8) if item["x"].is_quantized else None
+            stored = quantize(np.array([value - 3, 6]) * 0.5, item["x"].quantization, item["x"].dtype) if feed is not None else None  # type: ignore[arg-type]
+            x = stored if stored is not None else np.array([value - 3, 6], np.float32) * np.float32(0.5)
+            y = evaluate(item, {"x": x}, states)["y"]
+        found.append(dequantize(y, item["y"].quantization) if item["y"].quantization is not None else y)
+    assert found[0].tolist() == [-0.5, 7.0] and found[1].tolist() == found[0].tolist()
+
+
+@pytest.mark.parametrize("target", sorted(targets()))
+def test_a_state_is_refused_in_words_where_a_format_has_none(target: str, tmp_path: Path) -> None:
+    graph, chosen = counter(), target_named(target)
+    verdicts = {op.kind: verdict.runs for op, verdict in chosen.verdicts(graph, final=False)}
+    assert (verdicts["ReadState"], verdicts["WriteState"]) == ("integers", "integers")
+    qconvert.save(graph, tmp_path / "g.qgraph")
+    with pytest.raises(UnsupportedError, match="ReadState"):
+        qconvert.convert(tmp_path / "g.qgraph", tmp_path / f"out.{chosen.format}", target=target)
+    if chosen.format == "onnx" and chosen.knows_kernels:
+        report = qconvert.audit(tmp_path / "g.qgraph", target)
+        assert [(op.kind, op.output, op.integer) for op in report.operators if op.kind == "WriteState"] == [("WriteState", "", True)]
 
 
 def test_a_write_is_not_dead_code() -> None:
@@ -248,3 +282,17 @@ def test_frozen_means_frozen() -> None:
             mapping["c"] = tensor
     own[0] = 7  # the caller's array stays the caller's
     assert own.tolist() == [7, 2]
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
+def test_a_copy_is_equal_and_frozen_too(again: Any) -> None:
+    graph = replace(counter(), metadata={"a": "b"}, signatures=(qconvert.Signature("s", {"x": "x"}, {"y": "y"}),))
+    graph = replace(graph, functions={"inner": replace(graph, functions={}, states={}, signatures=())})
+    found = again(graph)
+    assert found == graph and diff(graph, found, exact=True) == []
+    state = found.states["sum"]
+    for array in (state.data, state.quantization.scale, state.quantization.zero_point):
+        assert not array.flags.writeable
+    for mapping in (found.tensors, found.ops[0].attributes, found.signatures[0].inputs, found.functions["inner"].tensors):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            mapping["c"] = 1

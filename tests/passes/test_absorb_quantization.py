@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from passes.graphs import CONV, applied, assert_equal, constant, make, q, random_integers
@@ -127,6 +129,9 @@ def test_equal_conversions_become_one() -> None:
     changed, _ = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Quantize", "Add"] and changed.ops[1].inputs == ("a", "a")
     same(graph, changed)
+    narrow = Tensor("b", "int8", None, None, replace(q(0.1, 2), quant_max=20))  # saturates earlier: another conversion
+    changed, _ = applied(graph.evolve(tensors=[narrow]), "absorb_quantization")
+    assert kinds(changed) == ["Quantize", "Quantize", "Add"] and changed.ops[2].inputs == ("a", "b")
 
 
 def test_real_weights_behind_a_quantize_become_the_integers() -> None:

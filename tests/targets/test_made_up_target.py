@@ -156,7 +156,8 @@ def test_what_cannot_be_derived_is_said(plugin: ModuleType) -> None:
 def test_a_target_of_nothing_is_named() -> None:
     lost = ModuleType("lost")
     manager = host._host()[0]
-    lost.__dict__["qconvert_targets"] = __import__("qconvert").hookimpl(lambda: [Target.derive("no-such-target", name="lost")])
+    given = [Target.derive("no-such-target", name="lost"), Target.derive("hen", name="egg"), Target.derive("egg", name="hen")]
+    lost.__dict__["qconvert_targets"] = __import__("qconvert").hookimpl(lambda: given)
     manager.register(lost, "lost")
     registry._given_targets.cache_clear()
     registry.targets.cache_clear()
@@ -164,5 +165,8 @@ def test_a_target_of_nothing_is_named() -> None:
         assert "lost" not in registry.targets() and "my-npu" in registry.targets()
         with pytest.raises(QConvertError, match="'lost' derives from 'no-such-target', which does not exist"):
             target_named("lost")
+        assert not {"hen", "egg"} & registry.targets().keys()
+        with pytest.raises(QConvertError, match="the target 'hen' derives from 'hen', which derives from itself"):
+            target_named("hen")
     finally:
         manager.unregister(name="lost")

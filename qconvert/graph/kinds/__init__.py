@@ -83,11 +83,14 @@ def register(kinds: Iterable[Kind]) -> None:
     """Adds kinds to KINDS.
 
     Raises:
-        ValueError: there is another kind of that name already; replacing one would change what existing graphs mean.
+        ValueError: there is another kind of that name already; replacing one would change what existing graphs mean. None is added then.
     """
+    new: dict[str, Kind] = {}
     for item in kinds:
-        if _known.setdefault(item.name, item) is not item:
+        if _known.get(item.name, new.get(item.name, item)) is not item:
             raise ValueError(f"there is a kind {item.name!r} already")
+        new[item.name] = item
+    _known.update(new)
 
 
 for _family in _FAMILIES:

@@ -19,7 +19,7 @@ _NOT_QUANTIZED = (*_REAL, "bool", "complex64", "string", "unknown")
 
 
 def quantization(graph: Graph) -> Problems:
-    """Every tensor's parameters are sound, and every operator's fit its rule (ops.py)."""
+    """Every tensor's parameters are sound, and every operator's fit its rule (graph/kinds/kind.py)."""
     for tensor in graph.tensors.values():
         if tensor.quantization is not None:
             yield from ((f"tensor {tensor.name!r}", reason) for reason in _parameters(tensor, tensor.quantization))

@@ -213,9 +213,11 @@ class Absorber:
         """A Relu or Clip of integers on one grid: nothing if the grid is no wider, the activation of the operator before it, or a Clip
         whose bounds are on the grid."""
         bounds = self._ahead.bounds(op)
+        if bounds is None:
+            return False
         source, result = self.tensors[op.inputs[0]], self.tensors[op.outputs[0]]
         q = source.quantization
-        if bounds is None or q is None or not q.is_per_tensor or not is_same_grid(source, result) or not is_exact(bounds, source):
+        if q is None or not q.is_per_tensor or not is_same_grid(source, result) or not is_exact(bounds, source):
             return False
         limits = clip_range(source, bounds)
         if limits == integer_range(source.dtype) and result.name not in self._graph.outputs:
