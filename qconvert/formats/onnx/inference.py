@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
+from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.mapped import Files
 from qconvert.formats.onnx.messages import embed, subgraphs
 from qconvert.formats.onnx.model import Model
@@ -16,12 +18,20 @@ __all__ = ["infer_shapes"]
 _LARGEST = 1000
 #: A node Constant of so many elements becomes one of the graph's constants.
 _LIFTED = 256
+#: What onnx's inference can parse; at another character in a term it goes round for ever (onnx 1.22, defs/math/utils.cc).
+_EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
 
 
 def infer_shapes(model: Model) -> None:
-    """Fills in shapes and types where onnx can; a model that it cannot infer keeps those that the file gives."""
+    """Fills in shapes and types where onnx can; a model that it cannot infer keeps those that the file gives.
+
+    Raises:
+        InvalidModelError: an Einsum has an equation that is none.
+    """
     from onnx import shape_inference
 
+    for holder in (model.proto.graph, *model.proto.functions):
+        _refuse_wrong_equations(holder)
     _lift_constants(model.proto.graph)
     model.renew()
     try:
@@ -29,6 +39,16 @@ def infer_shapes(model: Model) -> None:
     except Exception:  # the inference's errors share no class but Exception
         return
     model.graph.infer(inferred.graph)
+
+
+def _refuse_wrong_equations(holder: Any) -> None:
+    for node in holder.node:
+        for inner in subgraphs(node):
+            _refuse_wrong_equations(inner)
+        for attribute in node.attribute if node.op_type == "Einsum" else ():
+            if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
+                text = attribute.s.decode("utf-8", "backslashreplace")
+                raise InvalidModelError(f"{text!r} is no equation of letters, commas and one arrow", where=f"Einsum {node.name!r}")
 
 
 def _lift_constants(graph: Any) -> None:

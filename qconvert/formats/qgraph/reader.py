@@ -37,7 +37,7 @@ def read(path: Path) -> Graph:
 
     Raises:
         FileAccessError: the file cannot be read.
-        InvalidModelError: it is damaged, or its graph breaks an invariant.
+        InvalidModelError: it is damaged.
     """
     data = map_file(path)
     header, start = _header(data)

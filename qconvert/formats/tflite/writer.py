@@ -19,7 +19,7 @@ from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.flatbuffer import LARGEST, TooLargeError, packed
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
-from qconvert.formats.tflite.writing import Operator, Writing
+from qconvert.formats.tflite.writing import Operator, Writing, as_int32
 from qconvert.formats.tflite.written import taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.metadata import PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, TRANSPOSED
@@ -102,13 +102,15 @@ class _File:
             raise QConvertError("the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name) from error
 
     def _tensor(self, tensor: Tensor) -> Any:
+        if tensor.data is not None and tensor.dtype == "string":
+            raise UnsupportedError("constant strings are not covered", where=f"tensor {tensor.name!r}")
         found = schema.TensorT()
         found.name = tensor.name
         found.type = DTYPE_NUMBERS[tensor.dtype]
         shape = tensor.shape
         found.hasRank = shape is not None
         sizes = [size if isinstance(size, int) else -1 for size in shape or ()]
-        found.shape = np.array([max(size, 1) if size < 0 else size for size in sizes], np.int32)
+        found.shape = as_int32([max(size, 1) if size < 0 else size for size in sizes], tensor.name)
         if -1 in sizes:
             found.shapeSignature = np.array(sizes, np.int32)
         found.buffer = 0 if tensor.data is None else self._buffer(_stored(tensor.data, tensor.dtype))

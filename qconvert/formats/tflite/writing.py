@@ -16,7 +16,7 @@ from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["Operator", "WriteFunction", "Writing"]
+__all__ = ["Operator", "WriteFunction", "Writing", "as_int32"]
 
 #: Canonical fused activation -> ActivationFunctionType of the schema.
 ACTIVATIONS = {"": 0, "relu": 1, "relu_n1_to_1": 2, "relu6": 3}
@@ -226,9 +226,9 @@ class Writing:
         array = np.asarray(data)
         return self.add(hint, canonical_dtype(array.dtype), array.shape, array, quantization)
 
-    def ints(self, values: Sequence[int], hint: str) -> str:
+    def ints(self, values: Sequence[int] | int, hint: str) -> str:
         """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""
-        return self.const(np.array(values, np.int32), hint)
+        return self.const(as_int32(values, hint), hint)
 
     def like(self, hint: str, name: str, shape: Shape | None) -> str:
         """Declares a tensor of the dtype and quantization of `name` with another shape."""
@@ -308,6 +308,18 @@ class Writing:
     def unsupported(self, op: Op, what: str) -> UnsupportedError:
         """The error for something that has no form in TFLite."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip())
+
+
+def as_int32(values: Sequence[int] | int, name: str) -> Array:
+    """Integers in the type that TFLite has for sizes.
+
+    Raises:
+        UnsupportedError: one of them is too large for it.
+    """
+    try:
+        return np.array(values, np.int32)
+    except OverflowError as error:
+        raise UnsupportedError(f"{values} are no 32-bit integers, which TFLite's shapes, axes and sizes are", where=f"{name!r}") from error
 
 
 WriteFunction = Callable[[Op, Writing], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from qconvert.errors import UnsupportedError
+from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.ordering import sort_nodes
 from qconvert.formats.onnx.reader import read_bytes
@@ -125,3 +126,16 @@ def test_functions_of_another_opset_are_refused() -> None:
     model = helper.make_model(graph, opset_imports=imports, functions=[function])
     with pytest.raises(UnsupportedError, match="of the model cannot be inlined"):
         parse_model(model.SerializeToString())
+
+
+@pytest.mark.parametrize("equation", ["i+j", "...1->...i", "i>j"])
+def test_an_equation_that_onnx_s_inference_never_finishes_is_refused(equation: str) -> None:
+    text = f'g (float[3, 3] x) => (float[N] y) {{ y = Einsum<equation = "{equation}">(x) }}'
+    with pytest.raises(InvalidModelError, match=f"'{re.escape(equation)}' is no equation"):
+        opened(text, infer=True)
+    inner = f"""g (float[3, 3] x, bool c) => (float[N] y) {{
+        y = If (c) <then_branch = t () => (float[N] u) {{ u = Einsum<equation = "{equation}">(x) }},
+                    else_branch = e () => (float[N] w) {{ w = Einsum<equation = "ii->i">(x) }}>
+    }}"""
+    with pytest.raises(InvalidModelError, match="is no equation"):
+        opened(inner, infer=True)

@@ -152,7 +152,7 @@ def write_non_zero(op: Op, w: Writing) -> None:
 def write_one_hot(op: Op, w: Writing) -> None:
     """ONE_HOT."""
     values, q = w.constant(op, 2).reshape(-1), w.tensor(op.inputs[2]).quantization
-    depth = w.const(np.array(w.values(op, 1)[0], np.int32), f"{op.outputs[0]}/depth")
+    depth = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/depth")
     off, on = (w.const(values[i], f"{op.outputs[0]}/{hint}", q) for i, hint in enumerate(("off", "on")))
     w.emit("ONE_HOT", [w.index(op, 0, wide=True), depth, on, off], op.outputs, "OneHotOptions", axis=int(op["axis"]))
 
@@ -162,7 +162,7 @@ def write_topk(op: Op, w: Writing) -> None:
     rank = w.tensor(op.inputs[0]).rank
     if not op["largest"] or int(op["axis"]) not in (-1, -1 if rank is None else rank - 1):
         raise w.unsupported(op, "another order than the largest along the last axis")
-    k = w.const(np.array(w.values(op, 1)[0], np.int32), f"{op.outputs[0]}/k")
+    k = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/k")
     found = w.narrowed(op, 1)
     wide = w.tensor(found)
     if wide.dtype != "int32":
