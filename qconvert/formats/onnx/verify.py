@@ -93,6 +93,7 @@ class _Checker:
     def graph(self, graph: Any, outer: list[set[str]], depth: int, in_function: bool = False) -> set[str]:
         """Checks a graph and those inside it; returns the outer values that it reads."""
         where = f"graph {graph.name!r}"
+        _require_text(graph.name, where)
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"graphs are nested more than {_MAX_DEPTH} deep", where=where)
         if graph.sparse_initializer:
@@ -123,6 +124,8 @@ class _Checker:
         if self.nodes > MAX_NODES:
             raise InvalidModelError(f"the model has more than {MAX_NODES:,} nodes")
         for node in nodes:
+            _require_text(node.op_type, node_label(node))
+            _require_text(node.domain, node_label(node))
             for name in node.output:
                 if name:
                     names.define(name, node_label(node))
@@ -179,9 +182,16 @@ class _Names:
     def define(self, name: str, by: str) -> None:
         if not name:
             raise InvalidModelError(f"{by} has no name", where=self.where)
+        _require_text(name, self.where)
         if name in self.defined:
             raise InvalidModelError(f"the value {name!r} is defined twice, the second time by {by}", where=self.where)
         self.defined.add(name)
+
+
+def _require_text(name: str | bytes, where: str) -> None:
+    """Some protobuf packages raise an error where a string is not UTF-8, others give its bytes."""
+    if isinstance(name, bytes):
+        raise InvalidModelError(f"the name {name!r} is not UTF-8", where=where)
 
 
 def node_label(node: Any) -> str:

@@ -139,3 +139,20 @@ def test_an_equation_that_onnx_s_inference_never_finishes_is_refused(equation: s
     }}"""
     with pytest.raises(InvalidModelError, match="is no equation"):
         opened(inner, infer=True)
+
+
+@pytest.mark.parametrize("word", ["Graph", "Relu", "domain", "input", "middle", "constant"])
+def test_a_name_that_is_not_utf_8_is_refused(word: str) -> None:
+    nodes = [
+        helper.make_node("Relu", ["input"], ["middle"]),
+        helper.make_node("Own", ["middle"], ["own"], domain="domain"),
+        helper.make_node("Add", ["own", "constant"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("input", "y")]
+    weights = [numpy_helper.from_array(np.ones(4, np.float32), "constant")]
+    graph = helper.make_graph(nodes, "Graph", ends[:1], ends[1:], weights)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("domain", 1)]
+    data = helper.make_model(graph, opset_imports=imports).SerializeToString()
+    assert [node.op_type for node in parse_model(data).graph] == ["Relu", "Own", "Add"]
+    with pytest.raises(InvalidModelError, match="is not UTF-8"):
+        parse_model(data.replace(word.encode(), b"\xff" + word.encode()[1:]))
