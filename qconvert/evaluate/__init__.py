@@ -89,7 +89,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[s
         if state.data is not None:
             kept.setdefault(name, state.data)
     for op in graph.ops:
-        if KINDS[op.kind].rule == "state":
+        if op.kind in KINDS and KINDS[op.kind].rule == "state":
             _pass_state(op, values, kept)
         else:
             results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])

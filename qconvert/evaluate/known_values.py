@@ -39,6 +39,7 @@ class KnownValues:
     def get(self, name: str) -> Array | None:
         """The data of the tensor `name`, or None if they depend on the model's inputs."""
         pending = [_Question(name, self._producers.get(name))]
+        asked = {name}
         while pending:
             question = pending[-1]
             op, data = question.op, self._tensors[question.name].data
@@ -47,7 +48,11 @@ class KnownValues:
                 pending.pop()
                 continue
             wanted = question.next_missing(self._found)
+            if wanted in asked:  # a cycle, which validation refuses: nothing is known in it
+                self._found[wanted] = None
+                continue
             if wanted is not None:
+                asked.add(wanted)
                 pending.append(_Question(wanted, self._producers.get(wanted)))
                 continue
             found = self._worked_out(op)

@@ -35,10 +35,12 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
 
 
 def _matched(graph: Graph, op: Op) -> Op:
+    if op.kind != "Add":
+        return op
     tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
     found = [tensor.quantization for tensor in tensors]
     eight_bit = {tensor.dtype for tensor in tensors} in ({"int8"}, {"uint8"})
-    if op.kind != "Add" or not eight_bit or any(q is None or not q.is_per_tensor for q in found):
+    if not eight_bit or any(q is None or not q.is_per_tensor for q in found):
         return op
     a, b, output = (q for q in found if q is not None)
     dtype = tensors[0].dtype

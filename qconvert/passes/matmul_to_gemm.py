@@ -53,7 +53,7 @@ class _Rewriting:
         weights = self._weights_of(op)
         data, result = self._graph[op.inputs[0]], self._graph[last.outputs[0]]
         rows = self._rows(data)
-        inputs = [self._as_rows(data, rows), weights, *([bias] if bias else [])]
+        inputs = [self._as_rows(data, rows, self._depth(op)), weights, *([bias] if bias else [])]
         attributes = {"activation": activation} if activation else {}
         if data.rank == 2:
             self.ops.append(Op("Gemm", tuple(inputs), last.outputs, attributes, op.source))
@@ -69,7 +69,8 @@ class _Rewriting:
         data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
         q = weights.quantization
         along = q is None or q.axis in (None, 0 if op["trans_b"] else 1)
-        fits = data.rank is not None and data.rank >= 2 and weights.data is not None and weights.data.ndim == 2
+        summed = all(tensor.is_quantized or "float" in tensor.dtype for tensor in (data, weights))  # a Gemm takes no plain integers
+        fits = summed and data.rank is not None and data.rank >= 2 and weights.data is not None and weights.data.ndim == 2
         symbols = [size for size in (self._graph[op.outputs[0]].shape or ("?", "?")) if isinstance(size, str)]
         return fits and along and (q is None or not q.block_size) and (data.rank == 2 or len(symbols) <= 1)
 
@@ -124,12 +125,15 @@ class _Rewriting:
         known = int(np.prod([size for size in sizes if isinstance(size, int)], dtype=np.int64))
         return known if not symbols else symbols[0] if len(symbols) == 1 and known == 1 else f"{data.name}_rows"
 
-    def _as_rows(self, data: Tensor, rows: int | str) -> str:
+    def _depth(self, op: Op) -> int:
+        """How many products are added: the weights know it even where the data's shape does not say it."""
+        return int((self._graph[op.inputs[1]].shape or ())[1 if op["trans_b"] else 0])
+
+    def _as_rows(self, data: Tensor, rows: int | str, depth: int) -> str:
         if data.rank == 2:
             return data.name
-        depth = (data.shape or ())[-1]
         flat = self._add(f"{data.name}/rows", replace(data, shape=(rows, depth), data=None))
-        sizes = np.array([-1, depth if isinstance(depth, int) else 0], np.int64)
+        sizes = np.array([-1, depth], np.int64)
         shape = self._add(f"{data.name}/rows_shape", Tensor("", "int64", (2,), sizes))
         self.ops.append(Op("Reshape", (data.name, shape), (flat,)))
         return flat

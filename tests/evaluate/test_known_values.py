@@ -98,3 +98,11 @@ def test_an_operator_of_very_many_constants_is_looked_at_once() -> None:
     found = KnownValues(tensors, producers).get("y")
     assert found is not None and found.tolist() == [-i for i in range(count)]
     assert Counted.asked == 2 * count + 1
+
+
+def test_nothing_is_known_in_a_cycle() -> None:
+    tensors = {name: Tensor(name, "float32", (2,)) for name in "abc"} | {"k": Tensor("k", "float32", (2,), np.ones(2, np.float32))}
+    ops = (Op("Add", ("b", "k"), ("a",)), Op("Identity", ("a",), ("b",)), Op("Identity", ("c",), ("c",)))
+    known = KnownValues(tensors, {op.outputs[0]: op for op in ops})
+    assert [known.get(name) for name in "bac"] == [None, None, None]
+    assert known.get("k") is not None

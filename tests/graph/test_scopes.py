@@ -296,3 +296,16 @@ def test_a_copy_is_equal_and_frozen_too(again: Any) -> None:
     for mapping in (found.tensors, found.ops[0].attributes, found.signatures[0].inputs, found.functions["inner"].tensors):
         with pytest.raises(TypeError, match="does not support item assignment"):
             mapping["c"] = 1
+
+
+def test_a_kind_that_is_none_has_no_evaluation() -> None:
+    graph = Graph("g", {"x": t("x"), "y": t("y")}, (Op("Nothing", ("x",), ("y",)),), ("x",), ("y",))
+    with pytest.raises(UnsupportedError, match="the operator Nothing has no evaluation"):
+        evaluate(graph, {"x": np.zeros(2, np.float32)})
+
+
+def test_absent_operands_of_other_operators_do_not_disturb_match_add() -> None:
+    ops = (Op("Clip", ("x", "", "top"), ("y",)),)
+    tensors = {"x": t("x"), "y": t("y"), "top": t("top", shape=(), data=np.array(1.0, np.float32))}
+    graph = Graph("g", tensors, ops, ("x",), ("y",), metadata={"source.kernels": "tflite-xnnpack"})
+    assert run_passes(graph, ("match_add",), target_named("ort-x86")) == (graph, ())

@@ -103,6 +103,24 @@ def test_a_product_that_others_read_keeps_its_own_grid() -> None:
     assert applied(batched, "matmul_to_gemm")[0] is batched
 
 
+def test_a_product_of_plain_integers_stays() -> None:
+    tensors = [Tensor("x", "int32", (2, 4)), constant("w", np.ones((4, 3), np.int32)), Tensor("y", "int32", None)]
+    graph = make([Op("MatMul", ("x", "w"), ("y",))], tensors, "x", "y")
+    assert applied(graph, "matmul_to_gemm")[0] is graph
+
+
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_rows_are_as_long_as_the_weights_say(trans_b: int) -> None:
+    """The data's last size is known only at run time; the one in the middle, 6, is another."""
+    weights = np.arange(12, dtype=np.float32).reshape((3, 4) if trans_b else (4, 3))
+    tensors = [Tensor("x", "float32", (1, 6, "depth")), constant("w", weights)]
+    graph = make([Op("MatMul", ("x", "w"), ("y",), {"trans_b": trans_b})], tensors, "x", "y")
+    changed, _ = applied(graph, "matmul_to_gemm")
+    assert kinds(changed) == ["Reshape", "Gemm", "Reshape"]
+    x = np.arange(24, dtype=np.float32).reshape(1, 6, 4)
+    assert np.array_equal(evaluate(changed, {"x": x})["y"], x @ (weights.T if trans_b else weights))
+
+
 # symmetric_weights
 
 
