@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from qconvert.errors import OptionError
 from qconvert.plugins.verdict import Violation
 
 if TYPE_CHECKING:
@@ -15,6 +16,15 @@ __all__ = ["Abilities", "OwnRules"]
 
 #: Graph -> (operator of it -> what it breaks). What has to be worked out for the whole graph is worked out once.
 OwnRules = Callable[["Graph"], "Callable[[Op], Iterable[Violation]]"]
+
+#: Fields that are one word of a few.
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "layout": ("channels_first", "channels_last", ""),
+    "activations": ("uint8", "int8", ""),
+    "weights": ("uint8", "int8", ""),
+    "activation_granularity": ("per_tensor", ""),
+    "weight_granularity": ("per_tensor", "per_axis", "per_axis_signed", ""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,17 @@ class Abilities:
     equal_inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_rules: OwnRules | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for words that mean nothing: they would demand nothing, in silence."""
+        for name, known in _WORDS.items():
+            if getattr(self, name) not in known:
+                words = ", ".join(map(repr, known))
+                raise OptionError(f"the target {self.name} has {getattr(self, name)!r} as its {name}", remedy=f"Use one of {words}.")
+        for name in ("weight_dtypes", "bias_dtypes"):
+            for dtype, others in getattr(self, name).items():
+                if not others:
+                    raise OptionError(f"the target {self.name} names no type in {name} beside data of {dtype}")
 
     @property
     def knows_kernels(self) -> bool:

@@ -309,3 +309,12 @@ def test_absent_operands_of_other_operators_do_not_disturb_match_add() -> None:
     tensors = {"x": t("x"), "y": t("y"), "top": t("top", shape=(), data=np.array(1.0, np.float32))}
     graph = Graph("g", tensors, ops, ("x",), ("y",), metadata={"source.kernels": "tflite-xnnpack"})
     assert run_passes(graph, ("match_add",), target_named("ort-x86")) == (graph, ())
+
+
+def test_constants_of_different_ranges_are_different() -> None:
+    data, wide = np.array([1, 2], np.int8), replace(NARROW, quant_max=9)
+    tensors = {"a": t("a", "int8", data=data, grid=NARROW), "b": t("b", "int8", data=data, grid=wide), "y": t("y", "int8", grid=GRID)}
+    graph = Graph("g", tensors, (Op("Add", ("a", "b"), ("y",)),), (), ("y",))
+    assert run_passes(graph, ("deduplicate_constants",)) == (graph, ())
+    same = replace(graph, tensors={**tensors, "b": t("b", "int8", data=data, grid=NARROW)})
+    assert run_passes(same, ("deduplicate_constants",))[0].ops[0].inputs == ("a", "a")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,17 @@ def test_what_cannot_be_derived_is_said(plugin: ModuleType) -> None:
         plugin.NPU.derive(name="other", granularity="per_tensor")
     with pytest.raises(OptionError, match="needs a name of its own"):
         plugin.NPU.derive(floats=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"layout": "nchw"}, "has 'nchw' as its layout"), ({"activations": "int16"}, "has 'int16' as its activations"),
+     ({"weight_granularity": "per_channel"}, "has 'per_channel' as its weight_granularity"),
+     ({"bias_dtypes": {"int8": ()}}, "names no type in bias_dtypes beside data of int8")],
+)  # fmt: skip
+def test_words_that_mean_nothing_are_refused(plugin: ModuleType, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        plugin.NPU.derive(name="other", **changes)
 
 
 def test_a_target_of_nothing_is_named() -> None:
