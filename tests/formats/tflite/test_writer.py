@@ -264,6 +264,8 @@ def plain(name: str, *shape: int | str, dtype: str = "float32", data: Array | No
                 mode="cubic", coordinate_transformation_mode="half_pixel", data_format="channels_last"), "mode 'cubic'"),
         (one_op("Equal", {"x": plain("x", 2, dtype="string"), "c": plain("c", 2, dtype="string", data=np.array(["a", "b"], object))},
                 plain("y", 2, dtype="bool")), "tensor 'c': constant strings are not covered"),
+        (one_op("MaxPool", {"x": plain("x", 1, 4, 4, 2, dtype="bool")}, plain("y", 1, 2, 2, 2, dtype="bool"), kernel_shape=(2, 2),
+                strides=(2, 2), pads=(0, 0, 0, 0), data_format="channels_last"), "MaxPool with bool data cannot be written to TFLite"),
         (one_op("Relu", {"x": plain("x", 2**33)}, plain("y", 2**33)), r"\[8589934592\] are no 32-bit integers"),
         (one_op("Slice", {"x": plain("x", "n"), **{n: plain(n, 1, dtype="int64", data=np.array([v])) for n, v in
                           (("s", 1), ("e", 2), ("a", 0), ("t", 2**40))}}, plain("y", "m")),

@@ -52,8 +52,10 @@ def write_max_pool(op: Op, w: Writing) -> None:
     """MaxPool: padding that SAME does not give is a PADV2 with the lowest value in front."""
     if op["dilations"]:
         raise w.unsupported(op, "dilations")
-    tensor = w.tensor(op.inputs[0])
-    lowest = float(np.finfo(np.float32).min) if "float" in tensor.dtype else integer_range(tensor.dtype)[0]
+    dtype = w.tensor(op.inputs[0]).dtype
+    if dtype in ("bool", "string"):
+        raise w.unsupported(op, f"{dtype} data")
+    lowest = float(np.finfo(np.float32).min) if "float" in dtype else integer_range(dtype)[0]
     _emit(op, w, "MAX_POOL_2D", write_window(_whole(op, w), w, op["kernel_shape"], filler=lowest))
 
 
