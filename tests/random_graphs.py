@@ -246,7 +246,11 @@ def concat(g: Growing, x: Tensor) -> None:
 
 
 def where(g: Growing, x: Tensor) -> None:
+    """By a constant condition, or by one that is computed, whose layout has to follow that of the data."""
     condition = g.constant(g.rng.random(x.shape) < 0.5)  # type: ignore[arg-type]
+    if g.rng.random() < 0.5:
+        (condition,) = g.add("Greater", [x.name, g.like(x, x.shape)], ("bool", None))  # type: ignore[arg-type]
+        g.made.remove(condition)  # truth values are for this operator alone
     g.real("Where", [condition, x.name, g.like(x, x.shape)], x)  # type: ignore[arg-type]
 
 
