@@ -70,8 +70,11 @@ def _symmetric(tensor: Tensor) -> Tensor:
     """The tensor on the finest symmetric grid that holds its range."""
     q = tensor.quantization
     assert q is not None
-    low, high = integer_range(tensor.dtype)
-    steps = np.maximum((high - q.zero_point) / high, (low - q.zero_point) / low)
+    (low, high), (lowest, highest) = integer_range(tensor.dtype), q.limits(tensor.dtype)
+    steps = np.maximum((highest - q.zero_point) / high, (lowest - q.zero_point) / low)
     grid = Quantization((q.scale * steps).astype(np.float32), np.zeros_like(q.zero_point), q.axis, q.block_size)
+    if (lowest, highest) != (low, high) and q.is_per_tensor:  # what saturated early still does
+        ends = quantize(dequantize(np.array([lowest, highest]), q), grid, tensor.dtype)
+        grid = replace(grid, quant_min=int(ends[0]), quant_max=int(ends[1]))
     data = None if tensor.data is None else quantize(dequantize(tensor.data, q), grid, tensor.dtype)
     return replace(tensor, data=data, quantization=grid)

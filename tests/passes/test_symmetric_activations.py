@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from passes.graphs import constant, make, q, quantized_conv, random_integers
@@ -51,6 +53,21 @@ def test_each_value_is_off_by_half_a_step_at_most() -> None:
     x = np.linspace(0, 127.5, 256, dtype=np.float32)[None]
     error = np.abs(evaluate(before, {"x": x})["y"] - evaluate(after, {"x": x})["y"])
     assert 0.25 < error.max() <= 0.5 * 0.5 * 255 / 127 + 1e-6
+
+
+def test_a_part_of_the_range_stays_the_part_that_is_used() -> None:
+    graph = chain(-28)
+    narrow = replace(q(0.5, -28), quant_min=-68, quant_max=12)  # -20 to 20
+    graph = replace(
+        graph, tensors={name: t if t.quantization is None else replace(t, quantization=narrow) for name, t in graph.tensors.items()}
+    )
+    changed, _ = applied("symmetric_activations", graph, SYMMETRIC)
+    grid = changed["a"].quantization
+    assert grid is not None and grid.scale[0] == np.float32(0.5 * 40 / 127)
+    assert (grid.quant_min, grid.quant_max) == (-127, 127)
+    x = np.linspace(-99, 99, 256, dtype=np.float32)[None]
+    y = evaluate(changed, {"x": x})["y"]
+    assert y.max() == pytest.approx(20) and y.min() == 0
 
 
 def test_what_is_symmetric_or_of_another_type_stays() -> None:
