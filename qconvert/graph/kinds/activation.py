@@ -17,6 +17,7 @@ from qconvert.graph.kinds.call import (
 from qconvert.graph.kinds.common import (
     same_shape,
 )
+from qconvert.graph.kinds.elementwise import erf
 from qconvert.graph.kinds.folds import (
     extreme,
     numbers,
@@ -27,8 +28,6 @@ from qconvert.graph.kinds.kind import kind
 from qconvert.graph.kinds.layout import ELEMENTWISE
 
 __all__ = ["KINDS"]
-
-_erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def clip(call: Call) -> Array:
@@ -74,7 +73,7 @@ def gelu(call: Call) -> Array:
     x = call.values()
     if call["approximate"] == "tanh":
         return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(0.5 * x * (1 + np.asarray(_erf(x / math.sqrt(2)), np.float64)))
+    return np.asarray(0.5 * x * (1 + np.asarray(erf(x / math.sqrt(2)), np.float64)))
 
 
 def celu(call: Call) -> Array:

@@ -21,9 +21,9 @@ from qconvert.graph.kinds.folds import (
 from qconvert.graph.kinds.kind import Kind, kind
 from qconvert.graph.kinds.layout import ELEMENTWISE
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "erf"]
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def softplus(x: Array) -> Array:
@@ -51,7 +51,7 @@ KINDS = (
     _unary("Rsqrt", lambda x: 1 / np.sqrt(x)),
     _unary("Square", np.square, numeric(np.square)),
     _unary("Reciprocal", lambda x: 1 / x),
-    _unary("Erf", lambda x: np.asarray(_erf(x), np.float64)),
+    _unary("Erf", lambda x: np.asarray(erf(x), np.float64)),
     _unary("Round", np.rint),
     _unary("Floor", np.floor),
     _unary("Ceil", np.ceil),
