@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from test_plugins import install
 from tflite_models import TensorSpec, single_op
 
 import qconvert
@@ -111,11 +112,7 @@ def qconvert_operators(format, direction):
 
 def test_a_plugin_adds_the_same_operator(tmp_path: Path) -> None:
     """Its kind is in the graph that is inspected, evaluated and written, without a line of code elsewhere."""
-    info = tmp_path / "acme-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[qconvert]\nacme = acme\n")
-    (tmp_path / "acme.py").write_text(PLUGIN)
+    install(tmp_path, "acme", "[qconvert]\nacme = acme\n", PLUGIN)
     grid = {"dtype": "uint8", "scale": 0.05, "zero_point": 121}
     lengths = TensorSpec("n", (3,), "int32", data=LENGTHS.astype(np.int32))
     data = single_op("REVERSE_SEQUENCE", {"seqDim": 0, "batchDim": 1}, [TensorSpec("x", (4, 3, 5), **grid), lengths],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "Array", "canonical_dtype", "equal_data", "integer_range", "numpy_dtype", "read_only"]
+__all__ = ["DTYPES", "REALS", "Array", "canonical_dtype", "equal_data", "integer_range", "numpy_dtype", "read_only"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -16,6 +16,9 @@ DTYPES = (
     "float16", "bfloat16", "float32", "float64", "complex64", "string",
     "uint2", "float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "unknown",
 )  # fmt: skip
+
+#: Types of real values; floats of 8 and 4 bits are storage for them, like integers.
+REALS = ("float16", "bfloat16", "float32", "float64")
 
 _PACKED = frozenset((
     "int2", "uint2", "int4", "uint4", "bfloat16", "float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz",

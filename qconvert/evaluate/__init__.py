@@ -12,6 +12,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic import quantize
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS, Call, ExactResult
@@ -60,7 +61,7 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
         real = np.asarray(value, np.float64)
         return ExactResult(real, quantize(real, tensor.quantization, tensor.dtype))
     stored = np.asarray(value).astype(dtype)
-    is_real = tensor.dtype in ("float16", "bfloat16", "float32", "float64")
+    is_real = tensor.dtype in REALS
     return ExactResult(np.asarray(value, np.float64) if is_real else None, stored)
 
 

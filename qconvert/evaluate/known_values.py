@@ -38,7 +38,7 @@ class KnownValues:
 
     def get(self, name: str) -> Array | None:
         """The data of the tensor `name`, or None if they depend on the model's inputs."""
-        pending = [_Question(name, self._producers.get(name))]
+        pending = [_Question(name, self._producers.get(name), self._found)]
         asked = {name}
         while pending:
             question = pending[-1]
@@ -53,7 +53,7 @@ class KnownValues:
                 continue
             if wanted is not None:
                 asked.add(wanted)
-                pending.append(_Question(wanted, self._producers.get(wanted)))
+                pending.append(_Question(wanted, self._producers.get(wanted), self._found))
                 continue
             found = self._worked_out(op)
             for position, output in enumerate(op.outputs):
@@ -84,18 +84,15 @@ class KnownValues:
 class _Question:
     """A value that is asked for, and how far its operator's inputs have been looked at, so that none is looked at twice."""
 
-    def __init__(self, name: str, op: Op | None) -> None:
+    def __init__(self, name: str, op: Op | None, found: Mapping[str, Array | None]) -> None:
         self.name, self.op = name, op
         # An Opaque is not computed, and a Shape needs no values.
         self._left = [value for value in op.inputs if value][::-1] if op is not None and op.kind not in ("Opaque", "Shape") else []
-
-        self._is_new = True
+        if any(value in found and found[value] is None for value in self._left):
+            self._left.clear()
 
     def next_missing(self, found: Mapping[str, Array | None]) -> str | None:
         """The next input that has to be worked out; None if all are, or if one is not known, behind which the others need no computing."""
-        if self._is_new and any(value in found and found[value] is None for value in self._left):
-            self._left.clear()
-        self._is_new = False
         while self._left:
             if self._left[-1] not in found:
                 return self._left[-1]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins.abilities import Abilities
@@ -20,8 +21,6 @@ __all__ = ["DEMANDS", "Breach", "Demand", "demands", "listed", "place"]
 
 #: The tensor concerned, and what is wrong with it in words.
 Breach = tuple[str, str]
-
-_FLOATS = ("float32", "float16", "bfloat16", "float64")
 
 #: Kinds whose name is not the one that people use.
 _SPOKEN = {"LpNormalization": "L2 normalization"}
@@ -102,7 +101,7 @@ def _mixed_sides(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     found = data_of(graph, op, results=rule != "index")
     if any(tensor.is_quantized for tensor in found):
         for tensor in found:
-            if tensor.dtype in _FLOATS:
+            if tensor.dtype in REALS:
                 yield tensor.name, f"is {tensor.dtype} beside quantized data"
 
 

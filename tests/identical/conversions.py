@@ -34,6 +34,7 @@ _TO_TFLITE: tuple[dict[str, Any], ...] = (
 )
 
 
+@cache
 def models() -> list[Path]:
     """Every .tflite and .onnx at hand, one of each content."""
     found: dict[str, Path] = {}
@@ -44,15 +45,9 @@ def models() -> list[Path]:
     return list(found.values())
 
 
-@cache
-def models_of_this_machine() -> list[Path]:
-    """models(), read once."""
-    return models()
-
-
 def cases() -> Iterator[tuple[Path, str, dict[str, Any]]]:
     """(model, suffix of the result, options of convert())."""
-    for path in models_of_this_machine():
+    for path in models():
         for options in _TO_ONNX:
             yield path, ".onnx", options
         for options in _TO_TFLITE:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation.structure import Problems, located
 
 __all__ = ["is_axis_kept", "quantization"]
 
-_REAL = ("float16", "bfloat16", "float32", "float64")
 _SMALL_FLOATS = ("float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
-_NOT_QUANTIZED = (*_REAL, "bool", "complex64", "string", "unknown")
+_NOT_QUANTIZED = (*REALS, "bool", "complex64", "string", "unknown")
 
 
 def quantization(graph: Graph) -> Problems:
@@ -147,7 +147,7 @@ def _converts(graph: Graph, op: Op) -> Iterator[str]:
         tensor = graph[name]
         if is_wanted and not tensor.is_quantized:
             yield f"needs {name!r} to be quantized, but it is plain {tensor.dtype}"
-        elif not is_wanted and tensor.dtype not in _REAL:
+        elif not is_wanted and tensor.dtype not in REALS:
             yield f"needs {name!r} to be real numbers, but it is {tensor.dtype}"
 
 
@@ -163,7 +163,7 @@ def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
     """Weights are quantized along O; an integer bias has the products' scale, input * weight, and no zero point."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     for tensor in (data, weights, graph[op.outputs[0]]):
-        if not tensor.is_quantized and tensor.dtype not in _REAL:
+        if not tensor.is_quantized and tensor.dtype not in REALS:
             yield f"has {tensor.name!r} of plain {tensor.dtype}, which is neither quantized nor real"
     along = weights.quantization
     if along is not None and along.axis not in (None, 0) and not along.block_size:
