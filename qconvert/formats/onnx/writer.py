@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,6 @@ def build(
     """
     from onnx import helper
 
-    from qconvert.formats.onnx.ops.pool import may_tie
-
     if form not in FORMS:
         raise OptionError(f"there is no form {form!r}", remedy=f"Forms: {', '.join(FORMS)}.")
     opset = _chosen_opset(graph, opset)
@@ -105,6 +103,14 @@ def build(
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
+    helper.set_model_props(model, _properties(graph, builder, named, provenance))
+    return model
+
+
+def _properties(graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str]) -> dict[str, str]:
+    """The metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
+    from qconvert.formats.onnx.ops.pool import may_tie
+
     properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance}
     if graph.signatures:
         found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
@@ -117,8 +123,7 @@ def build(
         properties[SPELLED] = spelled
     if attributes := _unstated(graph, lambda op: may_tie(op, builder)):
         properties[STATED_ATTRIBUTES] = json.dumps(attributes)
-    helper.set_model_props(model, properties)
-    return model
+    return properties
 
 
 def _unstated(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> dict[str, dict[str, str]]:
