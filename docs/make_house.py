@@ -23,6 +23,7 @@ FLOORS = (
     "graph",
     "evaluate",
     "plugins",
+    "data",
     "formats.reading",
     "formats.tflite formats.onnx formats.qgraph",
     "targets",

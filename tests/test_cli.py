@@ -72,11 +72,11 @@ def test_check_takes_files_of_every_kind(result: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", values)
     np.savez(tmp_path / "b.npz", input_1=values)
     values.tofile(tmp_path / "c.bin")
-    report = json.loads(run("check", MODEL, result, "--inputs", tmp_path, "--samples", "9", "--json").stdout)
+    report = json.loads(run("check", MODEL, result, "--data", tmp_path, "--samples", "9", "--json").stdout)
     assert report["runs"] == 3
     wrong = tmp_path / "wrong.npy"
     np.save(wrong, values[:, :7])
-    done = run("check", MODEL, result, "--inputs", wrong)
+    done = run("check", MODEL, result, "--data", wrong)
     assert done.returncode == 2
     assert "holds 70 values" in done.stderr
 

@@ -72,7 +72,7 @@ def test_operators_differ_by_one_step_where_kernels_do(name: str, folder: Path) 
 @pytest.mark.usefixtures("as_users_run_it")
 def test_reference_kernels_differ_by_one_rounding_as_predicted(folder: Path) -> None:
     path = FIXTURES / "tiny_vww_mobilenet_int8.tflite"
-    report = check(path, converted(path, folder), samples=1, per_op=True, kernels="reference")
+    report = check(path, converted(path, folder), samples=1, per_op=True, kernels="litert:reference")
     assert report.passed, report.problems
     rounded = [op for op in report.operators if op.verdict == "one rounding"]
     assert len(rounded) > 10
@@ -84,7 +84,7 @@ def test_reference_kernels_differ_by_one_rounding_as_predicted(folder: Path) -> 
     [("resnet", "tiny_resnet_cifar10_int8"), ("vww", "tiny_vww_mobilenet_int8"), ("toycar", "tiny_ad_toycar_int8"), ("aww", "aww_int8")],
 )
 def test_golden_outputs_are_reproduced(name: str, model: str, folder: Path) -> None:
-    from qconvert.checking.inputs import load_inputs
+    from qconvert.data import load_inputs
 
     path = FIXTURES / f"{model}.tflite"
     graph = load(path)
@@ -108,7 +108,7 @@ def test_golden_outputs_are_reproduced(name: str, model: str, folder: Path) -> N
 @pytest.mark.usefixtures("as_users_run_it")
 @pytest.mark.parametrize("path", [p for p in COVERED if "mobilenet" in p.name and "vww" not in p.name], ids=lambda path: path.stem)
 def test_same_label_on_photographs(path: Path, folder: Path) -> None:
-    report = check(path, converted(path, folder), inputs=[str(FIXTURES / "images" / f"{n}.bmp") for n in ("cat", "grace")], samples=2)
+    report = check(path, converted(path, folder), data=[str(FIXTURES / "images" / f"{n}.bmp") for n in ("cat", "grace")], samples=2)
     assert all(item.same_top1 in (None, 1) for item in report.outputs)
     assert all(item.largest <= (1e-4 if item.unit != "LSB" else 0) for item in report.outputs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,13 +69,14 @@ class AuditReport:
         return tuple(op for op in self.operators if op.ran is not None and op.ran != op.integer)
 
 
-def audit(model: str | Path, target: str, *, run: bool = False) -> AuditReport:
+def audit(model: str | Path, target: str, *, run: bool = False, kernels: str | Sequence[str] = ()) -> AuditReport:
     """Predicts which operators of a model a target runs as integers; nothing is written.
 
     Args:
         model: a model file.
         target: the name of a target whose kernels are known.
         run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
+        kernels: what runs it then, as in check().
 
     Raises:
         QConvertError: the model cannot be read, the target does not take it or its kernels are not known, or nothing runs its files.
@@ -88,8 +90,8 @@ def audit(model: str | Path, target: str, *, run: bool = False) -> AuditReport:
     operators, runtime = _predictions(graph, chosen), ""
     notes: tuple[str, ...] = ()
     if run:
-        found = runtimes().get(chosen.name) or runtime_of(chosen.format)[0]
-        layers, runtime = _layers(graph, chosen, found), found.title
+        found, name = runtime_of(chosen.format, kernels or (chosen.name if chosen.name in runtimes() else ()))
+        layers, runtime = _layers(graph, chosen, found, name), found.title
         operators = operators if layers is None else tuple(_as_run(op, layers) for op in operators)
         notes = tuple(_notes(operators, found, layers))
     return AuditReport(str(path), chosen.name, predicted(graph, chosen), operators, runtime, notes)
@@ -104,14 +106,14 @@ def _predictions(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
     return tuple(found)
 
 
-def _layers(graph: Graph, target: Target, runtime: Runtime) -> dict[str, Layer] | None:
+def _layers(graph: Graph, target: Target, runtime: Runtime, kernels: str) -> dict[str, Layer] | None:
     """What computes each tensor of the written model, by the tensor's name; None if the runtime does not tell."""
     if runtime.layers is None:
         return None
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         path = Path(folder, f"model{format_named(target.format).suffixes[0]}")
         save(graph, path, target.format)
-        return {name: layer for layer in runtime.layers(path, runtime.kernels[0]) for name in layer.outputs}
+        return {name: layer for layer in runtime.layers(path, kernels) for name in layer.outputs}
 
 
 def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:

@@ -59,7 +59,7 @@ def canonical_pieces(side: Side, names: set[str]) -> Pieces:
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         path = Path(folder, f"pieces{side.format.suffixes[0]}")
         save(part, path, side.format.name)
-        model = side.runtime.open(path, side.kernels, side.optimize)
+        model = side.runtime.open(path, side.kernels)
 
     def run(values: Mapping[str, Array]) -> dict[str, Array]:
         found = model.run({name: values[name] for name in fed})

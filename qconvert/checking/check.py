@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from qconvert.checking.checked_file import Side, side_of
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
-from qconvert.checking.inputs import accepted_inputs, load_inputs
 from qconvert.checking.outputs import compared, matched_inputs, matched_outputs
+from qconvert.data import accepted_inputs, load_inputs
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Array
 from qconvert.plugins import LoadedModel
@@ -23,10 +23,9 @@ def check(
     source: str | Path,
     result: str | Path,
     *,
-    inputs: list[str] | None = None,
+    data: Sequence[str | Path] = (),
     samples: int = 5,
-    kernels: str = "default",
-    optimize: bool = True,
+    kernels: str | Sequence[str] = (),
     per_op: bool = False,
     max_lsb: float | None = None,
     seed: int = 0,
@@ -37,11 +36,10 @@ def check(
     Args:
         source: a model file of a format that a runtime loads.
         result: the converted model, likewise.
-        inputs: files and folders of inputs (see inputs.py); random inputs without.
+        data: files and folders of inputs (see qconvert/data); random inputs without.
         samples: how many inputs at most.
-        kernels: what runs the files where a runtime has a choice: for .tflite LiteRT's "default" (XNNPACK) or "reference" kernels, or
-            "micro", the interpreter of tflite-micro (the extra `micro`).
-        optimize: whether onnxruntime optimizes the graphs of both sides, or runs every node as it stands.
+        kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
+            `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (every node as it stands), or a plugin's; several in a list.
         per_op: whether each operator is also fed with the source's own tensors and judged.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range.
         seed: of random inputs.
@@ -52,15 +50,15 @@ def check(
     """
     if samples < 1:
         raise OptionError("at least one sample is needed")
-    sides = _side(source, kernels, optimize), _side(result, kernels, optimize)
+    sides = _side(source, kernels), _side(result, kernels)
     whole = next((side.runtime for side in sides if side.runtime.whole), None)
     if whole is not None and per_op:
-        raise OptionError(f"{whole.title} gives out no inner tensors", remedy="Use --per-op with the kernels default or reference.")
+        raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
     graph = sides[0].graph
     models = sides[0].open(), sides[1].open()
     note = ""
-    if inputs:
-        feeds = load_inputs(graph, inputs, samples)
+    if data:
+        feeds = load_inputs(graph, data, samples)
         computed = [models[0].run(feed) for feed in feeds]
     else:
         feeds, computed, note = accepted_inputs(graph, samples, seed, models[0].run)
@@ -71,17 +69,17 @@ def check(
         from qconvert.checking.per_operator import check_operators
 
         findings, notes = check_operators(sides[0], sides[1], feeds, models[1], progress)
-    notes = tuple(text for text in (note, *notes, _together(outputs, findings, optimize)) if text)
+    notes = tuple(text for text in (note, *notes, _together(outputs, findings)) if text)
     machine = tuple(dict.fromkeys(model.note for model in models if model.note))
     problems = tuple(_problems(outputs, findings, max_lsb))
     return CheckReport(
-        str(source), str(result), kernels, len(feeds), outputs, findings, problems, _in_words(*sides, optimize), notes, machine
+        str(source), str(result), len(feeds), outputs, findings, problems, tuple(side.choice for side in sides), notes, machine
     )
 
 
-def _side(path: str | Path, kernels: str, optimize: bool) -> Side:
+def _side(path: str | Path, kernels: str | Sequence[str]) -> Side:
     try:
-        return side_of(Path(path), kernels, optimize)
+        return side_of(Path(path), kernels)
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
@@ -99,19 +97,10 @@ def _outputs(source: Side, feeds: Feeds, computed: Feeds, result: LoadedModel, p
     return tuple(compared(graph[name], found) for name, found in pairs.items())
 
 
-def _in_words(source: Side, result: Side, optimize: bool) -> str:
-    """What ran the source, and what the user forbade."""
-    if optimize or not (source.runtime.optimizes or result.runtime.optimizes):
-        return source.words
-    if source.runtime.optimizes:
-        return f"{source.words} without optimizations"
-    return f"{source.words}, {result.runtime.title} without optimizations"
-
-
-def _together(outputs: tuple[OutputComparison, ...], findings: tuple[Finding, ...], optimize: bool) -> str:
+def _together(outputs: tuple[OutputComparison, ...], findings: tuple[Finding, ...]) -> str:
     """A line on outputs that differ although no operator does."""
-    if findings and optimize and all(op.equal == 1 for op in findings) and any(item.equal < 1 for item in outputs):
-        return "every operator compared is equal by itself, the outputs are not: onnxruntime fuses the whole graphs differently"
+    if findings and all(op.equal == 1 for op in findings) and any(item.equal < 1 for item in outputs):
+        return "every operator compared is equal by itself, the outputs are not: a runtime fuses the whole graphs differently"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +22,12 @@ class Side:
         format: its format.
         runtime: what runs it, with `kernels`.
         kernels: a name of the runtime's.
-        optimize: whether a runtime that optimizes graphs may do so.
     """
 
     path: Path
     format: Format
     runtime: Runtime
     kernels: str
-    optimize: bool
     _graph: Graph | None = None
 
     @property
@@ -39,29 +38,28 @@ class Side:
         return self._graph
 
     def open(self) -> LoadedModel:
-        return self.runtime.open(self.path, self.kernels, self.optimize)
+        return self.runtime.open(self.path, self.kernels)
 
     def inside(self, graph: Graph) -> Inside | None:
         """The file's inner tensors that a graph names, or None if the runtime does not give them out."""
-        return None if self.runtime.inside is None else self.runtime.inside(self.path, graph, self.kernels, self.optimize)
+        return None if self.runtime.inside is None else self.runtime.inside(self.path, graph, self.kernels)
 
     @property
-    def words(self) -> str:
-        """What runs the file, without a choice that the user made for the other side."""
-        return f"{self.runtime.title} {self.kernels} kernels" if len(self.runtime.kernels) > 1 else self.runtime.title
+    def choice(self) -> str:
+        """What runs the file, as `--kernels` names it."""
+        return f"{self.runtime.name}:{self.kernels}"
 
 
-def side_of(path: Path, kernels: str, optimize: bool) -> Side:
+def side_of(path: Path, kernels: str | Sequence[str]) -> Side:
     """The side of a file.
 
     Args:
         path: the file, whose suffix says the format.
-        kernels: those that the user wants; where no runtime of the format has them, its first.
-        optimize: whether a runtime may optimize the graph.
+        kernels: those that the user wants, as in plugins.runtime_of().
 
     Raises:
         OptionError: nothing runs such files, or there are no such kernels.
     """
     found = format_of(path)
     runtime, chosen = runtime_of(found.name, kernels)
-    return Side(path, found, runtime, chosen, optimize)
+    return Side(path, found, runtime, chosen)

@@ -33,7 +33,7 @@ def classify(
         source: stored values that the source's kernel gave.
         result: what the result gave for the same inputs, in the source's storage type and layout.
         exact: the real-valued result, or None where integers are only moved or compared.
-        kernels: the names of the source's and the result's, as their runtimes have them.
+        kernels: the source's and the result's, as in plugins.kernels_named().
         further: what further roundings add to the result's reach, in steps; see _MUCH.
     """
     if source.shape != result.shape:
@@ -51,7 +51,8 @@ def classify(
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
     low, high = integer_range(tensor.dtype)
     steps = exact / scale
-    (reach_source, coarse_source), (reach_result, coarse_result) = (kernels_named(side).reach(graph, op, steps, side) for side in kernels)
+    runtimes = [kernels_named(side) for side in kernels]
+    (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, steps, name) for runtime, name in runtimes)
     reach_result = reach_result + further
     position = np.clip(steps + zero_point, low, high)
     missed_source = np.abs(source - position) > 0.5 + reach_source
@@ -68,7 +69,7 @@ def classify(
     coarse = coarse_source or coarse_result or further > _MUCH
     reason = "rounding tie" if ties.all() else "order of requantization"
     if coarse and not ties.all():
-        reason = f"coarse arithmetic of {kernels_named(kernels[0 if coarse_source else 1]).title}'s kernel"
+        reason = f"coarse arithmetic of {runtimes[0 if coarse_source else 1][0].title}'s kernel"
     if further > _MUCH and not (coarse_source or ties.all()):
         reason = "rounded more than once, by several operators in place of one"
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)

@@ -77,23 +77,21 @@ class CheckReport:
 
     Attributes:
         source, result: the files.
-        kernels: what ran .tflite files: LiteRT's kernels, or tflite-micro's.
         runs: how many inputs were run.
         outputs, operators: what was compared.
         problems: in sentences, why the check failed; it passed if there are none.
-        runtime: what ran the source, in words.
+        kernels: what ran the source and what ran the result, such as "litert:default".
         notes: what the reader should know of how the check was done.
         machine: likewise, where it is due to this machine's CPU.
     """
 
     source: str
     result: str
-    kernels: str
     runs: int
     outputs: tuple[OutputComparison, ...]
     operators: tuple[Finding, ...]
     problems: tuple[str, ...]
-    runtime: str = ""
+    kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
 

@@ -82,7 +82,7 @@ def check_operators(
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     turned = transposed(other) if source.runtime.layout != result.runtime.layout else frozenset()
     exchange = Exchange(pieces, turned, result.runtime.layout)
-    further, kernels = further_reach(graph, other, shared), (source.kernels, result.kernels)
+    further, kernels = further_reach(graph, other, shared), (source.choice, result.choice)
     findings: dict[str, Finding] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from qconvert.conversion import load, normalize, save
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
-from qconvert.plugins import Format, format_named, format_of, runtimes, target_named
+from qconvert.plugins import Format, format_named, format_of, kernels_listed, runtimes, target_named
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
@@ -115,6 +115,7 @@ def roundtrip(
     keep: str | Path | None = None,
     samples: int = 3,
     seed: int = 0,
+    kernels: str | Sequence[str] = (),
     progress: Progress = lambda what, done, total: None,
 ) -> RoundtripReport:
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
@@ -133,6 +134,7 @@ def roundtrip(
         keep: a folder for the files; they are deleted without.
         samples: how many random inputs.
         seed: of the random inputs.
+        kernels: what runs the files, as in check(); onnxruntime's optimizations are off unless its kernels are named.
         progress: is called with (what, done, total).
 
     Raises:
@@ -144,10 +146,26 @@ def roundtrip(
     source = format_of(model)
     there = _form(via, target, source)
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
-    trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], samples, seed)
+    trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], _Runs(samples, seed, _unoptimized(kernels)))
     with _folder(keep) as folder:
         legs, notes = trip.make(folder, times, progress)
     return RoundtripReport(str(model), str(own), str(there), tuple(legs), tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """How often files are run, on which random inputs, and by what."""
+
+    samples: int
+    seed: int
+    kernels: tuple[str, ...]
+
+
+def _unoptimized(kernels: str | Sequence[str]) -> tuple[str, ...]:
+    """The kernels asked for, with what runs .onnx files where the user does not say."""
+    asked = kernels_listed(kernels)
+    default = () if any("onnx" in runtime.formats for runtime, _ in asked) else ("onnxruntime:unoptimized",)
+    return (*(f"{runtime.name}:{name}" for runtime, name in asked), *default)
 
 
 @dataclass(slots=True)
@@ -158,8 +176,7 @@ class _Trip:
     own: _Form
     there: _Form
     stations: list[_Form]
-    samples: int
-    seed: int
+    runs: _Runs
 
     def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
         """The conversions, and notes on how they were made."""
@@ -180,7 +197,7 @@ class _Trip:
                     self.stations = [self.there]
                     continue
                 compared = _comparable(reference, graph, self.there)
-                legs.append(_leg(self.model, path, self.own, self.there, station, changes, said, compared, self.samples, self.seed))
+                legs.append(_leg(self.model, path, self.own, self.there, station, changes, said, compared, self.runs))
                 progress("conversions", len(legs), max(len(legs), times * len(self.stations)))
         return legs, notes
 
@@ -266,8 +283,7 @@ def _leg(
     changes: tuple[tuple[str, str], ...],
     notes: tuple[str, ...],
     graphs: tuple[Graph, Graph],
-    samples: int,
-    seed: int,
+    runs: _Runs,
 ) -> Leg:
     """Compares the reference and the graph read from `path`, and the outputs of `path` with the model's."""
     reference, graph = graphs
@@ -287,7 +303,7 @@ def _leg(
     arithmetic = "" if str(own) == str(station) else f"{_computes(own)} beside {_computes(station)}"
     if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
         arithmetic = "the model beside what TFLite's operators made of it"
-    report, explained, wrong = _outputs(model, path, arithmetic, samples, seed)
+    report, explained, wrong = _outputs(model, path, arithmetic, runs)
     lost = (*problems, *wrong)
     return Leg(str(station), path.name, changes, notes, differences, kept, report.outputs, arithmetic, explained, lost, report.machine)
 
@@ -308,16 +324,16 @@ def _kept(a: Graph, b: Graph) -> Kept:
     return Kept(len(constants), len(same), integers, len(quantized), len(scaled))
 
 
-def _outputs(model: Path, path: Path, arithmetic: str, samples: int, seed: int) -> tuple[CheckReport, str, list[str]]:
+def _outputs(model: Path, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str]]:
     """The check of the outputs, the operators that explain a difference, and problems."""
-    report = check(model, path, samples=samples, seed=seed, optimize=False)
+    report = check(model, path, samples=runs.samples, seed=runs.seed, kernels=runs.kernels)
     differing = [item for item in report.outputs if item.equal < 1]
     if not differing:
         return report, "", []
     largest = max(item.largest * (1 if item.unit == "LSB" else 255) for item in differing)
     said = f"{len(differing)} of {len(report.outputs)} outputs differ, by up to {largest:.3g} LSB"
     try:
-        found = check(model, path, samples=samples, seed=seed, optimize=False, per_op=True)
+        found = check(model, path, samples=runs.samples, seed=runs.seed, kernels=runs.kernels, per_op=True)
     except QConvertError as error:
         return report, "", [f"{said}; the operators cannot be compared: {error}"]
     explained = _explained(found)

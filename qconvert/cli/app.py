@@ -26,6 +26,10 @@ app = typer.Typer(
 Source = Annotated[Path, typer.Argument(help="The model to read.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+KernelsOption = Annotated[
+    list[str] | None,
+    typer.Option("--kernels", help="What runs files, such as litert:reference or onnxruntime:unoptimized; `qconvert formats` lists them."),
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -46,16 +50,11 @@ def _main(version: Annotated[bool, typer.Option("--version", callback=_version, 
 def check_command(
     source: Source,
     result: Annotated[Path, typer.Argument(help="The converted model.")],
-    inputs: Annotated[
-        list[str] | None, typer.Option("--inputs", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
-    kernels: Annotated[
-        str, typer.Option("--kernels", help="What runs .tflite files: default or reference, LiteRT's kernels, or micro, tflite-micro.")
-    ] = "default",
-    optimize: Annotated[
-        bool, typer.Option("--optimize/--no-optimize", help="Whether onnxruntime optimizes the graphs of both sides.")
-    ] = True,
+    kernels: KernelsOption = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Feed each operator with the source's own tensors.")] = False,
     max_lsb: Annotated[float, typer.Option("--max-lsb", help="Largest difference allowed at the outputs; no limit by default.")] = -1.0,
     seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
@@ -71,10 +70,9 @@ def check_command(
         report = check(
             source,
             result,
-            inputs=inputs or [],
+            data=data or (),
             samples=samples,
-            kernels=kernels,
-            optimize=optimize,
+            kernels=kernels or (),
             per_op=per_op,
             max_lsb=None if max_lsb < 0 else max_lsb,
             seed=seed,
@@ -95,6 +93,7 @@ def audit_command(
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
     ] = False,
+    kernels: KernelsOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -103,7 +102,7 @@ def audit_command(
     from qconvert import audit
     from qconvert.cli.reports import audit_document, print_audit
 
-    report = audit(model, target, run=run)
+    report = audit(model, target, run=run, kernels=kernels or ())
     if json:
         typer.echo(json_module.dumps(audit_document(report), indent=2))
     else:
@@ -120,6 +119,7 @@ def roundtrip_command(
     target: Annotated[str, typer.Option("--target", help="What the files on the way are for; by default what changes least.")] = "",
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many random inputs.")] = 3,
     seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
+    kernels: KernelsOption = None,
     keep: Annotated[Path | None, typer.Option("--keep", help="A folder for the files; they are deleted without.")] = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -130,7 +130,9 @@ def roundtrip_command(
     from qconvert.cli.reports import print_roundtrip, progress, roundtrip_document
 
     with progress(quiet or json) as step:
-        report = roundtrip(model, via, times=times, target=target, keep=keep, samples=samples, seed=seed, progress=step)
+        report = roundtrip(
+            model, via, times=times, target=target, keep=keep, samples=samples, seed=seed, kernels=kernels or (), progress=step
+        )
     if json:
         typer.echo(json_module.dumps(roundtrip_document(report), indent=2))
     elif not quiet:

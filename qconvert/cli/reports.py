@@ -117,7 +117,7 @@ def _share(value: float) -> str:
 
 def print_check(report: CheckReport) -> None:
     """A table of the outputs, a table of the operators if they were checked, and the verdict."""
-    title = f"{report.runs} inputs, {report.runtime}"
+    title = f"{report.runs} inputs, {' and '.join(dict.fromkeys(report.kernels))}"
     table = _one_line_a_row(_table("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=title), 0)
     for item in report.outputs:
         sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
@@ -286,7 +286,9 @@ def print_formats() -> None:
         goals.add_row(item["name"], item["format"], item["summary"] + default)
     engines = _table("runtime", "formats", "--kernels", "what it is")
     for item in formats_document()["runtimes"]:
-        engines.add_row(item["name"], " ".join(item["formats"]), " ".join(item["kernels"]), item["summary"])
+        engines.add_row(
+            item["name"], " ".join(item["formats"]), " ".join(f"{item['name']}:{name}" for name in item["kernels"]), item["summary"]
+        )
     _print(listed, *([_options_table(rows, "format")] if rows else ()), goals, engines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ __all__ = [
     "format_named",
     "format_of",
     "formats",
+    "kernels_listed",
     "kernels_named",
     "operators",
     "pass_named",
@@ -135,28 +136,44 @@ def pass_named(name: str) -> Pass:
     return passes()[name]
 
 
-def kernels_named(name: str) -> Runtime:
-    """The runtime that has the kernels called `name`; raises OptionError, listing the known ones, if none has."""
-    for runtime in runtimes().values():
-        if name in runtime.kernels:
-            return runtime
-    known = ", ".join(kernels for runtime in runtimes().values() for kernels in runtime.kernels)
+def kernels_named(name: str) -> tuple[Runtime, str]:
+    """The runtime and the set of its kernels that `name` stands for, such as "litert:reference"; a runtime alone means its first set.
+
+    Raises:
+        OptionError: there is no such runtime, or it has no such kernels; the known ones are listed.
+    """
+    title, _, wanted = name.partition(":")
+    runtime = runtimes().get(title)
+    if runtime is not None and (not wanted or wanted in runtime.kernels):
+        return runtime, wanted or runtime.kernels[0]
+    known = ", ".join(f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels)
     raise OptionError(f"there are no kernels {name!r}", remedy=f"Known kernels: {known}.")
 
 
-def runtime_of(format: str, kernels: str = "") -> tuple[Runtime, str]:
+def kernels_listed(kernels: str | Sequence[str]) -> list[tuple[Runtime, str]]:
+    """What kernels_named() says of names separated by commas or in a list, each once."""
+    names = [part.strip() for item in ([kernels] if isinstance(kernels, str) else kernels) for part in item.split(",")]
+    return list({f"{runtime.name}:{chosen}": (runtime, chosen) for runtime, chosen in map(kernels_named, filter(None, names))}.values())
+
+
+def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime, str]:
     """What runs files of a format: the runtime and its kernels.
 
     Args:
         format: the format's name.
-        kernels: those wanted; where no runtime of the format has them, or none are named, the first runtime's first.
+        kernels: those wanted, as in kernels_named(), separated by commas or in a list; those of other formats say nothing of this one.
+            Where none are of this format, the first runtime's first.
 
     Raises:
-        OptionError: no runtime has such kernels, or none loads the format.
+        OptionError: no runtime has such kernels, two are named for the format, or none loads it.
     """
-    if kernels and format in kernels_named(kernels).formats:
-        return kernels_named(kernels), kernels
+    fitting = [item for item in kernels_listed(kernels) if format in item[0].formats]
+    if len(fitting) > 1:
+        both = " and ".join(f"{runtime.name}:{chosen}" for runtime, chosen in fitting)
+        raise OptionError(f"{both} both run {format} files", remedy="Name one of them.")
     for runtime in runtimes().values():
-        if format in runtime.formats:
+        if not fitting and format in runtime.formats:
             return runtime, runtime.kernels[0]
-    raise OptionError(f"no runtime runs {format} files", remedy="Convert it to .onnx first, and check that.")
+    if not fitting:
+        raise OptionError(f"no runtime runs {format} files", remedy="Convert it to .onnx first, and check that.")
+    return fitting[0]

@@ -163,15 +163,15 @@ class Runtime:
         formats: names of the formats that it loads.
         summary: one line for `qconvert formats`.
         title: what it is called in sentences.
-        open: (file, kernels, optimize) -> the loaded model. Raises QConvertError.
+        open: (file, kernels) -> the loaded model. Raises QConvertError.
         reach: (graph, operator, exact values in steps, kernels) -> how far from these its integers may be before they are rounded, as an
             array like them, and whether its arithmetic is so coarse that the operator counts as approximate.
-        kernels: the sets of kernels that a user may choose from, the first by default. The names differ from other runtimes'.
+        kernels: the sets of kernels, or ways to run a graph, that a user may choose from, as in `--kernels NAME:KERNELS`; the first by
+            default.
         layout: the data_format that files for it have.
-        optimizes: whether it rewrites a graph before it runs it, which a user may forbid.
         runs_code: whether loading a file runs code that is in it.
         whole: whether only whole models run in it, so that operators cannot be compared one by one.
-        inside: (file, canonical graph, kernels, optimize) -> the file's inner tensors; None if the runtime does not give them out. They
+        inside: (file, canonical graph, kernels) -> the file's inner tensors; None if the runtime does not give them out. They
             then come from the evaluator.
         layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
     """
@@ -180,12 +180,11 @@ class Runtime:
     formats: tuple[str, ...]
     summary: str
     title: str
-    open: Callable[[Path, str, bool], LoadedModel]
+    open: Callable[[Path, str], LoadedModel]
     reach: Callable[[Graph, Op, Array, str], tuple[Array, bool]]
     kernels: tuple[str, ...]
     layout: str = ""
-    optimizes: bool = False
     runs_code: bool = False
     whole: bool = False
-    inside: Callable[[Path, Graph, str, bool], Inside] | None = None
+    inside: Callable[[Path, Graph, str], Inside] | None = None
     layers: Callable[[Path, str], tuple[Layer, ...]] | None = None

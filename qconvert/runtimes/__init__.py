@@ -28,13 +28,13 @@ RUNTIMES = (
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",
-        open=_from("tflite_micro", "open_model"), reach=_from("reach_litert", "reach"), kernels=("micro",),
+        open=_from("tflite_micro", "open_model"), reach=_from("reach_litert", "reach"), kernels=("reference",),
         layout="channels_last", whole=True,
     ),
     Runtime(
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
-        open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("onnxruntime",),
-        layout="channels_first", optimizes=True, inside=_from("onnx_inside", "OnnxInside"), layers=_from("onnx_layers", "layers"),
+        open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("optimized", "unoptimized"),
+        layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), layers=_from("onnx_layers", "layers"),
     ),
 )  # fmt: skip
 

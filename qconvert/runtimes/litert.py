@@ -99,8 +99,8 @@ def _quiet() -> Iterator[None]:
         os.close(sink)
 
 
-def open_model(path: Path, kernels: str, optimize: bool) -> LiteRT:
-    """See plugins.Runtime; LiteRT optimizes nothing that a user could forbid."""
+def open_model(path: Path, kernels: str) -> LiteRT:
+    """See plugins.Runtime."""
     from qconvert.formats.tflite.probe import accepted_copy
 
     return LiteRT(accepted_copy(bytes(map_file(path))), kernels)
@@ -113,12 +113,11 @@ class LiteRTInside:
         path: the file.
         graph: its names are those of the file; LiteRT gives all that the main subgraph computes.
         kernels: a key of KERNELS.
-        optimize: LiteRT optimizes nothing that a user could forbid.
     """
 
     cuts = False
 
-    def __init__(self, path: Path, graph: Graph, kernels: str, optimize: bool) -> None:
+    def __init__(self, path: Path, graph: Graph, kernels: str) -> None:
         from qconvert.formats.tflite.probe import accepted_copy, with_all_outputs
 
         model, self._order = with_all_outputs(accepted_copy(bytes(map_file(path))))

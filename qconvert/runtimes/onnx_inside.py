@@ -33,8 +33,7 @@ class OnnxInside:
     Args:
         path: the file.
         graph: whose activations are wanted; a name that the file does not have is ignored.
-        kernels: onnxruntime has no choice of them.
-        optimize: whether onnxruntime optimizes graphs.
+        kernels: "optimized" or "unoptimized": whether onnxruntime rewrites graphs.
 
     Raises:
         UnsupportedError: the file is too large to be cut.
@@ -43,10 +42,10 @@ class OnnxInside:
 
     cuts = True
 
-    def __init__(self, path: Path, graph: Graph, kernels: str, optimize: bool) -> None:
-        self._model, self._optimize = _whole(path), optimize
+    def __init__(self, path: Path, graph: Graph, kernels: str) -> None:
+        self._model, self._optimize = _whole(path), kernels == "optimized"
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
-        self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=optimize)
+        self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
         self._described = {name: {**self._probe.inputs, **self._probe.outputs}[name] for name in wanted}
         self.names = frozenset(name for name in wanted if self._described[name][0] in DTYPES)
 

@@ -99,14 +99,14 @@ def _session(model: bytes | Path, options: Any) -> Any:
         raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
 
 
-def open_model(path: Path, kernels: str, optimize: bool) -> OnnxRuntime:
-    """See plugins.Runtime; onnxruntime's kernels have one name."""
+def open_model(path: Path, kernels: str) -> OnnxRuntime:
+    """See plugins.Runtime; the kernels are "optimized", or "unoptimized": every node as it stands."""
     from qconvert.formats.onnx.container import external_files
 
     try:
-        return OnnxRuntime(path if external_files(path) else bytes(map_file(path)), optimize=optimize)
+        return OnnxRuntime(path if external_files(path) else bytes(map_file(path)), optimize=kernels == "optimized")
     except RuntimeRefusedError as error:
         error.file = error.file or str(path)
-        if optimize:
-            error.remedy = "If onnxruntime's optimizer is at fault, --no-optimize runs the graph as it stands."
+        if kernels == "optimized":
+            error.remedy = "If onnxruntime's optimizer is at fault, --kernels onnxruntime:unoptimized runs the graph as it stands."
         raise

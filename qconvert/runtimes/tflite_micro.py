@@ -115,6 +115,6 @@ def _unique(names: list[bytes | None], side: str) -> list[str]:
     return found
 
 
-def open_model(path: Path, kernels: str, optimize: bool) -> TFLiteMicro:
-    """See plugins.Runtime; there is one set of kernels, and nothing is optimized."""
+def open_model(path: Path, kernels: str) -> TFLiteMicro:
+    """See plugins.Runtime; the package has one set of kernels."""
     return TFLiteMicro(bytes(map_file(path)))

@@ -31,9 +31,9 @@ MODELS = (
 def test_a_sound_model_passes(name: str, form: str, tmp_path: Path) -> None:
     source, result = path_of(name, tmp_path), tmp_path / "result.onnx"
     convert(source, result, form=form)
-    report = check(source, result, samples=2, per_op=True, optimize=False)
+    report = check(source, result, samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     assert report.passed, report.problems
-    assert report.runtime == "onnxruntime without optimizations"
+    assert report.kernels == ("onnxruntime:unoptimized",) * 2
     assert len(report.operators) >= 0.85 * len(load(source).ops)
     assert all(op.largest <= 1 for op in report.operators)
     if form == "qdq" and "qoperator" not in name:
@@ -85,16 +85,16 @@ def output_scale(p: Planter) -> None:
     p.change(p.scale, lambda s: s * np.float32(1.01))
 
 
-@pytest.mark.parametrize("optimize", [True, False], ids=["optimized", "plain"])
+@pytest.mark.parametrize("kernels", ["optimized", "unoptimized"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("fault", [one_weight, output_zero_point, output_scale])
 @pytest.mark.parametrize("name", ["tf2onnx_tiny_resnet_cifar10_int8", "mobile-U8U8-qoperator", "mobile-S8S8-qdq"])
-def test_a_fault_is_named_at_its_operator(name: str, fault: Callable[[Planter], None], form: str, optimize: bool, tmp_path: Path) -> None:
+def test_a_fault_is_named_at_its_operator(name: str, fault: Callable[[Planter], None], form: str, kernels: str, tmp_path: Path) -> None:
     source, result = path_of(name, tmp_path), tmp_path / "result.onnx"
     convert(source, result, form=form)
     planter = Planter(result, form)
     fault(planter)
-    report = check(source, result, samples=1, per_op=True, optimize=optimize)
+    report = check(source, result, samples=1, per_op=True, kernels=f"onnxruntime:{kernels}")
     named = [op.output for op in report.operators if op.verdict == "unexplained"]
     assert not report.passed
     assert named[0] == planter.output
@@ -107,7 +107,7 @@ def test_a_weight_that_these_inputs_do_not_bring_out(tmp_path: Path) -> None:
     planter = Planter(tmp_path / "result.onnx", "qdq")
     planter.change(planter.weights, lambda w: w ^ (np.arange(w.size).reshape(w.shape) == 5))
     np.save(tmp_path / "input.npy", np.zeros((1, 32, 32, 3), np.int8))
-    report = check(RESNET, planter.path, inputs=[str(tmp_path / "input.npy")], per_op=True)
+    report = check(RESNET, planter.path, data=[str(tmp_path / "input.npy")], per_op=True)
     (named,) = [op for op in report.operators if op.verdict == "unexplained"]
     assert named.output == planter.output
     assert "1 of" in named.reason
@@ -122,7 +122,7 @@ def test_operators_without_a_name_in_common_are_counted(tmp_path: Path) -> None:
         for names in (node.input, node.output):
             names[:] = ["renamed" if name == wanted else name for name in names]
     onnx.save(renamed, tmp_path / "result.onnx")
-    report = check(RESNET, tmp_path / "result.onnx", samples=1, per_op=True, optimize=False)
+    report = check(RESNET, tmp_path / "result.onnx", samples=1, per_op=True, kernels="onnxruntime:unoptimized")
     assert report.passed
     assert wanted not in {op.output for op in report.operators}
     assert any(note.startswith("1 of ") and note.endswith(": Add (1)") for note in report.notes)
@@ -217,7 +217,7 @@ def test_infinities_and_nan_of_both_sides_are_equal(tmp_path: Path) -> None:
 
 
 def test_float_inputs_cover_the_range_of_the_quantize_that_reads_them(tmp_path: Path) -> None:
-    from qconvert.checking.inputs import random_inputs
+    from qconvert.data import random_inputs
 
     path = path_of("mobile-S8S8-qdq", tmp_path)
     graph = load(path)
@@ -235,7 +235,7 @@ def test_inputs_of_a_dynamic_batch_come_from_files(tmp_path: Path) -> None:
     convert(RESNET, tmp_path / "result.onnx", form="qoperator")
     name = load(RESNET).inputs[0]
     np.savez(tmp_path / "a.npz", **{name: np.random.default_rng(1).integers(-128, 128, (1, 32, 32, 3)).astype(np.int8)})
-    report = check(RESNET, tmp_path / "result.onnx", inputs=[str(tmp_path / "a.npz")], max_lsb=1)
+    report = check(RESNET, tmp_path / "result.onnx", data=[str(tmp_path / "a.npz")], max_lsb=1)
     assert (report.passed, report.runs) == (True, 1)
 
 
@@ -248,12 +248,12 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_command_line(tmp_path: Path) -> None:
     result = tmp_path / "result.onnx"
     convert(RESNET, result)
-    done = run("check", RESNET, result, "--per-op", "--no-optimize", "--samples", "1")
+    done = run("check", RESNET, result, "--per-op", "--kernels", "onnxruntime:unoptimized", "--samples", "1")
     assert done.returncode == 0, done.stderr
-    assert "1 inputs, onnxruntime without optimizations" in done.stdout
+    assert "1 inputs, onnxruntime:unoptimized" in done.stdout
     planter = Planter(result, "qdq")
     one_weight(planter)
-    wrong = run("check", RESNET, result, "--per-op", "--no-optimize", "--samples", "1", "--json")
+    wrong = run("check", RESNET, result, "--per-op", "--kernels", "onnxruntime:unoptimized", "--samples", "1", "--json")
     assert wrong.returncode == 1
     document = json.loads(wrong.stdout)
     assert not document["passed"]

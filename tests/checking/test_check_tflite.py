@@ -27,12 +27,12 @@ MODELS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kernels", ["default", "reference"])
+@pytest.mark.parametrize("kernels", ["litert:default", "litert:reference"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sound_model_passes(name: str, kernels: str, tmp_path: Path) -> None:
     source, result = path_of(name, tmp_path), tmp_path / "result.tflite"
     convert(source, result)
-    report = check(source, result, samples=2, per_op=True, kernels=kernels, optimize=False)
+    report = check(source, result, samples=2, per_op=True, kernels=[kernels, "onnxruntime:unoptimized"])
     graph = load(source)
     assert report.passed, report.problems
     assert len(report.operators) >= 0.75 * len(graph.ops)
@@ -45,7 +45,7 @@ def test_plain_integers_keep_their_storage(name: str, tmp_path: Path) -> None:
     """ONNX resizes the integers as plain numbers: stored as int8 they would be other numbers, off by the whole range."""
     source, result = path_of(name, tmp_path), tmp_path / "result.tflite"
     convert(source, result)
-    report = check(source, result, samples=2, per_op=True, optimize=False)
+    report = check(source, result, samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     assert report.passed, report.problems
     assert all(item.largest < 1.5 / 255 for item in report.outputs)
 
@@ -55,11 +55,11 @@ def test_a_tflite_source_gives_its_own_values(name: str, tmp_path: Path) -> None
     """The same operators on the same kernels: nothing differs."""
     source, result = FIXTURES / f"{name}.tflite", tmp_path / "result.tflite"
     convert(source, result)
-    report = check(source, result, samples=3, per_op=True, kernels="reference")
+    report = check(source, result, samples=3, per_op=True, kernels="litert:reference")
     assert report.passed, report.problems
     assert {op.verdict for op in report.operators} == {"equal"}
     assert len(report.operators) >= 0.9 * len([op for op in load(source).ops if op.outputs])
-    assert report.runtime == "LiteRT reference kernels"
+    assert report.kernels == ("litert:reference",) * 2
 
 
 def planted(source: Path, folder: Path, change: Callable[[Graph, Op], Tensor]) -> tuple[Path, str]:
@@ -109,7 +109,7 @@ def output_scale(graph: Graph, op: Op) -> Tensor:
 )
 def test_a_planted_fault_is_named_at_its_operator(fault: Callable[[Graph, Op], Tensor], reason: str, tmp_path: Path) -> None:
     result, name = planted(VISION, tmp_path, fault)
-    report = check(VISION, result, samples=2, per_op=True, optimize=False)
+    report = check(VISION, result, samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     assert not report.passed
     first = next(op for op in report.operators if op.verdict == "unexplained")
     assert first.output == name
@@ -126,7 +126,7 @@ def test_a_wrong_operator_is_found_by_its_values(tmp_path: Path) -> None:
     graph = load(sound)
     op = next(op for op in graph.ops if op.kind == "Add")
     save(graph.evolve(ops=[replace(o, kind="Sub") if o is op else o for o in graph.ops]), result)
-    report = check(VISION, result, samples=2, per_op=True, optimize=False)
+    report = check(VISION, result, samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     wrong = [item for item in report.operators if item.verdict == "unexplained"]
     assert [item.output for item in wrong] == [op.outputs[0]]
     assert wrong[0].reason == "the result is wrong"
@@ -148,7 +148,7 @@ def test_layouts_that_no_shape_shows_are_known(tmp_path: Path) -> None:
     convert(source, result)
     written = load(result)
     assert written.metadata["layout.transposed"] != "[]"
-    report = check(source, result, samples=2, per_op=True, optimize=False)
+    report = check(source, result, samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     assert report.passed, report.problems
     assert {op.verdict for op in report.operators} == {"equal"}
     assert "p" in {op.output for op in report.operators}
@@ -177,10 +177,10 @@ def test_two_roundings_explain_one_step_more() -> None:
     further = further_reach(graph, other, {"x", "y"})
     assert further == {"y": 1.5}
     source, result, exact = np.array([1], np.int8), np.array([2], np.int8), np.array([0.9])
-    found = classify(graph, average, source, result, exact, ("onnxruntime", "default"), further["y"])
+    found = classify(graph, average, source, result, exact, ("onnxruntime", "litert"), further["y"])
     assert (found.verdict, found.reason) == ("approximate", "rounded more than once, by several operators in place of one")
-    assert classify(graph, average, source, result, exact, ("onnxruntime", "default")).verdict == "unexplained"
-    far = classify(graph, average, source, np.array([4], np.int8), exact, ("onnxruntime", "default"), further["y"])
+    assert classify(graph, average, source, result, exact, ("onnxruntime", "litert")).verdict == "unexplained"
+    far = classify(graph, average, source, np.array([4], np.int8), exact, ("onnxruntime", "litert"), further["y"])
     assert (far.verdict, far.unexplained) == ("unexplained", 1)
 
 
@@ -222,9 +222,9 @@ def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     result = tmp_path / "result.tflite"
     convert(VISION, result)
-    command = [sys.executable, "-m", "qconvert", "check", str(VISION), str(result), "--per-op", "--kernels", "reference", "--json"]
+    command = [sys.executable, "-m", "qconvert", "check", str(VISION), str(result), "--per-op", "--kernels", "litert:reference", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
-    assert report["kernels"] == "reference"
+    assert report["kernels"] == ["onnxruntime:optimized", "litert:reference"]
     assert len(report["operators"]) == 22
     assert report["notes"] == ["1 of 23 operators is not compared by itself, since no output has the same name in both files: Reshape (1)"]

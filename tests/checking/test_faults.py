@@ -112,7 +112,7 @@ def test_every_form_of_the_model_can_be_checked(options: dict[str, Any], tmp_pat
     assert all(op.equal == 1 for op in report.operators)
 
 
-@pytest.mark.parametrize("kernels", ["default", "reference"])
+@pytest.mark.parametrize("kernels", ["litert:default", "litert:reference"])
 @pytest.mark.parametrize(
     ("fault", "operator"),
     [

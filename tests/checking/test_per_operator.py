@@ -35,7 +35,7 @@ def test_a_file_that_is_read_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     convert(VISION, result)
     added = next(op.outputs[0] for op in load(result).ops if op.kind == "Add")
     monkeypatch.setitem(operators("tflite", "read"), "ADD", read_add_as_sub)  # type: ignore[arg-type]
-    report = check(VISION, result, samples=2, per_op=True, optimize=False)
+    report = check(VISION, result, samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     wrong = [op for op in report.operators if op.verdict == "unexplained"]
     assert [op.output for op in wrong] == [added]
     assert wrong[0].reason == "reading error: what is read of result.tflite does not compute the file's own values"
@@ -52,7 +52,7 @@ def test_a_wrong_file_that_is_read_as_if_it_were_right_does_not_pass(monkeypatch
     save(graph.evolve(ops=[replace(op, kind="Sub") if op is add else op for op in graph.ops]), result)
     monkeypatch.setitem(operators("tflite", "read"), "SUB", read_sub_as_add)  # type: ignore[arg-type]
     assert load(result).ops[graph.ops.index(add)].kind == "Add"
-    report = check(VISION, result, samples=1, per_op=True, optimize=False)
+    report = check(VISION, result, samples=1, per_op=True, kernels="onnxruntime:unoptimized")
     wrong = [op for op in report.operators if op.verdict == "unexplained"]
     assert [(op.output, op.reason.split(":")[0]) for op in wrong] == [(add.outputs[0], "reading error")]
 
@@ -71,7 +71,7 @@ def relabelling(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kernels", ["default", "reference"])
+@pytest.mark.parametrize("kernels", ["litert:default", "litert:reference"])
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_tensors_that_the_reader_adds(suffix: str, kernels: str, tmp_path: Path) -> None:
     source, result = relabelling(tmp_path / "m.tflite"), tmp_path / f"result.{suffix}"
@@ -109,7 +109,7 @@ class Evaluator:
 def made_up(monkeypatch: pytest.MonkeyPatch, wrong: str = "") -> None:
     """Adds the runtime as a plugin's hook does."""
 
-    def opened(path: Path, kernels: str, optimize: bool) -> Evaluator:
+    def opened(path: Path, kernels: str) -> Evaluator:
         return Evaluator(path, wrong)
 
     def reach(graph: Graph, op: Any, exact: np.ndarray, kernels: str) -> tuple[np.ndarray, bool]:
@@ -123,7 +123,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, wrong: str = "") -> None:
 def test_a_runtime_of_a_plugin_runs_results(source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     convert(source, tmp_path / "result.qgraph")
     made_up(monkeypatch)
-    report = check(source, tmp_path / "result.qgraph", samples=2, per_op=True, optimize=False)
+    report = check(source, tmp_path / "result.qgraph", samples=2, per_op=True, kernels="onnxruntime:unoptimized")
     assert report.passed, report.problems
     assert len(report.operators) >= 0.9 * len(load(source).ops)
     assert "the evaluator gives out no inner tensors: how result.qgraph was read is not checked against them" in report.notes
@@ -144,6 +144,6 @@ def test_a_runtime_of_a_plugin_runs_sources(monkeypatch: pytest.MonkeyPatch, tmp
     made_up(monkeypatch)
     report = check(tmp_path / "source.qgraph", tmp_path / "result.onnx", samples=2, per_op=True)
     assert report.passed, report.problems
-    assert report.runtime == "the evaluator"
+    assert report.kernels[0] == "evaluator:exact"
     assert len(report.operators) >= 0.9 * len(load(KWS).ops)
     assert all(op.largest <= 1 for op in report.operators)

@@ -70,7 +70,7 @@ def test_graphs_are_shown_without_runtimes(command: tuple[str | Path, ...]) -> N
 def test_a_check_names_the_extra_that_it_needs(package: str, words: str, tmp_path: Path) -> None:
     result = tmp_path / "model.onnx"
     convert(MODEL, result)
-    kernels, extra = ("micro", "micro") if package == "tflite_micro" else ("default", "check")
+    kernels, extra = ("tflite-micro", "micro") if package == "tflite_micro" else ("litert", "check")
     done = without((package,), "check", MODEL, result, "--samples", "1", "--kernels", kernels)
     assert done.returncode == 2
     assert f"the package {package}, which" in done.stderr

@@ -143,7 +143,7 @@ def test_the_check_says_so(tmp_path: Path) -> None:
 
     path = onnx_models.path_of("conv-U8S8-pc-qdq", tmp_path)
     assert check(path, path, samples=1).machine == (NOTE,)
-    assert check(path, path, samples=1, optimize=False).machine == ()
+    assert check(path, path, samples=1, kernels="onnxruntime:unoptimized").machine == ()
 
 
 @pytest.mark.usefixtures("no_vnni")

@@ -103,10 +103,10 @@ def test_an_input_of_another_shape_is_refused() -> None:
 def test_check_with_the_micro_kernels(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_kws_dscnn_int8.tflite"
     convert(source, tmp_path / "a.onnx")
-    report = check(source, tmp_path / "a.onnx", kernels="micro", samples=2, max_lsb=1)
-    assert report.passed and report.runtime == "tflite-micro" and report.runs == 2
+    report = check(source, tmp_path / "a.onnx", kernels="tflite-micro", samples=2, max_lsb=1)
+    assert report.passed and report.kernels[0] == "tflite-micro:reference" and report.runs == 2
     with pytest.raises(OptionError, match="inner tensors"):
-        check(source, tmp_path / "a.onnx", kernels="micro", per_op=True)
+        check(source, tmp_path / "a.onnx", kernels="tflite-micro", per_op=True)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

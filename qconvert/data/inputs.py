@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +111,7 @@ def _random(tensor: Tensor, rng: np.random.Generator, real: tuple[float, float] 
             low, high = 0, min(high, largest)
         return rng.integers(low, high, shape, endpoint=True, dtype=np.int64).astype(numpy_dtype(tensor.dtype))
     if "float" not in tensor.dtype:
-        raise OptionError(f"there are no random inputs of type {tensor.dtype}", where=f"input {tensor.name!r}", remedy="Use --inputs.")
+        raise OptionError(f"there are no random inputs of type {tensor.dtype}", where=f"input {tensor.name!r}", remedy="Use --data.")
     if real is None:
         return rng.uniform(-1, 1, shape).astype(numpy_dtype(tensor.dtype))
     # Five standard deviations span the range: 1.2% of the values saturate.
@@ -125,11 +125,11 @@ def _is_data(tensor: Tensor) -> bool:
 
 def _shape(tensor: Tensor, size: int = 1) -> tuple[int, ...]:
     if tensor.shape is None:
-        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy="Use --inputs.")
+        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy="Use --data.")
     return tuple((min(size, 2) if axis == 0 else size) if isinstance(own, str) else own for axis, own in enumerate(tensor.shape))
 
 
-def load_inputs(graph: Graph, paths: list[str], samples: int) -> list[dict[str, Array]]:
+def load_inputs(graph: Graph, paths: Sequence[str | Path], samples: int) -> list[dict[str, Array]]:
     """Inputs from files: .npz (arrays by input name), .npy, .bin (raw; of the input's own type, or float32) and images.
 
     Args:
@@ -148,7 +148,7 @@ def load_inputs(graph: Graph, paths: list[str], samples: int) -> list[dict[str, 
         files += sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")) if path.is_dir() else [path]
     found = [_from_file(graph, file) for file in sorted(files, key=_natural)[:samples]]
     if not found:
-        raise OptionError("there is no input file", file=", ".join(paths))
+        raise OptionError("there is no input file", file=", ".join(map(str, paths)))
     return found
 
 
