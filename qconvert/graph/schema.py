@@ -29,7 +29,7 @@ def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _made_again(item: Any) -> tuple[Any, ...]:
     """How pickle and copy make an object: by its class, from its fields, so that the copy is frozen too. Views cannot be pickled."""
-    values = (getattr(item, one.name) for one in fields(item))
+    values = (getattr(item, one.name) for one in fields(item) if one.init)
     return type(item), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
 
 
@@ -162,6 +162,7 @@ class Graph:
             alone, never in another function's.
         states: tensors that live from one run to the next, by name: their type, shape and grid, and, as data, their first value.
             ReadState and WriteState name them. They stand in the whole network's graph alone.
+        public: the tensors that a user sees, whatever reads them inside: outputs, and those of signatures.
     """
 
     name: str
@@ -173,8 +174,10 @@ class Graph:
     metadata: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, Graph] = field(default_factory=dict)
     states: Mapping[str, Tensor] = field(default_factory=dict)
+    public: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "public", frozenset(self.outputs).union(*(s.outputs.values() for s in self.signatures)))
         for name in ("tensors", "metadata", "functions", "states"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
 

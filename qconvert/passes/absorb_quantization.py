@@ -24,6 +24,7 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Quantization, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
+from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.absorb.lookahead import is_same_grid
 from qconvert.passes.absorb.walk import Absorber, renamed
 from qconvert.plugins import Target
@@ -40,6 +41,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for op in prepared.ops:
         absorber.visit(op)
     changed, _ = remove_dead_code.run(prepared.evolve(tensors=absorber.tensors.values(), ops=absorber.ops), target)
+    changed = fuse_clips(changed)
     if changed.ops == graph.ops:
         return graph, ()
     left, before = (sum(KINDS[op.kind].rule == "convert" for op in item.ops) for item in (changed, graph))
@@ -53,7 +55,7 @@ def _without_identities(graph: Graph) -> Graph:
     for op in graph.ops:
         op = renamed(op, names)
         is_same = op.kind in ("Identity", "Cast") and is_same_grid(graph[op.inputs[0]], graph[op.outputs[0]])
-        if is_same and op.outputs[0] not in graph.outputs:
+        if is_same and op.outputs[0] not in graph.public:
             names[op.outputs[0]] = op.inputs[0]
         else:
             ops.append(op)
@@ -86,7 +88,7 @@ def _merge_equal(graph: Graph) -> Graph:
         if op.kind in ("Quantize", "Dequantize"):
             result = graph[op.outputs[0]]
             key = (op.kind, op.inputs[0], result.dtype, _key(result.quantization))
-            if key in first and result.name not in graph.outputs:
+            if key in first and result.name not in graph.public:
                 names[result.name] = first[key]
                 continue
             first.setdefault(key, result.name)

@@ -218,3 +218,42 @@ def test_integer_clips_become_activations_or_nothing() -> None:
     changed, _ = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Add"] and changed.ops[0]["activation"] == "relu" and changed.ops[0].outputs == ("y",)
     same(graph, changed)
+
+
+LIMITS = (constant("m1", np.float32(-1)), constant("p1", np.float32(1)), constant("p6", np.float32(6)), constant("zero", np.float32(0)))
+
+
+def test_two_clips_of_one_result_on_one_grid_stay_two() -> None:
+    """Neither may be the activation of the operator that both read."""
+    behind = (
+        Op("Relu", ("c",), ("r",)), Op("Clip", ("c", "m1", "p1"), ("k",)), Op("Quantize", ("r",), ("y",)), Op("Quantize", ("k",), ("z",)),
+    )  # fmt: skip
+    graph = conv(*behind, tensors=(stored("y", 0.25, -7), stored("z", 0.25, -7), *LIMITS), outputs="y z")
+    changed, _ = applied(graph, "absorb_quantization")
+    assert kinds(changed) == ["Conv", "Clip", "Clip"] and not changed.ops[0]["activation"]
+    same(graph, changed)
+
+
+def test_a_result_on_a_grid_and_a_clip_of_it_on_the_same() -> None:
+    behind = (Op("Quantize", ("c",), ("y",)), dq("y"), Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("z",)))
+    graph = conv(*behind, tensors=(stored("y", 0.25, -7), stored("z", 0.25, -7)), outputs="y_real z")
+    changed, _ = applied(graph, "absorb_quantization")
+    assert kinds(changed) == ["Conv", "Dequantize", "Clip"] and changed.ops[0].outputs == ("y",)
+    same(graph, changed)
+
+
+def test_a_second_activation_on_the_same_grid_joins_the_first() -> None:
+    clips = (Op("Relu", ("c",), ("r",)), Op("Quantize", ("r",), ("a",)), dq("a"), Op("Clip", ("a_real", "m1", "p6"), ("k",)),
+             Op("Quantize", ("k",), ("y",)))  # fmt: skip
+    graph = conv(*clips, tensors=(stored("a", 0.25, -7), stored("y", 0.25, -7), *LIMITS))
+    changed, _ = applied(graph, "absorb_quantization")
+    assert kinds(changed) == ["Conv"] and changed.ops[0]["activation"] == "relu6"
+    same(graph, changed)
+
+
+def test_a_second_activation_that_leaves_no_range_of_one_stays() -> None:
+    clips = (Op("Relu", ("c",), ("r",)), Op("Clip", ("r", "m1", "p1"), ("k",)), Op("Quantize", ("k",), ("y",)))
+    graph = conv(*clips, tensors=(stored("y", 0.25, -7), *LIMITS))
+    changed, _ = applied(graph, "absorb_quantization")
+    assert kinds(changed) == ["Conv", "Clip"] and changed.ops[0]["activation"] == "relu"
+    same(graph, changed)

@@ -140,8 +140,8 @@ class Builder:
         return name
 
     def replaced(self, name: str, data: Array) -> str:
-        """The constant `name` in the order of axes that ONNX wants: under its own name if no other operator reads it."""
-        if self._reads[name] > 1 or name in self.initializers:
+        """The constant `name` in the order of axes that ONNX wants: under its own name if nobody else reads or sees it."""
+        if self._reads[name] > 1 or name in self.initializers or name in self.graph.public:
             return self.const(data, f"{name}/turned")
         self._initializer(name, data)
         return name
@@ -248,8 +248,8 @@ class Builder:
         return self.node("Clip", [value, *limits], hint=f"{tensor.name}/clipped")[0]
 
     def rename(self, value: str, name: str) -> None:
-        """Makes `value` be called `name`: renames the output that makes it, or adds an Identity."""
-        if self.nodes and value in self.nodes[-1].output:
+        """Makes `value` be called `name`: renames the output that makes it, or adds an Identity if it is another tensor of the graph."""
+        if self.nodes and value in self.nodes[-1].output and value not in self.graph.tensors:
             position = list(self.nodes[-1].output).index(value)
             self.nodes[-1].output[position] = name
             if value in self._stored:

@@ -7,7 +7,6 @@ import numpy as np
 from qconvert.arithmetic import round_half_away, round_half_even
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Tensor, integer_range
-from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["Lookahead", "is_exact", "is_same_grid"]
@@ -21,20 +20,9 @@ class Lookahead:
 
     def __init__(self, graph: Graph, known: KnownValues) -> None:
         self._graph = graph
+        self._public = graph.public
         self._known = known
         self.consumers = graph.consumers()
-
-    def activation(self, op: Op) -> tuple[str, str]:
-        """The activation behind an operator that it can take over on the grid of the result, and the name of the real result."""
-        name = op.outputs[0]
-        readers = self.consumers.get(name, [])
-        if "activation" not in KINDS[op.kind].attributes or op["activation"] or len(readers) != 1 or name in self._graph.outputs:
-            return "", name
-        bounds = self.bounds(readers[0])
-        found = next((key for key, value in ACTIVATIONS.items() if key and value == bounds), "")
-        result = readers[0].outputs[0]
-        grid = self.grid(result) if found else None
-        return (found, result) if grid is not None and bounds is not None and is_exact(bounds, grid) else ("", name)
 
     def bounds(self, op: Op) -> tuple[float | None, float | None] | None:
         """The bounds of a Relu or of a Clip with known ones, else None."""
@@ -54,7 +42,7 @@ class Lookahead:
         while pending:
             current = pending.pop()
             readers = self.consumers.get(current, [])
-            if not readers or current in self._graph.outputs or seen > _FARTHEST:
+            if not readers or current in self._public or seen > _FARTHEST:
                 return None
             seen += 1
             for reader in readers:

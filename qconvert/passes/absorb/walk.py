@@ -11,15 +11,12 @@ from qconvert.arithmetic import accumulator_scale, is_accumulator_scale, quantiz
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activation
+from qconvert.graph.activations import clip_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation.quantization import is_axis_kept
 from qconvert.passes.absorb.lookahead import Lookahead, is_exact, is_same_grid
 
 __all__ = ["Absorber", "renamed"]
-
-#: How many operators back the one that takes over a clip may stand.
-_RECENT = 4
 
 
 def renamed(op: Op, names: Mapping[str, str]) -> Op:
@@ -32,11 +29,11 @@ class Absorber:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
+        self._public = graph.public
         self._known = KnownValues(graph.tensors, graph.producers())
         self._ahead = Lookahead(graph, self._known)
         self._stored: dict[str, str] = {}  # real values -> the tensor of stored integers that they come from
         self._alias: dict[str, str] = {}
-        self._gone: set[str] = set()
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
         self._names = Names(self.tensors)
         self.ops: list[Op] = []
@@ -45,8 +42,6 @@ class Absorber:
     def visit(self, op: Op) -> None:
         """Takes the next operator over, in its new form."""
         op = renamed(op, self._alias)
-        if op.outputs and op.outputs[0] in self._gone:
-            return
         if op.kind == "Dequantize" and self.tensors[op.outputs[0]].dtype == "float32":
             self._stored[op.outputs[0]] = op.inputs[0]
         elif op.kind == "Quantize":
@@ -65,7 +60,7 @@ class Absorber:
             return
         elif not is_same_grid(self.tensors[source], result):
             self.ops.append(replace(op, kind="Requantize", inputs=(source,)))
-        elif result.name in self._graph.outputs:
+        elif result.name in self._public:
             self.ops.append(replace(op, kind="Identity", inputs=(source,)))
         else:
             self._alias[result.name] = source
@@ -110,7 +105,7 @@ class Absorber:
             return False
         real = op.outputs[0]
         alone = len(self._ahead.consumers.get(source.name, [])) == 1 == len(self._ahead.consumers.get(op.inputs[0], []))
-        name = source.name if alone and source.name not in self._graph.outputs else self._integers(real, source.dtype, _known(grid))
+        name = source.name if alone and source.name not in self._public else self._integers(real, source.dtype, _known(grid))
         self.tensors[name] = Tensor(name, source.dtype, found[0].shape, found[0], grid)
         self._dequantize(name, real, op)
         return True
@@ -162,16 +157,15 @@ class Absorber:
         taken = self._taken(op)
         if not any(taken):
             return False
-        activation, result = self._ahead.activation(op)
-        grid = self._ahead.grid(result) if spec.rule == "real" else None
+        grid = self._ahead.grid(op.outputs[0]) if spec.rule == "real" else None
         if grid is None and spec.rule == "real" and not spec.sums_products:
             return False
         op = replace(op, inputs=tuple(new or old for new, old in zip(taken, op.inputs, strict=True)))
         if grid is None:
             self.ops.append(op)
+            self.count += 1
         else:
-            self._append_on_grid(op, activation, result, grid)
-        self.count += 1
+            self._append_on_grid(op, grid)
         return True
 
     def _taken(self, op: Op) -> list[str]:
@@ -189,29 +183,20 @@ class Absorber:
         data = spec.positions(op, "data")
         return [name if index in data else "" for index, name in enumerate(stored)]
 
-    def _append_on_grid(self, op: Op, activation: str, result: str, grid: Tensor) -> None:
-        """Appends the operator with integers on `grid` as its result, the activation behind it fused, and its real values behind those.
-
-        Args:
-            op: reads integers already.
-            activation: that it takes over; "" for none.
-            result: the name of the real values, behind the activation.
-            grid: a tensor of that type and quantization.
-        """
-        if activation:
-            self._gone.add(result)
-            op = _with_activation(op, grid, ACTIVATIONS[activation])
-        name = self._integers(result, grid.dtype, _known(grid.quantization))
+    def _append_on_grid(self, op: Op, grid: Tensor) -> None:
+        """Appends the operator, which reads integers already, with integers on `grid` as its result, and its real values behind those."""
+        real = op.outputs[0]
+        name = self._integers(real, grid.dtype, _known(grid.quantization))
         op = replace(op, outputs=(name,))
         if not self._clipped(op):
             self.ops.append(op)
-        self._dequantize(self._alias.get(name, name), result, op)
+            self.count += 1
+        self._dequantize(self._alias.get(name, name), real, op)
 
     # clipping
 
     def _clipped(self, op: Op) -> bool:
-        """A Relu or Clip of integers on one grid: nothing if the grid is no wider, the activation of the operator before it, or a Clip
-        whose bounds are on the grid."""
+        """A Relu or Clip of integers on one grid: nothing if the grid is no wider, else a Clip whose bounds are on the grid."""
         bounds = self._ahead.bounds(op)
         if bounds is None:
             return False
@@ -220,36 +205,15 @@ class Absorber:
         if q is None or not q.is_per_tensor or not is_same_grid(source, result) or not is_exact(bounds, source):
             return False
         limits = clip_range(source, bounds)
-        if limits == integer_range(source.dtype) and result.name not in self._graph.outputs:
+        if limits == integer_range(source.dtype) and result.name not in self._public:
             self._alias[result.name] = source.name
-        elif not self._fused_into_writer(source, result.name, bounds):
-            names = [
-                self._scalar(f"{result.name}/{word}", np.float32(limit - q.zero_point[0]) * q.scale[0])
-                for word, limit in zip(("lowest", "highest"), limits, strict=True)
-            ]
-            self.ops.append(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
+            return True
+        names = [
+            self._scalar(f"{result.name}/{word}", np.float32(limit - q.zero_point[0]) * q.scale[0])
+            for word, limit in zip(("lowest", "highest"), limits, strict=True)
+        ]
+        self.ops.append(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
         return True
-
-    def _fused_into_writer(self, source: Tensor, result: str, bounds: tuple[float | None, float | None]) -> bool:
-        """Makes a clip of `source` the activation of the operator that writes it, which then writes `result`, if that can be."""
-        limits = clip_range(source, bounds)
-        is_activation = any(clip_range(source, known) == limits for known in ACTIVATIONS.values())
-        is_private = len(self._ahead.consumers.get(source.name, [])) <= 1 and source.name not in self._graph.outputs
-        position = self._recent_writer(source.name) if is_activation and is_private else None
-        if position is None:
-            return False
-        writer = self.ops[position]
-        if "activation" not in KINDS[writer.kind].attributes or writer["activation"] or len(writer.outputs) != 1:
-            return False
-        self.ops[position] = replace(_with_activation(writer, source, bounds), outputs=(result,))
-        return True
-
-    def _recent_writer(self, name: str) -> int | None:
-        """The position of the operator that writes `name`, if it is one of the last few: nothing else has read the result then."""
-        for position in range(len(self.ops) - 1, max(len(self.ops) - _RECENT - 1, -1), -1):
-            if name in self.ops[position].outputs:
-                return position
-        return None
 
     def _scalar(self, wanted: str, value: np.float32) -> str:
         name = self._names.fresh(wanted)
@@ -302,9 +266,3 @@ class Absorber:
 def _known(grid: Quantization | None) -> Quantization:
     assert grid is not None
     return grid
-
-
-def _with_activation(op: Op, grid: Tensor, bounds: tuple[float | None, float | None]) -> Op:
-    """The operator with the simplest activation that leaves the same integers; none if that is the whole grid."""
-    found = simplest_activation(grid, bounds)
-    return op.with_attributes(activation=found) if found else op
