@@ -15,7 +15,8 @@ from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
 from qconvert.conversion.report import ConversionReport, carried_over
 from qconvert.conversion.saving import save
-from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.errors import QConvertError
+from qconvert.files import require_writable
 from qconvert.graph import Graph
 from qconvert.plugins import format_named, format_of
 from qconvert.targets.audit import audit
@@ -72,11 +73,11 @@ def convert(
     writer = format_named(result_format) if result_format else format_of(result)
     reader = format_named(source_format) if source_format else format_of(source)
     chosen = chosen_target(writer, target or (writer.own_target if reader is writer else ""))
-    _refuse_result(source, result, force)
+    require_writable(result, force=force, reads=[source])
     given = Given.of(options, reader, writer, passes, chosen)
     graph = load(source, source_format, **given.read)
     others = reader.companions(source) if reader.companions else ()
-    _refuse_result(source, result, force, others)
+    require_writable(result, force=force, reads=[source, *others])
     kept = carried_over(graph)
     verifier = _verifier(graph) if verify_each else None
     observers = [item for item in (observer, verifier) if item is not None]
@@ -86,7 +87,7 @@ def convert(
     refuse_violations(graph, chosen)
     origin = provenance(source, others, chosen, changes)
     try:
-        notes = save(graph, result, writer.name, force=force, provenance=origin, **given.write)
+        notes = save(graph, result, writer.name, force=force, provenance=origin, reads=(source, *others), **given.write)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
@@ -104,16 +105,6 @@ def convert(
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
     )
-
-
-def _refuse_result(source: Path, result: Path, force: bool, others: tuple[Path, ...] = ()) -> None:
-    """Raises where the result would replace a file that it must not."""
-    if result.exists() and not force:
-        raise FileAccessError("already exists", file=str(result), remedy="Use --force to replace it.")
-    if source.exists() and result.exists() and source.samefile(result):
-        raise OptionError("source and result are the same file", file=str(source))
-    if source.resolve().parent == result.resolve().parent and any(item.name.startswith(result.name) for item in others):
-        raise OptionError(f"a file with constants of the source has the name of the result, {result.name}", file=str(source))
 
 
 def _verifier(graph: Graph) -> Verifier:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,18 @@ __all__ = ["save"]
 
 
 def save(
-    graph: Graph, path: str | Path, format: str = "", *, force: bool = False, provenance: Mapping[str, str] | None = None, **options: Any
+    graph: Graph,
+    path: str | Path,
+    format: str = "",
+    *,
+    force: bool = False,
+    provenance: Mapping[str, str] | None = None,
+    reads: Iterable[Path] = (),
+    **options: Any,
 ) -> tuple[str, ...]:
     """Writes a graph as it is: no pass is run. The file appears whole or not at all.
 
-    Returns what the format's writer says of the form that it chose, in words.
+    Returns, in words, what the format's writer says of the form that it chose, and which files of an earlier model went.
 
     Args:
         graph: what to write.
@@ -28,6 +35,7 @@ def save(
         format: a format's name; by default the file's suffix decides.
         force: whether an existing file may be replaced.
         provenance: where the graph came from, for the file's metadata.
+        reads: files that must not be replaced, whatever `force` says: those that the graph was made of.
         options: of the format's writer, such as opset; `qconvert formats` lists them.
 
     Raises:
@@ -40,8 +48,10 @@ def save(
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
     _require_ranges(graph, writer)
-    with whole_file(path, force=force) as temporary:
-        return writer.write(graph, temporary, chosen) or ()
+    notes: list[str] = []
+    with whole_file(path, force=force, reads=reads, tell=notes.append) as temporary:
+        notes += writer.write(graph, temporary, chosen) or ()
+    return tuple(notes)
 
 
 def _require_ranges(graph: Graph, writer: Format) -> None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.files import copy_mapped, release_pages
+from qconvert.files import copy_mapped, named_by_content, release_pages
 from qconvert.graph import Array, canonical_dtype
 
 __all__ = ["ELEMENT_TYPES", "inline", "store"]
@@ -40,21 +40,27 @@ def inline(constants: Mapping[str, Array]) -> list[Any]:
     return [_inline(name, data) for name, data in constants.items()]
 
 
-def store(constants: Mapping[str, Array], data_file: Path, *, external: bool = False) -> list[Any]:
-    """TensorProtos of the constants: inline, or in `data_file` if they are more than 1 GiB.
+def store(constants: Mapping[str, Array], model: Path, *, external: bool = False) -> list[Any]:
+    """TensorProtos of the constants: inline, or in a file beside the model if they are more than 1 GiB.
 
     Args:
         constants: arrays of canonical dtypes by name.
-        data_file: written only where it is needed; its name is recorded as the location.
-        external: whether constants above 1 KiB go to `data_file` however large they are together.
+        model: the file that the model is about to be written to. The name of the file beside it is made of its name and the constants.
+        external: whether constants above 1 KiB go to a file however large they are together.
     """
     if not external and sum(byte_count(data) for data in constants.values()) <= EXTERNAL_ABOVE:
         return inline(constants)
     large = {name for name, data in constants.items() if data.dtype != object and byte_count(data) > INLINE_UP_TO}
     if not large:
         return inline(constants)
-    with data_file.open("wb") as stream:
-        return [_external(name, data, stream) if name in large else _inline(name, data) for name, data in constants.items()]
+    unnamed = model.with_name("constants")
+    with unnamed.open("wb") as stream:
+        tensors = [_external(name, data, stream) if name in large else _inline(name, data) for name, data in constants.items()]
+    location = named_by_content(unnamed, model).name
+    for tensor in tensors:
+        if tensor.data_location == tensor.EXTERNAL:
+            tensor.external_data.add(key="location", value=location)
+    return tensors
 
 
 def byte_count(data: Array) -> int:
@@ -85,7 +91,7 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
     offset = -(-stream.tell() // alignment) * alignment
     stream.seek(offset)
     tensor.data_location = tensor.EXTERNAL
-    for key, value in (("location", Path(stream.name).name), ("offset", str(offset)), ("length", str(length))):
+    for key, value in (("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
     if canonical_dtype(data.dtype) not in _ELEMENT_BITS and copy_mapped(data, stream):
         release_pages(data)

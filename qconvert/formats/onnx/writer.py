@@ -34,15 +34,14 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         graph: activations and weights in the layout and storage types that the target wants; shapes known.
         path: the file; it is overwritten.
         options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
-            constants go to `path`.data even if they are less than 1 GiB), "form" ("qdq", the default, or "qoperator", where what has no
-            such form stays in that of QDQ).
+            constants go to a file beside `path` even if they are less than 1 GiB), "form" ("qdq", the default, or "qoperator",
+            where what has no such form stays in that of QDQ).
 
     Raises:
         OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.
         UnsupportedError: operators that no plugin writes; all are listed.
     """
-    data_file = path.with_name(path.name + ".data")
-    storage = partial(store, data_file=data_file, external=bool(options.get("external_data")))
+    storage = partial(store, model=path, external=bool(options.get("external_data")))
     kept: Counter[tuple[str, str]] = Counter()
     form = str(options.get("form") or FORMS[0])
     model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
@@ -51,9 +50,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
     notes = [f"{count} {kind} {'stays' if count == 1 else 'stay'} in QDQ form: {reason}" for (kind, reason), count in sorted(kept.items())]
-    if data_file.exists():
-        notes.append(f"the constants are in {data_file.name}, which belongs to the model")
-    return tuple(notes)
+    locations = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"}
+    return (*notes, *(f"the constants are in {name}, which belongs to the model" for name in sorted(locations)))
 
 
 def build(

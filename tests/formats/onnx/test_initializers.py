@@ -1,7 +1,8 @@
-"""Constants in a file beside the model: their bytes, their places, and that both files appear or none."""
+"""Constants in a file beside the model: their bytes, their places and their names."""
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import Graph, Op, Tensor, load, save
-from qconvert.errors import FileAccessError, OptionError
-from qconvert.files import copy_mapped, map_file, release_pages, whole_file
+from qconvert.files import copy_mapped, map_file, release_pages
 from qconvert.formats.onnx import initializers
 from qconvert.formats.onnx.container import external_files, open_model
 from qconvert.graph import Array, numpy_dtype
@@ -46,14 +46,15 @@ def test_external_data_give_the_same_model(transposed: bool, tmp_path: Path) -> 
     weight = np.ascontiguousarray(WEIGHT.T).T if transposed else WEIGHT
     save(graph(weight), tmp_path / "inline.onnx")
     notes = save(graph(weight), tmp_path / "model.onnx", external_data=True)
-    assert notes == ("the constants are in model.onnx.data, which belongs to the model",)
-    assert names(tmp_path) == ["inline.onnx", "model.onnx", "model.onnx.data"]
-    assert (tmp_path / "model.onnx.data").read_bytes() == WEIGHT.tobytes()
+    data = f"model.onnx.{hashlib.sha256(WEIGHT.tobytes()).hexdigest()[:16]}.data"
+    assert notes == (f"the constants are in {data}, which belongs to the model",)
+    assert names(tmp_path) == ["inline.onnx", "model.onnx", data]
+    assert (tmp_path / data).read_bytes() == WEIGHT.tobytes()
     x = {"x": GENERATOR.normal(size=(1, 64)).astype(np.float32)}
     expected = OnnxRuntime(tmp_path / "inline.onnx").run(x)["y"]
     assert np.array_equal(OnnxRuntime(tmp_path / "model.onnx").run(x)["y"], expected)
     onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
-    assert external_files(tmp_path / "model.onnx") == (tmp_path / "model.onnx.data",)
+    assert external_files(tmp_path / "model.onnx") == (tmp_path / data,)
 
 
 def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> None:
@@ -63,11 +64,12 @@ def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> N
         "page": GENERATOR.integers(0, 255, 70_000).astype(np.uint8),
         "next": GENERATOR.integers(0, 255, 2000).astype(np.uint8),
     }
-    tensors = {item.name: item for item in initializers.store(constants, tmp_path / "data", external=True)}
+    tensors = {item.name: item for item in initializers.store(constants, tmp_path / "model", external=True)}
     assert tensors["small"].raw_data == bytes(1024)
     entries = {name: {item.key: item.value for item in tensor.external_data} for name, tensor in tensors.items()}
     assert [int(entries[name]["offset"]) for name in ("odd", "page", "next")] == [0, 4096, 4096 + 70_016]
-    data = (tmp_path / "data").read_bytes()
+    (location,) = {entries[name]["location"] for name in ("odd", "page", "next")}
+    data = (tmp_path / location).read_bytes()
     for name in ("odd", "page", "next"):
         start, length = int(entries[name]["offset"]), int(entries[name]["length"])
         assert data[start : start + length] == constants[name].tobytes()
@@ -76,7 +78,7 @@ def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> N
 def test_only_a_gibibyte_leaves_the_model_by_itself(tmp_path: Path) -> None:
     one = np.broadcast_to(np.zeros(1, np.int8), (2**30,))  # no memory behind it
     assert initializers.byte_count(one) == initializers.EXTERNAL_ABOVE
-    initializers.store({"c": WEIGHT}, tmp_path / "data")
+    initializers.store({"c": WEIGHT}, tmp_path / "model")
     assert names(tmp_path) == []
 
 
@@ -87,7 +89,7 @@ def test_packed_constants(dtype: str, per_byte: int, external: bool, tmp_path: P
     kind = numpy_dtype(dtype)
     table = np.arange(2 ** (8 // per_byte)) - (2 ** (8 // per_byte - 1) if dtype.startswith("int") else 0)
     values = codes.view(kind) if dtype == "float4e2m1" else table[codes].astype(kind)
-    (tensor,) = initializers.store({"c": values}, tmp_path / "data", external=external)
+    (tensor,) = initializers.store({"c": values}, tmp_path / "model", external=external)
     if external:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, str(tmp_path))
     assert len(tensor.raw_data) == -(-8191 // per_byte)
@@ -96,7 +98,7 @@ def test_packed_constants(dtype: str, per_byte: int, external: bool, tmp_path: P
 
 def test_strings_and_empty_constants_stay_inline(tmp_path: Path) -> None:
     constants = {"s": np.array(["a", "β"] * 1000, object), "e": np.zeros((0, 4), np.float32)}
-    strings, empty = initializers.store(constants, tmp_path / "data", external=True)
+    strings, empty = initializers.store(constants, tmp_path / "model", external=True)
     assert strings.string_data[:2] == [b"a", "β".encode()]
     assert numpy_helper.to_array(empty).shape == (0, 4)
 
@@ -109,9 +111,10 @@ def test_a_mapped_constant_passes_without_staying_in_memory(tmp_path: Path) -> N
     data.max()
     before = resident(tmp_path / "source")
     assert before > size * 0.9
-    initializers.store({"c": data}, tmp_path / "data", external=True)
+    initializers.store({"c": data}, tmp_path / "model", external=True)
     assert resident(tmp_path / "source") < size * 0.01
-    assert (tmp_path / "data").read_bytes() == data.tobytes()
+    (written,) = tmp_path.glob("model.*.data")
+    assert written.read_bytes() == data.tobytes()
     with (tmp_path / "more").open("wb") as stream:
         stream.write(b"before")
         assert copy_mapped(data[5:7], stream)
@@ -129,32 +132,6 @@ def resident(path: Path) -> int:
     lines = Path("/proc/self/smaps").read_text().splitlines()
     at = next(number for number, line in enumerate(lines) if line.endswith(str(path)))
     return next(int(line.split()[1]) * 1024 for line in lines[at:] if line.startswith("Rss:"))
-
-
-def test_both_files_or_none(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), whole_file(tmp_path / "model.onnx") as path:
-        path.write_bytes(b"model")
-        path.with_name("model.onnx.data").write_bytes(b"data")
-        raise RuntimeError
-    assert names(tmp_path) == []
-    (tmp_path / "model.onnx.data").write_bytes(b"mine")
-    with pytest.raises(FileAccessError, match=r"model\.onnx\.data: already exists"):
-        save(graph(), tmp_path / "model.onnx", external_data=True)
-    assert names(tmp_path) == ["model.onnx.data"]
-    assert (tmp_path / "model.onnx.data").read_bytes() == b"mine"
-    save(graph(), tmp_path / "model.onnx", external_data=True, force=True)
-    assert (tmp_path / "model.onnx.data").read_bytes() == WEIGHT.tobytes()
-
-
-def test_a_model_that_cannot_be_moved_leaves_the_data_as_they_were(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx.data").write_bytes(b"before")
-    with pytest.raises(FileAccessError), whole_file(tmp_path / "model.onnx", force=True) as path:
-        path.with_name("model.onnx.data").write_bytes(b"after")
-        path.with_name("model.onnx.more").write_bytes(b"more")
-        path.write_bytes(b"model")
-        (tmp_path / "model.onnx").mkdir()
-    assert names(tmp_path) == ["model.onnx", "model.onnx.data"]
-    assert (tmp_path / "model.onnx.data").read_bytes() == b"before"
 
 
 def quantized(folder: Path, data_name: str) -> Path:
@@ -185,8 +162,9 @@ def test_command_line(form: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qconvert", "onnx2onnx", str(source), str(result), "--form", form, "--target", "generic"]
     done = subprocess.run([*command, "--external-data"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert names(tmp_path) == ["model.onnx", "result.onnx", "result.onnx.data", "weights.bin"]
-    assert (tmp_path / "result.onnx.data").read_bytes() == (tmp_path / "weights.bin").read_bytes()
+    (data,) = external_files(result)
+    assert names(tmp_path) == ["model.onnx", "result.onnx", data.name, "weights.bin"]
+    assert data.read_bytes() == (tmp_path / "weights.bin").read_bytes()
     written = open_model(result)
     assert written.metadata_props["qconvert.source_data"] == '{"weights.bin": 3072}'
     assert ("QLinearMatMul" in {node.op_type for node in written.graph}) == (form == "qoperator")
@@ -194,14 +172,3 @@ def test_command_line(form: str, tmp_path: Path) -> None:
     runs = [next(iter(OnnxRuntime(path, optimize=False).run(x).values())) for path in (source, result)]
     assert np.array_equal(runs[0], runs[1])
     assert load(result)["w"].data is not None
-
-
-def test_a_result_does_not_replace_the_sources_constants(tmp_path: Path) -> None:
-    from qconvert import convert
-
-    source = quantized(tmp_path, "result.onnx.data")
-    before = (tmp_path / "result.onnx.data").read_bytes()
-    with pytest.raises(OptionError, match="constants of the source"):
-        convert(source, tmp_path / "result.onnx", force=True, external_data=True)
-    assert names(tmp_path) == ["model.onnx", "result.onnx.data"]
-    assert (tmp_path / "result.onnx.data").read_bytes() == before

@@ -1,0 +1,102 @@
+"""Which names a result may have: what may be replaced, what must not be, and where a symbolic link leads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qconvert.errors import FileAccessError, OptionError
+
+__all__ = ["access_errors", "printable", "refuse_read_files", "require_replaceable", "require_utf8", "require_writable"]
+
+#: As many links as Linux follows.
+_MOST_LINKS = 40
+#: Where names stand for open files: one that is redirected to a file looks like that file.
+_OPEN_FILES = ("/proc", "/dev/fd")
+_ANOTHER = "Name a file to write, or - for standard output."
+
+
+def printable(path: Path) -> str:
+    """A path for messages: bytes that are not UTF-8 become escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def require_utf8(path: Path) -> None:
+    """Raises FileAccessError for a name that is not UTF-8: model files and reports hold the names of files as text."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise FileAccessError("the name of the file is not UTF-8", file=printable(path), remedy="Rename the file.") from None
+
+
+@contextmanager
+def access_errors(path: Path) -> Iterator[None]:
+    """Turns an OSError of the block into one FileAccessError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        remedy = ""
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent):
+            reason, remedy = f"the folder {printable(path.parent)} does not exist", "Create it, or name another."
+        raise FileAccessError(f"cannot be written: {reason}", file=printable(path), remedy=remedy) from error
+
+
+def require_writable(path: Path, *, force: bool = False, reads: Iterable[Path] = ()) -> Path:
+    """Where a result goes, symbolic links followed.
+
+    Args:
+        path: as the user names it.
+        force: whether a file there may be replaced.
+        reads: files that must not be.
+
+    Raises:
+        FileAccessError: the name cannot be written, a file exists and `force` is off, or what exists is no regular file.
+        OptionError: it is one of the files that are read.
+    """
+    require_utf8(path)
+    with access_errors(path):
+        place = _followed(path)
+        if not place.parent.is_dir():
+            os.stat(place.parent)
+            raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path))
+        refuse_read_files(place, reads, path)
+        require_replaceable(place, force, path)
+    return place
+
+
+def _followed(path: Path) -> Path:
+    """The path behind a chain of links, whether or not there is a file; a name of an open file of this process is refused."""
+    place = path
+    for _ in range(_MOST_LINKS):
+        folder = os.path.realpath(place.parent)
+        if any(folder == known or folder.startswith(f"{known}/") for known in _OPEN_FILES):
+            raise FileAccessError("is not a regular file", file=str(path), remedy=_ANOTHER)
+        if not place.is_symlink():
+            return place
+        place = place.parent / os.readlink(place)
+    raise FileAccessError("too many symbolic links lead on from it", file=str(path))
+
+
+def require_replaceable(place: Path, force: bool, path: Path | None = None) -> None:
+    """Raises FileAccessError, naming `path`, where `place` holds what must stay: a folder, a device, a pipe, or without `force` a file."""
+    name = printable(path or place)
+    if place.is_dir():
+        raise FileAccessError("is a directory", file=name, remedy=_ANOTHER)
+    if place.exists() and not place.is_file():  # a device such as /dev/null would be replaced by a file
+        raise FileAccessError("is not a regular file", file=name, remedy=_ANOTHER)
+    if place.exists() and not force:
+        raise FileAccessError("already exists", file=name, remedy="Use --force to replace it.")
+
+
+def refuse_read_files(place: Path, reads: Iterable[Path], path: Path | None = None) -> None:
+    """Raises OptionError where `place`, by whatever name or hard link, is one of the files that the conversion reads."""
+    for source in reads:
+        if place.exists() and source.exists() and place.samefile(source):
+            name = "" if source.name == place.name else f" ({printable(source)})"
+            raise OptionError(
+                f"this file is read by the conversion{name}, and would be overwritten", file=printable(path or place),
+                remedy="Give the result another name.",
+            )  # fmt: skip

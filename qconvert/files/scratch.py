@@ -1,0 +1,88 @@
+"""The folder in which a result is made: beside it, so that it can be moved into place at once, and never there for long.
+
+A run holds a lock on its folder. A folder without one was left by a run that was killed, and the next run beside it removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["other_runs", "scratch_folder"]
+
+_PREFIX, _SUFFIX = ".qconvert-", ".part"
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent`, removed when the block ends. Raises OSError where none can be made."""
+    for item in _folders(parent):
+        _remove_if_left(item)
+    folder, lock = _new(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def other_runs(folder: Path) -> bool:
+    """Whether another run makes a result beside the scratch folder `folder`, or may do so."""
+    return any(item != folder for item in _folders(folder.parent))
+
+
+def _folders(parent: Path) -> list[Path]:
+    with suppress(OSError):  # a folder that may be written but not listed
+        return [item for item in parent.glob(f"{_PREFIX}*{_SUFFIX}") if item.is_dir() and not item.is_symlink()]
+    return []
+
+
+def _new(parent: Path) -> tuple[Path, int | None]:
+    """A folder and its lock; once more where another run took it for one that was left, in the moment before it was locked."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=parent))
+        try:
+            return folder, _locked(folder)
+        except (BlockingIOError, FileNotFoundError):
+            continue
+
+
+def _locked(folder: Path) -> int | None:
+    """A descriptor that holds the lock of a folder; None where the system has no locks.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        FileNotFoundError: the folder is gone.
+    """
+    if fcntl is None:
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            raise FileNotFoundError(folder)
+    except (BlockingIOError, FileNotFoundError):
+        os.close(descriptor)
+        raise
+    except OSError:  # a file system without locks
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):  # in use, or another user's
+        lock = _locked(folder)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
