@@ -19,7 +19,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from qconvert import Graph, Op, QConvertError, Tensor, convert, load, save
+from qconvert import Graph, Op, QConvertError, Tensor, load, save
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files import named_by_content, whole_file
 from qconvert.formats.onnx.container import external_files
@@ -216,27 +216,6 @@ def test_two_results_of_one_name(tmp_path: Path) -> None:
         path.write_bytes(b"model")
         path.with_name("Model.ONNX").write_bytes(b"scales")
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("which", ["model.onnx", "weights.bin"])
-def test_a_conversion_replaces_no_file_of_its_source(which: str, tmp_path: Path) -> None:
-    source = tmp_path / "model.onnx"
-    onnx.save_model(
-        onnx.load_model_from_string(_saved(tmp_path)), source, save_as_external_data=True, location="weights.bin", size_threshold=0
-    )  # fmt: skip
-    before = {item.name: item.read_bytes() for item in tmp_path.iterdir()}
-    os.link(tmp_path / which, tmp_path / "result.onnx")
-    with pytest.raises(OptionError, match=f"read by the conversion .*{which}"):
-        convert(source, tmp_path / "result.onnx", force=True)
-    (tmp_path / "result.onnx").unlink()
-    assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
-
-
-def _saved(folder: Path) -> bytes:
-    save(graph(1), folder / "plain.onnx")
-    data = (folder / "plain.onnx").read_bytes()
-    (folder / "plain.onnx").unlink()
-    return data
 
 
 def test_force_writes_through_links_and_keeps_permissions(tmp_path: Path) -> None:
