@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.mapped import Files
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.ordering import inline_functions, sort_nodes
+from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
@@ -44,12 +44,12 @@ def open_model(path: Path, *, infer: bool = True) -> Model:
 def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull), *, infer: bool = True) -> Model:
     """The model in `data`; see open_model(). By default there is no folder that external data could lie in."""
     proto = _parsed(data)
-    with _decoding():
-        verify(proto, folder, len(data))
-        if proto.functions:
-            proto = inline_functions(proto)
-        sort_nodes(proto.graph.node)
-        model = Model(proto, Files(folder, data))
+    verify(proto, folder, len(data))
+    if proto.functions:
+        proto = inline_functions(proto)
+    check_signatures(proto)
+    sort_nodes(proto.graph.node)
+    model = Model(proto, Files(folder, data))
     if infer:
         infer_shapes(model)
     return model
@@ -66,7 +66,7 @@ def load_proto(path: Path) -> Any:
         without_large_constants(data)  # counts what a parser would make objects of
         model = ModelProto.FromString(bytes(data))
         verify(model, path.parent, len(data))
-    except (DecodeError, UnicodeDecodeError) as error:
+    except DecodeError as error:
         raise InvalidModelError("no ONNX file, or a damaged one", file=str(path)) from error
     except QConvertError as error:
         error.file = error.file or str(path)
@@ -86,8 +86,7 @@ def external_files(path: Path) -> tuple[Path, ...]:
         return ()
     names: dict[str, None] = {}
     proto = _parsed(data)
-    with _decoding():
-        verify(proto, path.parent, len(data))
+    verify(proto, path.parent, len(data))
     waiting = [proto]
     while waiting:
         message = waiting.pop()
@@ -99,15 +98,6 @@ def external_files(path: Path) -> tuple[Path, ...]:
             if field.message_type is not None:
                 waiting += value if isinstance(value, Iterable) else [value]
     return tuple(path.parent / name for name in names if name != OWN_FILE)
-
-
-@contextmanager
-def _decoding() -> Iterator[None]:
-    """Names that are not UTF-8 make the model invalid: onnx.proto has proto2 strings, which are decoded when they are looked at."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}") from error
 
 
 def _parsed(data: mmap.mmap | bytes) -> Any:

@@ -6,6 +6,7 @@ import heapq
 from typing import Any
 
 from qconvert.errors import UnsupportedError
+from qconvert.formats.onnx.calls import drop_uncalled
 from qconvert.formats.onnx.messages import captured, subgraphs
 
 __all__ = ["inline_functions", "sort_nodes"]
@@ -19,6 +20,7 @@ def inline_functions(model: Any) -> Any:
     """
     from onnx import inliner
 
+    drop_uncalled(model)
     for function in model.functions:  # the inliner takes them as they stand
         sort_nodes(function.node)
     try:

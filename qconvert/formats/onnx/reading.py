@@ -88,7 +88,7 @@ class Reading(LabellingReading):
         moved = None
         if first is not None and (rule == "move" or (ordered and rule == "real" and not integers)):
             moved = first.quantization
-        op = Op(kind, tuple(ins), tuple(outs), attributes, self.source)
+        op = self._draft.checked(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
         shapes = output_shapes(self._draft.tensors, op)
         for position, (name, shape) in enumerate(zip(outs, shapes, strict=True)):
             if not name:

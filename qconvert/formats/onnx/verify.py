@@ -7,23 +7,22 @@ and functions do not call themselves. Afterwards a walk over the model takes tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.onnx.calls import DEFAULT_DOMAINS, check_expansion, function_id
 from qconvert.formats.onnx.verify_constants import BITS, STRING, check_constant
 
 __all__ = ["MAX_NODES", "verify"]
 
-#: Nodes of all graphs and functions, and after all function calls are replaced by the functions' nodes.
+#: Nodes of all graphs and functions, also after all function calls are replaced by the functions' nodes.
 MAX_NODES = 1_000_000
 _MAX_DEPTH = 64
 LOWEST_OPSET = 7
 
 _GRAPH, _GRAPHS, _TENSOR, _TENSORS, _SPARSE, _SPARSES = 5, 10, 4, 9, 11, 12
-_DEFAULT_DOMAINS = ("", "ai.onnx")
-_FunctionId = tuple[str, str, str]
 
 
 def verify(model: Any, folder: Path, own_size: int) -> None:
@@ -40,7 +39,7 @@ def verify(model: Any, folder: Path, own_size: int) -> None:
     """
     if not model.HasField("graph"):
         raise InvalidModelError("the file holds no graph, so it is no ONNX model")
-    functions = {_function_id(item): item for item in model.functions}
+    functions = {function_id(item): item for item in model.functions}
     if len(functions) != len(model.functions):
         raise InvalidModelError("a function is defined twice")
     checker = _Checker(folder, own_size)
@@ -48,7 +47,7 @@ def verify(model: Any, folder: Path, own_size: int) -> None:
     checker.graph(model.graph, [], 1)
     for function in functions.values():
         checker.function(function)
-    _check_expansion(model.graph, functions)
+    check_expansion(model.graph, functions, MAX_NODES)
 
 
 class _Checker:
@@ -65,11 +64,11 @@ class _Checker:
 
         versions: dict[str, int] = {}
         for item in imports:
-            domain = "" if item.domain in _DEFAULT_DOMAINS else item.domain
+            domain = "" if item.domain in DEFAULT_DOMAINS else item.domain
             if versions.setdefault(domain, item.version) != item.version:
                 raise InvalidModelError(f"{owner} imports two versions of the operator set {domain or 'ai.onnx'!r}")
         if "" not in versions:
-            if any(domain in _DEFAULT_DOMAINS for domain in domains):
+            if any(domain in DEFAULT_DOMAINS for domain in domains):
                 raise InvalidModelError(f"{owner} uses operators of ONNX but does not import their operator set")
             return
         newest = onnx_opset_version()
@@ -93,7 +92,6 @@ class _Checker:
     def graph(self, graph: Any, outer: list[set[str]], depth: int, in_function: bool = False) -> set[str]:
         """Checks a graph and those inside it; returns the outer values that it reads."""
         where = f"graph {graph.name!r}"
-        _require_text(graph.name, where)
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"graphs are nested more than {_MAX_DEPTH} deep", where=where)
         if graph.sparse_initializer:
@@ -124,8 +122,6 @@ class _Checker:
         if self.nodes > MAX_NODES:
             raise InvalidModelError(f"the model has more than {MAX_NODES:,} nodes")
         for node in nodes:
-            _require_text(node.op_type, node_label(node))
-            _require_text(node.domain, node_label(node))
             for name in node.output:
                 if name:
                     names.define(name, node_label(node))
@@ -182,16 +178,9 @@ class _Names:
     def define(self, name: str, by: str) -> None:
         if not name:
             raise InvalidModelError(f"{by} has no name", where=self.where)
-        _require_text(name, self.where)
         if name in self.defined:
             raise InvalidModelError(f"the value {name!r} is defined twice, the second time by {by}", where=self.where)
         self.defined.add(name)
-
-
-def _require_text(name: str | bytes, where: str) -> None:
-    """Some protobuf packages raise an error where a string is not UTF-8, others give its bytes."""
-    if isinstance(name, bytes):
-        raise InvalidModelError(f"the name {name!r} is not UTF-8", where=where)
 
 
 def node_label(node: Any) -> str:
@@ -242,39 +231,3 @@ def _check_order(nodes: Any, reads: list[set[str]]) -> None:
         seen.add(position)
         position = min(writer for writer in needs[position] if waiting[writer])
     raise InvalidModelError("depends on its own output (a cycle)", where=node_label(nodes[position]))
-
-
-def _function_id(item: Any) -> _FunctionId:
-    domain = "" if item.domain in _DEFAULT_DOMAINS else item.domain
-    return domain, (item.op_type if hasattr(item, "op_type") else item.name), item.overload
-
-
-def _calls(nodes: Any, functions: Mapping[_FunctionId, Any]) -> tuple[int, list[_FunctionId]]:
-    """The number of nodes, those in subgraphs included, and the functions that they call, once for each call."""
-    count, called, open_nodes = 0, [], [nodes]
-    while open_nodes:
-        for node in open_nodes.pop():
-            count += 1
-            if functions and _function_id(node) in functions:
-                called.append(_function_id(node))
-            for attribute in node.attribute:
-                open_nodes += [graph.node for graph in (attribute.g, *attribute.graphs) if graph.node]
-    return count, called
-
-
-def _check_expansion(graph: Any, functions: Mapping[_FunctionId, Any]) -> None:
-    """No function calls itself, and replacing all calls by the functions' nodes leaves a model that fits into memory."""
-    from graphlib import CycleError, TopologicalSorter
-
-    found = {name: _calls(function.node, functions) for name, function in functions.items()}
-    try:
-        order = list(TopologicalSorter({name: set(called) for name, (_, called) in found.items()}).static_order())
-    except CycleError as error:
-        raise InvalidModelError("the function calls itself", where=f"function {error.args[1][0][1]!r}") from error
-    sizes: dict[_FunctionId, int] = {}
-    for name in order:
-        count, called = found[name]
-        sizes[name] = count + sum(sizes[other] for other in called)
-    count, called = _calls(graph.node, functions)
-    if count + sum(sizes[name] for name in called) > MAX_NODES:
-        raise InvalidModelError(f"the model has more than {MAX_NODES:,} nodes once its functions are inlined")

@@ -8,14 +8,16 @@ OWN_FILE, so that both kinds are views on a mapped file. The encoding is that of
 from __future__ import annotations
 
 from functools import cache
+from secrets import token_hex
 from typing import Any
 
 from qconvert.errors import InvalidModelError
 
 __all__ = ["OWN_FILE", "without_large_constants"]
 
-#: The location of a constant that lies in the model's own file; no real path holds a NUL.
-OWN_FILE = "\0"
+#: The location of a constant that lies in the model's own file. No real path holds a NUL, and no file can state it, since it is made anew
+#: in each process: a small file whose constants all point to the same bytes would become a large one.
+OWN_FILE = f"\0{token_hex(16)}"
 #: Constants of fewer bytes are parsed as they are.
 _LARGE = 1024
 #: Nodes, attributes, types, sizes and all else. A model of 100,000 nodes has about a million and a half.
@@ -23,12 +25,14 @@ _MAX_MESSAGES = 4_000_000
 #: Levels of messages; upb, protobuf's parser, stops at 100 as well. A subgraph takes three.
 _MAX_DEPTH = 99
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+#: In the place of a kind of message: the field holds text.
+_TEXT = "text"
 _RAW_DATA = 9 << 3 | _BYTES  # of a TensorProto
 
 
 @cache
 def _messages() -> dict[str, dict[int, str]]:
-    """Kind of message -> tag of a field that holds messages -> their kind, for all that a ModelProto may hold (onnx.proto)."""
+    """Kind of message -> tag of a field -> the kind of the messages that it holds, or _TEXT, for all in a ModelProto (onnx.proto)."""
     from onnx import ModelProto
 
     found: dict[str, dict[int, str]] = {}
@@ -37,7 +41,9 @@ def _messages() -> dict[str, dict[int, str]]:
         kind = waiting.pop()
         if kind.name not in found:
             nested = [field for field in kind.fields if field.message_type is not None]
+            texts = [field for field in kind.fields if field.type == field.TYPE_STRING and field.name != "doc_string"]
             found[kind.name] = {field.number << 3 | _BYTES: field.message_type.name for field in nested}
+            found[kind.name] |= {field.number << 3 | _BYTES: _TEXT for field in texts}
             waiting += [field.message_type for field in nested]
     return found
 
@@ -93,10 +99,13 @@ class _Scanner:
                 behind = position + length
                 if behind > end:
                     raise _damaged(start)
-                if tag in nested:
+                kind = nested.get(tag)
+                if kind is _TEXT:
+                    self.text(position, behind)
+                elif kind is not None:
                     slot = len(self.edits)
                     self.edits.append((0, 0, b""))
-                    grown = self.message(nested[tag], position, behind, depth + 1)
+                    grown = self.message(kind, position, behind, depth + 1)
                     if len(self.edits) > slot + 1:
                         written = _varint(length + grown)
                         self.edits[slot] = (length_at, position, written)
@@ -119,6 +128,15 @@ class _Scanner:
         if references:  # at the end, since of a field that is given twice the last one counts
             self.edits.append((end, end, references))
         return growth + len(references)
+
+    def text(self, position: int, behind: int) -> None:
+        """Names are UTF-8. Protobuf packages differ in whether they look, and some give bytes or an error where the name is used."""
+        data = self.view[position:behind].tobytes()
+        if not data.isascii():
+            try:
+                data.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidModelError(f"a name in the file is not UTF-8: {data[:40]!r} (byte {position})") from error
 
     def varint(self, position: int, end: int) -> tuple[int, int]:
         """A number in base 128, lowest digits first, and the position behind it."""

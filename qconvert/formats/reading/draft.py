@@ -8,6 +8,7 @@ from dataclasses import replace
 from qconvert.graph import Array, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.shapes import output_shapes
+from qconvert.graph.sizes import failure
 
 __all__ = ["Draft"]
 
@@ -38,8 +39,19 @@ class Draft:
         """Adds the tensor that the file calls `name`."""
         self.tensors[name] = Tensor(name, dtype, shape, data)
 
+    def checked(self, op: Op) -> Op:
+        """The operator, if its kind allows its inputs, outputs and attributes; shape rules rely on that.
+
+        Raises:
+            InvalidGraphError: it does not.
+        """
+        for reason in KINDS[op.kind].problems(op):
+            raise failure(op, reason)
+        return op
+
     def append(self, op: Op) -> None:
         """Appends an operator. Outputs whose rank the file does not say get the shape that the operator gives them."""
+        self.checked(op)
         self._positions[id(op)] = len(self.ops)
         self.ops.append(op)
         self.producers.update((name, op) for name in op.outputs if name)

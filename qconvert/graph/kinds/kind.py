@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -130,6 +130,27 @@ class Kind:
     def rounds(self) -> bool:
         """Whether it computes real values that a quantized output rounds."""
         return self.rule in ("real", "convert")
+
+    def problems(self, op: Op) -> Iterator[str]:
+        """What is wrong with the inputs, outputs and attributes of an operator of this kind, whatever its tensors are."""
+        for what, given, (fewest, most) in (("inputs", op.inputs, self.inputs), ("outputs", op.outputs, self.outputs)):
+            if len(given) < fewest or 0 <= most < len(given):
+                wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
+                yield f"has {len(given)} {what}, not {wanted}"
+        needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule == "opaque" else len(op.inputs)
+        for index, name in enumerate(op.inputs[:needed]):
+            if not name:
+                yield f"lacks input {index}, which is not optional"
+        for name in op.attributes:
+            if name not in self.attributes:
+                yield f"has the attribute {name!r}, which its kind does not have"
+        for name, attribute in self.attributes.items():
+            if name in op.attributes:
+                problem = attribute.problem(op.attributes[name])
+                if problem:
+                    yield f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
+            elif attribute.default is REQUIRED:
+                yield f"lacks the attribute {name!r}"
 
     @property
     def defaults(self) -> dict[str, Any]:

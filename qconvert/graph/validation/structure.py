@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from qconvert.graph import DTYPES, Graph, Op, Tensor, numpy_dtype
-from qconvert.graph.kinds import KINDS, REQUIRED, Kind
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["Problems", "located", "names", "operators", "order", "tensors"]
 
@@ -96,39 +96,10 @@ def _reaches(graph: Graph, start: Op, goal: Op) -> bool:
 def operators(graph: Graph) -> Problems:
     """Kinds exist, arity fits, attributes are the kind's own with values of the right sort."""
     for op in graph.ops:
-        spec = KINDS.get(op.kind)
-        if spec is None:
+        if op.kind not in KINDS:
             yield located(op), f"the operator set has no kind {op.kind!r}"
             return
-        yield from _arity(op, spec)
-        yield from _attributes(op, spec)
-
-
-def _arity(op: Op, spec: Kind) -> Problems:
-    for what, given, (fewest, most) in (
-        ("inputs", op.inputs, spec.inputs),
-        ("outputs", op.outputs, spec.outputs),
-    ):
-        if len(given) < fewest or 0 <= most < len(given):
-            wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
-            yield located(op), f"has {len(given)} {what}, not {wanted}"
-    needed = spec.inputs[0] if spec.inputs[1] >= 0 or spec.rule == "opaque" else len(op.inputs)
-    for index, name in enumerate(op.inputs[:needed]):
-        if not name:
-            yield located(op), f"lacks input {index}, which is not optional"
-
-
-def _attributes(op: Op, spec: Kind) -> Problems:
-    for name in op.attributes:
-        if name not in spec.attributes:
-            yield located(op), f"has the attribute {name!r}, which its kind does not have"
-    for name, attribute in spec.attributes.items():
-        if name in op.attributes:
-            problem = attribute.problem(op.attributes[name])
-            if problem:
-                yield located(op), f"has {op.attributes[name]!r} as attribute {name!r}, which is {problem}"
-        elif attribute.default is REQUIRED:
-            yield located(op), f"lacks the attribute {name!r}"
+        yield from ((located(op), reason) for reason in KINDS[op.kind].problems(op))
 
 
 def tensors(graph: Graph) -> Problems:

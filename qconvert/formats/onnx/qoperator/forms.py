@@ -10,6 +10,7 @@ from typing import Any
 
 from qconvert.arithmetic import accumulator_grid
 from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Attribute, Op, Quantization, integer_range
@@ -29,7 +30,6 @@ __all__ = [
     "write_form",
 ]
 
-CONTRIB = "com.microsoft"
 _BYTES = ("int8", "uint8")
 
 #: Writes an operator in QOperator form and returns "", or adds nothing and says why it has none.
