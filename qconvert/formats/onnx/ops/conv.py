@@ -96,6 +96,8 @@ def read_conv_transpose(r: Reading) -> None:
     weights = r.constant(1)
     if weights is None:
         raise NotCoveredError("weights that are computed at run time")
+    if window["group"] < 1 or len(weights) % window["group"]:
+        raise r.invalid(f"{window['group']} groups do not divide weights of shape {weights.shape}")
     kernel = transposed_weights(r, weights, window["group"])
     inputs = [r.input(0), kernel, *r.inputs[2:3]]
     r.emit("ConvTranspose", inputs, data_format="channels_first", output_padding=extra, **window)

@@ -285,25 +285,25 @@ def write_shape(op: Op, b: Builder) -> None:
     b.node("Shape", [b.stored(op.inputs[0])], op.outputs)
 
 
+_CONSTANT_TYPES: dict[str, Any] = {
+    "value": None, "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
+    "value_string": object, "value_strings": object,
+}  # fmt: skip
+
+
 def read_constant(r: Reading) -> None:
     """Constant, in whichever of its attributes the value is."""
-    for name, dtype in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64), ("value_ints", np.int64)):
-        value = r.attribute(name)
-        if value is not None:
-            r.declare_constant(np.array(value, dtype))
-            return
-    for name in ("value_string", "value_strings"):
-        if (text := r.attribute(name)) is not None:
-            r.declare_constant(np.array(text, object))
-            return
-    if (data := r.attribute("value")) is None:
-        raise NotCoveredError("a sparse value")
-    r.declare_constant(data)
+    given = [name for name in _CONSTANT_TYPES if r.attribute(name) is not None]
+    if len(given) != 1:
+        raise r.invalid(f"has {len(given)} values, not one")
+    r.declare_constant(np.asarray(r.attribute(given[0]), _CONSTANT_TYPES[given[0]]))
 
 
 def read_constant_of_shape(r: Reading) -> None:
     """ConstantOfShape as the Expand of one element."""
     value = r.attribute("value", np.zeros(1, np.float32))
+    if np.size(value) != 1:
+        raise r.invalid(f"its value has {np.size(value)} elements, not one")
     filler = r.const(np.asarray(value).reshape(()), "value")
     r.emit("Expand", [filler, r.folded(0)], dtype=r.lookup(filler).dtype)
 

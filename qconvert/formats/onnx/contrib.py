@@ -1,0 +1,45 @@
+"""The signatures of onnxruntime's own operators that are read here (onnxruntime, docs/ContribOperators.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["CONTRIB", "CONTRIB_SIGNATURES"]
+
+CONTRIB = "com.microsoft"
+
+_ONE = "x x_scale x_zero_point? y_scale y_zero_point?"
+_PAIR = "a a_scale a_zero_point? b b_scale b_zero_point? c_scale c_zero_point?"
+_WINDOW = {"auto_pad": "STRING", "kernel_shape": "INTS", "pads": "INTS", "strides": "INTS", "channels_last": "INT"}
+
+#: Operator -> its inputs ("?" behind an optional one, "*" behind one of which there may be any number) and its attributes with their
+#: types ("!" behind a required one). Each has one output.
+CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "QuantizeLinear": ("x y_scale y_zero_point?", {"axis": "INT"}),
+    "DequantizeLinear": ("x x_scale x_zero_point?", {"axis": "INT"}),
+    "Gelu": ("x", {}),
+    "FastGelu": ("x bias?", {}),
+    "MatMulIntegerToFloat": ("a b a_scale b_scale a_zero_point? b_zero_point? bias?", {}),
+    "MatMulNBits": (
+        "a b scales zero_points? g_idx? bias?",
+        {"K": "INT!", "N": "INT!", "bits": "INT", "block_size": "INT!", "accuracy_level": "INT", "weight_prepacked": "INT"},
+    ),
+    "QGemm": (
+        "a a_scale a_zero_point b b_scale b_zero_point c? y_scale? y_zero_point?",
+        {"alpha": "FLOAT", "transA": "INT", "transB": "INT"},
+    ),
+    "QLinearAdd": (_PAIR, {}),
+    "QLinearMul": (_PAIR, {}),
+    "QLinearWhere": ("condition x x_scale x_zero_point y y_scale y_zero_point z_scale z_zero_point", {}),
+    "QLinearAveragePool": (_ONE, {**_WINDOW, "kernel_shape": "INTS!", "ceil_mode": "INT", "count_include_pad": "INT"}),
+    "QLinearGlobalAveragePool": ("x x_scale x_zero_point y_scale y_zero_point", {"channels_last": "INT"}),
+    "QLinearReduceMean": (_ONE, {"axes": "INTS!", "keepdims": "INT!"}),
+    "QLinearLeakyRelu": (_ONE, {"alpha": "FLOAT"}),
+    "QLinearSigmoid": (_ONE, {}),
+    "QLinearSoftmax": ("x x_scale x_zero_point? y_scale y_zero_point", {"axis": "INT", "opset": "INT!"}),
+    "QLinearConcat": ("y_scale y_zero_point inputs*", {"axis": "INT!"}),
+    "QLinearConv": (
+        "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point b?",
+        {**_WINDOW, "dilations": "INTS", "group": "INT"},
+    ),
+}

@@ -1,0 +1,142 @@
+"""Checks every node against the signature of its operator: how many inputs and outputs, which must be there, and types of attributes.
+
+The signatures of ONNX's own domains are the schemas of the onnx package, by opset; those of onnxruntime's operators that are read stand in
+contrib.py. A node whose operator neither knows is not looked at: it becomes an opaque one. Read functions and onnx's shape inference,
+which ends the process where a required input is absent, may rely on what is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from qconvert.errors import InvalidModelError
+from qconvert.formats.onnx.contrib import CONTRIB, CONTRIB_SIGNATURES
+from qconvert.formats.onnx.messages import subgraphs
+
+__all__ = ["Signature", "check_signatures"]
+
+_ENDLESS = 2**31 - 1
+#: AttributeProto.AttributeType -> its name and the field that holds the value (onnx.proto).
+_FIELDS = {
+    1: ("FLOAT", "f"), 2: ("INT", "i"), 3: ("STRING", "s"), 4: ("TENSOR", "t"), 5: ("GRAPH", "g"), 6: ("FLOATS", "floats"),
+    7: ("INTS", "ints"), 8: ("STRINGS", "strings"), 9: ("TENSORS", "tensors"), 10: ("GRAPHS", "graphs"),
+    11: ("SPARSE_TENSOR", "sparse_tensor"), 12: ("SPARSE_TENSORS", "sparse_tensors"), 13: ("TYPE_PROTO", "tp"),
+    14: ("TYPE_PROTOS", "type_protos"),
+}  # fmt: skip
+_NUMBERS = {name: number for number, (name, _) in _FIELDS.items()}
+_VALUES = frozenset(name for _, name in _FIELDS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a node of an operator has to look like.
+
+    Attributes:
+        inputs, outputs: the fewest and the most.
+        needed: for each input in turn whether it must be there; inputs behind these are like the last one.
+        attributes: by name its type in onnx.proto.
+        required: the attributes without which the node means nothing.
+        is_closed: whether there are no other attributes.
+    """
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    needed: tuple[bool, ...]
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    is_closed: bool = True
+
+
+def check_signatures(model: Any) -> None:
+    """Checks all nodes of the main graph of a ModelProto without functions, and those of the graphs inside it.
+
+    Raises:
+        InvalidModelError: a node does not fit its operator; the error names it.
+    """
+    versions = {"" if item.domain == "ai.onnx" else item.domain: item.version for item in model.opset_import}
+    waiting = [model.graph.node]
+    while waiting:
+        for node in waiting.pop():
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            found = _signature(node.op_type, domain, versions.get(domain, 1))
+            reason = _payload_reason(node.attribute)
+            if not reason and found is not None:
+                reason = _arity_reason(node, found) or _attribute_reason(node.attribute, found)
+            if reason:
+                raise InvalidModelError(reason, where=f"{node.op_type} {node.name or next(iter(node.output), '')!r}")
+            waiting += [graph.node for graph in subgraphs(node)]
+
+
+@cache
+def _signature(op_type: str, domain: str, version: int) -> Signature | None:
+    """The signature of an operator in an opset of its domain; None if nobody here knows it."""
+    if domain == CONTRIB:
+        described = CONTRIB_SIGNATURES.get(op_type)
+        return None if described is None else _contrib_signature(*described)
+    from onnx import defs
+
+    if not defs.has(op_type, version, domain):
+        return None
+    schema = defs.get_schema(op_type, version, domain)
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    return Signature(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(item.option != optional for item in schema.inputs),
+        {name: int(attribute.type.value) for name, attribute in schema.attributes.items()},
+        frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
+    )
+
+
+def _contrib_signature(inputs: str, attributes: Mapping[str, str]) -> Signature:
+    """From contrib.py's notation. Versions of onnxruntime differ in attributes, so others are let through."""
+    names = inputs.split()
+    needed = tuple(not name.endswith("?") for name in names)
+    fewest = max(index + 1 for index, is_needed in enumerate(needed) if is_needed)
+    types = {name: _NUMBERS[kind.rstrip("!")] for name, kind in attributes.items()}
+    required = frozenset(name for name, kind in attributes.items() if kind.endswith("!"))
+    most = _ENDLESS if names[-1].endswith("*") else len(names)
+    return Signature((fewest, most), (1, 1), needed, types, required, is_closed=False)
+
+
+def _arity_reason(node: Any, signature: Signature) -> str:
+    for what, given, (fewest, most) in (("inputs", node.input, signature.inputs), ("outputs", node.output, signature.outputs)):
+        if not fewest <= len(given) <= most:
+            wanted = f"at least {fewest}" if most >= _ENDLESS else str(fewest) if fewest == most else f"{fewest} to {most}"
+            return f"has {len(given)} {what}, not {wanted}"
+    if node.output and not any(node.output):
+        return "gives none of its outputs a name"
+    last = len(signature.needed) - 1
+    for index, name in enumerate(node.input):
+        if not name and last >= 0 and signature.needed[min(index, last)]:
+            return f"lacks input {index}, which is not optional"
+    return ""
+
+
+def _payload_reason(attributes: Iterable[Any]) -> str:
+    """Why an attribute contradicts itself: a type that there is not, or a value of another one."""
+    for item in attributes:
+        if item.type not in _FIELDS:
+            return f"does not say the type of its attribute {item.name!r}"
+        name, place = _FIELDS[item.type]
+        others = [value.name for value, _ in item.ListFields() if value.name in _VALUES and value.name != place]
+        if others:
+            return f"has an attribute {item.name!r} of type {name} that holds a value of another type"
+    return ""
+
+
+def _attribute_reason(attributes: Iterable[Any], signature: Signature) -> str:
+    given = set()
+    for item in attributes:
+        given.add(item.name)
+        wanted = signature.attributes.get(item.name)
+        if wanted is None:
+            if signature.is_closed and not item.name.startswith("__"):  # onnx keeps such names for tools
+                return f"has the attribute {item.name!r}, which its operator does not have"
+        elif item.type != wanted:
+            return f"has an attribute {item.name!r} of type {_FIELDS[item.type][0]}, not {_FIELDS[wanted][0]}"
+    missing = signature.required - given
+    return f"lacks the attribute {min(missing)!r}" if missing else ""

@@ -1,0 +1,131 @@
+"""Nodes that do not fit their operator are refused by name, before a read function or onnx's shape inference looks at them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qconvert.errors import InvalidGraphError, InvalidModelError
+from qconvert.formats.onnx.contrib import CONTRIB, CONTRIB_SIGNATURES
+from qconvert.formats.onnx.reader import read_bytes
+from qconvert.formats.onnx.signatures import _contrib_signature, _signature
+from qconvert.plugins import operators
+
+WEIGHTS = numpy_helper.from_array(np.ones((4, 2, 3, 3), np.float32), "w")
+ONES = numpy_helper.from_array(np.ones(4, np.float32), "s")
+
+
+def model(*nodes: Any, opset: int = 17, domains: tuple[str, ...] = ()) -> bytes:
+    """x (1, 4, 8, 8), constants w and s, output y."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(list(nodes), "g", [x], [y], [WEIGHTS, ONES])
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    data: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return data
+
+
+def node(kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> Any:
+    return helper.make_node(kind, inputs, outputs, **attributes)
+
+
+def one(kind: str, inputs: str = "x", outputs: str = "y", opset: int = 17, **attributes: Any) -> bytes:
+    return model(node(kind, inputs.split(), outputs.split(), **attributes), opset=opset)
+
+
+BAD = {
+    "surplus output": (one("Relu", "x", "y z"), "Relu 'y': has 2 outputs, not 1"),
+    "no output": (model(node("Relu", ["x"], ["y"]), node("Abs", ["x"], [])), "Abs '': has 0 outputs, not 1"),
+    "nameless output": (model(node("Relu", ["x"], ["y"]), node("Abs", ["x"], [""])), "gives none of its outputs a name"),
+    "surplus input": (one("Relu", "x w"), "has 2 inputs, not 1"),
+    "missing input": (one("CumSum"), "has 1 inputs, not 2"),
+    "no input": (one("Max", ""), "has 0 inputs, not at least 1"),
+    "empty required input": (model(node("EyeLike", [""], ["y"])), "lacks input 0, which is not optional"),
+    "empty one of many": (model(node("Concat", ["x", ""], ["y"], axis=1)), "lacks input 1, which is not optional"),
+    "Concat": (one("Concat", "x x"), "lacks the attribute 'axis'"),
+    "SpaceToDepth": (one("SpaceToDepth"), "lacks the attribute 'blocksize'"),
+    "DepthToSpace": (one("DepthToSpace"), "lacks the attribute 'blocksize'"),
+    "Slice of opset 9": (one("Slice", opset=9), "lacks the attribute 'ends'"),
+    "Pad of opset 10": (one("Pad", opset=10), "lacks the attribute 'pads'"),
+    "TopK of opset 9": (one("TopK", "x", "y i", opset=9), "lacks the attribute 'k'"),
+    "Constant": (model(node("Constant", [], ["c"]), node("Add", ["x", "c"], ["y"])), "has 0 values"),
+    "Cast to integers": (one("Cast", to=[1, 2]), "has an attribute 'to' of type INTS, not INT"),
+    "axis is text": (one("Softmax", axis="a"), "has an attribute 'axis' of type STRING, not INT"),
+    "alpha is integers": (one("LeakyRelu", alpha=[1]), "'alpha' of type INTS, not FLOAT"),
+    "strides is a float": (one("AveragePool", kernel_shape=[2, 2], strides=1.5), "'strides' of type FLOAT, not INTS"),
+    "epsilon is integers": (one("InstanceNormalization", "x s s", epsilon=[1]), "'epsilon' of type INTS, not FLOAT"),
+    "unknown attribute": (one("Relu", alpha=1.0), "has the attribute 'alpha', which its operator does not have"),
+    "no groups": (one("ConvTranspose", "x w", group=0), "0 groups"),
+    "groups that do not divide": (one("ConvTranspose", "x w", group=3), "3 groups"),
+    "stride 0": (one("Conv", "x w", group=2, strides=[0, 1]), "strides (0, 1)"),
+    "kernel 0": (one("MaxPool", kernel_shape=[0, 2]), "kernel_shape"),
+    "contrib operator": (
+        model(node("QLinearSigmoid", ["x", "s", "", ""], ["y"], domain=CONTRIB), domains=(CONTRIB,)), "lacks input 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_node_that_does_not_fit_its_operator(case: str) -> None:
+    data, words = BAD[case]
+    with pytest.raises((InvalidModelError, InvalidGraphError)) as caught:
+        read_bytes(data, "m")
+    assert words in str(caught.value)
+
+
+def test_also_in_the_graphs_inside_a_node() -> None:
+    body = helper.make_graph([node("EyeLike", [""], ["o"])], "b", [], [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)])
+    condition = node("Constant", [], ["c"], value=helper.make_tensor("v", TensorProto.BOOL, [], [True]))
+    data = model(condition, node("If", ["c"], ["y"], then_branch=body, else_branch=body))
+    with pytest.raises(InvalidModelError, match="EyeLike 'o': lacks input 0"):
+        read_bytes(data, "m")
+
+
+def test_attributes_that_contradict_themselves() -> None:
+    softmax = node("Softmax", ["x"], ["y"], axis=1)
+    softmax.attribute[0].f = 2.0
+    with pytest.raises(InvalidModelError, match="'axis' of type INT that holds a value of another type"):
+        read_bytes(model(softmax), "m")
+    softmax = node("Softmax", ["x"], ["y"], axis=1)
+    softmax.attribute[0].ClearField("type")
+    with pytest.raises(InvalidModelError, match="does not say the type of its attribute 'axis'"):
+        read_bytes(model(softmax), "m")
+
+
+def test_the_process_lives_where_an_empty_input_would_have_ended_it(tmp_path: Path) -> None:
+    """onnx's shape inference follows a null pointer there, so the reader must not come so far."""
+    encoder = node("LabelEncoder", [""], ["y"], domain="ai.onnx.ml", keys_strings=["a"], values_int64s=[1])
+    (tmp_path / "m.onnx").write_bytes(model(encoder, domains=("ai.onnx.ml",)))
+    script = f"import qconvert; qconvert.load({str(tmp_path / 'm.onnx')!r})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "InvalidModelError: " in done.stderr
+
+
+def test_every_contrib_operator_that_is_read_has_onnxruntimes_signature() -> None:
+    from onnxruntime.capi import _pybind_state as runtime
+
+    options = runtime.schemadef.OpSchema.FormalParameterOption
+    schemas = {item.name: item for item in runtime.get_all_operator_schema() if item.domain == CONTRIB}
+    read = {name.removeprefix(f"{CONTRIB}.") for name in operators("onnx", "read") if name.startswith(f"{CONTRIB}.")}
+    assert read == set(CONTRIB_SIGNATURES)
+    for name in read:
+        ours, schema = _contrib_signature(*CONTRIB_SIGNATURES[name]), schemas[name]
+        assert (name, ours.inputs) == (name, (schema.min_input, schema.max_input))
+        assert (name, ours.outputs) == (name, (schema.min_output, schema.max_output))
+        assert (name, ours.needed) == (name, tuple(item.option != options.Optional for item in schema.inputs))
+        assert (name, set(ours.attributes)) == (name, set(schema.attributes))
+        assert (name, ours.required) == (name, {key for key, value in schema.attributes.items() if value.required})
+
+
+def test_operators_that_nobody_knows_are_not_judged() -> None:
+    assert _signature("Foo", "", 17) is None
+    assert _signature("Relu", "somebody", 1) is None
+    graph = read_bytes(model(node("Foo", ["", "x"], ["y", "z"], domain="own", size=[1]), domains=("own",)), "m")
+    assert [op.kind for op in graph.ops] == ["Opaque"]
