@@ -5,6 +5,8 @@ The command line prints them on one screen and exits with code 2; `code` is stab
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "FileAccessError",
     "InternalError",
@@ -15,7 +17,35 @@ __all__ = [
     "QConvertError",
     "RuntimeRefusedError",
     "UnsupportedError",
+    "printable",
 ]
+
+#: A word or a line longer than this is cut in the middle where people read it; two thirds of what is kept stand in front.
+_LONGEST_WORD, _LONGEST_LINE = 400, 4000
+
+
+def printable(text: str, *, one_line: bool = False) -> str:
+    """Text from a model file as a terminal may show it: control and format characters escaped as repr() does, nothing endless.
+
+    Names in a file may hold escape sequences, which a terminal obeys, and a million characters, which hide the reason of an error.
+
+    Args:
+        text: lines that hold names of a file.
+        one_line: whether line breaks are escaped too, so that a name cannot look like a line of its own.
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or (c == "\n" and not one_line) else c.encode("unicode_escape").decode() for c in text)
+    if len(text) <= _LONGEST_WORD:
+        return text
+    text = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda match: _cut(match[0], _LONGEST_WORD), text)
+    return "\n".join(_cut(line, _LONGEST_LINE) for line in text.split("\n"))
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    kept = longest - 40
+    return f"{text[: kept * 2 // 3]}…({len(text):,} characters)…{text[-(kept // 3) :]}"
 
 
 class QConvertError(Exception):
@@ -38,12 +68,11 @@ class QConvertError(Exception):
         self.file = file
 
     def __str__(self) -> str:
-        place = ": ".join(part for part in (self.file, self.where) if part)
-        text = f"{place}: {self.reason}" if place else self.reason
-        return f"{text}\n{self.remedy}" if self.remedy else text
+        places = [printable(part, one_line=True) for part in (self.file, self.where) if part]
+        return "\n".join(filter(None, (": ".join((*places, printable(self.reason))), printable(self.remedy))))
 
     def to_dict(self) -> dict[str, str]:
-        """The error as `--json` prints it."""
+        """The error as `--json` prints it: names as they are, which JSON escapes."""
         fields = {"file": self.file, "where": self.where, "reason": self.reason, "remedy": self.remedy}
         return {"error": self.code, **{key: value for key, value in fields.items() if value}}
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from qconvert.errors import InternalError, QConvertError
+from qconvert.errors import InternalError, QConvertError, printable
 
 app = typer.Typer(
     name="qconvert",
@@ -163,7 +163,11 @@ def diff_command(
     from qconvert import diff, load
 
     lines = diff(load(a), load(b))
-    typer.echo(json_module.dumps(lines, indent=2) if json else "\n".join(lines) or "The graphs are equal.")
+    typer.echo(
+        json_module.dumps(lines, indent=2)
+        if json
+        else "\n".join(printable(line, one_line=True) for line in lines) or "The graphs are equal."
+    )
     if lines:
         raise typer.Exit(1)
 

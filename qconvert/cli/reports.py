@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qconvert.errors import printable
 from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
 
 if TYPE_CHECKING:
@@ -35,16 +36,22 @@ _WIDTH = 140
 def _print(*items: Any) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _WIDTH)
     for item in items:
-        console.print(item, markup=False, soft_wrap=isinstance(item, str))
+        console.print(printable(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str))
 
 
 def _table(*columns: str, title: str = "") -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(title=title or None, box=SIMPLE, title_justify="left", pad_edge=False)
+    class Rows(Table):
+        """A table in which a name of a file stays in its cell."""
+
+        def add_row(self, *cells: Any, **options: Any) -> None:
+            super().add_row(*(printable(cell, one_line=True) if isinstance(cell, str) else cell for cell in cells), **options)
+
+    table = Rows(title=title or None, box=SIMPLE, title_justify="left", pad_edge=False)
     for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
     return table
@@ -174,13 +181,14 @@ def progress(hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, total: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
         def step(what: str, done: int, total: int) -> None:
-            task = tasks.setdefault(what, None) or bar.add_task(what, total=total)
+            task = tasks.setdefault(what, None) or bar.add_task(escape(printable(what, one_line=True)), total=total)
             tasks[what] = task
             bar.update(task, completed=done, total=total)
 
@@ -207,7 +215,8 @@ def print_inspection(path: Path) -> None:
         tensors.add_row(tensor["name"], tensor["dtype"], _shape(tensor["shape"]), *_quantization(tensor.get("quantization")))
     size = path.stat().st_size
     _print(counts, tensors, f"{path}: {sum(operators.values())} operators, {len(document['tensors'])} tensors, {size:,} bytes")
-    _print(f"inputs: {', '.join(document['inputs'])}\noutputs: {', '.join(document['outputs'])}")
+    for side in ("inputs", "outputs"):
+        _print(printable(f"{side}: {', '.join(document[side])}", one_line=True))
 
 
 def _operator_name(op: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.errors import printable
 from qconvert.graph.schema import Graph, Op, Tensor
 
 __all__ = ["printed"]
@@ -22,7 +23,7 @@ def printed(graph: Graph) -> str:
     A line reads `y: int8[1, 4] 0.5 +3 = Conv(x, w: int8[4, 3, 1, 1] 0.01) strides=(1, 1)  # CONV_2D #0`: the result with its scale and zero
     point, the kind, the operands (constants in full), the attributes, and what the operator comes from.
     """
-    return "\n".join(_lines(graph))
+    return "\n".join(printable(line, one_line=True) for line in _lines(graph))
 
 
 def _lines(graph: Graph) -> Iterator[str]:

@@ -48,5 +48,6 @@ def refuse_violations(graph: Graph, target: Target | None) -> None:
 
 
 def _listed(rule: str, found: Sequence[Violation]) -> list[str]:
-    lines = [f"- the rule: {rule}. Broken by {len(found)}:", *(f"    {violation.where}" for violation in found[:_NAMED])]
+    places = [violation.where.replace("\n", "\\n") for violation in found[:_NAMED]]  # a line each, whatever their names hold
+    lines = [f"- the rule: {rule}. Broken by {len(found)}:", *(f"    {place}" for place in places)]
     return [*lines, f"    and {len(found) - _NAMED} more"] if len(found) > _NAMED else lines
