@@ -80,13 +80,13 @@ def _signature(op_type: str, domain: str, version: int) -> Signature | None:
 
     if not defs.has(op_type, version, domain):
         return None
-    schema = defs.get_schema(op_type, version, domain)
+    schema: Any = defs.get_schema(op_type, version, domain)  # the stubs of its enumerations lack their names
     optional = defs.OpSchema.FormalParameterOption.Optional
     return Signature(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
         tuple(item.option != optional for item in schema.inputs),
-        {name: int(attribute.type.value) for name, attribute in schema.attributes.items()},
+        {name: _NUMBERS[attribute.type.name] for name, attribute in schema.attributes.items()},
         frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
     )
 
