@@ -29,4 +29,5 @@ def accumulator_grid(data: Quantization, weights: Quantization, axis: int = 0) -
 
 def is_accumulator_scale(stated: Any, exact: Any) -> bool:
     """Whether stated scales are the products but for a few roundings; one stated scale may stand for equal ones."""
-    return bool(np.allclose(stated, exact, rtol=_TOLERANCE, atol=0))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool((np.abs(np.subtract(stated, exact)) <= _TOLERANCE * np.abs(exact)).all())

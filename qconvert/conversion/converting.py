@@ -14,7 +14,7 @@ from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
 from qconvert.conversion.report import ConversionReport, carried_over
-from qconvert.conversion.saving import save
+from qconvert.conversion.saving import write_file
 from qconvert.errors import QConvertError
 from qconvert.files import require_writable
 from qconvert.graph import Graph
@@ -87,7 +87,7 @@ def convert(
     refuse_violations(graph, chosen)
     origin = provenance(source, others, chosen, changes)
     try:
-        notes = save(graph, result, writer.name, force=force, provenance=origin, reads=(source, *others), **given.write)
+        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=(source, *others), **given.write)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise

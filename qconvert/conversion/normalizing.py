@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.conversion.pipeline import Observer, pipeline, run_pipeline
-from qconvert.errors import OptionError
+from qconvert.errors import InternalError, InvalidGraphError, OptionError
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
-from qconvert.plugins import Format, Target, passes, target_named, targets
+from qconvert.plugins import Format, Pass, Target, passes, target_named, targets
 from qconvert.plugins.options import checked
 
-__all__ = ["chosen_target", "normalize", "run_passes"]
+__all__ = ["chosen_target", "normalize", "require_valid", "run_passes"]
 
 
 def run_passes(
@@ -29,13 +29,10 @@ def run_passes(
 
     Raises:
         OptionError: there is no such pass or option, or the order is wrong.
-        InvalidGraphError: what the passes made breaks an invariant.
+        InternalError: a pass made a graph that breaks an invariant; it is named.
     """
     given = _checked(options)
-    graph, changes = run_pipeline(graph, pipeline(names), target or Target("", "", "no target"), given, by_hand=True, observers=observers)
-    if names:
-        validate(graph)
-    return graph, changes
+    return _valid(graph, pipeline(names), target or Target("", "", "no target"), given, by_hand=True, observers=observers)
 
 
 def normalize(
@@ -51,13 +48,46 @@ def normalize(
 
     Raises:
         OptionError: there is no such option, or the order of the target's passes is wrong.
+        InternalError: a pass made a graph that breaks an invariant; it is named.
     """
     given = _checked(options)
     if given.get("io_float") and given.get("io_integer"):
         raise OptionError("inputs and outputs cannot be float and integer")
     if target is None:
         return graph, ()
-    return run_pipeline(graph, pipeline(target.passes), target, given, observers=observers)
+    return _valid(graph, pipeline(target.passes), target, given, observers=observers)
+
+
+def _valid(
+    graph: Graph, passes: Sequence[Pass], target: Target, options: Mapping[str, Any], *, by_hand: bool = False, observers: Sequence[Observer]
+) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+    """What run_pipeline() gives, validated; the passes run once more, one by one, where it is not valid, to find the one to name."""
+    changed, changes = run_pipeline(graph, passes, target, options, by_hand=by_hand, observers=observers)
+    if changed is graph:
+        return graph, changes
+    try:
+        validate(changed)
+    except InvalidGraphError:
+        run_pipeline(graph, passes, target, options, by_hand=by_hand, observers=(_validated,))
+        raise
+    return changed, changes
+
+
+def _validated(item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
+    """An observer that names a pass behind which the graph is not valid."""
+    require_valid(after, f"the pass {item.name} makes a graph that is not valid")
+
+
+def require_valid(graph: Graph, said: str) -> None:
+    """Validates what qconvert, or a plugin, made of a valid graph.
+
+    Raises:
+        InternalError: it is not valid: the reason is `said` and which invariant is broken, and `where` the operator.
+    """
+    try:
+        validate(graph)
+    except InvalidGraphError as error:
+        raise InternalError(f"{said}: {error.reason}", where=error.where) from error
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

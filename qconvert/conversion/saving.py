@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import OptionError, UnsupportedError
+from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import whole_file
 from qconvert.graph import Graph, Tensor, integer_range
+from qconvert.graph.validation import validate
 from qconvert.plugins import Format, format_named, format_of
 from qconvert.plugins.options import checked, taken
 
-__all__ = ["save"]
+__all__ = ["save", "write_file"]
 
 
 def save(
@@ -39,19 +40,57 @@ def save(
         options: of the format's writer, such as opset; `qconvert formats` lists them.
 
     Raises:
-        QConvertError: the format cannot hold the graph, or the file cannot be written.
+        QConvertError: the graph breaks an invariant, the format cannot hold it, or the file cannot be written.
+        InternalError: what the writer made is not a valid file.
     """
+    validate(graph)
     path = Path(path)
     writer = format_named(format) if format else format_of(path)
+    return write_file(graph, path, writer, force=force, provenance=provenance, reads=reads, **options)
+
+
+def write_file(
+    graph: Graph,
+    path: Path,
+    writer: Format,
+    *,
+    force: bool = False,
+    provenance: Mapping[str, str] | None = None,
+    reads: Iterable[Path] = (),
+    **options: Any,
+) -> tuple[str, ...]:
+    """What save() does with a graph that is known to be valid."""
     if writer.write is None:
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
+    _require_scopes(graph, writer)
     _require_ranges(graph, writer)
     notes: list[str] = []
     with whole_file(path, force=force, reads=reads, tell=notes.append) as temporary:
         notes += writer.write(graph, temporary, chosen) or ()
+        _check(temporary, writer)
     return tuple(notes)
+
+
+def _check(path: Path, writer: Format) -> None:
+    """Raises InternalError where what was written is not sound; nothing is left of it then."""
+    if writer.check is None:
+        return
+    try:
+        writer.check(path)
+    except QConvertError as error:
+        raise InternalError(f"what is written as {writer.name} is not valid: {error.reason}", where=error.where) from error
+
+
+def _require_scopes(graph: Graph, writer: Format) -> None:
+    """Functions and states stand beside the operators: a format that has no place for them would lose them without a word."""
+    if writer.scopes:
+        return
+    for what, names in (("function", graph.functions), ("state", graph.states)):
+        if names:
+            reason = f"a {writer.name} file cannot hold {what}s: {_listed(list(names))}"
+            raise UnsupportedError(reason, remedy="Write a .qgraph file.")
 
 
 def _require_ranges(graph: Graph, writer: Format) -> None:
@@ -63,11 +102,14 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
         return
     narrow = [tensor.name for tensor in graph.tensors.values() if not tensor.is_constant and _is_narrow(tensor)]
     if narrow:
-        listed = ", ".join(map(repr, narrow[:3])) + (f" and {len(narrow) - 3} more" if len(narrow) > 3 else "")
         raise UnsupportedError(
-            f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {listed}",
+            f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {_listed(narrow)}",
             remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
         )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _is_narrow(tensor: Tensor) -> bool:

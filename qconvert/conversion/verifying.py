@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
+from qconvert.conversion.normalizing import require_valid
 from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.graph.validation import validate
 from qconvert.plugins import Pass
 
 __all__ = ["Verifier", "change", "followed", "random_inputs"]
@@ -46,10 +46,7 @@ class Verifier:
         """
         if after is before:
             return
-        try:
-            validate(after)
-        except InvalidGraphError as error:
-            raise InternalError(f"the pass {item.name} makes a graph that is not valid: {error.reason}", where=error.where) from error
+        require_valid(after, f"the pass {item.name} makes a graph that is not valid")
         hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
         if hidden and self._outputs:
             self.said.append((item.name, f"not judged, nor those behind it: the shape of {hidden[0]!r} does not show how it was turned"))

@@ -214,10 +214,11 @@ class Graph:
     def evolve(self, *, tensors: Iterable[Tensor] = (), ops: Iterable[Op] | None = None, **changes: Any) -> Graph:
         """A copy with some tensors added or replaced (by name), other operators, or other fields.
 
-        Tensors that no operator, input or output names any more are dropped.
+        Tensors that no operator, input, output or signature names any more are dropped.
         """
         ops = self.ops if ops is None else tuple(ops)
-        borders = (changes.get("inputs", self.inputs), changes.get("outputs", self.outputs))
+        borders = [changes.get("inputs", self.inputs), changes.get("outputs", self.outputs)]
+        borders += [side.values() for signature in changes.get("signatures", self.signatures) for side in (signature.inputs, signature.outputs)]
         used = {name for op in ops for side in (op.inputs, op.outputs) for name in side}.union(*borders)
         merged = {**self.tensors, **{tensor.name: tensor for tensor in tensors}}
         kept = {name: tensor for name, tensor in merged.items() if name in used}

@@ -21,11 +21,12 @@ def run(graph: Graph, target: Target | None, *, io_integer: bool = False) -> tup
     if not io_integer:
         return graph, ()
     consumers, producers = graph.consumers(), graph.producers()
+    kept = {*graph.inputs, *graph.public}
     renamed: dict[str, str] = {}
     gone: set[int] = set()
     for name in graph.inputs:
         readers = consumers.get(name, [])
-        if len(readers) == 1 and readers[0].kind == "Quantize" and readers[0].outputs[0] not in graph.outputs:
+        if len(readers) == 1 and readers[0].kind == "Quantize" and not graph.public & {name, readers[0].outputs[0]}:
             renamed[readers[0].outputs[0]] = name
             gone.add(id(readers[0]))
     for name in graph.outputs:
@@ -34,7 +35,9 @@ def run(graph: Graph, target: Target | None, *, io_integer: bool = False) -> tup
             op is not None
             and op.kind == "Dequantize"
             and not consumers.get(name)
-            and op.inputs[0] not in (*graph.inputs, *graph.outputs, *renamed)
+            and op.inputs[0] not in kept
+            and op.inputs[0] not in renamed
+            and graph[op.inputs[0]].data is None
         ):
             renamed[op.inputs[0]] = name
             gone.add(id(op))

@@ -31,7 +31,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if KINDS[op.kind].keeps_order:
             first = fronts[op.outputs[0]] = fronts.get(op.inputs[0], op.inputs[0])
             result, source = graph[op.outputs[0]], graph[first]
-            if source.shape is not None and source.shape == result.shape and result.name not in graph.outputs and not source.is_constant:
+            if source.shape is not None and source.shape == result.shape and result.name not in graph.public and not source.is_constant:
                 renamed[result.name] = first
                 count += 1
                 continue
@@ -50,17 +50,21 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 def _without_identities(graph: Graph) -> tuple[Graph, int]:
     """An Identity that only gives an output of the graph its name: the operator before it writes the output itself."""
     producers, readers = graph.producers(), graph.consumers()
+    outputs = set(graph.outputs)
     names: dict[str, str] = {}
     for op in graph.ops:
         source, result = (graph[name] for name in (op.inputs[0], op.outputs[0])) if op.kind == "Identity" else (None, None)
-        if source is None or result is None or result.name not in graph.outputs or source.name in (*graph.outputs, *graph.inputs):
+        if source is None or result is None or result.name not in outputs or source.name in outputs:
             continue
         same = (source.dtype, source.quantization, source.shape) == (result.dtype, result.quantization, result.shape)
         if same and source.name in producers and len(readers[source.name]) == 1:
             names[source.name] = result.name
+    if not names:
+        return graph, 0
     ops = [op for op in graph.ops if not (op.kind == "Identity" and op.inputs[0] in names)]
     renamed = [replace(op, outputs=tuple(names.get(name, name) for name in op.outputs)) for op in ops]
-    return (graph.evolve(ops=renamed), len(names)) if names else (graph, 0)
+    signatures = [replace(item, outputs={key: names.get(name, name) for key, name in item.outputs.items()}) for item in graph.signatures]
+    return graph.evolve(ops=renamed, signatures=tuple(signatures)), len(names)
 
 
 def _sizes(shape: Shape | None) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:

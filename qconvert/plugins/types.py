@@ -31,6 +31,9 @@ class Format:
         own_target: likewise for a conversion from this format to itself.
         companions: file -> the further files that belong to it, or None if there are never any.
         narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
+        scopes: whether `write` keeps functions and states.
+        check: looks at a file that `write` has made, before it is moved into place: whether names, order, types and sizes contradict each
+            other. Raises QConvertError. It infers nothing and takes a small part of the time of writing; None for no such check.
         read_options, write_options: what `read` and `write` take; `write` gets the mapping "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
     """
@@ -45,6 +48,8 @@ class Format:
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     normal_form: tuple[str, ...] = ()
     narrow_ranges: bool = False
+    scopes: bool = False
+    check: Callable[[Path], None] | None = None
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
 

@@ -25,6 +25,12 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     return read(path)
 
 
+def _check(path: Path) -> None:
+    from qconvert.formats.onnx.check import check
+
+    check(path)
+
+
 def _companions(path: Path) -> tuple[Path, ...]:
     from qconvert.formats.onnx.container import external_files
 
@@ -52,6 +58,7 @@ def qconvert_formats() -> Iterable[Format]:
             default_target="ort-x86",
             own_target="generic",
             companions=_companions,
+            check=_check,
             normal_form=("absorb_quantization", "restate_attributes"),
             write_options=_WRITE_OPTIONS,
         )

@@ -18,7 +18,7 @@ from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
-__all__ = ["external_files", "load_proto", "open_model", "parse_model"]
+__all__ = ["external_files", "load_proto", "open_model", "parse_model", "parse_proto"]
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -43,16 +43,22 @@ def open_model(path: Path, *, infer: bool = True) -> Model:
 
 def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull), *, infer: bool = True) -> Model:
     """The model in `data`; see open_model(). By default there is no folder that external data could lie in."""
-    proto = _parsed(data)
-    verify(proto, folder, len(data))
-    if proto.functions:
-        proto = inline_functions(proto)
-    check_signatures(proto)
+    proto = parse_proto(data, folder)
     sort_nodes(proto.graph.node)
     model = Model(proto, Files(folder, data))
     if infer:
         infer_shapes(model)
     return model
+
+
+def parse_proto(data: mmap.mmap | bytes, folder: Path) -> Any:
+    """The onnx.ModelProto in `data`, verified, with functions inlined, and large constants left out as wire.py says."""
+    proto = _parsed(data)
+    verify(proto, folder, len(data))
+    if proto.functions:
+        proto = inline_functions(proto)
+    check_signatures(proto)
+    return proto
 
 
 def load_proto(path: Path) -> Any:

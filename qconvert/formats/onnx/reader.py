@@ -91,9 +91,9 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         except NotCoveredError:
             draft.withdraw(count)
             read_opaque(reading, node, draft)
-    outputs = [_output_name(value, draft) for value in graph.outputs]
+    outputs = draft.distinct([_output_name(value, draft) for value in graph.outputs])
     draft.prune(outputs)
-    draft.settle_names()
+    draft.settle_names(outputs)
     found = Graph(
         name=graph.name or name,
         tensors=draft.tensors,

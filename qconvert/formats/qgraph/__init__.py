@@ -26,4 +26,5 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    return [Format("qgraph", (".qgraph",), "qconvert's own graph (safetensors and JSON)", read=_read, write=_write, narrow_ranges=True)]
+    summary = "qconvert's own graph (safetensors and JSON)"
+    return [Format("qgraph", (".qgraph",), summary, read=_read, write=_write, narrow_ranges=True, scopes=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from qconvert.graph import Array, Names, Op, Quantization, Shape, Tensor, canonical_dtype
@@ -96,9 +96,20 @@ class Draft:
                 kept.append(op)
         self.ops = kept[::-1]
 
-    def settle_names(self) -> None:
-        """Gives the name of a constant that no operator uses any more to its first variant."""
-        used = {name for op in self.ops for name in op.inputs}
+    def distinct(self, outputs: Sequence[str]) -> list[str]:
+        """Names of graph outputs, each once: a tensor that the file gives out again is given out as an Identity of it."""
+        found: dict[str, None] = {}
+        for name in outputs:
+            if name in found:
+                tensor = self.tensors[name]
+                name = self.add(name, tensor.dtype, tensor.shape, None, tensor.quantization)
+                self.append(Op("Identity", (tensor.name,), (name,)))
+            found[name] = None
+        return list(found)
+
+    def settle_names(self, outputs: Collection[str] = ()) -> None:
+        """Gives the name of a constant that no operator, and no output of the graph, uses any more to its first variant."""
+        used = {name for op in self.ops for name in op.inputs}.union(outputs)
         renamed: dict[str, str] = {}
         given: set[str] = set()
         for (original, _), variant in self._variants.items():

@@ -24,10 +24,27 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
     return write(graph, path, options)
 
 
+def _check(path: Path) -> None:
+    from qconvert.formats.tflite.check import check
+
+    check(path)
+
+
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "TensorFlow Lite / LiteRT FlatBuffer"
-    return [Format("tflite", (".tflite", ".lite"), summary, read=_read, write=_write, default_target="tflite", own_target="tflite-same")]
+    return [
+        Format(
+            "tflite",
+            (".tflite", ".lite"),
+            summary,
+            read=_read,
+            write=_write,
+            default_target="tflite",
+            own_target="tflite-same",
+            check=_check,
+        )
+    ]
 
 
 @hookimpl

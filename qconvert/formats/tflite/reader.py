@@ -58,7 +58,8 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         readers[op_name](reading)
         ready.update(reading.outputs)
     _require_produced(outputs, ready)
-    draft.settle_names()
+    outputs = draft.distinct(outputs)
+    draft.settle_names(outputs)
     graph = Graph(
         name=(subgraph.name or b"").decode("utf-8", "replace") or name,
         tensors=draft.tensors,

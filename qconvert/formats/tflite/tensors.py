@@ -12,7 +12,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 
-__all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "pack", "read_tensors"]
+__all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "dtype_of", "pack", "read_tensors"]
 
 #: TensorType of the TFLite schema -> canonical dtype.
 _DTYPES = {
@@ -38,7 +38,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
     for index, tensor in enumerate(subgraph.tensors):
         name = (tensor.name or b"").decode("utf-8", "replace") or f"tensor_{index}"
         try:
-            dtype = _dtype(tensor)
+            dtype = dtype_of(tensor)
             shape = _shape(tensor, name)
             unknown = index in produced and index not in inputs and not shape  # an empty shape here often means "not known"
             constant = None if index in produced else _constant(buffers, tensor, dtype, data)
@@ -59,7 +59,8 @@ def _written_tensors(subgraph: Any) -> set[int]:
     return {index for vector in vectors if vector is not None for index in vector.tolist()}
 
 
-def _dtype(tensor: Any) -> str:
+def dtype_of(tensor: Any) -> str:
+    """The canonical type of a Tensor table; raises UnsupportedError for one that is not covered."""
     number = tensor.type
     if number not in _DTYPES:
         raise UnsupportedError(f"tensor type number {number} is not covered")

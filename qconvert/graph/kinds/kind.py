@@ -141,6 +141,9 @@ class Kind:
         for index, name in enumerate(op.inputs[:needed]):
             if not name:
                 yield f"lacks input {index}, which is not optional"
+        for index, name in enumerate(op.outputs[: self.outputs[0]]):
+            if not name:
+                yield f"gives output {index}, which is not optional, no name"
         for name in op.attributes:
             if name not in self.attributes:
                 yield f"has the attribute {name!r}, which its kind does not have"

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS
-from qconvert.graph import Graph, Op, Quantization, Shape, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation.structure import Problems, located
 
@@ -70,12 +70,16 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
     lowest, highest = q.limits(tensor.dtype)
     if not low <= lowest < highest <= high:
         yield f"uses the stored values {lowest} to {highest}, which is no range within {tensor.dtype} ({low} to {high})"
-    elif tensor.data is not None and tensor.data.size and (tensor.data.min() < lowest or tensor.data.max() > highest):
+    elif (lowest > low or highest < high) and tensor.data is not None and not _is_within(tensor.data, lowest, highest):
         yield f"has data outside the stored values {lowest} to {highest} that it says it uses"
-    outside = [int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high]
-    if outside:
-        yield f"has the zero point {outside[0]}, which is outside {tensor.dtype} ({low} to {high})"
+    if not _is_within(q.zero_point, low, high):
+        outside = next(int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high)
+        yield f"has the zero point {outside}, which is outside {tensor.dtype} ({low} to {high})"
     yield from _axis(tensor, q)
+
+
+def _is_within(values: Array, lowest: int, highest: int) -> bool:
+    return not values.size or bool(values.min() >= lowest and values.max() <= highest)
 
 
 def _axis(tensor: Tensor, q: Quantization) -> Iterator[str]:

@@ -42,7 +42,7 @@ def names(graph: Graph) -> Problems:
 
 
 def _border_names(graph: Graph) -> Problems:
-    """Graph inputs, outputs and signatures name tensors that exist; inputs are distinct and no constants."""
+    """Graph inputs, outputs and signatures name tensors that exist; inputs are distinct and no constants, outputs are distinct."""
     for what, listed in (("input", graph.inputs), ("output", graph.outputs)):
         for name in listed:
             if name not in graph.tensors:
@@ -52,6 +52,9 @@ def _border_names(graph: Graph) -> Problems:
             yield f"tensor {name!r}", f"is a graph input {count} times"
         if graph[name].is_constant:
             yield f"tensor {name!r}", "is a graph input and a constant"
+    for name, count in Counter(graph.outputs).items():
+        if count > 1:
+            yield f"tensor {name!r}", f"is a graph output {count} times"
     for signature in graph.signatures:
         for argument, name in (*signature.inputs.items(), *signature.outputs.items()):
             if name not in graph.tensors:
@@ -76,6 +79,15 @@ def order(graph: Graph) -> Problems:
     for name in graph.outputs:
         if name not in ready:
             yield f"tensor {name!r}", "is a graph output that nothing writes"
+    inputs = set(graph.inputs)
+    for signature in graph.signatures:
+        where = f"signature {signature.key!r}"
+        for argument, name in signature.inputs.items():
+            if name not in inputs:
+                yield where, f"maps the input {argument!r} to {name!r}, which is no graph input"
+        for argument, name in signature.outputs.items():
+            if name not in ready:
+                yield where, f"maps the output {argument!r} to {name!r}, which nothing writes"
 
 
 def _reaches(graph: Graph, start: Op, goal: Op) -> bool:
