@@ -59,7 +59,13 @@ def normalize(
 
 
 def _valid(
-    graph: Graph, passes: Sequence[Pass], target: Target, options: Mapping[str, Any], *, by_hand: bool = False, observers: Sequence[Observer]
+    graph: Graph,
+    passes: Sequence[Pass],
+    target: Target,
+    options: Mapping[str, Any],
+    *,
+    by_hand: bool = False,
+    observers: Sequence[Observer],
 ) -> tuple[Graph, tuple[tuple[str, str], ...]]:
     """What run_pipeline() gives, validated; the passes run once more, one by one, where it is not valid, to find the one to name."""
     changed, changes = run_pipeline(graph, passes, target, options, by_hand=by_hand, observers=observers)

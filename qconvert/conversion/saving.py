@@ -89,7 +89,7 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
         return
     for what, names in (("function", graph.functions), ("state", graph.states)):
         if names:
-            reason = f"a {writer.name} file cannot hold {what}s: {_listed(list(names))}"
+            reason = f"files of the format {writer.name} cannot hold {what}s: {_listed(list(names))}"
             raise UnsupportedError(reason, remedy="Write a .qgraph file.")
 
 

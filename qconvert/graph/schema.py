@@ -218,7 +218,9 @@ class Graph:
         """
         ops = self.ops if ops is None else tuple(ops)
         borders = [changes.get("inputs", self.inputs), changes.get("outputs", self.outputs)]
-        borders += [side.values() for signature in changes.get("signatures", self.signatures) for side in (signature.inputs, signature.outputs)]
+        borders += [
+            side.values() for signature in changes.get("signatures", self.signatures) for side in (signature.inputs, signature.outputs)
+        ]
         used = {name for op in ops for side in (op.inputs, op.outputs) for name in side}.union(*borders)
         merged = {**self.tensors, **{tensor.name: tensor for tensor in tensors}}
         kept = {name: tensor for name, tensor in merged.items() if name in used}

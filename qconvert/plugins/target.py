@@ -67,10 +67,10 @@ class Target(Abilities):
             changes: fields of Target; `name` is one of them.
 
         Raises:
-            OptionError: there is no such field, or no name.
+            OptionError: there is no such field, or no name other than that of the target itself.
         """
         unknown = changes.keys() - {item.name for item in fields(Abilities)}
-        if unknown or not changes.get("name"):
+        if unknown or changes.get("name") in (None, "", self.name if isinstance(self, Target) else self):
             reason = f"a target has no {', '.join(sorted(unknown))}" if unknown else "a target that is derived needs a name of its own"
             raise OptionError(reason, remedy=f"Fields of a target: {', '.join(item.name for item in fields(Abilities))}.")
         if isinstance(self, Target):

@@ -276,3 +276,17 @@ def test_scales_follow_their_axis(graph: Graph) -> None:
 def test_scales_that_lose_their_axis(graph: Graph) -> None:
     with pytest.raises(InvalidGraphError, match="different quantizations"):
         validate(graph)
+
+
+def test_what_the_user_sees_has_an_origin_and_is_there_once() -> None:
+    graph = sound()
+    (name,) = graph.outputs[:1]
+    for changed, reason in (
+        (replace(graph, outputs=(name, name)), "is a graph output 2 times"),
+        (replace(graph, signatures=(Signature("s", {"a": name}, {}),)), "which is no graph input"),
+        (replace(graph.evolve(tensors=[t("u", "float32")], signatures=(Signature("s", {}, {"b": "u"}),))), "which nothing writes"),
+        (replace(graph, ops=(*graph.ops[:-1], replace(graph.ops[-1], outputs=("",)))), "gives output 0, which is not optional, no name"),
+    ):
+        with pytest.raises(InvalidGraphError, match=reason):
+            validate(changed)
+    assert graph.evolve(ops=(), signatures=(Signature("s", {}, {"b": "c"}),)).tensors.keys() >= {"c", *graph.outputs}

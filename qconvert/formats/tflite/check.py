@@ -77,7 +77,7 @@ def _operators(subgraph: Any, codes: list[Any]) -> None:
     produced = set(inputs)
     if len(produced) != len(inputs):
         raise InvalidModelError("a tensor is a graph input twice")
-    written = {int(index) for operator in subgraph.operators or () for index in _indices(operator.outputs, count, "an operator")}
+    written = {index for operator in subgraph.operators or () for index in _indices(operator.outputs, count, "an operator")} - constants
     for number, operator in enumerate(subgraph.operators or ()):
         if operator.opcodeIndex >= len(codes):
             raise InvalidModelError(f"names operator code {operator.opcodeIndex} of {len(codes)}", where=f"operator #{number}")
@@ -87,7 +87,7 @@ def _operators(subgraph: Any, codes: list[Any]) -> None:
             raise InvalidModelError(f"is operator code {builtin} in version {code.version}", where=f"operator #{number}")
         where = f"{BUILTIN_OPERATOR_NAMES[builtin]} #{number}"
         for index in _indices(operator.inputs, count, where):
-            if index >= 0 and index in written and index not in produced:
+            if index in written and index not in produced:
                 raise InvalidModelError(f"reads {_text(subgraph.tensors[index].name)!r} before it is written", where=where)
         for index in _indices(operator.outputs, count, where):
             if index < 0 or index in produced or (index in constants and not subgraph.tensors[index].isVariable):

@@ -1,0 +1,68 @@
+"""Inputs and outputs in unusual places: given out as they came in, given out twice, named by a signature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from passes.graphs import applied, assert_equal, make, q
+
+from qconvert import Op, Signature, Tensor, convert, load
+from qconvert.formats.tflite.flatbuffer import packed
+from qconvert.formats.tflite.schema import root, unpacked
+from qconvert.graph.validation import validate
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def test_an_input_that_is_given_out_keeps_its_type() -> None:
+    tensors = [Tensor("x", "float32", (1,)), Tensor("i", "int8", (1,), None, q(0.1))]
+    graph = make([Op("Quantize", ("x",), ("i",)), Op("Dequantize", ("i",), ("y",))], tensors, "x", "y x")
+    changed, _ = applied(graph, "integer_io", io_integer=True)
+    assert changed["x"].dtype == "float32" and changed["y"].dtype == "int8"
+    assert [op.kind for op in changed.ops] == ["Quantize"]
+
+
+def test_the_output_of_a_signature_follows_its_name() -> None:
+    tensors = [Tensor(name, "float32", (2,)) for name in "abc"]
+    graph = make([Op("Abs", ("a",), ("b",)), Op("Identity", ("b",), ("c",))], tensors, "a", "c")
+    graph = graph.evolve(signatures=(Signature("s", {"x": "a"}, {"y": "b"}),))
+    validate(graph)
+    changed, _ = applied(graph, "merge_reshapes")
+    assert [op.outputs for op in changed.ops] == [("c",)] and changed.signatures[0].outputs == {"y": "c"}
+    assert_equal(graph, changed, {"a": np.array([-1, 2], np.float32)})
+
+
+@pytest.mark.parametrize("options", [{}, {"io_float": True}])
+@pytest.mark.parametrize("suffix", ["onnx", "tflite"])
+def test_an_output_that_a_file_gives_twice(suffix: str, options: dict[str, bool], tmp_path: Path) -> None:
+    data = (FIXTURES / "tiny_resnet_cifar10_int8.tflite").read_bytes()
+    model = unpacked(root(data))
+    model.subgraphs[0].outputs = np.array([int(model.subgraphs[0].outputs[0])] * 2, np.int32)
+    model.signatureDefs = None
+    (tmp_path / "twice.tflite").write_bytes(packed(model, b"TFL3"))
+    result = tmp_path / f"result.{suffix}"
+    convert(tmp_path / "twice.tflite", result, **options)
+    graph = load(result)
+    assert len(graph.outputs) == 2 and len({graph[name].dtype for name in graph.outputs}) == 1
+    if suffix == "onnx":
+        session = onnxruntime.InferenceSession(result)
+        (given,) = session.get_inputs()
+        value = np.ones((1, 32, 32, 3), {"tensor(float)": "float32"}.get(given.type, given.type[7:-1]))
+        first, second = session.run(None, {given.name: value})
+        assert np.array_equal(first, second)
+
+
+def test_an_onnx_output_that_is_listed_twice(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    outputs = [value("y", TensorProto.FLOAT, [2])] * 2
+    w = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [value("x", TensorProto.FLOAT, [2])], outputs, [w])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "a.onnx")
+    convert(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    found = onnxruntime.InferenceSession(tmp_path / "b.onnx").run(None, {"x": np.array([1, 2], np.float32)})
+    assert [item.tolist() for item in found] == [[2, 3], [2, 3]]
