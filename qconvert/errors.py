@@ -1,11 +1,13 @@
 """The errors that a user can cause. Each names the file, the operator or tensor, the reason and what to do.
 
-The command line prints them on one screen and exits with code 2; `code` is stable, so that scripts can rely on it.
+The command line prints them on one screen and exits with their `exit_code` (README.md has the table); `code` is stable, so that scripts
+can rely on it.
 """
 
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 __all__ = [
     "FileAccessError",
@@ -59,6 +61,7 @@ class QConvertError(Exception):
     """
 
     code = "error"
+    exit_code: ClassVar[int] = 2
 
     def __init__(self, reason: str, *, remedy: str = "", where: str = "", file: str = "") -> None:
         super().__init__(reason)
@@ -114,12 +117,14 @@ class MissingPackageError(QConvertError):
 
 
 class RuntimeRefusedError(QConvertError):
-    """A runtime did not load or run a model."""
+    """A runtime did not load or run a model, or no runtime runs such files: whatever needed its outputs could not be judged."""
 
     code = "runtime-refused"
+    exit_code = 4
 
 
 class InternalError(QConvertError):
-    """A fault of qconvert itself, such as a pass that changes what it says it keeps; exit code 3."""
+    """A fault of qconvert itself, such as a pass that changes what it says it keeps."""
 
     code = "internal"
+    exit_code = 3

@@ -1,22 +1,26 @@
-"""check(): source and result run in their own runtimes, output by output and, if asked, operator by operator."""
+"""check(): source and result run in their own runtimes, and a verdict: passed, not equal, or could not be judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from qconvert.checking import verdicts
 from qconvert.checking.checked_file import Side, side_of
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
-from qconvert.checking.outputs import compared, matched_inputs, matched_outputs
+from qconvert.checking.outputs import Border
 from qconvert.data import accepted_inputs, load_inputs
-from qconvert.errors import OptionError, QConvertError
+from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array
+from qconvert.graph.changed_values import changed_values, declared_names
 from qconvert.plugins import LoadedModel
 
 __all__ = ["check"]
 
 Progress = Callable[[str, int, int], None]
 Feeds = list[dict[str, Array]]
+Outputs = tuple[OutputComparison, ...]
 
 
 def check(
@@ -27,11 +31,16 @@ def check(
     samples: int = 5,
     kernels: str | Sequence[str] = (),
     per_op: bool = False,
+    quick: bool = False,
     max_lsb: float | None = None,
     seed: int = 0,
     progress: Progress = lambda what, done, total: None,
 ) -> CheckReport:
-    """Compares a source model and its conversion.
+    """Compares a source model and its conversion, and gives a verdict.
+
+    It passes if the outputs are equal in every element and the integers, scales and zero points are the source's, but for those that the
+    conversion declared; or if every operator that differs is explained. Operators are compared by themselves if the outputs differ or
+    hardly vary with the inputs, or if an integer, scale or zero point is neither the source's nor declared.
 
     Args:
         source: a model file of a format that a runtime loads.
@@ -40,41 +49,31 @@ def check(
         samples: how many inputs at most.
         kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
             `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (every node as it stands), or a plugin's; several in a list.
-        per_op: whether each operator is also fed with the source's own tensors and judged.
-        max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range.
+        per_op: whether operators are compared in any case.
+        quick: whether outputs alone are judged, by max_lsb.
+        max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range; with `quick` 1 by default,
+            without it a further demand, none by default.
         seed: of random inputs.
         progress: is called with (what, done, total).
 
+    Returns:
+        The report; where no runtime takes a model, or no package of one is installed, its verdict is "could not be judged".
+
     Raises:
-        QConvertError: a file cannot be read, a runtime refuses a model, or the inputs do not fit.
+        QConvertError: a file cannot be read, or the inputs do not fit.
     """
     if samples < 1:
         raise OptionError("at least one sample is needed")
-    sides = _side(source, kernels), _side(result, kernels)
-    whole = next((side.runtime for side in sides if side.runtime.whole), None)
-    if whole is not None and per_op:
-        raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
-    graph = sides[0].graph
-    models = sides[0].open(), sides[1].open()
-    note = ""
-    if data:
-        feeds = load_inputs(graph, data, samples)
-        computed = [models[0].run(feed) for feed in feeds]
-    else:
-        feeds, computed, note = accepted_inputs(graph, samples, seed, models[0].run)
-    outputs = _outputs(sides[0], feeds, computed, models[1], progress)
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-    if per_op:
-        from qconvert.checking.per_operator import check_operators
-
-        findings, notes = check_operators(sides[0], sides[1], feeds, models[1], progress)
-    notes = tuple(text for text in (note, *notes, _together(outputs, findings)) if text)
-    machine = tuple(dict.fromkeys(model.note for model in models if model.note))
-    problems = tuple(_problems(outputs, findings, max_lsb))
-    return CheckReport(
-        str(source), str(result), len(feeds), outputs, findings, problems, tuple(side.choice for side in sides), notes, machine
-    )
+    if quick and per_op:
+        raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
+    try:
+        sides = _side(source, kernels), _side(result, kernels)
+        whole = next((side.runtime for side in sides if side.runtime.whole), None)
+        if whole is not None and per_op:
+            raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
+        return _Check(sides, progress).report(data, samples, seed, per_op, quick, max_lsb)
+    except (RuntimeRefusedError, MissingPackageError) as error:
+        return CheckReport(str(source), str(result), 0, (), (), (), (str(error),))
 
 
 def _side(path: str | Path, kernels: str | Sequence[str]) -> Side:
@@ -85,33 +84,126 @@ def _side(path: str | Path, kernels: str | Sequence[str]) -> Side:
         raise
 
 
-def _outputs(source: Side, feeds: Feeds, computed: Feeds, result: LoadedModel, progress: Progress) -> tuple[OutputComparison, ...]:
+@dataclass(slots=True)
+class _Check:
+    """A check on its way: what it found so far."""
+
+    sides: tuple[Side, Side]
+    progress: Progress
+    findings: tuple[Finding, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+
+    def report(
+        self, data: Sequence[str | Path], samples: int, seed: int, per_op: bool, quick: bool, max_lsb: float | None
+    ) -> CheckReport:
+        source, result = self.sides
+        graph, other = source.graph, result.graph
+        models = source.open(), result.open()
+        declared = frozenset() if quick else declared_names(other)
+        border = Border.of(graph, other, declared)
+        if data:
+            feeds = load_inputs(graph, data, samples)
+            computed = [models[0].run(feed) for feed in feeds]
+        else:
+            feeds, computed, note = accepted_inputs(graph, samples, seed, models[0].run)
+            self.notes.append(note)
+        outputs = _outputs(border, feeds, computed, models[1], self.progress)
+        self.problems += border.problems
+        self.unjudged += verdicts.not_compared(outputs)
+        if quick or max_lsb is not None:
+            self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
+        if not quick:
+            changed = {name: text for name, text in self._changed().items() if name not in declared}
+            self._judge(border, feeds, models[1], outputs, changed, declared, per_op)
+        machine = tuple(dict.fromkeys(model.note for model in models if model.note))
+        return CheckReport(
+            str(source.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
+            tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, self.notes)), machine,
+        )  # fmt: skip
+
+    def _changed(self) -> dict[str, str]:
+        """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
+        source, result = self.sides
+        found = changed_values(source.graph, result.graph)
+        if result.format.name == "onnx":
+            from qconvert.checking.file_constants import differing_constants
+            from qconvert.formats.onnx.container import load_proto
+
+            found.update(differing_constants(source.graph, load_proto(result.path)))
+        return found
+
+    def _judge(
+        self,
+        border: Border,
+        feeds: Feeds,
+        model: LoadedModel,
+        outputs: Outputs,
+        changed: Mapping[str, str],
+        declared: frozenset[str],
+        per_op: bool,
+    ) -> None:
+        """The operators, if they are needed for a verdict, and what all of it comes to."""
+        graph = border.graph
+        equal = all(item.equal == 1 for item in outputs)
+        dull = verdicts.hardly_vary(outputs)
+        if equal and not changed and not dull and not per_op:
+            return
+        cannot = self._compare_operators(border, feeds, model, changed, declared, per_op)
+        self.problems += verdicts.operator_problems(self.findings)
+        self.problems += verdicts.static_problems(graph, changed, self.findings)
+        if cannot:
+            problems, unjudged = verdicts.fault_of(outputs, cannot)
+            self.problems += problems
+            self.unjudged += unjudged or ([f"{dull}, and operators cannot be compared: {cannot}"] if dull and equal else [])
+            return
+        if equal:
+            return
+        self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
+        self.problems += verdicts.real_problems(outputs, bool(declared))
+        if not self.problems and all(op.equal == 1 for op in self.findings):
+            self._together(border, feeds)
+
+    def _compare_operators(
+        self, border: Border, feeds: Feeds, model: LoadedModel, changed: Mapping[str, str], declared: frozenset[str], per_op: bool
+    ) -> str:
+        """Fills the findings; or says why operators cannot be compared."""
+        from qconvert.checking.per_operator import check_operators
+
+        whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
+        if whole is not None:
+            return f"{whole.title} gives out no inner tensors"
+        try:
+            self.findings, notes = check_operators(*self.sides, feeds, model, border, changed, declared, self.progress)
+        except QConvertError as error:
+            if per_op:
+                raise
+            return f"{error.where}: {error.reason}" if error.where else error.reason
+        self.notes += notes
+        return ""
+
+    def _together(self, border: Border, feeds: Feeds) -> None:
+        """Outputs that differ although no operator does: equal as the graphs stand, they are the work of a runtime's optimizer."""
+        plain = [replace(side, kernels="unoptimized") if "unoptimized" in side.runtime.kernels else side for side in self.sides]
+        words = "every operator compared is equal by itself, the outputs are not"
+        if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
+            self.problems.append(words)
+            return
+        models = [side.open() for side in plain]
+        outputs = _outputs(border, feeds, [models[0].run(feed) for feed in feeds], models[1], self.progress)
+        if all(item.equal == 1 for item in outputs):
+            self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
+        else:
+            self.problems.append(f"{words}, nor are they without optimizations")
+
+
+def _outputs(border: Border, feeds: Feeds, computed: Feeds, result: LoadedModel, progress: Progress) -> Outputs:
     """What both sides give for the same inputs, compared over all runs."""
-    graph = source.graph
     pairs: dict[str, list[tuple[Array, Array]]] = {}
     for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
-        actual = result.run(matched_inputs(graph, feed, result))
-        for name, a, b in matched_outputs(graph, expected, actual):
+        actual = result.run(border.matched_inputs(feed, result))
+        for name, a, b in border.matched_outputs(expected, actual):
             pairs.setdefault(name, []).append((a, b))
         progress("inputs", done + 1, len(feeds))
-    return tuple(compared(graph[name], found) for name, found in pairs.items())
-
-
-def _together(outputs: tuple[OutputComparison, ...], findings: tuple[Finding, ...]) -> str:
-    """A line on outputs that differ although no operator does."""
-    if findings and all(op.equal == 1 for op in findings) and any(item.equal < 1 for item in outputs):
-        return "every operator compared is equal by itself, the outputs are not: a runtime fuses the whole graphs differently"
-    return ""
-
-
-def _problems(outputs: tuple[OutputComparison, ...], findings: tuple[Finding, ...], max_lsb: float | None) -> list[str]:
-    found = []
-    for item in outputs:
-        largest = item.largest * (255 if item.unit != "LSB" else 1)
-        if max_lsb is not None and largest > max_lsb:
-            found.append(f"output {item.name!r} differs by {largest:g} LSB, more than {max_lsb:g}")
-    for op in findings:
-        if op.verdict == "unexplained":
-            seen = f"{op.unexplained} elements, by at most {op.largest:g}" if op.unexplained else "not seen with these inputs"
-            found.append(f"{op.operator} ({op.output!r}): {op.reason}; {seen}")
-    return found
+    return tuple(border.compared(name, found) for name, found in pairs.items())

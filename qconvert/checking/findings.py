@@ -6,9 +6,13 @@ from dataclasses import dataclass, replace
 
 from qconvert.graph import Op
 
-__all__ = ["CLASSES", "CheckReport", "Finding", "OutputComparison", "joined"]
+__all__ = ["CLASSES", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "CheckReport", "Finding", "OutputComparison", "joined"]
 
-CLASSES = ("equal", "one rounding", "approximate", "unexplained")
+#: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": onto a grid that the
+#: conversion declared, as the result's own integers and scales say.
+CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", "unexplained")
+#: Verdicts of a check.
+PASSED, NOT_EQUAL, NOT_JUDGED = "passed", "not equal", "could not be judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,9 @@ class OutputComparison:
         unit: "LSB" (steps of the output's scale), or "of range" for float outputs.
         sqnr_db: signal to difference, in dB; None if there is no difference.
         same_top1: share of runs with the same best class; None if the output is no row of scores.
+        nan: how many elements are no number on both sides, and so cannot be compared.
+        varied: share of the elements that are not the same in every run of the source.
+        grids: "" if both sides are on one grid, or only one of them has one; else what differs, and `unit` is steps of the coarser one.
     """
 
     name: str
@@ -69,6 +76,9 @@ class OutputComparison:
     unit: str
     sqnr_db: float | None
     same_top1: float | None
+    nan: int = 0
+    varied: float = 1.0
+    grids: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,8 @@ class CheckReport:
         source, result: the files.
         runs: how many inputs were run.
         outputs, operators: what was compared.
-        problems: in sentences, why the check failed; it passed if there are none.
+        problems: in sentences, why the two are not equal.
+        unjudged: in sentences, what kept the check from judging; without problems that is the verdict.
         kernels: what ran the source and what ran the result, such as "litert:default".
         notes: what the reader should know of how the check was done.
         machine: likewise, where it is due to this machine's CPU.
@@ -91,10 +102,16 @@ class CheckReport:
     outputs: tuple[OutputComparison, ...]
     operators: tuple[Finding, ...]
     problems: tuple[str, ...]
+    unjudged: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
 
     @property
+    def verdict(self) -> str:
+        """PASSED, NOT_EQUAL or NOT_JUDGED."""
+        return NOT_EQUAL if self.problems else NOT_JUDGED if self.unjudged else PASSED
+
+    @property
     def passed(self) -> bool:
-        return not self.problems
+        return self.verdict == PASSED

@@ -2,98 +2,227 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.exchange import transposed
 from qconvert.checking.findings import OutputComparison
 from qconvert.errors import OptionError
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 from qconvert.plugins import LoadedModel
 
-__all__ = ["compared", "matched_inputs", "matched_outputs"]
+__all__ = ["Border", "compared"]
 
-_TO_FIRST = (0, 3, 1, 2)
-
-
-def matched_inputs(graph: Graph, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:
-    """The same values for the result: inputs by name or else by position, quantized ones as float if it takes float."""
-    names = list(runtime.inputs)
-    by_name = set(names) == set(feed)
-    if len(names) != len(feed):
-        raise OptionError(f"the source has {len(feed)} inputs, the result {len(names)}")
-    matched = {}
-    for position, (name, value) in enumerate(feed.items()):
-        other = name if by_name else names[position]
-        dtype, shape = runtime.inputs[other]
-        tensor = graph[name]
-        if dtype == "float32" and tensor.quantization is not None:
-            value = ((value.astype(np.float64) - tensor.quantization.zero_point[0]) * tensor.quantization.scale[0]).astype(np.float32)
-        matched[other] = _in_layout(value, shape)
-    return matched
+_TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+#: Of a step: a real value that is nearer to a multiple of a scale than this is that multiple.
+_SAME_STEP = 1e-3
 
 
-def _in_layout(value: Array, shape: tuple[Any, ...]) -> Array:
-    """`value`, transposed to channels first if only that fits `shape`."""
-    if value.ndim == 4 == len(shape) and not _fits(value.shape, shape) and _fits(value.transpose(_TO_FIRST).shape, shape):
-        return value.transpose(_TO_FIRST)
-    return value
+@dataclass(frozen=True, slots=True)
+class Border:
+    """Which input and output of the result is which of the source.
+
+    Attributes:
+        graph, other: the canonical graphs of source and result.
+        inputs, outputs: for each of the source's, in order, the result's name: the same one, or where the two sides have not the same
+            names that at the same place.
+        problems: in sentences, what is at another place than in the source.
+        turned: names of the source's whose layout is another in the result, although the shape does not show it.
+        regridded: names whose grid the conversion declared to be another.
+    """
+
+    graph: Graph
+    other: Graph
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    problems: tuple[str, ...]
+    turned: frozenset[str]
+    regridded: Collection[str] = ()
+
+    @classmethod
+    def of(cls, graph: Graph, other: Graph, regridded: Collection[str] = ()) -> Border:
+        """Raises OptionError if one side has more inputs or outputs than the other."""
+        inputs, wrong_inputs = _paired("input", graph.inputs, other.inputs)
+        outputs, wrong_outputs = _paired("output", graph.outputs, other.outputs)
+        turned = transposed(graph) ^ transposed(other)
+        return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, regridded)
+
+    def matched_inputs(self, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:
+        """The source's stored inputs as the result's runtime takes them: as its type, on its grid, in its layout."""
+        own_names = dict(zip(self.other.inputs, runtime.inputs, strict=True))
+        matched = {}
+        for name, value in feed.items():
+            other = self.other[self.inputs[name]]
+            there = own_names[other.name]
+            stored = _stored_as(self.graph[name], other, value, name in self.regridded)
+            matched[there] = _in_layout(stored, runtime.inputs[there][1], name in self.turned)
+        return matched
+
+    def matched_outputs(self, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
+        """(name, the source's values, the result's in the source's layout)."""
+        there = dict(zip(self.other.outputs, actual.values(), strict=True))
+        found = []
+        for name, a in zip(self.graph.outputs, expected.values(), strict=True):
+            b = there[self.outputs[name]]
+            turned = b.transpose(_TO_LAST) if b.ndim == a.ndim == 4 else b
+            if b.ndim == a.ndim == 4 and turned.shape == a.shape and (b.shape != a.shape or name in self.turned):
+                b = turned
+            found.append((name, a, b.reshape(a.shape) if b.size == a.size else b))
+        return found
+
+    def compared(self, name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputComparison:
+        """Statistics of an output over all runs; see compared()."""
+        return compared(self.graph[name], self.other[self.outputs[name]], pairs, name in self.regridded)
+
+
+def _paired(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    if len(names) != len(others):
+        raise OptionError(f"the source has {len(names)} {what}s, the result {len(others)}")
+    if set(names) == set(others):
+        problems = [f"the {what}s are in another order: {_listed(others)} instead of {_listed(names)}"] if names != others else []
+        return {name: name for name in names}, problems
+    moved = [name for name, other in zip(names, others, strict=True) if name in others and name != other]
+    problems = [f"the {what} {name!r} is at another place in the result" for name in moved]
+    return dict(zip(names, others, strict=True)), problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+
+
+def _stored_as(own: Tensor, other: Tensor, value: Array, regridded: bool) -> Array:
+    """Stored values of the source as the result stores them.
+
+    Zero points do not take part where no change was declared: a result whose zero point is wrong must not be fed as if it were right.
+    """
+    if own.quantization is not None and other.quantization is not None:
+        if regridded or _kinds(own, other) not in ({own.dtype}, {"int8", "uint8"}):
+            return quantize(dequantize(value, own.quantization), other.quantization, other.dtype)
+        return _shifted(value, own.dtype, other.dtype)
+    if own.quantization is not None and other.dtype == "float32":
+        return np.asarray(dequantize(value, own.quantization), np.float32)
+    if other.quantization is not None and value.dtype.kind == "f":
+        return quantize(value.astype(np.float64), other.quantization, other.dtype)
+    return value if own.dtype == other.dtype or "int" in own.dtype + other.dtype else value.astype(numpy_dtype(other.dtype))
+
+
+def _kinds(own: Tensor, other: Tensor) -> set[str]:
+    return {own.dtype, other.dtype}
+
+
+def _shifted(value: Array, have: str, want: str) -> Array:
+    """int8 as uint8 or the reverse, 128 apart."""
+    offset = {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((have, want), 0)
+    return (value.astype(np.int16) + offset).astype(want) if offset else value
+
+
+def _in_layout(value: Array, shape: tuple[Any, ...], turned: bool) -> Array:
+    """`value`, transposed where only that fits `shape`, or where the result says so."""
+    if value.ndim != 4 or len(shape) != 4:
+        return value
+    first = value.transpose(_TO_FIRST)
+    return first if _fits(first.shape, shape) and (turned or not _fits(value.shape, shape)) else value
 
 
 def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
     return all(not isinstance(size, int) or size in (0, own) for own, size in zip(actual, wanted, strict=True))
 
 
-def matched_outputs(graph: Graph, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
-    """(canonical name, source's values, result's values in the source's layout and as its integers where it can)."""
-    if len(expected) != len(actual):
-        raise OptionError(f"the source has {len(expected)} outputs, the result {len(actual)}")
-    found = []
-    for position, name in enumerate(graph.outputs):
-        a = list(expected.values())[position]
-        b = actual[name] if name in actual else list(actual.values())[position]
-        if b.ndim == a.ndim == 4 and b.shape != a.shape and b.transpose(0, 2, 3, 1).shape == a.shape:
-            b = b.transpose(0, 2, 3, 1)
-        found.append((name, a, b.reshape(a.shape) if b.size == a.size else b))
-    return found
+def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], regridded: bool = False) -> OutputComparison:
+    """Statistics over all runs: in steps of the source's scale, of the coarser one where the grids differ, or of the range of floats.
 
-
-def compared(tensor: Tensor, pairs: list[tuple[Array, Array]]) -> OutputComparison:
-    """Statistics over all runs, in steps of the source's scale."""
+    Args:
+        own, other: the output as source and result declare it.
+        pairs: stored values of both sides, a pair for each run.
+        regridded: whether the conversion declared that the grid is another, so that real values are compared.
+    """
     if any(a.shape != b.shape for a, b in pairs):
-        raise OptionError(f"the result gives shape {pairs[0][1].shape} instead of {pairs[0][0].shape}", where=f"output {tensor.name!r}")
-    left, right = (np.concatenate([_steps(tensor, pair[side]).reshape(-1) for pair in pairs]) for side in (0, 1))
+        raise OptionError(f"the result gives shape {pairs[0][1].shape} instead of {pairs[0][0].shape}", where=f"output {own.name!r}")
+    on = _scale_of(own, other, pairs[0], regridded)
+    left, right = (np.concatenate([on.steps(tensor, pair[side]).reshape(-1) for pair in pairs]) for side, tensor in ((0, own), (1, other)))
     with np.errstate(invalid="ignore"):
         difference = np.abs(left - right)
-    difference[(left == right) | (np.isnan(left) & np.isnan(right))] = 0  # infinities and NaN of both sides are equal
+    nan = np.isnan(left) & np.isnan(right)
+    difference[(left == right) | nan] = 0  # infinities of both sides are equal
     difference[np.isnan(difference)] = np.inf
-    unit, scale = "LSB", 1.0
     finite = left[np.isfinite(left)]
-    if pairs[0][0].dtype.kind == "f":
-        unit, scale = "of range", float(finite.max(initial=0) - finite.min(initial=0)) or 1.0
+    scale = 1.0 if on.unit != "of range" else float(finite.max(initial=0) - finite.min(initial=0)) or 1.0
     noise = float(np.square(difference).mean()) if difference.size else 0.0
-    offset = 0 if tensor.quantization is None else tensor.quantization.zero_point[0]
-    signal = float(np.square(finite - offset).mean()) if finite.size else 0.0
+    signal = float(np.square(finite - on.offset).mean()) if finite.size else 0.0
     is_scores = all(a.ndim == 2 and a.shape[0] == 1 and a.shape[1] > 1 for a, _ in pairs)
-    same = float(np.mean([_steps(tensor, a).argmax() == _steps(tensor, b).argmax() for a, b in pairs])) if is_scores else None
+    same = float(np.mean([on.steps(own, a).argmax() == on.steps(other, b).argmax() for a, b in pairs])) if is_scores else None
     return OutputComparison(
-        tensor.name,
-        float((difference == 0).mean()) if difference.size else 1.0,
+        own.name,
+        float(((difference == 0) & ~nan).mean()) if difference.size else 1.0,
         float(difference.max(initial=0)) / scale,
         float(difference.mean()) / scale if difference.size else 0.0,
-        unit,
+        on.unit,
         None if noise == 0 else float(10 * (np.log10(max(signal, 1e-300)) - np.log10(noise))),
         same,
+        int(nan.sum()),
+        _varied([a for a, _ in pairs]),
+        on.grids,
     )
 
 
-def _steps(tensor: Tensor, values: Array) -> Array:
-    """Stored values as float64; real values of a quantized output in steps of its scale; texts as numbers of their own."""
-    if values.dtype.kind in "OSU":
-        return np.array([crc32(str(value).encode()) for value in values.reshape(-1)], np.float64).reshape(values.shape)
-    if tensor.quantization is not None and values.dtype.kind == "f" and "int" in tensor.dtype:
-        return np.asarray(np.rint(values.astype(np.float64) / tensor.quantization.scale[0] + tensor.quantization.zero_point[0]))
-    offset = {("int8", "uint8"): -128, ("uint8", "int8"): 128}.get((tensor.dtype, values.dtype.name), 0)
-    return np.asarray(values.astype(np.float64) + offset)
+def _varied(values: list[Array]) -> float:
+    """The share of elements that differ between runs; of a single run, the share of its values that differ from the commonest."""
+    if len({value.shape for value in values}) != 1 or not values[0].size:
+        return 1.0
+    if len(values) > 1:
+        return float(np.mean(np.any([value != values[0] for value in values[1:]], axis=0)))
+    _, counts = np.unique(values[0].astype(str) if values[0].dtype.kind == "O" else values[0], return_counts=True)
+    return 1.0 - float(counts.max()) / values[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """In what an output is compared.
+
+    Attributes:
+        unit: see OutputComparison.
+        step: the real value of a unit; 0 for stored values as they are.
+        offset: the unit that stands for the real value 0.
+        dtype: as what stored 8-bit integers are taken.
+        grids: see OutputComparison.
+    """
+
+    unit: str
+    step: float = 0.0
+    offset: float = 0.0
+    dtype: str = ""
+    grids: str = ""
+
+    def steps(self, tensor: Tensor, values: Array) -> Array:
+        """Values of one side in units, as float64; texts as numbers of their own."""
+        if values.dtype.kind in "OSU":
+            return np.array([crc32(str(value).encode()) for value in values.reshape(-1)], np.float64).reshape(values.shape)
+        if not self.step:
+            return np.asarray(_shifted(values, values.dtype.name, self.dtype or values.dtype.name).astype(np.float64))
+        if tensor.quantization is not None and values.dtype.kind in "iu":
+            real = dequantize(values, tensor.quantization).astype(np.float64)
+        else:
+            real = values.astype(np.float64)
+        found = np.asarray(real / self.step + self.offset)
+        whole = np.rint(found)
+        return np.where(np.abs(found - whole) <= _SAME_STEP, whole, found)
+
+
+def _scale_of(own: Tensor, other: Tensor, pair: tuple[Array, Array], regridded: bool) -> _Scale:
+    a, b = own.quantization, other.quantization
+    floats = [values.dtype.kind == "f" for values in pair]
+    if a is not None and b is not None and not any(floats):
+        if not regridded and {own.dtype, other.dtype} in ({own.dtype}, {"int8", "uint8"}):
+            return _Scale("LSB", offset=float(a.zero_point[0]), dtype=own.dtype)
+        steps = [float(np.max(grid.scale)) for grid in (a, b)]
+        return _Scale("LSB", max(steps), grids=f"steps of {steps[0]:.6g} and {steps[1]:.6g}")
+    if a is not None and not floats[0] and floats[1]:
+        return _Scale("LSB", float(a.scale[0]), float(a.zero_point[0]))
+    if b is not None and floats[0] and not floats[1]:
+        return _Scale("LSB", float(np.max(b.scale)))
+    return _Scale("of range") if floats[0] else _Scale("LSB")

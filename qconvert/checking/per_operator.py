@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qconvert.checking.canonical_pieces import canonical_pieces, varying
-from qconvert.checking.changed_values import changed_quantization, differing_constants
 from qconvert.checking.checked_file import Side
 from qconvert.checking.exchange import Exchange, transposed
 from qconvert.checking.findings import Finding, joined
 from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.known_tensors import completed
 from qconvert.checking.operator_finding import name_changed, operator_finding, unmatched
-from qconvert.checking.outputs import matched_inputs
+from qconvert.checking.outputs import Border
 from qconvert.checking.reading_errors import reading_errors
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Tensor
@@ -51,7 +50,14 @@ class _Source:
 
 
 def check_operators(
-    source: Side, result: Side, feeds: list[dict[str, Array]], model: LoadedModel, progress: Callable[[str, int, int], None]
+    source: Side,
+    result: Side,
+    feeds: list[dict[str, Array]],
+    model: LoadedModel,
+    border: Border,
+    changed: Mapping[str, str],
+    declared: frozenset[str],
+    progress: Callable[[str, int, int], None],
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """A finding for each operator output of the source that both sides have, and lines on how it was done.
 
@@ -59,6 +65,9 @@ def check_operators(
         source, result: the files.
         feeds: stored inputs of each run of the source.
         model: the result, loaded.
+        border: which input and output of one side is which of the other.
+        changed: what is not the source's in constants, scales and zero points, by the tensor's name, in words.
+        declared: names of the tensors of which the conversion declared that they have other values or another grid.
         progress: is called with (what, done, total).
 
     Raises:
@@ -97,9 +106,9 @@ def check_operators(
                     findings[name] = joined(findings.get(name), op, name, finding)
             progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
         if inside is not None and not inside.cuts:
-            own = matched_inputs(graph, feed, model)
+            own = border.matched_inputs(feed, model)
             misread.update(reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
-    name_changed(graph, _changed(graph, result), findings)
+    name_changed(graph, dict(changed), findings)
     _name_misread(graph, misread, findings)
     return tuple(findings.values()), (unmatched(graph, findings), _unproven(result, inside))
 
@@ -110,16 +119,6 @@ def _comparable(a: Tensor, b: Tensor) -> bool:
         return False
     stored_as_real = "float32" in (a.dtype, b.dtype) and a.quantization is not None and a.quantization.is_per_tensor
     return a.dtype == b.dtype or {a.dtype, b.dtype} == _BYTES or stored_as_real
-
-
-def _changed(graph: Graph, result: Side) -> dict[str, str]:
-    """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
-    found = changed_quantization(graph, result.graph)
-    if result.format.name == "onnx":
-        from qconvert.formats.onnx.container import load_proto
-
-        found.update(differing_constants(graph, load_proto(result.path)))
-    return found
 
 
 def _name_misread(graph: Graph, misread: Mapping[str, Finding], findings: dict[str, Finding]) -> None:

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from qconvert.errors import InternalError, QConvertError, printable
+from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code
+from qconvert.errors import printable
 
 app = typer.Typer(
     name="qconvert",
@@ -55,14 +56,17 @@ def check_command(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: KernelsOption = None,
-    per_op: Annotated[bool, typer.Option("--per-op", help="Feed each operator with the source's own tensors.")] = False,
-    max_lsb: Annotated[float, typer.Option("--max-lsb", help="Largest difference allowed at the outputs; no limit by default.")] = -1.0,
+    per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
+    max_lsb: Annotated[
+        float | None, typer.Option("--max-lsb", min=0, help="Largest difference allowed at the outputs. Default: 1 with --quick, else none.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run source and result in their own runtimes and say how equal they are. Exit code 1 if something is unexplained."""
+    """Run source and result in their own runtimes and say whether they are equal: exit code 0, 1 if not, 4 if that cannot be judged."""
     from qconvert import check
     from qconvert.cli.reports import check_document, print_check, progress
 
@@ -74,7 +78,8 @@ def check_command(
             samples=samples,
             kernels=kernels or (),
             per_op=per_op,
-            max_lsb=None if max_lsb < 0 else max_lsb,
+            quick=quick,
+            max_lsb=max_lsb,
             seed=seed,
             progress=step,
         )
@@ -83,7 +88,7 @@ def check_command(
     elif not quiet:
         print_check(report)
     if not report.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(NOT_JUDGED if report.verdict == "could not be judged" else NOT_EQUAL)
 
 
 @app.command("audit")
@@ -108,7 +113,7 @@ def audit_command(
     else:
         print_audit(report, verbose)
     if report.otherwise:
-        raise typer.Exit(1)
+        raise typer.Exit(NOT_EQUAL)
 
 
 @app.command("roundtrip")
@@ -138,7 +143,7 @@ def roundtrip_command(
     elif not quiet:
         print_roundtrip(report)
     if not report.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(NOT_EQUAL)
 
 
 @app.command("inspect")
@@ -169,7 +174,7 @@ def diff_command(
         else "\n".join(printable(line, one_line=True) for line in lines) or "The graphs are equal."
     )
     if lines:
-        raise typer.Exit(1)
+        raise typer.Exit(NOT_EQUAL)
 
 
 @app.command("formats")
@@ -218,7 +223,7 @@ def _keep_only(wanted: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the program. A QConvertError is printed on one screen and becomes exit code 2, an InternalError exit code 3."""
+    """Entry point of the program. Every error is printed on one screen, and its kind is the exit code (exits.py)."""
     # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
     gc.set_threshold(100_000, 20, 50)
     try:
@@ -228,18 +233,7 @@ def main() -> None:
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
         app()
-    except QConvertError as error:
-        if "--debug" in sys.argv:
-            raise
-        if "--json" in sys.argv:
-            typer.echo(json_module.dumps(error.to_dict(), indent=2))
-        else:
-            typer.echo(f"error: {error}", err=True)
-        raise SystemExit(3 if isinstance(error, InternalError) else 2) from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except RecursionError as error:
-        if "--debug" in sys.argv:
-            raise
-        typer.echo("error: the model is nested too deeply", err=True)
-        raise SystemExit(2) from error
+    except Exception as error:
+        raise SystemExit(exit_code(error, sys.argv[1:])) from error

@@ -114,7 +114,7 @@ def print_audit(report: AuditReport, verbose: bool) -> None:
 
 def check_document(report: CheckReport) -> dict[str, Any]:
     """A CheckReport as plain data."""
-    return {**asdict(report), "passed": report.passed}
+    return {**asdict(report), "verdict": report.verdict, "passed": report.passed}
 
 
 def _share(value: float) -> str:
@@ -143,7 +143,9 @@ def print_check(report: CheckReport) -> None:
         _print(f"note: {text}")
     for text in report.problems:
         _print(f"problem: {text}")
-    _print("passed" if report.passed else "failed")
+    for text in report.unjudged:
+        _print(f"not judged: {text}")
+    _print(report.verdict)
 
 
 def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:

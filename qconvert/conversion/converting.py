@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given
 from qconvert.conversion.loading import load
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
@@ -80,12 +81,13 @@ def convert(
     require_writable(result, force=force, reads=[source, *others])
     kept = carried_over(graph)
     verifier = _verifier(graph) if verify_each else None
-    observers = [item for item in (observer, verifier) if item is not None]
+    declared = Declared(graph)
+    observers = [item for item in (observer, verifier, declared) if item is not None]
     graph, by_hand = run_passes(graph, passes, chosen, observers=observers, **given.passes)
     graph, changes = normalize(graph, chosen, observers=observers, **given.passes)
     changes = (*by_hand, *changes)
     refuse_violations(graph, chosen)
-    origin = provenance(source, others, chosen, changes)
+    origin = {**provenance(source, others, chosen, changes), **declared.provenance(graph)}
     try:
         notes = write_file(graph, result, writer, force=force, provenance=origin, reads=(source, *others), **given.write)
     except QConvertError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "CHANGED",
     "CHANGES",
     "PROVENANCE",
     "SCALES",
@@ -59,6 +60,8 @@ SOURCE_SHA256 = "qconvert.source_sha256"
 SOURCE_DATA = "qconvert.source_data"
 TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
+#: JSON, tensor -> digest: those whose values or grid a pass that is not exact has changed (graph/changed_values.py).
+CHANGED = "qconvert.changed"
 SCALES = "qconvert.scales"
 #: The name of the .tflite metadata buffer that holds all of these as JSON.
 PROVENANCE = "qconvert"

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.plugins.host import collected, hook_results
 from qconvert.plugins.options import Option
 from qconvert.plugins.target import Derived, Target
@@ -165,7 +165,8 @@ def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime,
             Where none are of this format, the first runtime's first.
 
     Raises:
-        OptionError: no runtime has such kernels, two are named for the format, or none loads it.
+        OptionError: no runtime has such kernels, or two are named for the format.
+        RuntimeRefusedError: none loads the format.
     """
     fitting = [item for item in kernels_listed(kernels) if format in item[0].formats]
     if len(fitting) > 1:
@@ -175,5 +176,5 @@ def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime,
         if not fitting and format in runtime.formats:
             return runtime, runtime.kernels[0]
     if not fitting:
-        raise OptionError(f"no runtime runs {format} files", remedy="Convert it to .onnx first, and check that.")
+        raise RuntimeRefusedError(f"no runtime runs {format} files", remedy="Convert it to .onnx first, and check that.")
     return fitting[0]

@@ -1,0 +1,148 @@
+"""What the outputs, the constants and the operators of a check come to: problems, and what kept it from judging.
+
+Passed means that nothing is left unexplained: either all outputs are equal and so are the integers, scales and zero points, but for those
+that the conversion declared; or every operator that differs is explained, and no operator on the way to a differing output was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from qconvert.checking.findings import Finding, OutputComparison
+from qconvert.graph import Graph
+
+__all__ = [
+    "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "fault_of", "hardly_vary", "left_out", "limit_problems", "not_compared",
+    "operator_problems", "real_problems", "static_problems",
+]  # fmt: skip
+
+#: Outputs of which fewer elements vary from run to run say too little of the operators before them.
+_VARYING = 0.1
+#: On another grid, which the conversion declared, outputs hold if their signal is that far above the difference, in dB, or no element
+#: is off by more steps of the coarser grid.
+LEAST_SQNR, MOST_STEPS = 20.0, 2.0
+#: The largest difference, in LSB or 1/255 of the range, that may be an accumulation of single roundings where nothing tells more.
+_ROUNDING = 1.0
+
+
+def hardly_vary(outputs: Iterable[OutputComparison]) -> str:
+    """A line on outputs that are nearly the same whatever the inputs are; "" if there are none."""
+    dull = [item.name for item in outputs if item.varied < _VARYING]
+    return f"the output {dull[0]!r} hardly varies with the inputs" + (f", nor do {len(dull) - 1} others" if dull[1:] else "") if dull else ""
+
+
+def not_compared(outputs: Iterable[OutputComparison]) -> list[str]:
+    """Outputs that are no numbers on both sides."""
+    return [f"output {item.name!r} is no number (NaN) on both sides in {item.nan} elements" for item in outputs if item.nan]
+
+
+def limit_problems(outputs: Iterable[OutputComparison], max_lsb: float) -> list[str]:
+    """Outputs that differ by more than a limit, in LSB, or for float outputs in 1/255 of their range."""
+    return [
+        f"output {item.name!r} differs by {in_lsb(item):g} LSB, more than {max_lsb:g}" for item in outputs if not in_lsb(item) <= max_lsb
+    ]
+
+
+def in_lsb(item: OutputComparison) -> float:
+    """The largest difference in LSB, or for float outputs in 1/255 of their range."""
+    return item.largest * (1 if item.unit == "LSB" else 255)
+
+
+def real_problems(outputs: Iterable[OutputComparison], declared: bool) -> list[str]:
+    """Outputs whose real values are too far off although operators were changed in a way that the conversion declared."""
+    found = []
+    for item in outputs:
+        near = item.sqnr_db is None or item.sqnr_db >= LEAST_SQNR or (item.unit == "LSB" and item.largest <= MOST_STEPS)
+        if declared and not near:
+            steps = "steps" + (" of the coarser grid" if item.grids else "") if item.unit == "LSB" else item.unit
+            found.append(
+                f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, below {LEAST_SQNR:g}, and up to {item.largest:.4g} {steps} off, "
+                "after changes that the conversion declared"
+            )
+    return found
+
+
+def operator_problems(findings: Iterable[Finding]) -> list[str]:
+    """Operators that differ without an explanation, those whose difference was seen first."""
+    wrong = [op for op in findings if op.verdict == "unexplained"]
+    found = []
+    for op in sorted(wrong, key=lambda op: not op.unexplained):
+        seen = f"{op.unexplained} elements, by at most {op.largest:g}" if op.unexplained else "not seen with these inputs"
+        found.append(f"{op.operator} ({op.output!r}): {op.reason}; {seen}")
+    return found
+
+
+def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:
+    """Changed values that no operator's finding names already."""
+    named = {item.output for item in findings if item.verdict == "unexplained"}
+    readers, writers = graph.consumers(), graph.producers()
+    found = []
+    for name, text in changed.items():
+        ops = [writers[name]] if name in writers else readers.get(name, [])
+        if not any(output in named for op in ops for output in op.outputs):
+            op = ops[0] if ops else None
+            place = f"{op.source or op.kind} ({op.outputs[0]!r}): " if op is not None and op.outputs else ""
+            found.append(f"{place}{text}")
+    return found
+
+
+def left_out(graph: Graph, compared: Collection[str]) -> list[str]:
+    """The tensors whose operators were compared neither by themselves nor as a part of what a compared tensor is computed from.
+
+    Args:
+        graph: the source's.
+        compared: names of the tensors that were.
+    """
+    readers = graph.consumers()
+    covered = set(compared)
+    found: list[str] = []
+    for op in reversed(graph.ops):
+        for name in op.outputs:
+            if not name or name in covered:
+                continue
+            behind = [output for reader in readers.get(name, []) for output in reader.outputs]
+            if name not in graph.outputs and all(output in covered for output in behind):
+                covered.add(name)
+            else:
+                found.append(name)
+    return found[::-1]
+
+
+def differing_and_left_out(graph: Graph, outputs: Sequence[OutputComparison], findings: Collection[Finding]) -> list[str]:
+    """A problem for each output that differs and does not come from compared operators alone, with the first such operator."""
+    missing = set(left_out(graph, {item.output for item in findings}))
+    writers = graph.producers()
+    found = []
+    for item in outputs:
+        if item.equal < 1 and (place := _first(graph, item.name, missing)) is not None:
+            op = writers[place]
+            by = f"up to {item.largest:.4g} {item.unit if item.unit == 'LSB' else 'of its range'}"
+            found.append(
+                f"{op.source or op.kind} ({place!r}) could not be compared by itself, and output {item.name!r}, which comes from it, "
+                f"differs by {by}"
+            )
+    return found
+
+
+def _first(graph: Graph, output: str, missing: Collection[str]) -> str | None:
+    """The first tensor of `missing`, in the order of the operators, that an output is computed from."""
+    needed, found = {output}, None
+    for op in reversed(graph.ops):
+        if needed.intersection(op.outputs):
+            needed.update(name for name in op.inputs if name)
+            found = next((name for name in op.outputs if name in missing and name in needed), found)
+    return found
+
+
+def fault_of(outputs: Iterable[OutputComparison], reason: str) -> tuple[list[str], list[str]]:
+    """Problems and what was not judged, where outputs differ and operators cannot be compared at all.
+
+    What a single rounding may be is not judged; what is more is not equal.
+    """
+    problems, unjudged = [], []
+    for item in outputs:
+        if item.equal < 1 and not item.nan:
+            wrong = in_lsb(item) > _ROUNDING
+            said = f"output {item.name!r} differs by up to {item.largest:.4g} {item.unit}, and operators cannot be compared: {reason}"
+            (problems if wrong else unjudged).append(said)
+    return problems, unjudged

@@ -1,0 +1,45 @@
+"""How a command ends: its exit code, and the line that is printed where something went wrong. README.md has the table."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+import typer
+
+from qconvert.errors import QConvertError
+
+__all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "exit_code"]
+
+PASSED, NOT_EQUAL, FAULT, NOT_JUDGED = 0, 1, 3, 4
+_LONGEST = 300
+_NESTED = "the model is nested too deeply"
+
+
+def exit_code(error: Exception, arguments: list[str]) -> int:
+    """Prints an error on one screen, as JSON with --json, with its traceback with --debug, and gives the exit code.
+
+    Whatever is no QConvertError is a fault of qconvert itself, since everything that a user, a model or a file can cause is one.
+
+    Args:
+        error: what a command raised.
+        arguments: of the command line.
+    """
+    if "--debug" in arguments:
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, QConvertError):
+        code, document, text = error.exit_code, error.to_dict(), str(error)
+    elif isinstance(error, RecursionError):
+        code, document, text = 2, {"error": "invalid-model", "reason": _NESTED}, _NESTED
+    else:
+        said = " ".join(str(error).split())
+        what = type(error).__name__ + (f": {said[:_LONGEST]}" if said else "")
+        command = next((item for item in arguments if not item.startswith("-")), "qconvert")
+        code, document = FAULT, {"error": "internal", "where": command, "reason": what}
+        text = f"{command} failed by a fault of qconvert itself ({what}); please report it with the model and what --debug prints"
+    if "--json" in arguments:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        typer.echo(f"error: {text}", err=True)
+    return code

@@ -1,0 +1,32 @@
+"""Which tensors a conversion gave other values or another grid: what a check may not hold against the result."""
+
+from __future__ import annotations
+
+import json
+
+from qconvert.graph import Graph
+from qconvert.graph.changed_values import changed_values, declared_changes, declared_names
+from qconvert.graph.metadata import CHANGED
+from qconvert.plugins import Pass
+
+__all__ = ["Declared"]
+
+
+class Declared:
+    """Collects, pass by pass, what passes that are not exact change; an observer of a pipeline.
+
+    Args:
+        graph: what is converted; if it is a conversion's result, that conversion's changes stay declared.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._names = set(declared_names(graph))
+
+    def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
+        if not item.exact and after is not before:
+            self._names.update(changed_values(before, after))
+
+    def provenance(self, graph: Graph) -> dict[str, str]:
+        """The entry of the metadata that says so, for the graph that is written; none if nothing has changed."""
+        found = declared_changes(graph, self._names)
+        return {CHANGED: json.dumps(found)} if found else {}

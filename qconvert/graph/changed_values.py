@@ -1,0 +1,200 @@
+"""What two graphs hold otherwise in tensors of one name: integers and real values of constants, scales and zero points; and which of that
+a conversion declared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import permutations
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize
+from qconvert.arithmetic.dtypes import integer_range
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.metadata import CHANGED, PROVENANCE, SOURCE_METADATA
+from qconvert.graph.schema import Array, Graph, Tensor
+
+__all__ = ["changed_values", "declared_changes", "declared_names", "difference", "digest", "off"]
+
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
+_REALS = {"float16", "bfloat16", "float32", "float64"}
+#: What real numbers may differ by, as a share of the larger, where one side holds them as integers with a scale: a rounding to float32.
+_ROUNDING = 2.0**-22
+
+
+def changed_values(graph: Graph, other: Graph) -> dict[str, str]:
+    """What differs in each constant and in the grid of each quantized tensor, by the tensor's name, in words.
+
+    Tensors are paired by name. How a constant is stored does not count: integers are compared less their zero points, and a zero point
+    less the lowest integer of its type, so that int8 may have become uint8; axes may have been transposed. Plain integers (sizes, axes,
+    indices) are left out, since a layout changes them.
+
+    Args:
+        graph: before.
+        other: after.
+    """
+    found: dict[str, str] = {}
+    for name, tensor in graph.tensors.items():
+        pair = other.tensors.get(name)
+        if pair is None or pair is tensor or tensor.is_constant != pair.is_constant:
+            continue
+        text = _activation(tensor, pair) if tensor.data is None else _constant(tensor, pair)
+        if text:
+            found[name] = text
+    return found
+
+
+def _activation(a: Tensor, b: Tensor) -> str:
+    """A zero point or scale of an activation that is not the source's."""
+    if a.quantization is None or b.quantization is None or not {a.dtype, b.dtype} <= _INTEGERS:
+        return ""
+    old, new = (_zero_points(item, item.dtype if a.dtype == b.dtype else "") for item in (a, b))
+    if old.size in (1, new.size) and not np.array_equal(np.broadcast_to(old, new.shape), new):
+        place = int(np.flatnonzero(np.broadcast_to(old, new.shape) != new)[0])
+        return f"the zero point of {a.name!r} is {new[place]} instead of {np.broadcast_to(old, new.shape)[place]}"
+    return off(a.name, a.quantization, b.quantization.scale)
+
+
+def _zero_points(tensor: Tensor, same: str) -> Array:
+    assert tensor.quantization is not None
+    return tensor.quantization.zero_point.reshape(-1) - (0 if same else integer_range(tensor.dtype)[0])
+
+
+def _constant(a: Tensor, b: Tensor) -> str:
+    assert a.data is not None and b.data is not None
+    grids = a.quantization, b.quantization
+    if grids[0] is not None and grids[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
+        if grids[0].block_size or grids[1].block_size:
+            return _real_difference(a, b)
+        return difference(a, _centred(b), b.quantization)
+    if any(grids) or {a.dtype, b.dtype} <= _REALS:
+        return _real_difference(a, b)
+    return ""
+
+
+def _centred(tensor: Tensor) -> Array:
+    """The integers of a constant less their zero points."""
+    assert tensor.data is not None and tensor.quantization is not None
+    own = tensor.quantization
+    zero_point = own.zero_point.reshape(-1)
+    if zero_point.size > 1:
+        rank = tensor.data.ndim
+        zero_point = zero_point.reshape([-1 if i == (own.axis or 0) % rank else 1 for i in range(rank)])
+    return np.asarray(tensor.data.astype(np.int64) - zero_point)
+
+
+def difference(tensor: Tensor, integers: Array, grid: Quantization | None) -> str:
+    """What differs between a quantized constant and integers less their zero points on a grid, in words; "" if nothing does.
+
+    Raises:
+        AttributeError: the constant has no data or no quantization.
+    """
+    wanted = _centred(tensor)
+    wrong = _differing(wanted, integers)
+    if wrong:
+        return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
+    return "" if grid is None or tensor.quantization is None else off(tensor.name, tensor.quantization, grid.scale)
+
+
+def _differing(wanted: Array, found: Array) -> int:
+    """How many elements differ, in whichever order of the axes fits best."""
+    if wanted.size != found.size:
+        one = wanted.reshape(-1)[:1] if wanted.size == 1 else found.reshape(-1)[:1] if found.size == 1 else None
+        return int(one is None or bool((wanted != one).any() or (found != one).any())) and max(wanted.size, found.size)
+    if wanted.shape == found.shape and np.array_equal(wanted, found):
+        return 0
+    return min(int((form != found.reshape(form.shape)).sum()) for form in _forms(wanted, found))
+
+
+def _forms(wanted: Array, found: Array) -> Iterator[Array]:
+    """`wanted` with its axes in every order in which `found` may have it, but for axes of one element."""
+    target = tuple(size for size in found.shape if size != 1)
+    squeezed = wanted.reshape([size for size in wanted.shape if size != 1])
+    yield wanted
+    for order in permutations(range(squeezed.ndim)) if 1 < squeezed.ndim <= 4 else ():
+        if tuple(squeezed.shape[axis] for axis in order) == target:
+            yield squeezed.transpose(order)
+
+
+def _real_difference(a: Tensor, b: Tensor) -> str:
+    """Real values that are not the source's, one side at least holding no integers of a single grid."""
+    left, right = (_real(item) for item in (a, b))
+    if a.quantization is None and b.quantization is None and a.dtype == b.dtype:
+        wrong = _differing(left, right) if not np.isnan(left).any() else 0
+    elif left.size != right.size:
+        return ""
+    else:
+        wrong = min(int((np.abs(form - right.reshape(form.shape)) > _ROUNDING * np.abs(form)).sum()) for form in _forms(left, right))
+    return f"{wrong} of {left.size} values of {a.name!r} are not the source's" if wrong else ""
+
+
+def _real(tensor: Tensor) -> Array:
+    assert tensor.data is not None
+    if tensor.quantization is None:
+        return np.asarray(tensor.data.astype(np.float64))
+    return dequantize(tensor.data, tensor.quantization)
+
+
+def off(name: str, grid: Quantization, scale: Array) -> str:
+    """A scale that is not the source's, in words."""
+    own, scale = grid.scale.reshape(-1).astype(np.float64), scale.reshape(-1).astype(np.float64)
+    if scale.size not in (1, own.size) and own.size != 1:
+        return f"{name!r} has {scale.size} scales instead of {own.size}"
+    with np.errstate(all="ignore"):
+        share = np.where(scale == own, 0.0, np.abs(scale / own - 1))
+    largest = float(np.nan_to_num(share, nan=np.inf).max(initial=0))
+    return f"a scale of {name!r} is off by {100 * largest:.3g}%" if largest else ""
+
+
+def digest(tensor: Tensor) -> str:
+    """A short name of a tensor's grid and, of a constant, its values, however they are stored."""
+    grid = tensor.quantization
+    parts: list[Array] = []
+    if grid is not None:
+        scale = grid.scale.reshape(-1)
+        parts.append(scale[:1] if (scale == scale[:1]).all() else scale)
+    if tensor.data is not None:
+        parts.append(_centred(tensor) if grid is not None and tensor.dtype in _INTEGERS and not grid.block_size else _real(tensor))
+    elif grid is not None:
+        parts.append(_zero_points(tensor, ""))
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(np.ascontiguousarray(part.astype(np.float64 if part.dtype.kind == "f" else np.int64)).tobytes())
+    return found.hexdigest()[:16]
+
+
+def declared_changes(graph: Graph, names: Iterable[str]) -> dict[str, str]:
+    """What a conversion writes beside its result: the digest of each tensor that a pass gave other values or another grid."""
+    return {name: digest(graph[name]) for name in sorted(names) if name in graph.tensors}
+
+
+def declared_names(graph: Graph) -> frozenset[str]:
+    """The tensors of a result that are what its conversion declared of them."""
+    found = {**_read(_packed(graph.metadata).get(CHANGED)), **_read(graph.metadata.get(CHANGED))}
+    return frozenset(name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted))
+
+
+def _is(tensor: Tensor, wanted: object) -> bool:
+    """Whether a tensor has a digest, as it stands or, a matrix, transposed."""
+    if digest(tensor) == wanted:
+        return True
+    if tensor.data is None or tensor.data.ndim != 2 or (tensor.quantization is not None and tensor.quantization.block_size):
+        return False
+    grid = tensor.quantization
+    turned = None if grid is None else Quantization(grid.scale, grid.zero_point, None if grid.axis is None else 1 - grid.axis)
+    return digest(Tensor(tensor.name, tensor.dtype, tensor.data.T.shape, tensor.data.T, turned)) == wanted
+
+
+def _packed(metadata: Mapping[str, str]) -> dict[str, object]:
+    """Where a format keeps all that a conversion said in one entry of its own."""
+    return _read(metadata.get(SOURCE_METADATA + PROVENANCE))
+
+
+def _read(text: object) -> dict[str, object]:
+    try:
+        found = json.loads(text) if isinstance(text, str) else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
