@@ -10,6 +10,7 @@ from qconvert.checking import verdicts
 from qconvert.checking.checked_file import Side, side_of
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.outputs import Border
+from qconvert.checking.requantized import costly_constants
 from qconvert.data import accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array
@@ -71,7 +72,7 @@ def check(
         whole = next((side.runtime for side in sides if side.runtime.whole), None)
         if whole is not None and per_op:
             raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
-        return _Check(sides, progress).report(data, samples, seed, per_op, quick, max_lsb)
+        return _Check(sides, bool(kernels), progress).report(data, samples, seed, per_op, quick, max_lsb)
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(source), str(result), 0, (), (), (), (str(error),))
 
@@ -89,18 +90,17 @@ class _Check:
     """A check on its way: what it found so far."""
 
     sides: tuple[Side, Side]
+    chosen: bool
     progress: Progress
     findings: tuple[Finding, ...] = ()
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
 
-    def report(
-        self, data: Sequence[str | Path], samples: int, seed: int, per_op: bool, quick: bool, max_lsb: float | None
-    ) -> CheckReport:
+    def report(self, data: Sequence[str | Path], samples: int, seed: int, per_op: bool, quick: bool, max_lsb: float | None) -> CheckReport:
         source, result = self.sides
         graph, other = source.graph, result.graph
-        models = source.open(), result.open()
+        models = self._open()
         declared = frozenset() if quick else declared_names(other)
         border = Border.of(graph, other, declared)
         if data:
@@ -116,12 +116,29 @@ class _Check:
             self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
         if not quick:
             changed = {name: text for name, text in self._changed().items() if name not in declared}
+            changed |= costly_constants(graph, other, declared)
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(
             str(source.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, self.notes)), machine,
         )  # fmt: skip
+
+    def _open(self) -> tuple[LoadedModel, LoadedModel]:
+        """Both models; without optimizations, if the user did not ask for any and the source is refused with them."""
+        source, result = self.sides
+        try:
+            model = source.open()
+        except RuntimeRefusedError as refused:
+            if self.chosen or "unoptimized" not in source.runtime.kernels:
+                raise
+            self.sides = source, result = _unoptimized(source), _unoptimized(result)
+            try:
+                model = source.open()
+            except RuntimeRefusedError:
+                raise refused from None
+            self.notes.append(f"nothing is optimized, since the source is refused then: {refused.reason}")
+        return model, result.open()
 
     def _changed(self) -> dict[str, str]:
         """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
@@ -146,7 +163,7 @@ class _Check:
     ) -> None:
         """The operators, if they are needed for a verdict, and what all of it comes to."""
         graph = border.graph
-        equal = all(item.equal == 1 for item in outputs)
+        equal = not any(item.differs for item in outputs)
         dull = verdicts.hardly_vary(outputs)
         if equal and not changed and not dull and not per_op:
             return
@@ -185,17 +202,21 @@ class _Check:
 
     def _together(self, border: Border, feeds: Feeds) -> None:
         """Outputs that differ although no operator does: equal as the graphs stand, they are the work of a runtime's optimizer."""
-        plain = [replace(side, kernels="unoptimized") if "unoptimized" in side.runtime.kernels else side for side in self.sides]
+        plain = [_unoptimized(side) for side in self.sides]
         words = "every operator compared is equal by itself, the outputs are not"
         if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
             self.problems.append(words)
             return
         models = [side.open() for side in plain]
         outputs = _outputs(border, feeds, [models[0].run(feed) for feed in feeds], models[1], self.progress)
-        if all(item.equal == 1 for item in outputs):
+        if not any(item.differs for item in outputs):
             self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
         else:
             self.problems.append(f"{words}, nor are they without optimizations")
+
+
+def _unoptimized(side: Side) -> Side:
+    return replace(side, kernels="unoptimized") if "unoptimized" in side.runtime.kernels else side
 
 
 def _outputs(border: Border, feeds: Feeds, computed: Feeds, result: LoadedModel, progress: Progress) -> Outputs:

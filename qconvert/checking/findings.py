@@ -80,6 +80,11 @@ class OutputComparison:
     varied: float = 1.0
     grids: str = ""
 
+    @property
+    def differs(self) -> bool:
+        """Whether an element that can be compared differs."""
+        return self.largest > 0
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:

@@ -20,6 +20,7 @@ from qconvert.checking.known_tensors import completed
 from qconvert.checking.operator_finding import name_changed, operator_finding, unmatched
 from qconvert.checking.outputs import Border
 from qconvert.checking.reading_errors import reading_errors
+from qconvert.checking.requantized import Requantized
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Inside, LoadedModel, Pieces
@@ -91,18 +92,24 @@ def check_operators(
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     turned = transposed(other) if source.runtime.layout != result.runtime.layout else frozenset()
     exchange = Exchange(pieces, turned, result.runtime.layout)
+    restated = Requantized.of(graph, other, declared)
     further, kernels = further_reach(graph, other, shared), (source.choice, result.choice)
     findings: dict[str, Finding] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):
         values, measured = left.values(feed) if run else first
         references = left.computed(values, measured)
-        found = pieces.run({name: exchange.to_result(graph[name], values[name]) for name in pieces.fed})
+        stored = restated.values(values)
+        found = pieces.run({name: exchange.to_result(restated.graph[name], stored[name]) for name in pieces.fed})
         for position, op in enumerate(graph.ops):
             for index, name in enumerate(op.outputs):
                 if name in found and name in references:
-                    pair = references[name], exchange.to_source(graph[name], found[name], references[name])
-                    finding = operator_finding(graph, op, index, values, pair, kernels, further.get(name, 0.0))
+                    pair = references[name], exchange.to_source(restated.graph[name], found[name], references[name])
+                    extra = further.get(name, 0.0)
+                    if restated.concerns(op):
+                        finding = restated.finding(op, index, stored, *pair, kernels[1], extra)
+                    else:
+                        finding = operator_finding(graph, op, index, values, pair, kernels, extra)
                     findings[name] = joined(findings.get(name), op, name, finding)
             progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
         if inside is not None and not inside.cuts:

@@ -15,6 +15,8 @@ from qconvert.checking.findings import CheckReport, OutputComparison
 from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
+from qconvert.conversion.declared import Declared
+from qconvert.conversion.pipeline import Observer
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
@@ -202,9 +204,9 @@ class _Trip:
         return legs, notes
 
 
-def _fitted(graph: Graph, station: _Form) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+def _fitted(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, tuple[tuple[str, str], ...]]:
     """The graph as it is written in a form, with plain operators, and what was changed for that."""
-    graph, changes = normalize(graph, target_named(station.target) if station.target else None, numerics="fast")
+    graph, changes = normalize(graph, target_named(station.target) if station.target else None, observers=observers, numerics="fast")
     graph, notes = plain(graph)
     return graph, (*changes, *(("plain", text) for text in notes))
 
@@ -226,10 +228,11 @@ def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[tup
     """Writes the graph in a form and reads it back; also what was changed for that, and what the writer says."""
     if path.exists():
         raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
-    fitted, changes = _fitted(graph, station)
+    declared = Declared(graph)
+    fitted, changes = _fitted(graph, station, declared)
     refuse_violations(fitted, target_named(station.target) if station.target else None)
     options: dict[str, Any] = {"form": station.form} if station.form else {}
-    notes = save(fitted, path, station.format.name, **options)
+    notes = save(fitted, path, station.format.name, provenance=declared.provenance(fitted), **options)
     return load(path, station.format.name), changes, notes
 
 
@@ -326,7 +329,7 @@ def _kept(a: Graph, b: Graph) -> Kept:
 
 def _outputs(model: Path, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str]]:
     """The check of the outputs, the operators that explain a difference, and problems."""
-    report = check(model, path, samples=runs.samples, seed=runs.seed, kernels=runs.kernels)
+    report = check(model, path, samples=runs.samples, seed=runs.seed, kernels=runs.kernels, quick=True)
     differing = [item for item in report.outputs if item.equal < 1]
     if not differing:
         return report, "", []

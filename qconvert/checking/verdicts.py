@@ -21,6 +21,8 @@ _VARYING = 0.1
 #: On another grid, which the conversion declared, outputs hold if their signal is that far above the difference, in dB, or no element
 #: is off by more steps of the coarser grid.
 LEAST_SQNR, MOST_STEPS = 20.0, 2.0
+#: There, this share of the runs has the same best class.
+_LEAST_TOP1 = 0.5
 #: The largest difference, in LSB or 1/255 of the range, that may be an accumulation of single roundings where nothing tells more.
 _ROUNDING = 1.0
 
@@ -28,7 +30,9 @@ _ROUNDING = 1.0
 def hardly_vary(outputs: Iterable[OutputComparison]) -> str:
     """A line on outputs that are nearly the same whatever the inputs are; "" if there are none."""
     dull = [item.name for item in outputs if item.varied < _VARYING]
-    return f"the output {dull[0]!r} hardly varies with the inputs" + (f", nor do {len(dull) - 1} others" if dull[1:] else "") if dull else ""
+    return (
+        f"the output {dull[0]!r} hardly varies with the inputs" + (f", nor do {len(dull) - 1} others" if dull[1:] else "") if dull else ""
+    )
 
 
 def not_compared(outputs: Iterable[OutputComparison]) -> list[str]:
@@ -58,6 +62,10 @@ def real_problems(outputs: Iterable[OutputComparison], declared: bool) -> list[s
             found.append(
                 f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, below {LEAST_SQNR:g}, and up to {item.largest:.4g} {steps} off, "
                 "after changes that the conversion declared"
+            )
+        elif declared and item.same_top1 is not None and item.same_top1 < _LEAST_TOP1:
+            found.append(
+                f"output {item.name!r}: {100 * item.same_top1:.3g}% of the runs have the same best class, below {100 * _LEAST_TOP1:g}%"
             )
     return found
 
@@ -114,7 +122,7 @@ def differing_and_left_out(graph: Graph, outputs: Sequence[OutputComparison], fi
     writers = graph.producers()
     found = []
     for item in outputs:
-        if item.equal < 1 and (place := _first(graph, item.name, missing)) is not None:
+        if item.differs and (place := _first(graph, item.name, missing)) is not None:
             op = writers[place]
             by = f"up to {item.largest:.4g} {item.unit if item.unit == 'LSB' else 'of its range'}"
             found.append(
@@ -139,9 +147,10 @@ def fault_of(outputs: Iterable[OutputComparison], reason: str) -> tuple[list[str
 
     What a single rounding may be is not judged; what is more is not equal.
     """
-    problems, unjudged = [], []
+    problems: list[str] = []
+    unjudged: list[str] = []
     for item in outputs:
-        if item.equal < 1 and not item.nan:
+        if item.differs:
             wrong = in_lsb(item) > _ROUNDING
             said = f"output {item.name!r} differs by up to {item.largest:.4g} {item.unit}, and operators cannot be compared: {reason}"
             (problems if wrong else unjudged).append(said)

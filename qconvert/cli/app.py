@@ -59,7 +59,8 @@ def check_command(
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
     max_lsb: Annotated[
-        float | None, typer.Option("--max-lsb", min=0, help="Largest difference allowed at the outputs. Default: 1 with --quick, else none.")
+        float | None,
+        typer.Option("--max-lsb", min=0, help="Largest difference allowed at the outputs. Default: 1 with --quick."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
     json: JsonOption = False,

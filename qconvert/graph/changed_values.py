@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import permutations
 
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.arithmetic.dtypes import integer_range
+from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
-from qconvert.graph.metadata import CHANGED, PROVENANCE, SOURCE_METADATA
-from qconvert.graph.schema import Array, Graph, Tensor
+from qconvert.graph.metadata import CHANGED
+from qconvert.graph.schema import Graph, Tensor
 
 __all__ = ["changed_values", "declared_changes", "declared_names", "difference", "digest", "off"]
 
@@ -172,7 +172,7 @@ def declared_changes(graph: Graph, names: Iterable[str]) -> dict[str, str]:
 
 def declared_names(graph: Graph) -> frozenset[str]:
     """The tensors of a result that are what its conversion declared of them."""
-    found = {**_read(_packed(graph.metadata).get(CHANGED)), **_read(graph.metadata.get(CHANGED))}
+    found = _read(graph.metadata.get(CHANGED))
     return frozenset(name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted))
 
 
@@ -187,14 +187,9 @@ def _is(tensor: Tensor, wanted: object) -> bool:
     return digest(Tensor(tensor.name, tensor.dtype, tensor.data.T.shape, tensor.data.T, turned)) == wanted
 
 
-def _packed(metadata: Mapping[str, str]) -> dict[str, object]:
-    """Where a format keeps all that a conversion said in one entry of its own."""
-    return _read(metadata.get(SOURCE_METADATA + PROVENANCE))
-
-
-def _read(text: object) -> dict[str, object]:
+def _read(text: str | None) -> dict[str, object]:
     try:
-        found = json.loads(text) if isinstance(text, str) else {}
+        found = json.loads(text or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

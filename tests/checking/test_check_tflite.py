@@ -14,9 +14,9 @@ import pytest
 from onnx_models import path_of
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor, check, convert, load, save
-from qconvert.checking.changed_values import changed_quantization
 from qconvert.checking.classify import classify
 from qconvert.checking.further_roundings import further_reach
+from qconvert.graph.changed_values import changed_values
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 VISION = FIXTURES / "onnx" / "torch_fx_fbgemm_vision.onnx"
@@ -158,8 +158,8 @@ def test_the_weights_of_a_matmul_are_compared_turned() -> None:
     grid = Quantization.per_tensor(0.5)
     data = np.arange(9, dtype=np.int8).reshape(3, 3)
     a, b, c = (Graph("g", {"w": Tensor("w", "int8", (3, 3), values, grid)}, (), (), ("w",)) for values in (data, data.T, data.T + 1))
-    assert changed_quantization(a, b) == {}
-    assert changed_quantization(a, c) == {"w": "9 of 9 integers of 'w' are not the source's"}
+    assert changed_values(a, b) == {}
+    assert changed_values(a, c) == {"w": "9 of 9 integers of 'w' are not the source's"}
 
 
 def test_two_roundings_explain_one_step_more() -> None:

@@ -72,10 +72,10 @@ def test_a_check_names_the_extra_that_it_needs(package: str, words: str, tmp_pat
     convert(MODEL, result)
     kernels, extra = ("tflite-micro", "micro") if package == "tflite_micro" else ("litert", "check")
     done = without((package,), "check", MODEL, result, "--samples", "1", "--kernels", kernels)
-    assert done.returncode == 2
-    assert f"the package {package}, which" in done.stderr
-    assert words in done.stderr
-    assert f"pip install 'qconvert[{extra}]'" in done.stderr
+    assert done.returncode == 4
+    assert f"the package {package}, which" in done.stdout
+    assert words in done.stdout
+    assert f"pip install 'qconvert[{extra}]'" in done.stdout
     assert "Traceback" not in done.stderr
 
 

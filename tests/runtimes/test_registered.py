@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.plugins import kernels_named, runtime_of, runtimes
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -33,7 +33,7 @@ def test_what_runs_a_file(format: str, kernels: str | list[str], expected: tuple
 
 
 def test_what_nothing_runs() -> None:
-    with pytest.raises(OptionError, match="no runtime runs qgraph files"):
+    with pytest.raises(RuntimeRefusedError, match="no runtime runs qgraph files"):
         runtime_of("qgraph")
     with pytest.raises(OptionError, match="litert:reference and tflite-micro:reference both run tflite files"):
         runtime_of("tflite", ["litert:reference", "tflite-micro"])

@@ -16,7 +16,7 @@ from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
-from qconvert.graph.metadata import SOURCE_DESCRIPTION, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_METADATA, TRANSPOSED
+from qconvert.graph.metadata import CHANGED, SOURCE_DESCRIPTION, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_METADATA, TRANSPOSED
 from qconvert.plugins import operators
 
 __all__ = ["read"]
@@ -173,7 +173,7 @@ def _metadata(model: Any) -> dict[str, str]:
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
         name = (entry.name or b"").decode("utf-8", "replace")
-        if name == TRANSPOSED:
+        if name in (TRANSPOSED, CHANGED):
             found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
         else:
             found[f"{SOURCE_METADATA}{name}"] = text_of(data)

@@ -1,0 +1,142 @@
+"""Operators whose constants or grids the conversion declared to be others: the result has to compute what it declared, from the values
+that it declared, and the cost beside the source is told as real values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.findings import Finding
+from qconvert.checking.operator_finding import operator_finding
+from qconvert.checking.verdicts import LEAST_SQNR, MOST_STEPS
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op, Tensor
+
+__all__ = ["Requantized", "costly_constants", "sqnr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Requantized:
+    """The source's graph with the constants and grids that the result declares.
+
+    Attributes:
+        source: the source's canonical graph.
+        graph: the same with what was declared.
+        names: the tensors that are others.
+    """
+
+    source: Graph
+    graph: Graph
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, source: Graph, other: Graph, declared: Iterable[str]) -> Requantized:
+        """
+        Args:
+            source, other: the canonical graphs of both sides.
+            declared: names of tensors that are declared in the result.
+        """
+        restated = [_restated(source[name], other[name]) for name in declared if name in source.tensors]
+        found = [tensor for tensor in restated if tensor is not None]
+        return cls(source, source.evolve(tensors=found), frozenset(tensor.name for tensor in found))
+
+    def concerns(self, op: Op) -> bool:
+        """Whether an operator reads or writes a tensor that is another."""
+        return not self.names.isdisjoint((*op.inputs, *op.outputs))
+
+    def values(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """The source's stored values on the grids that the result declares."""
+        return {name: self._stored(name, value) for name, value in values.items()}
+
+    def _stored(self, name: str, value: Array) -> Array:
+        old, new = self.source.tensors.get(name), self.graph.tensors.get(name)
+        if name not in self.names or old is None or new is None or old.quantization is None or new.quantization is None:
+            return value
+        return quantize(dequantize(value, old.quantization), new.quantization, new.dtype)
+
+    def finding(
+        self, op: Op, index: int, values: Mapping[str, Array], reference: Array, found: Array, kernels: str, further: float
+    ) -> Finding:
+        """What the result computes beside what it declared, and the cost beside the source.
+
+        Args:
+            op: of the source.
+            index: of its output.
+            values: as values() gives them.
+            reference: what the source computes.
+            found: what the result computes, as `graph` stores it.
+            kernels, further: the result's, as in operator_finding().
+        """
+        old, new = (graph[op.outputs[index]] for graph in (self.source, self.graph))
+        left, right = _real(old, reference), _real(new, found)
+        if left.shape != right.shape:
+            return Finding("unexplained", f"shape {right.shape} instead of {left.shape}", 0.0, float("inf"), 0.0, left.size)
+        step = max(_step(old, left), _step(new, left))
+        with np.errstate(invalid="ignore"):
+            off = np.nan_to_num(np.abs(left - right), nan=np.inf) / step
+        largest, equal = float(off.max(initial=0)), float((left == right).mean()) if left.size else 1.0
+        cost = sqnr(left, right)
+        said = "as declared" if cost is None else f"as declared, SQNR {cost:.1f} dB"
+        try:
+            inputs = [
+                None if not name else self.graph.constant(name) if self.graph[name].is_constant else values[name] for name in op.inputs
+            ]
+            ideal = evaluate_op(self.graph, op, inputs)[index].stored
+        except (QConvertError, KeyError):
+            wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
+            return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong)
+        judged = operator_finding(self.graph, op, index, values, (ideal, found), (kernels, kernels), further)
+        if judged.verdict == "unexplained":
+            return replace(judged, reason=f"{judged.reason}, by what the conversion declared")
+        return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest)
+
+
+def costly_constants(graph: Graph, other: Graph, declared: Iterable[str]) -> dict[str, str]:
+    """Declared constants whose real values are too far from the source's, by name, in words."""
+    found = {}
+    for name in declared:
+        old, new = graph.tensors.get(name), other.tensors.get(name)
+        restated = None if old is None or new is None else _restated(old, new)
+        if old is None or old.data is None or restated is None or restated.data is None:
+            continue
+        cost = sqnr(_real(old, old.data), _real(restated, restated.data))
+        if cost is not None and cost < LEAST_SQNR:
+            found[name] = f"the declared values of {name!r} are too far from the source's (SQNR {cost:.1f} dB, below {LEAST_SQNR:g})"
+    return found
+
+
+def sqnr(signal: Array, other: Array) -> float | None:
+    """Signal to difference, in dB; None if there is no difference."""
+    with np.errstate(all="ignore"):
+        noise = float(np.square(signal - other).sum())
+        return None if noise == 0 else float(10 * (np.log10(max(float(np.square(signal).sum()), 1e-300)) - np.log10(noise)))
+
+
+def _restated(old: Tensor, new: Tensor) -> Tensor | None:
+    """The source's tensor with the values and the grid of the result's; None if they do not fit."""
+    if old.data is None or new.data is None:
+        return replace(old, dtype=new.dtype, quantization=new.quantization) if old.is_constant == new.is_constant else None
+    if old.data.shape == new.data.shape:
+        return replace(old, dtype=new.dtype, data=new.data, quantization=new.quantization)
+    if old.data.ndim == 2 and old.data.shape == new.data.shape[::-1]:
+        grid = new.quantization
+        turned = None if grid is None else replace(grid, axis=None if grid.axis is None else 1 - grid.axis)
+        return replace(old, dtype=new.dtype, data=new.data.T, quantization=turned)
+    return None
+
+
+def _real(tensor: Tensor, values: Array) -> Array:
+    if tensor.quantization is None or values.dtype.kind not in "iu":
+        return np.asarray(values.astype(np.float64))
+    return dequantize(values, tensor.quantization)
+
+
+def _step(tensor: Tensor, values: Array) -> float:
+    """The step of a grid; of real values 1/255 of their range."""
+    if tensor.quantization is not None:
+        return float(np.max(tensor.quantization.scale))
+    return float(values.max(initial=0) - values.min(initial=0)) / 255 or 1.0
