@@ -8,7 +8,7 @@ import traceback
 
 import typer
 
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, printable
 
 __all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "exit_code"]
 
@@ -33,7 +33,7 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
     elif isinstance(error, RecursionError):
         code, document, text = 2, {"error": "invalid-model", "reason": _NESTED}, _NESTED
     else:
-        said = " ".join(str(error).split())
+        said = printable(" ".join(str(error).split()), one_line=True)
         what = type(error).__name__ + (f": {said[:_LONGEST]}" if said else "")
         command = next((item for item in arguments if not item.startswith("-")), "qconvert")
         code, document = FAULT, {"error": "internal", "where": command, "reason": what}
