@@ -14,7 +14,7 @@ from qconvert.conversion.loading import load
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
-from qconvert.conversion.report import ConversionReport, carried_over
+from qconvert.conversion.report import ConversionReport, carried_over, remarks
 from qconvert.conversion.saving import write_file
 from qconvert.errors import QConvertError
 from qconvert.files import require_writable
@@ -80,6 +80,7 @@ def convert(
     others = reader.companions(source) if reader.companions else ()
     require_writable(result, force=force, reads=[source, *others])
     kept = carried_over(graph)
+    said = tuple((reader.name, text) for text in remarks(graph))
     verifier = _verifier(graph) if verify_each else None
     declared = Declared(graph)
     observers = [item for item in (observer, verifier, declared) if item is not None]
@@ -100,7 +101,7 @@ def convert(
         result_format=writer.name,
         target=chosen.name if chosen else "",
         operators=dict(Counter(op.kind for op in graph.ops).most_common()),
-        changes=(*changes, *((writer.name, note) for note in notes)),
+        changes=(*said, *changes, *((writer.name, note) for note in notes)),
         kept=kept,
         audit=audit(graph, chosen) if chosen and chosen.knows_kernels else (),
         seconds=time.perf_counter() - started,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from qconvert.graph import Graph
+from qconvert.graph.metadata import IGNORED_SCALES
 
-__all__ = ["ConversionReport", "carried_over"]
+__all__ = ["ConversionReport", "carried_over", "remarks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,19 @@ class ConversionReport:
     seconds: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)
     verified: tuple[tuple[str, str], ...] = ()
+
+
+def remarks(graph: Graph) -> tuple[str, ...]:
+    """What a reader took otherwise than the file states it, in words."""
+    try:
+        ignored = list(json.loads(graph.metadata.get(IGNORED_SCALES, "{}")))
+    except ValueError:  # the metadata of a file that someone else wrote
+        return ()
+    if not ignored:
+        return ()
+    tensors = f"{len(ignored)} tensors state" if len(ignored) > 1 else "1 tensor states"
+    listed = ", ".join(map(repr, ignored[:3])) + (" …" if len(ignored) > 3 else "")
+    return (f"warning: {tensors} scales that its kernels do not use ({listed}): integers are read as kernels take them",)
 
 
 def carried_over(graph: Graph) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "CHANGED",
     "CHANGES",
+    "IGNORED_SCALES",
     "PROVENANCE",
     "SCALES",
     "SOURCE",
@@ -43,6 +44,10 @@ SOURCE_SIGNATURES = "source.signatures"
 SOURCE_METADATA = "source.metadata."
 #: Prefix: files in the archive behind a .tflite file, by their names.
 SOURCE_FILES = "source.file."
+
+#: JSON, tensor -> [scale, zero point] of each index: what the file states beside it and the kernels of its runtime do not use, as a bias
+#: at another scale than input scale * weight scale.
+IGNORED_SCALES = "source.ignored_scales"
 
 #: JSON list: tensors that changed their layout although their shape does not show it.
 TRANSPOSED = "layout.transposed"

@@ -388,14 +388,14 @@ def model_of(name: str, dtype: str, rank: int) -> tuple[bytes, list[np.ndarray]]
         return None
     data = single_op(BUILTINS.get(name, name), options, inputs, outputs)
     rng = np.random.default_rng(rank)
-    feeds = [_random(tensor, name, rng) for tensor in inputs if tensor is not None and tensor.data is None]
+    feeds = [random_feed(tensor, name, rng) for tensor in inputs if tensor is not None and tensor.data is None]
     if name == "DIV" and dtype in QUANTIZED:  # one step by many: the shift of the quotient is beyond 31 bits
         for feed, steps in zip(feeds, (1, 99), strict=True):
             feed.flat[0] = _ZERO[dtype] + steps
     return data, feeds
 
 
-def _random(tensor: TensorSpec, name: str, rng: np.random.Generator) -> np.ndarray:
+def random_feed(tensor: TensorSpec, name: str, rng: np.random.Generator) -> np.ndarray:
     """Values in the operator's domain: positive for roots, logarithms and powers."""
     positive = name in ("LOG", "SQRT", "RSQRT", "POW", "FLOOR_DIV", "FLOOR_MOD") or (name == "DIV" and tensor.name == "b")
     if tensor.dtype == "float32":

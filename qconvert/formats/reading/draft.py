@@ -25,6 +25,10 @@ class Draft:
         self.ops: list[Op] = []
         self.producers: dict[str, Op] = {}
         self.readers: dict[str, list[Op]] = {}
+        #: Tensors whose stated scales no kernel uses: scales and zero points as the file has them.
+        self.ignored_scales: dict[str, list[tuple[float, int]]] = {}
+        #: Tensors whose stated scales mean nothing, and why: they may be moved, but nothing can compute on them.
+        self.unsound: dict[str, str] = {}
         self._variants: dict[tuple[str, str], str] = {}
         self._names = Names(self.tensors, reserved)
         self._positions: dict[int, int] = {}  # id of each operator -> where it stands

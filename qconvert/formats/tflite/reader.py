@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import mmap
 from collections import Counter
 from pathlib import Path
@@ -16,7 +18,15 @@ from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
-from qconvert.graph.metadata import CHANGED, SOURCE_DESCRIPTION, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_METADATA, TRANSPOSED
+from qconvert.graph.metadata import (
+    CHANGED,
+    IGNORED_SCALES,
+    SOURCE_DESCRIPTION,
+    SOURCE_FORMAT,
+    SOURCE_KERNELS,
+    SOURCE_METADATA,
+    TRANSPOSED,
+)
 from qconvert.plugins import operators
 
 __all__ = ["read"]
@@ -67,7 +77,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         signatures=tuple(_signatures(model, tensor_names)),
-        metadata={**_metadata(model), **read_files(data)},
+        metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
     return graph.evolve(ops=draft.ops)
 
@@ -159,6 +169,15 @@ def _signatures(model: Any, names: list[str]) -> list[Signature]:
         for found in model.signatureDefs
         if found.subgraphIndex == 0
     ]
+
+
+def _ignored(draft: Draft) -> dict[str, str]:
+    """What the file states of scales that its kernels do not use; what is no number in JSON is a text there."""
+    stated = {
+        name: [[scale if math.isfinite(scale) else str(scale), point] for scale, point in pairs]
+        for name, pairs in draft.ignored_scales.items()
+    }
+    return {IGNORED_SCALES: json.dumps(stated)} if stated else {}
 
 
 def _metadata(model: Any) -> dict[str, str]:

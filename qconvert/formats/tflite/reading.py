@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
-from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor
+from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, numpy_dtype
+from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["ReadFunction", "Reading"]
 
 #: ActivationFunctionType of the TFLite schema.
-_ACTIVATIONS = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
+_FUSED = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
 
 
 class Reading(OperatorReading):
@@ -59,9 +62,9 @@ class Reading(OperatorReading):
     def activation(self) -> str:
         """The fused activation as the canonical `activation` attribute."""
         code = self.option("fusedActivationFunction")
-        if code not in _ACTIVATIONS:
+        if code not in _FUSED:
             raise self.unsupported(f"fused activation number {code}")
-        return _ACTIVATIONS[code]
+        return _FUSED[code]
 
     def result(self, index: int = 0) -> Tensor:
         """The canonical tensor of output `index`."""
@@ -130,24 +133,121 @@ class Reading(OperatorReading):
     ) -> list[str]:
         """Appends a canonical operator; inputs and outputs are this operator's unless given. Returns the outputs' names.
 
-        Where a kernel only moves integers although its two sides have different quantizations, the move is kept and a
-        Reinterpret puts the other label on the same integers, which is what TFLite's kernels compute.
+        The results of an operator that moves stored integers have its data's label and get their own behind it, see emit_stored().
         """
-        ins = tuple(self.inputs if inputs is None else inputs)
+        ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
-        relabelled: list[tuple[str, str]] = []
-        if KINDS[kind].rule == "move" and ins:
-            source = self._draft.tensors[ins[0]]
-            for position, name in enumerate(outs):
-                tensor = self._draft.tensors[name]
-                one_scale = source.quantization is None or source.quantization.is_per_tensor
-                if tensor.dtype == source.dtype and one_scale and tensor.quantization != source.quantization:
-                    outs[position] = self._draft.add(f"{name}/moved", tensor.dtype, tensor.shape, None, source.quantization)
-                    relabelled.append((outs[position], name))
-        self._draft.append(Op(kind, ins, tuple(outs), attributes, self.source))
-        for moved, name in relabelled:
-            self._draft.append(Op("Reinterpret", (moved,), (name,), {}, self.source))
+        moved = KINDS[kind].moved(Op(kind, tuple(ins), tuple(outs))) if KINDS[kind].rule == "move" else []
+        grids = [self._draft.tensors[name].quantization for name in moved]
+        if grids and grids.count(grids[0]) == len(grids) and (grids[0] is None or grids[0].is_per_tensor):
+            return self.emit_stored(kind, ins, outs, None, **attributes)
+        return self._append(kind, ins, outs, attributes)
+
+    def emit_stored(
+        self,
+        kind: str,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        grid: Quantization | None = None,
+        **attributes: Attribute,
+    ) -> list[str]:
+        """The same for a kernel that computes on stored integers, whatever scales and zero points its tensors state.
+
+        Data with other quantizations get the label of the first by a Reinterpret, and the result gets its own back behind the operator: the
+        same integers, as the kernel has it. A fused activation clips on the result's own grid.
+
+        Args:
+            kind, inputs, outputs, attributes: as emit() has them.
+            grid: the label to compute with, if it is not that of the first data input.
+        """
+        ins = list(self.inputs if inputs is None else inputs)
+        outs = list(self.outputs if outputs is None else outputs)
+        made = Op(kind, tuple(ins), tuple(outs), attributes)
+        data = KINDS[kind].positions(made, "data", "factor", "filler")
+        first = self._draft.tensors[ins[data[0]]]
+        grid = first.quantization if grid is None else grid
+        for position in data:
+            ins[position] = self.under(ins[position], grid)
+        results = [self._draft.tensors[name] for name in KINDS[kind].results_of(made)]
+        other = [tensor for tensor in results if tensor.dtype == first.dtype and tensor.quantization != grid]
+        clip = str(attributes.get("activation", "")) if other else ""
+        if clip:
+            attributes = {**attributes, "activation": ""}
+        moved = {t.name: self._draft.add(f"{t.name}/moved", t.dtype, t.shape, None, grid) for t in other}
+        self._append(kind, ins, [moved.get(name, name) for name in outs], attributes)
+        for name, stored in moved.items():
+            if clip:
+                stored = self._relabel(stored, self.like("unclipped", self._draft.tensors[name], self._draft.tensors[name].shape))
+                self._clip(stored, name, clip)
+            else:
+                self._relabel(stored, name)
         return outs
+
+    def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
+        """See OperatorReading; raises InvalidModelError if the constant's scales mean nothing."""
+        self.require_sound("Conv", [self.input(index)])  # which computes
+        return super().variant(index, key, data, quantization)
+
+    def under(self, name: str, grid: Quantization | None) -> str:
+        """The stored integers of `name` under the label `grid`: itself if it has that."""
+        tensor = self._draft.tensors[name] if name else None
+        if tensor is None or tensor.quantization == grid:
+            return name
+        if tensor.data is not None:
+            key = "stored" if grid is None else f"stored {zlib.crc32(grid.scale.tobytes() + grid.zero_point.tobytes()):08x}"
+            return self._draft.variant(name, key, tensor.data, grid)
+        return self._relabel(name, self.intermediate("stored", tensor.dtype, tensor.shape, grid, base=name))
+
+    def ignores_scales(self, index: int) -> None:
+        """Notes what the file states of input `index`, as its kernel uses the integers alone."""
+        tensor = self.tensor(index)
+        if tensor.quantization is not None:
+            pairs = zip(tensor.quantization.scale.tolist(), tensor.quantization.zero_point.tolist(), strict=True)
+            self._draft.ignored_scales.setdefault(tensor.name, list(pairs))
+
+    def emit_numbers(self, kind: str) -> list[str]:
+        """The same for a kernel of int8 or int16 that takes stored integers for plain numbers, and wraps its results around."""
+        narrow = self.result()
+        operands = []
+        for name in self.inputs:
+            tensor = self._draft.tensors[self.under(name, None)]
+            wide = self.intermediate("int32", "int32", tensor.shape, base=name)
+            operands += self._append("Cast", [tensor.name], [wide], {"to": "int32"})
+        wide = self._append(kind, operands, [self.intermediate("int32", "int32", narrow.shape)], {})[0]
+        plain = narrow.name if narrow.quantization is None else self.intermediate("numbers", narrow.dtype, narrow.shape)
+        self._append("Cast", [wide], [plain], {"to": narrow.dtype})
+        return [narrow.name if plain == narrow.name else self._relabel(plain, narrow.name)]
+
+    def _relabel(self, stored: str, name: str) -> str:
+        self._draft.append(Op("Reinterpret", (stored,), (name,), {}, self.source))
+        return name
+
+    def _append(self, kind: str, ins: Sequence[str], outs: list[str], attributes: Mapping[str, Attribute]) -> list[str]:
+        """Appends an operator. A fused activation on plain integers is a Clip behind it, as its bounds are integers there."""
+        self.require_sound(kind, (*ins, *outs))
+        result = self._draft.tensors[outs[0]] if outs else None
+        clip = str(attributes.get("activation", ""))
+        if not clip or result is None or result.is_quantized or result.dtype in REALS:
+            self._draft.append(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
+            return outs
+        whole = self.like("unclipped", result, result.shape)
+        self._draft.append(Op(kind, tuple(ins), (whole, *outs[1:]), {**attributes, "activation": ""}, self.source))
+        self._clip(whole, outs[0], clip)
+        return outs
+
+    def require_sound(self, kind: str, names: Iterable[str]) -> None:
+        """Raises InvalidModelError if an operator of `kind` would compute on a tensor whose scales mean nothing; it may move it."""
+        if KINDS[kind].rule not in ("move", "relabel", "plain", "state"):
+            for name in self._draft.unsound.keys() & set(names):
+                raise self.invalid(f"tensor {name!r}: {self._draft.unsound[name]}")
+
+    def _clip(self, whole: str, name: str, activation: str) -> None:
+        """A fused activation as a Clip of its own, with bounds of the result's type where it is plain integers."""
+        result = self._draft.tensors[name]
+        dtype = numpy_dtype("float32" if result.is_quantized else result.dtype)
+        bounds = zip(("lowest", "highest"), ACTIVATIONS[activation], strict=True)
+        limits = ["" if bound is None else self.const(np.asarray(bound, dtype), hint) for hint, bound in bounds]
+        self._draft.append(Op("Clip", (whole, *limits), (name,), {}, self.source))
 
 
 ReadFunction = Callable[[Reading], None]

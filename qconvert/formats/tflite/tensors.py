@@ -29,7 +29,8 @@ _MAX_RANK = 64
 def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]:
     """Adds every tensor of subgraph 0 to the draft; returns their unique names in order.
 
-    Raises InvalidModelError for a tensor that contradicts itself (shape against data, scale of zero, axis out of range …).
+    Raises InvalidModelError for a tensor that contradicts itself (shape against data …). Scales that mean nothing (zero, infinite, along an
+    axis that is not there …) are noted in draft.unsound, as no operator may need them.
     """
     subgraph, buffers = model.subgraphs[0], model.buffers
     produced = _written_tensors(subgraph)
@@ -42,7 +43,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
             shape = _shape(tensor, name)
             unknown = index in produced and index not in inputs and not shape  # an empty shape here often means "not known"
             constant = None if index in produced else _constant(buffers, tensor, dtype, data)
-            quantization = _quantization(tensor, dtype, shape)
+            quantization, fault = _sound_quantization(tensor, dtype, shape)
             if constant is not None and tensor.sparsity is not None:
                 raise UnsupportedError("sparse weights are not covered", remedy="Densify the model before converting.")
         except (InvalidModelError, UnsupportedError) as error:
@@ -50,7 +51,25 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
             raise
         stated = constant.shape if constant is not None else None if unknown else shape
         names.append(draft.add(name, dtype, stated, constant, quantization))
+        if fault:
+            draft.unsound[names[-1]] = fault
+            draft.ignored_scales[names[-1]] = _stated_scales(tensor.quantization)
     return names
+
+
+def _sound_quantization(tensor: Any, dtype: str, shape: Shape) -> tuple[Quantization | None, str]:
+    """The quantization; or none, and what is wrong with it, which only matters where an operator computes with it."""
+    try:
+        return _quantization(tensor, dtype, shape), ""
+    except InvalidModelError as error:
+        return None, error.reason
+
+
+def _stated_scales(params: Any) -> list[tuple[float, int]]:
+    """(scale, zero point) for each index, as far as the file has them."""
+    scales = _sizes(params.scale)
+    points = _sizes(params.zeroPoint)
+    return [(scale, points[i] if i < len(points) else points[0] if len(points) == 1 else 0) for i, scale in enumerate(scales)]
 
 
 def _written_tensors(subgraph: Any) -> set[int]:

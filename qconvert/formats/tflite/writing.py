@@ -14,12 +14,17 @@ from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
-from qconvert.graph.kinds import KINDS
 
 __all__ = ["Operator", "WriteFunction", "Writing", "as_int32"]
 
 #: Canonical fused activation -> ActivationFunctionType of the schema.
 ACTIVATIONS = {"": 0, "relu": 1, "relu_n1_to_1": 2, "relu6": 3}
+#: Operators whose result may state another scale than their data, as their kernels look at none; XNNPACK refuses the others of 8 bits.
+_SCALELESS = frozenset(
+    "RESHAPE SQUEEZE STRIDED_SLICE TILE BROADCAST_TO GATHER GATHER_ND REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND TOPK_V2 ONE_HOT SPLIT_V "
+    "MAXIMUM MINIMUM SELECT SELECT_V2 AVERAGE_POOL_2D RESIZE_NEAREST_NEIGHBOR".split()
+)
+_SCALELESS_WIDE = frozenset("TRANSPOSE SLICE SPLIT MAX_POOL_2D CONCATENATION RESIZE_BILINEAR".split())
 
 
 class Operator:
@@ -89,7 +94,7 @@ class Writing:
         """Writes `op`, unless an operator before it took it in."""
         if id(op) not in self._absorbed:
             self._current = op
-            function(self.relabelled(op), self)
+            function(op, self)
 
     def producer(self, name: str) -> Op | None:
         """The canonical operator that computes `name`; None for graph inputs and constants."""
@@ -147,20 +152,14 @@ class Writing:
         for operator in self.operators:
             operator.inputs = tuple(renamed.get(name, name) for name in operator.inputs)
 
-    def relabelled(self, op: Op) -> Op:
-        """The operator with the outputs of the Reinterprets behind it, where the reader made them of one operator.
-
-        TFLite's kernels that move data look at no scales, so the label of the result is the operator's own.
-        """
-        if KINDS[op.kind].rule != "move":
-            return op
-        outputs = list(op.outputs)
-        for position, name in enumerate(op.outputs):
-            reader = self.successor(name)
-            if reader is not None and reader.kind == "Reinterpret" and self.is_inner(name, "moved"):
-                self.absorb(reader)
-                outputs[position] = reader.outputs[0]
-        return op if outputs == list(op.outputs) else replace(op, outputs=tuple(outputs))
+    def _relabelled(self, builtin: str, name: str) -> str:
+        """The tensor behind the Reinterpret of a result, where the reader made both of one operator that looks at no scales."""
+        narrow = self.tensor(name).dtype in ("int8", "uint8")
+        reader = self.successor(name) if builtin in (_SCALELESS if narrow else _SCALELESS | _SCALELESS_WIDE) else None
+        if reader is None or reader.kind != "Reinterpret" or not self.is_inner(name, "moved"):
+            return name
+        self.absorb(reader)
+        return reader.outputs[0]
 
     def index(self, op: Op, position: int, *, wide: bool = False) -> str:
         """Input `position` of `op` as TFLite takes shapes, axes and indices: int32.
@@ -284,6 +283,7 @@ class Writing:
             custom: options of a custom operator.
             fields: of the option table, by the schema's names in camel case.
         """
+        outputs = [self._relabelled(builtin, name) for name in outputs]
         names = [self.use(name) for name in inputs], [self.use(name) for name in outputs]
         options = None
         if table:

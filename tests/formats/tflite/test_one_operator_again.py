@@ -23,6 +23,10 @@ def grid(name: str, *shape: int, scale: float = 0.05) -> TensorSpec:
     return TensorSpec(name, shape, "int8", scale, 3)
 
 
+def wide(name: str, *shape: int, scale: float = 0.05) -> TensorSpec:
+    return TensorSpec(name, shape, "int16", scale, 0)
+
+
 #: Operators with indices and shapes that are computed at run time, and kernels that give the same integers another scale.
 COMPUTED: dict[str, tuple[bytes, list[Any]]] = {
     "GATHER": (single_op("GATHER", {"axis": 1}, [numbers("x", 3, 5), i32("i", 4)], [numbers("y", 3, 4)]), [[4, 0, 0, 2]]),
@@ -48,8 +52,8 @@ COMPUTED: dict[str, tuple[bytes, list[Any]]] = {
                     (("b", [-1, 1, 0]), ("e", [0, 4, 1]), ("s", [1, 2, 1])))], [grid("y", 2, 1, scale=0.07)]),
         [],
     ),
-    "SPLIT": (single_op("SPLIT", {"numSplits": 2}, [TensorSpec("a", (), "int32", data=np.array(0, np.int32)), grid("x", 4, 5)],
-                        [grid("u", 2, 5, scale=0.07), grid("v", 2, 5)]), []),
+    "SPLIT": (single_op("SPLIT", {"numSplits": 2}, [TensorSpec("a", (), "int32", data=np.array(0, np.int32)), wide("x", 4, 5)],
+                        [wide("u", 2, 5, scale=0.07), wide("v", 2, 5)]), []),
 }  # fmt: skip
 
 

@@ -125,6 +125,10 @@ def write_topk(op: Op, b: Builder) -> None:
         b.node("Cast", values[:1], [name], to=ELEMENT_TYPES[tensor.dtype])
 
 
+#: Types of values for which onnxruntime's CPU provider has a OneHot of int64 indices (1.31, measured).
+_ONE_HOT = ("float32", "int64", "string")
+
+
 def write_one_hot(op: Op, b: Builder) -> None:
     """OneHot; indices outside the range give the off value, in TFLite for negative ones too, which ONNX counts from the end."""
     indices, depth, values = (b.stored(name) for name in op.inputs)
@@ -134,11 +138,12 @@ def write_one_hot(op: Op, b: Builder) -> None:
     shifted = b.node("Where", [negative, far, indices], hint=f"{name}/indices")[0]
     scalar = b.const(np.array([], np.int64), f"{name}/scalar")
     depth = depth if b.tensor(op.inputs[1]).rank == 0 else b.node("Reshape", [depth, scalar])[0]
-    if result.dtype in ("float32", "int32", "int64"):
+    if result.dtype in _ONE_HOT:
         b.node("OneHot", [shifted, depth, values], op.outputs, axis=int(op["axis"]))
         return
-    wide = b.node("Cast", [values], hint=f"{name}/values_int32", to=ELEMENT_TYPES["int32"])[0]
-    found = b.node("OneHot", [shifted, depth, wide], hint=f"{name}/int32", axis=int(op["axis"]))
+    taken = "float32" if "float" in result.dtype else "int64"
+    wide = b.node("Cast", [values], hint=f"{name}/values_{taken}", to=ELEMENT_TYPES[taken])[0]
+    found = b.node("OneHot", [shifted, depth, wide], hint=f"{name}/{taken}", axis=int(op["axis"]))
     b.node("Cast", found, op.outputs, to=ELEMENT_TYPES[result.dtype])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -44,8 +44,14 @@ def read_gelu(r: Reading) -> None:
 
 
 def read_softmax(r: Reading) -> None:
-    """SOFTMAX over the last axis, of beta times its input."""
-    r.emit("Softmax", axis=-1, beta=float(r.option("beta", 1.0)))
+    """SOFTMAX over the last axis, of beta times its input. The uint8 kernel counts from 0, whatever the result's zero point says."""
+    result, beta = r.result(), float(r.option("beta", 1.0))
+    q = result.quantization
+    if result.dtype != "uint8" or q is None or not q.zero_point.any():
+        r.emit("Softmax", axis=-1, beta=beta)
+        return
+    counted = r.intermediate("from_zero", "uint8", result.shape, Quantization.per_tensor(float(q.scale[0]), 0))
+    r.emit("Reinterpret", r.emit("Softmax", outputs=[counted], axis=-1, beta=beta))
 
 
 def read_log_softmax(r: Reading) -> None:

@@ -30,17 +30,50 @@ def _activated(kind: str) -> ReadFunction:
     return read
 
 
+def _stored(kind: str) -> ReadFunction:
+    """The reader of an operator whose kernel compares or chooses stored integers, whatever their scales."""
+
+    def read(r: Reading) -> None:
+        r.emit_stored(kind)
+
+    return read
+
+
+def _numbers(kind: str) -> ReadFunction:
+    """The reader of an operator whose kernels of int8 and int16 take stored integers for plain numbers."""
+
+    def read(r: Reading) -> None:
+        if r.tensor().dtype in ("int8", "int16"):
+            r.emit_numbers(kind)
+        else:
+            r.emit(kind)
+
+    return read
+
+
+def _order(kind: str) -> ReadFunction:
+    """The reader of an order: of real values, but of stored integers where they are int16 (comparisons.cc). EQUAL has no such kernel."""
+
+    def read(r: Reading) -> None:
+        if r.tensor().dtype == "int16":
+            r.emit_stored(kind)
+        else:
+            r.emit(kind)
+
+    return read
+
+
 def read_select(r: Reading) -> None:
     """SELECT: a condition of rank 1 chooses whole rows of the first axis; otherwise shapes are equal."""
     condition, data = r.tensor(0), r.tensor(1)
     if condition.rank != 1 or data.rank in (None, 0, 1) or condition.shape is None:
-        r.emit("Where")
+        r.emit_stored("Where")
         return
     assert data.rank is not None
     shape = r.shape_const([-1, *[1] * (data.rank - 1)], "condition_shape")
     rows = r.intermediate("condition", "bool", (*condition.shape, *[1] * (data.rank - 1)))
     r.emit("Reshape", [condition.name, shape], [rows])
-    r.emit("Where", [rows, *r.inputs[1:]])
+    r.emit_stored("Where", [rows, *r.inputs[1:]])
 
 
 def read_cast(r: Reading) -> None:
@@ -50,14 +83,14 @@ def read_cast(r: Reading) -> None:
 
 READERS: dict[str, ReadFunction] = {
     **{name: _activated(kind) for name, kind in (("ADD", "Add"), ("SUB", "Sub"), ("MUL", "Mul"), ("DIV", "Div"))},
-    "MAXIMUM": _plain("Max"),
-    "MINIMUM": _plain("Min"),
-    "FLOOR_DIV": _plain("FloorDiv"),
-    "FLOOR_MOD": _plain("FloorMod"),
+    "MAXIMUM": _stored("Max"),
+    "MINIMUM": _stored("Min"),
+    "FLOOR_DIV": _numbers("FloorDiv"),
+    "FLOOR_MOD": _numbers("FloorMod"),
     "POW": _plain("Pow"),
     "SQUARED_DIFFERENCE": _plain("SquaredDifference"),
     "ABS": _plain("Abs"),
-    "NEG": _plain("Neg"),
+    "NEG": _numbers("Neg"),
     "EXP": _plain("Exp"),
     "LOG": _plain("Log"),
     "SQRT": _plain("Sqrt"),
@@ -71,15 +104,15 @@ READERS: dict[str, ReadFunction] = {
     "SIGN": _plain("Sign"),
     "EQUAL": _plain("Equal"),
     "NOT_EQUAL": _plain("NotEqual"),
-    "GREATER": _plain("Greater"),
-    "GREATER_EQUAL": _plain("GreaterOrEqual"),
-    "LESS": _plain("Less"),
-    "LESS_EQUAL": _plain("LessOrEqual"),
+    "GREATER": _order("Greater"),
+    "GREATER_EQUAL": _order("GreaterOrEqual"),
+    "LESS": _order("Less"),
+    "LESS_EQUAL": _order("LessOrEqual"),
     "LOGICAL_AND": _plain("And"),
     "LOGICAL_OR": _plain("Or"),
     "LOGICAL_NOT": _plain("Not"),
     "SELECT": read_select,
-    "SELECT_V2": _plain("Where"),
+    "SELECT_V2": _stored("Where"),
     "CAST": read_cast,
 }
 

@@ -12,8 +12,9 @@ __all__ = ["READERS", "WRITERS"]
 
 
 def read_concatenation(r: Reading) -> None:
-    """CONCATENATION."""
-    r.emit("Concat", axis=r.axis(r.option("axis"), r.rank()), activation=r.activation())
+    """CONCATENATION. The int16 kernel copies, whatever the scales; the uint8 one brings all to the result's; of int8 they are equal."""
+    emit = r.emit_stored if r.tensor().dtype == "int16" else r.emit
+    emit("Concat", axis=r.axis(r.option("axis"), r.rank()), activation=r.activation())
 
 
 def read_pack(r: Reading) -> None:
@@ -58,8 +59,8 @@ def _pads(r: Reading) -> str:
 
 
 def read_pad(r: Reading) -> None:
-    """PAD with real zero."""
-    r.emit("Pad", [r.input(0), _pads(r)])
+    """PAD with the zero point of the result (pad.cc), which is real zero under its label."""
+    r.emit_stored("Pad", [r.input(0), _pads(r)], grid=r.result().quantization)
 
 
 def read_padv2(r: Reading) -> None:

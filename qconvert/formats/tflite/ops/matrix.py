@@ -23,6 +23,7 @@ def read_fully_connected(r: Reading) -> None:
         raise r.invalid(f"weights of shape {weights.shape}")
     data = r.tensor(0)
     rows = _rows(r, shape[1])
+    r.require_sound("Gemm", [r.input(1)])
     operands = [_flattened(r, rows, shape[1]), float_weights(r, r.input(1))]
     if r.has(2):
         operands.append(accumulator_bias(r, 2, data, weights))
@@ -92,7 +93,7 @@ def write_gemm(op: Op, w: Writing) -> None:
         keep = shapes[0] is not None and shapes[1] is not None and shapes[0][:-1] == shapes[1][:-1]
     if keep and restore is not None:
         w.absorb(restore)
-        outputs = w.relabelled(restore).outputs
+        outputs = restore.outputs
     fields: dict[str, Any] = {"fusedActivationFunction": w.activation(op), "keepNumDims": keep}
     w.emit("FULLY_CONNECTED", [data, stored_weights(op, w), bias], outputs, "FullyConnectedOptions", **fields)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.tflite.ops.window import VALID, Window, padded, window, write_window
@@ -23,9 +25,9 @@ def read_max_pool_2d(r: Reading) -> None:
     _read_pool(r, "MaxPool")
 
 
-def _read_pool(r: Reading, kind: str, **more: str) -> None:
+def _read_pool(r: Reading, kind: str, **more: Any) -> None:
     kernel = (r.option("filterHeight"), r.option("filterWidth"))
-    r.emit(kind, kernel_shape=kernel, activation=r.activation(), **more, **window(r, kernel))
+    r.emit_stored(kind, kernel_shape=kernel, activation=r.activation(), **more, **window(r, kernel))
 
 
 READERS: dict[str, ReadFunction] = {

@@ -238,7 +238,7 @@ def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
         else:
             added = axes
         w.absorb(reader)
-        outputs = w.relabelled(reader).outputs
+        outputs = reader.outputs
     return shrunk, added, outputs
 
 

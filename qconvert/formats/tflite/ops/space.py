@@ -14,7 +14,7 @@ from qconvert.graph import Array, Op
 
 __all__ = ["READERS", "WRITERS"]
 
-_LAYOUT = {"data_format": "channels_last"}
+_LAYOUT: dict[str, Any] = {"data_format": "channels_last"}
 
 
 def _coordinates(r: Reading) -> str:
@@ -27,7 +27,7 @@ def _coordinates(r: Reading) -> str:
 def read_resize_bilinear(r: Reading) -> None:
     """RESIZE_BILINEAR to the height and width in input 1."""
     spatial_sizes(r)
-    r.emit("Resize", [r.input(0), r.int64(1)], mode="linear", coordinate_transformation_mode=_coordinates(r), **_LAYOUT)
+    r.emit_stored("Resize", [r.input(0), r.int64(1)], mode="linear", coordinate_transformation_mode=_coordinates(r), **_LAYOUT)
 
 
 def read_resize_nearest_neighbor(r: Reading) -> None:
@@ -35,7 +35,7 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
     spatial_sizes(r)
     coordinates = _coordinates(r)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
-    r.emit(
+    r.emit_stored(
         "Resize",
         [r.input(0), r.int64(1)],
         mode="nearest",
