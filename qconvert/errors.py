@@ -19,6 +19,7 @@ __all__ = [
     "QConvertError",
     "RuntimeRefusedError",
     "UnsupportedError",
+    "WrongFormatError",
     "printable",
 ]
 
@@ -90,6 +91,20 @@ class InvalidModelError(QConvertError):
     """A model file is damaged or contradicts its format's specification."""
 
     code = "invalid-model"
+
+
+class WrongFormatError(InvalidModelError):
+    """A file is of another format than the one that it is read as.
+
+    Args:
+        found: the name of the format that it is of.
+    """
+
+    code = "wrong-format"
+
+    def __init__(self, reason: str, *, found: str, remedy: str = "", file: str = "") -> None:
+        super().__init__(reason, remedy=remedy, file=file)
+        self.found = found
 
 
 class InvalidGraphError(QConvertError):

@@ -148,14 +148,21 @@ def roundtrip_command(
 
 
 @app.command("inspect")
-def inspect_command(file: Source, json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the tensors with scale and zero point, the operators with counts, and the size of a model."""
-    from qconvert.cli.reports import inspect_document, print_inspection
+def inspect_command(
+    file: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
+    source_format: Annotated[str, typer.Option("--from", help="Format of the file, if its suffix does not say.")] = "",
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what a model's file says of itself, its operators with counts, its tensors with scale and zero point, and its size."""
+    from qconvert.cli.inspection import inspect_document, print_inspection
+    from qconvert.cli.streams import read_from
 
-    if json:
-        typer.echo(json_module.dumps(inspect_document(file), indent=2))
-    else:
-        print_inspection(file)
+    with read_from(file, source_format) as path:
+        if json:
+            typer.echo(json_module.dumps(inspect_document(path, source_format), indent=2))
+        else:
+            print_inspection(path, source_format, str(file))
 
 
 @app.command("diff")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json as json_module
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +22,8 @@ __all__ = ["add_commands"]
 
 
 def _convert(
-    source: Annotated[Path, typer.Argument(help="The model to read.")],
-    result: Annotated[Path, typer.Argument(help="The file to write.")],
+    source: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
+    result: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
     target: Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")] = "",
     passes: Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")] = "",
     option: Annotated[
@@ -44,24 +45,28 @@ def _convert(
     """Convert a model to another format; suffixes say which."""
     from qconvert import convert
     from qconvert.cli.reports import conversion_document, print_conversion
+    from qconvert.cli.streams import is_stream, read_from, write_to
 
     options = _options({name: value for name, value in flags.items() if value is not None}, parsed(option or ()), convert)
-    report = convert(
-        source,
-        result,
-        source_format=source_format,
-        result_format=result_format,
-        target=target,
-        passes=[name.strip() for name in passes.split(",") if name.strip()],
-        force=force,
-        verify_each=verify_each,
-        observer=_printer(print_after) if print_after else None,
-        **options,
-    )
+    with read_from(source, source_format) as read, write_to(result, result_format) as written:
+        report = convert(
+            read,
+            written,
+            source_format=source_format,
+            result_format=result_format,
+            target=target,
+            passes=[name.strip() for name in passes.split(",") if name.strip()],
+            force=force,
+            verify_each=verify_each,
+            observer=_printer(print_after) if print_after else None,
+            **options,
+        )
+    report = replace(report, source=str(source), result=str(result))
+    aside = is_stream(result)  # standard output has the model
     if json:
-        typer.echo(json_module.dumps(conversion_document(report), indent=2))
+        typer.echo(json_module.dumps(conversion_document(report), indent=2), err=aside)
     elif not quiet:
-        print_conversion(report, verbose)
+        print_conversion(report, verbose, aside)
 
 
 def _options(flags: dict[str, Any], others: dict[str, str], convert: Callable[..., Any]) -> dict[str, Any]:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from qconvert.targets.audit import AuditLine
 
 __all__ = [
-    "audit_document", "check_document", "conversion_document", "formats_document", "inspect_document", "passes_document",
-    "plugins_document", "print_audit", "print_check", "print_conversion", "print_formats", "print_inspection", "print_passes",
-    "print_plugins", "print_roundtrip", "progress", "roundtrip_document",
+    "audit_document", "check_document", "conversion_document", "formats_document", "passes_document",
+    "plugins_document", "print_audit", "print_check", "print_conversion", "print_formats", "print_passes", "print_plugins",
+    "print_roundtrip", "progress", "roundtrip_document",
 ]  # fmt: skip
 
 
@@ -195,55 +195,6 @@ def progress(hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
             bar.update(task, completed=done, total=total)
 
         yield step
-
-
-def inspect_document(path: Path) -> dict[str, Any]:
-    """The graph document of a model."""
-    from qconvert import load
-    from qconvert.formats.qgraph.to_document import to_document
-
-    return to_document(load(path))
-
-
-def print_inspection(path: Path) -> None:
-    """Operators with counts, tensors with scale and zero point, sizes."""
-    document = inspect_document(path)
-    operators = Counter(_operator_name(op) for op in document["ops"])
-    counts = _table("operator", ">count")
-    for kind, count in operators.most_common():
-        counts.add_row(kind, str(count))
-    tensors = _one_line_a_row(_table("tensor", "type", "shape", ">scale", ">zero point", "axis"), 0)
-    for tensor in document["tensors"]:
-        tensors.add_row(tensor["name"], tensor["dtype"], _shape(tensor["shape"]), *_quantization(tensor.get("quantization")))
-    size = path.stat().st_size
-    _print(counts, tensors, f"{path}: {sum(operators.values())} operators, {len(document['tensors'])} tensors, {size:,} bytes")
-    for side in ("inputs", "outputs"):
-        _print(printable(f"{side}: {', '.join(document[side])}", one_line=True))
-
-
-def _operator_name(op: dict[str, Any]) -> str:
-    """The kind, and for an operator outside the set the name that its format gives it."""
-    if op["kind"] != "Opaque":
-        return str(op["kind"])
-    domain, name = op["attributes"]["domain"], op["attributes"]["op_type"]
-    return f"{domain}.{name} (Opaque)" if domain else f"{name} (Opaque)"
-
-
-def _shape(shape: list[int | str] | None) -> str:
-    return "unknown" if shape is None else " x ".join(map(str, shape)) or "scalar"
-
-
-def _quantization(found: dict[str, Any] | None) -> tuple[str, str, str]:
-    """Scale, zero point and axis; a range where there are many."""
-    if found is None:
-        return "", "", ""
-    scale, zero = found["scale"], sorted(set(found["zero_point"]))
-    text = f"{scale[0]:.6g}" if len(scale) == 1 else f"{min(scale):.3g} to {max(scale):.3g} ({len(scale)})"
-    return (
-        text,
-        str(zero[0]) if len(zero) == 1 else f"{zero[0]} to {zero[-1]}",
-        "" if found["axis"] is None else str(found["axis"]),
-    )
 
 
 def formats_document() -> dict[str, Any]:

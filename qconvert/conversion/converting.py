@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,10 +17,10 @@ from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
 from qconvert.conversion.report import ConversionReport, carried_over, remarks
 from qconvert.conversion.saving import write_file
-from qconvert.errors import QConvertError
+from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_writable
 from qconvert.graph import Graph
-from qconvert.plugins import format_named, format_of
+from qconvert.plugins import Format, format_named, format_of, formats
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
 
@@ -74,9 +75,14 @@ def convert(
     writer = format_named(result_format) if result_format else format_of(result)
     reader = format_named(source_format) if source_format else format_of(source)
     chosen = chosen_target(writer, target or (writer.own_target if reader is writer else ""))
+    _require_suffix(source, result, reader, writer)
     require_writable(result, force=force, reads=[source])
     given = Given.of(options, reader, writer, passes, chosen)
-    graph = load(source, source_format, **given.read)
+    try:
+        graph = load(source, source_format, **given.read)
+    except WrongFormatError as error:
+        error.remedy = f"Use `{_command(error.found, writer.name, source, result)}`."
+        raise
     others = reader.companions(source) if reader.companions else ()
     require_writable(result, force=force, reads=[source, *others])
     kept = carried_over(graph)
@@ -108,6 +114,23 @@ def convert(
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
     )
+
+
+def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) -> None:
+    """Raises OptionError for a result whose name says another format than the one that is written."""
+    suffix = result.suffix.lower()
+    named = next((item for item in formats().values() if suffix in item.suffixes and item.write is not None), None)
+    if named is None or suffix in writer.suffixes:
+        return
+    raise OptionError(
+        f"the suffix {result.suffix} is that of the format {named.name}, but the format {writer.name} would be written",
+        file=str(result),
+        remedy=f"Use `{_command(reader.name, named.name, source, result)}`, or a name that ends in {writer.suffixes[0]}.",
+    )
+
+
+def _command(source_format: str, result_format: str, source: Path, result: Path) -> str:
+    return f"qconvert {source_format}2{result_format} {shlex.quote(str(source))} {shlex.quote(str(result))}"
 
 
 def _verifier(graph: Graph) -> Verifier:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qconvert.errors import FileAccessError, OptionError
 
-__all__ = ["access_errors", "printable", "refuse_read_files", "require_replaceable", "require_utf8", "require_writable"]
+__all__ = ["access_errors", "refuse_read_files", "require_replaceable", "require_utf8", "require_writable"]
 
 #: As many links as Linux follows.
 _MOST_LINKS = 40
@@ -18,17 +18,12 @@ _OPEN_FILES = ("/proc", "/dev/fd")
 _ANOTHER = "Name a file to write, or - for standard output."
 
 
-def printable(path: Path) -> str:
-    """A path for messages: bytes that are not UTF-8 become escapes."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def require_utf8(path: Path) -> None:
     """Raises FileAccessError for a name that is not UTF-8: model files and reports hold the names of files as text."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise FileAccessError("the name of the file is not UTF-8", file=printable(path), remedy="Rename the file.") from None
+        raise FileAccessError("the name of the file is not UTF-8", file=str(path), remedy="Rename the file.") from None
 
 
 @contextmanager
@@ -40,8 +35,8 @@ def access_errors(path: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         remedy = ""
         if isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent):
-            reason, remedy = f"the folder {printable(path.parent)} does not exist", "Create it, or name another."
-        raise FileAccessError(f"cannot be written: {reason}", file=printable(path), remedy=remedy) from error
+            reason, remedy = f"the folder {path.parent} does not exist", "Create it, or name another."
+        raise FileAccessError(f"cannot be written: {reason}", file=str(path), remedy=remedy) from error
 
 
 def require_writable(path: Path, *, force: bool = False, reads: Iterable[Path] = ()) -> Path:
@@ -82,7 +77,7 @@ def _followed(path: Path) -> Path:
 
 def require_replaceable(place: Path, force: bool, path: Path | None = None) -> None:
     """Raises FileAccessError, naming `path`, where `place` holds what must stay: a folder, a device, a pipe, or without `force` a file."""
-    name = printable(path or place)
+    name = str(path or place)
     if place.is_dir():
         raise FileAccessError("is a directory", file=name, remedy=_ANOTHER)
     if place.exists() and not place.is_file():  # a device such as /dev/null would be replaced by a file
@@ -95,8 +90,8 @@ def refuse_read_files(place: Path, reads: Iterable[Path], path: Path | None = No
     """Raises OptionError where `place`, by whatever name or hard link, is one of the files that the conversion reads."""
     for source in reads:
         if place.exists() and source.exists() and place.samefile(source):
-            name = "" if source.name == place.name else f" ({printable(source)})"
+            name = "" if source.name == place.name else f" ({source})"
             raise OptionError(
-                f"this file is read by the conversion{name}, and would be overwritten", file=printable(path or place),
+                f"this file is read by the conversion{name}, and would be overwritten", file=str(path or place),
                 remedy="Give the result another name.",
             )  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qconvert.errors import OptionError, QConvertError
 from qconvert.files.data import remove_obsolete
-from qconvert.files.names import access_errors, printable, refuse_read_files, require_replaceable, require_writable
+from qconvert.files.names import access_errors, refuse_read_files, require_replaceable, require_writable
 from qconvert.files.scratch import other_runs, scratch_folder
 
 __all__ = ["whole_file"]
@@ -46,7 +46,7 @@ def whole_file(
             yield temporary
         except QConvertError as error:
             if error.file.startswith(str(folder)):
-                error.file = printable(path)
+                error.file = str(path)
             raise
         files = [*sorted(item for item in folder.iterdir() if item.name != place.name), temporary]
         _require_distinct(files)

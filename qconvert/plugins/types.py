@@ -29,6 +29,9 @@ class Format:
             that it chose.
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
+        recognizes: the first 64 bytes of a file -> whether they are this format's; None if nothing tells. It is asked only of a file that
+            could not be read as what its suffix or the user says, so that the error names the right format.
+        contents: file -> what it says of itself, name -> text or number, and under "operators" its own operators with their counts.
         companions: file -> the further files that belong to it, or None if there are never any.
         narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
         scopes: whether `write` keeps functions and states.
@@ -45,6 +48,8 @@ class Format:
     write: Callable[[Graph, Path, Mapping[str, Any]], tuple[str, ...] | None] | None = None
     default_target: str = ""
     own_target: str = ""
+    recognizes: Callable[[bytes], bool] | None = None
+    contents: Callable[[Path], Mapping[str, Any]] | None = None
     companions: Callable[[Path], tuple[Path, ...]] | None = None
     normal_form: tuple[str, ...] = ()
     narrow_ranges: bool = False

@@ -37,10 +37,21 @@ def _companions(path: Path) -> tuple[Path, ...]:
     return external_files(path)
 
 
+def _recognizes(start: bytes) -> bool:
+    """Every known writer begins with the IR version, a small number in field 1, and goes on with another field of a ModelProto."""
+    return start[:1] == b"\x08" and 1 <= int.from_bytes(start[1:2]) <= 32 and start[2:3] in (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42")
+
+
+def _contents(path: Path) -> Mapping[str, Any]:
+    from qconvert.formats.onnx.contents import contents
+
+    return contents(path)
+
+
 _WRITE_OPTIONS = (
     Option("opset", int, 0, "ONNX opset, 13 to 25; by default 17, or what the types need."),
     Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
-    Option("form", str, "", "ONNX: qdq (the default) or qoperator."),
+    Option("form", str, "", "ONNX: qdq (the default) or qoperator.", ("qdq", "qoperator")),
     NUMERICS,
 )
 
@@ -57,6 +68,8 @@ def qconvert_formats() -> Iterable[Format]:
             write=_write,
             default_target="ort-x86",
             own_target="generic",
+            recognizes=_recognizes,
+            contents=_contents,
             companions=_companions,
             check=_check,
             normal_form=("absorb_quantization", "restate_attributes"),

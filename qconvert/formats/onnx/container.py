@@ -18,7 +18,7 @@ from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
-__all__ = ["external_files", "load_proto", "open_model", "parse_model", "parse_proto"]
+__all__ = ["external_files", "load_proto", "open_model", "parse_model", "parse_proto", "unverified_proto"]
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -79,6 +79,11 @@ def load_proto(path: Path) -> Any:
         raise
     load_external_data_for_model(model, str(path.parent))
     return model
+
+
+def unverified_proto(path: Path) -> Any:
+    """The onnx.ModelProto in a file as it stands, large constants left out; raises InvalidModelError if it is none."""
+    return _parsed(map_file(path))
 
 
 def external_files(path: Path) -> tuple[Path, ...]:

@@ -19,9 +19,8 @@ from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_OPSET, SOURCE_SIGNATURES, SPELLED, STATED_ATTRIBUTES, STATED_BIAS_SCALES
 from qconvert.plugins import operators
 
-__all__ = ["DEFAULT_OPSET", "FORMS", "write"]
+__all__ = ["DEFAULT_OPSET", "write"]
 
-FORMS = ("qdq", "qoperator")
 DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 25
 _LARGEST_FILE = 2**31 - 1
@@ -43,7 +42,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     """
     storage = partial(store, model=path, external=bool(options.get("external_data")))
     kept: Counter[tuple[str, str]] = Counter()
-    form = str(options.get("form") or FORMS[0])
+    form = str(options.get("form") or "qdq")
     model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
                   str(options.get("numerics") or "exact"))  # fmt: skip
     if model.ByteSize() > _LARGEST_FILE:
@@ -59,7 +58,7 @@ def build(
     opset: int,
     provenance: Mapping[str, str],
     storage: Callable[[Mapping[str, Array]], list[Any]] = inline,
-    form: str = FORMS[0],
+    form: str = "qdq",
     kept: Counter[tuple[str, str]] | None = None,
     numerics: str = "exact",
 ) -> Any:
@@ -70,8 +69,6 @@ def build(
     """
     from onnx import helper
 
-    if form not in FORMS:
-        raise OptionError(f"there is no form {form!r}", remedy=f"Forms: {', '.join(FORMS)}.")
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     missing = Counter(op.kind for op in graph.ops if op.kind not in writers)

@@ -24,7 +24,11 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
     write(graph, path, options)
 
 
+def _recognizes(start: bytes) -> bool:
+    return start[8:10] == b'{"'
+
+
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "qconvert's own graph (safetensors and JSON)"
-    return [Format("qgraph", (".qgraph",), summary, read=_read, write=_write, narrow_ranges=True, scopes=True)]
+    return [Format("qgraph", (".qgraph",), summary, read=_read, write=_write, narrow_ranges=True, scopes=True, recognizes=_recognizes)]

@@ -30,6 +30,16 @@ def _check(path: Path) -> None:
     check(path)
 
 
+def _recognizes(start: bytes) -> bool:
+    return start[4:8] == b"TFL3"
+
+
+def _contents(path: Path) -> Mapping[str, Any]:
+    from qconvert.formats.tflite.contents import contents
+
+    return contents(path)
+
+
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "TensorFlow Lite / LiteRT FlatBuffer"
@@ -43,6 +53,8 @@ def qconvert_formats() -> Iterable[Format]:
             default_target="tflite",
             own_target="tflite-same",
             check=_check,
+            recognizes=_recognizes,
+            contents=_contents,
         )
     ]
 

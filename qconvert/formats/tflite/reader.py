@@ -29,7 +29,7 @@ from qconvert.graph.metadata import (
 )
 from qconvert.plugins import operators
 
-__all__ = ["read"]
+__all__ = ["operator_names", "read"]
 
 
 def read(path: Path) -> Graph:
@@ -80,6 +80,12 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
     return graph.evolve(ops=draft.ops)
+
+
+def operator_names(model: Any, subgraph: Any) -> list[str]:
+    """The operators of a subgraph in order, custom ones by their own names."""
+    codes = _operator_codes(model)
+    return [_code_of(codes, operation.opcodeIndex)[0] for operation in subgraph.operators]
 
 
 def _operator_codes(model: Any) -> list[tuple[str, int]]:

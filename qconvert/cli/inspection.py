@@ -1,0 +1,153 @@
+"""The command inspect: a model on 80 columns."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import typer
+
+from qconvert.errors import QConvertError, printable
+from qconvert.plugins import Format, format_named, format_of
+
+__all__ = ["inspect_document", "print_inspection"]
+
+#: Of a pipe or a file, where nothing says how wide lines may be; COLUMNS does, if it is set.
+_WIDTH = 80
+#: A column that gives way keeps as many characters.
+_LEAST = 12
+_GAP = "  "
+
+
+def inspect_document(path: Path, format: str = "") -> dict[str, Any]:
+    """The graph document of a model (docs/qgraph.schema.json), and under "file" what the file says of itself.
+
+    Args:
+        path: the file.
+        format: a format's name; by default the suffix decides.
+    """
+    from qconvert import load
+    from qconvert.formats.qgraph.to_document import to_document
+
+    reader = _reader(path, format)
+    return {**to_document(load(path, reader.name)), "file": _contents(path, reader)}
+
+
+def print_inspection(path: Path, format: str = "", shown: str = "") -> None:
+    """What the file says of itself, the operators and tensors of its canonical graph, and sizes.
+
+    Args:
+        path: the file.
+        format: a format's name; by default the suffix decides.
+        shown: how the file is called, where not by its path.
+
+    Raises:
+        QConvertError: it cannot be read. What the file says of itself has been printed by then, if that could be.
+    """
+    from qconvert import load
+    from qconvert.formats.qgraph.to_document import to_document
+
+    reader = _reader(path, format)
+    width = shutil.get_terminal_size((_WIDTH, 24)).columns
+    own, problem = _read_contents(path, reader)
+    try:
+        document = to_document(load(path, reader.name))
+    except QConvertError:
+        _echo(_own(own, reader, width), width)
+        raise
+    if problem is not None:
+        raise problem
+    counts = Counter(_operator_name(op) for op in document["ops"])
+    tensors = [
+        (t["name"], t["dtype"], _shape(t["shape"]), *_quantization(t.get("quantization"))) for t in document["tensors"]
+    ]  # fmt: skip
+    sizes = f"{sum(counts.values())} operators, {len(tensors)} tensors, {path.stat().st_size:,} bytes"
+    lines = [*_own(own, reader, width), "", *_table(("operator", ">count"), counts.most_common(), width), ""]
+    lines += _table(("tensor", "type", "shape", ">scale", ">zero", "axis"), tensors, width)
+    ends = [f"{word}: {', '.join(document[word])}" for word in ("inputs", "outputs")]
+    _echo([*lines, "", f"{shown or path}: {sizes}", *ends], width)
+
+
+def _reader(path: Path, format: str) -> Format:
+    return format_named(format) if format else format_of(path)
+
+
+def _contents(path: Path, reader: Format) -> dict[str, Any]:
+    return {"format": reader.name, **(reader.contents(path) if reader.contents is not None else {})}
+
+
+def _read_contents(path: Path, reader: Format) -> tuple[dict[str, Any], QConvertError | None]:
+    try:
+        return _contents(path, reader), None
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        return {}, error
+
+
+def _own(own: dict[str, Any], reader: Format, width: int) -> list[str]:
+    """The lines that say what the file says; none where it says nothing."""
+    operators = own.get("operators")
+    if operators is None:
+        return []
+    said = [f"{name} {value}" for name, value in own.items() if name not in ("operators", "format") and value]
+    head = f"{reader.name} file: " + "; ".join(said)
+    return [head, "", *_table((f"in the {reader.name} file", ">count"), operators.items(), width)]
+
+
+def _echo(lines: Iterable[str], width: int) -> None:
+    for line in (printable(line, one_line=True) for line in lines):
+        for part in wrap(line, width, subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False) if len(line) > width else [line]:
+            typer.echo(_cut(part, width).rstrip())
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], width: int) -> list[str]:
+    """Lines of columns, those with ">" to the right. The widest gives way until a line fits."""
+    cells = [[printable(str(cell), one_line=True) for cell in row] for row in rows]
+    titles = [head.lstrip(">") for head in heads]
+    widths = [min(width, max(len(row[place]) for row in (titles, *cells))) for place in range(len(heads))]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width and max(widths) > _LEAST:
+        widths[widths.index(max(widths))] -= 1
+    lines = [_GAP.join(_cell(text, head, size) for text, head, size in zip(row, heads, widths, strict=True)) for row in (titles, *cells)]
+    return [lines[0], _GAP.join("-" * size for size in widths), *lines[1:]]
+
+
+def _cell(text: str, head: str, size: int) -> str:
+    text = _cut(text, size)
+    return text.rjust(size) if head.startswith(">") else text.ljust(size)
+
+
+def _cut(text: str, size: int) -> str:
+    """A text of at most `size` characters, cut in the middle: names differ at their ends."""
+    if len(text) <= size:
+        return text
+    behind = (size - 1) // 2
+    return f"{text[: size - 1 - behind]}…{text[len(text) - behind :]}"
+
+
+def _operator_name(op: dict[str, Any]) -> str:
+    """The kind, and for an operator outside the set the name that its format gives it."""
+    if op["kind"] != "Opaque":
+        return str(op["kind"])
+    domain, name = op["attributes"]["domain"], op["attributes"]["op_type"]
+    return f"{domain}.{name} (Opaque)" if domain else f"{name} (Opaque)"
+
+
+def _shape(shape: list[int | str] | None) -> str:
+    return "unknown" if shape is None else ",".join(map(str, shape)) or "scalar"
+
+
+def _quantization(found: dict[str, Any] | None) -> tuple[str, str, str]:
+    """Scale, zero point and axis; a range where there are many."""
+    if found is None:
+        return "", "", ""
+    scale, zero = found["scale"], sorted(set(found["zero_point"]))
+    text = f"{scale[0]:.6g}" if len(scale) == 1 else f"{min(scale):.2g}..{max(scale):.2g} x{len(scale)}"
+    return (
+        text,
+        str(zero[0]) if len(zero) == 1 else f"{zero[0]}..{zero[-1]}",
+        "" if found["axis"] is None else str(found["axis"]),
+    )

@@ -1,0 +1,95 @@
+"""`-` in place of a file: a model from standard input or to standard output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qconvert.errors import FileAccessError, OptionError, QConvertError
+
+__all__ = ["is_stream", "read_from", "write_to"]
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path stands for standard input or output."""
+    return str(path) == "-"
+
+
+@contextmanager
+def read_from(path: Path, format: str) -> Iterator[Path]:
+    """The file to read: `path`, or for `-` a temporary copy of standard input, since models are mapped into memory.
+
+    Args:
+        path: as the user gives it.
+        format: the name of the format, which a stream has no suffix to say.
+
+    Raises:
+        OptionError: standard input has no format, or is a terminal.
+        FileAccessError: it cannot be read, or the temporary folder cannot be written.
+    """
+    if not is_stream(path):
+        yield path
+        return
+    _require(format, "--from", sys.stdin.isatty(), "standard input is a terminal")
+    with _temporary("stdin") as copy:
+        try:
+            with copy.open("wb") as stream:
+                shutil.copyfileobj(sys.stdin.buffer, stream)
+        except OSError as error:
+            raise FileAccessError(f"standard input cannot be read: {error.strerror or error}") from error
+        yield copy
+
+
+@contextmanager
+def write_to(path: Path, format: str) -> Iterator[Path]:
+    """The file to write: `path`, or for `-` a temporary file that goes to standard output when the block has ended well.
+
+    Args:
+        path: as the user gives it.
+        format: the name of the format, which a stream has no suffix to say.
+
+    Raises:
+        OptionError: standard output has no format, is a terminal, or the model is more than one file.
+        FileAccessError: it cannot be written.
+    """
+    if not is_stream(path):
+        yield path
+        return
+    _require(format, "--to", sys.stdout.isatty(), "a model is not written to a terminal")
+    with _temporary("stdout") as result:
+        yield result
+        if [item for item in result.parent.iterdir() if item != result]:
+            raise OptionError("the model is more than one file, which standard output cannot take", remedy="Name a file to write.")
+        try:
+            with result.open("rb") as stream:
+                shutil.copyfileobj(stream, sys.stdout.buffer)
+            sys.stdout.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer is not tried again
+            raise FileAccessError(f"standard output cannot be written: {error.strerror or error}") from error
+
+
+def _require(format: str, flag: str, is_terminal: bool, problem: str) -> None:
+    if not format:
+        raise OptionError("- has no suffix that says the format", remedy=f"Name it with {flag}, or use a command such as tflite2onnx.")
+    if is_terminal:
+        raise OptionError(problem, remedy="Use a pipe or a file.")
+
+
+@contextmanager
+def _temporary(name: str) -> Iterator[Path]:
+    """A path in a temporary folder; errors that name it say `-`."""
+    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        path = Path(folder, name)
+        try:
+            yield path
+        except QConvertError as error:
+            if error.file == str(path):
+                error.file = "-"
+            error.remedy = error.remedy.replace(str(path), "-")
+            raise
