@@ -73,7 +73,7 @@ FILES = {
     "short": (b"TFL", "at least 8 bytes"),
     "truncated": (SOUND.read_bytes()[:20_000], "past the end of the file"),
     "random": (np.random.default_rng(0).bytes(10_000), "no TFLite file"),
-    "onnx": (b"\x08\x08\x12\x08qconvert" + bytes(50), "looks like an ONNX file"),
+    "onnx": (b"\x08\x08\x12\x08qconvert" + bytes(50), "this is a file of the format onnx, not tflite"),
     "zip": (b"PK\x03\x04" + bytes(50), "zip archive"),
     "unordered operators": (UNORDERED, "before any operator has computed it"),
     "cycle": (CYCLE, "before any operator has computed it"),

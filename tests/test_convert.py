@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx_models import operators
 
-from qconvert import convert
-from qconvert.errors import OptionError
+from qconvert import Graph, Op, Quantization, Tensor, convert, load, save
+from qconvert.cli.closing import closing
+from qconvert.errors import OptionError, WrongFormatError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
@@ -26,3 +33,144 @@ def test_a_conversion_replaces_no_file_of_its_source(which: str, tmp_path: Path)
         convert(source, result, force=True)
     result.unlink()
     assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before and len(before) == 2
+
+
+def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "qconvert", *map(str, arguments)]
+    return subprocess.run(command, check=False, timeout=120, **({"capture_output": True} | options))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one model in every format."""
+    folder = tmp_path_factory.mktemp("models")
+    convert(MODEL, folder / "model.onnx", target="generic")
+    convert(MODEL, folder / "model.qgraph")
+    (folder / "model.tflite").write_bytes(MODEL.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("stated", ["tflite", "onnx", "qgraph"])
+@pytest.mark.parametrize("real", ["tflite", "onnx", "qgraph"])
+def test_a_file_of_another_format_is_told_by_its_content(real: str, stated: str, models: Path, tmp_path: Path) -> None:
+    disguised = tmp_path / f"my model.{stated}"
+    disguised.write_bytes((models / f"model.{real}").read_bytes())
+    if real == stated:
+        load(disguised)
+        return
+    with pytest.raises(WrongFormatError, match=f"my model.{stated}: this is a file of the format {real}, not {stated}"):
+        load(disguised)
+    with pytest.raises(WrongFormatError) as caught:
+        convert(models / f"model.{real}", tmp_path / "out.onnx", source_format=stated, target="generic")
+    assert caught.value.remedy == f"Use `qconvert {real}2onnx {models / f'model.{real}'} {tmp_path / 'out.onnx'}`."
+    with pytest.raises(WrongFormatError, match=f"Use `qconvert {real}2onnx '{disguised}'"):
+        convert(disguised, tmp_path / "out.onnx", target="generic")
+    assert [item.name for item in tmp_path.iterdir()] == [disguised.name]
+
+
+def test_a_damaged_file_is_of_no_other_format(tmp_path: Path) -> None:
+    for data in (b"", b"\x08", MODEL.read_bytes()[:3000], bytes(100), b"PK\x03\x04" * 30):
+        (tmp_path / "model.tflite").write_bytes(data)
+        with pytest.raises(Exception) as caught:
+            load(tmp_path / "model.tflite")
+        assert type(caught.value).__name__ == "InvalidModelError"
+
+
+def test_a_name_that_says_another_format(tmp_path: Path) -> None:
+    done = run("tflite2onnx", MODEL, tmp_path / "model.tflite")
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        f"error: {tmp_path / 'model.tflite'}: the suffix .tflite is that of the format tflite, but the format onnx would be written\n"
+        f"Use `qconvert tflite2tflite {MODEL} {tmp_path / 'model.tflite'}`, or a name that ends in .onnx.\n"
+    )
+    convert(MODEL, tmp_path / "model", result_format="onnx")
+    assert operators((tmp_path / "model").read_bytes())
+    assert [item.name for item in tmp_path.iterdir()] == ["model"]
+
+
+def test_standard_input_and_output(models: Path, tmp_path: Path) -> None:
+    piped = run("tflite2onnx", "-", "-", "--target", "generic", input=MODEL.read_bytes())
+    assert piped.returncode == 0, piped.stderr
+    (tmp_path / "model.onnx").write_bytes(piped.stdout)
+    assert load(tmp_path / "model.onnx").ops == load(models / "model.onnx").ops
+    said = piped.stderr.decode().splitlines()
+    assert said[0] == "- -> - for generic" and said[-1].startswith("All integer: ") and "Next" not in said[-1]
+    report = json.loads(run("convert", MODEL, "-", "--to", "onnx", "--json").stderr)
+    assert (report["source"], report["result"]) == (str(MODEL), "-")
+    for arguments, words in (
+        (("convert", MODEL, "-"), "- has no suffix that says the format"),
+        (("tflite2onnx", MODEL, "-", "--external-data"), "more than one file"),
+        (("onnx2tflite", "-", "-"), "-: this is a file of the format tflite, not onnx\nUse `qconvert tflite2tflite - -`."),
+    ):
+        done = run(*arguments, input=MODEL.read_bytes())
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert words in done.stderr.decode()
+
+
+def test_a_reader_of_standard_output_that_goes_away() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = run("tflite2onnx", MODEL, "-", "-q", capture_output=False, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (2, b"error: standard output cannot be written: Broken pipe\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_no_model_goes_to_a_terminal() -> None:
+    ours, theirs = os.openpty()
+    done = run("tflite2onnx", MODEL, "-", capture_output=False, stdout=theirs, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and b"not written to a terminal" in done.stderr
+    done = run("tflite2onnx", "-", "out.onnx", stdin=theirs)
+    assert done.returncode == 2 and b"standard input is a terminal" in done.stderr
+    os.close(ours)
+    os.close(theirs)
+
+
+def network(kind: str, *, quantized: bool = True) -> Graph:
+    """A Sigmoid, for which onnxruntime has an integer kernel, and an operator of `kind` behind it."""
+    grid = Quantization(np.float32([0.1]), np.array([3])) if quantized else None
+    dtype = "uint8" if quantized else "float32"
+    tensors = {name: Tensor(name, dtype, (1, 8), quantization=grid) for name in "xmy"}
+    return Graph("g", tensors, (Op("Sigmoid", ("x",), ("m",)), Op(kind, ("m",), ("y",))), ("x",), ("y",))
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        (network("Sigmoid"), "All integer: none of the 2 operators runs on floats."),
+        (network("Tanh"), "Mixed: 1 of 2 operators runs on floats (1 Tanh)."),
+        (network("Tanh", quantized=False), "Not quantized: nothing has a scale, 2 of 2 operators run on floats."),
+    ],
+)
+def test_the_last_sentence(graph: Graph, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(graph, tmp_path / "a.qgraph")
+    convert(tmp_path / "a.qgraph", tmp_path / "a b.onnx")
+    report = convert(tmp_path / "a b.onnx", tmp_path / "b.onnx", target="ort-x86")
+    for vnni in (True, False):
+        monkeypatch.setattr("qconvert.runtimes.saturation.has_vnni", lambda vnni=vnni: vnni)
+        *hints, last = closing(report)
+        assert len(hints) == vnni and all("--target ort-x86-vnni" in hint for hint in hints)
+        assert last == f"{words} Next: qconvert check '{tmp_path}/a b.onnx' {tmp_path}/b.onnx"
+    (last,) = closing(convert(tmp_path / "b.onnx", tmp_path / "b.qgraph"))
+    assert last.endswith(f" Next: qconvert inspect {tmp_path}/b.qgraph")
+
+
+COMPLETED = {
+    "tflite2onnx --target ": ["ort-x86", "ort-x86-vnni", "ort-arm", "generic"],
+    "convert a b --target tflite-m": ["tflite-micro"],
+    "tflite2onnx a b --form ": ["qdq", "qoperator"],
+    "convert --numerics ": ["exact", "fast"],
+    "convert --passes fuse_pad,fold_b": ["fuse_pad,fold_batch_norm"],
+    "convert --from o": ["onnx"],
+    "inspect --from t": ["tflite"],
+    "audit m.onnx --target ort-a": ["ort-arm"],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_tab(line: str) -> None:
+    words = ["qconvert", *line.split(), *([""] if line.endswith(" ") else [])]
+    environment = {**os.environ, "_QCONVERT_COMPLETE": "complete_bash", "COMP_WORDS": f"qconvert {line}", "COMP_CWORD": str(len(words) - 1)}
+    code = "import sys; sys.argv = ['qconvert']; from qconvert.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert done.stdout.split() == COMPLETED[line], done.stderr

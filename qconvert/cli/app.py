@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from qconvert.cli.completion import known_formats, known_targets
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code
 from qconvert.errors import printable
 
@@ -95,7 +96,9 @@ def check_command(
 @app.command("audit")
 def audit_command(
     model: Source,
-    target: Annotated[str, typer.Option("--target", help="What the model would be converted for; `qconvert formats` lists them.")],
+    target: Annotated[
+        str, typer.Option("--target", help="What it would be converted for; `qconvert formats` lists them.", autocompletion=known_targets)
+    ],
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
     ] = False,
@@ -122,7 +125,10 @@ def roundtrip_command(
     model: Source,
     via: Annotated[str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.")],
     times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
-    target: Annotated[str, typer.Option("--target", help="What the files on the way are for; by default what changes least.")] = "",
+    target: Annotated[
+        str,
+        typer.Option("--target", help="What the files on the way are for; by default what changes least.", autocompletion=known_targets),
+    ] = "",
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many random inputs.")] = 3,
     seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
     kernels: KernelsOption = None,
@@ -150,7 +156,9 @@ def roundtrip_command(
 @app.command("inspect")
 def inspect_command(
     file: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
-    source_format: Annotated[str, typer.Option("--from", help="Format of the file, if its suffix does not say.")] = "",
+    source_format: Annotated[
+        str, typer.Option("--from", help="Format of the file, if its suffix does not say.", autocompletion=known_formats)
+    ] = "",
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qconvert.cli.completion import choices_of, known_formats, known_pass_lists, known_passes, known_targets
 from qconvert.errors import OptionError
 from qconvert.plugins import Option, Pass, declared_options, formats, pass_named
 from qconvert.plugins.options import parsed
@@ -24,22 +25,32 @@ __all__ = ["add_commands"]
 def _convert(
     source: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
     result: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
-    target: Annotated[str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.")] = "",
-    passes: Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.")] = "",
+    target: Annotated[
+        str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.", autocompletion=known_targets)
+    ] = "",
+    passes: Annotated[
+        str,
+        typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.", autocompletion=known_pass_lists),
+    ] = "",
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.")
     ] = None,
     verify_each: Annotated[bool, typer.Option("--verify-each", help="Run the model behind each pass, and name a pass that lies.")] = False,
     print_after: Annotated[
-        list[str] | None, typer.Option("--print-after", help="Print the graph behind a pass, or behind all; repeatable.")
+        list[str] | None,
+        typer.Option("--print-after", help="Print the graph behind a pass, or behind all; repeatable.", autocompletion=known_passes),
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    source_format: Annotated[str, typer.Option("--from", help="Format of the source, if its suffix does not say.")] = "",
-    result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.")] = "",
+    source_format: Annotated[
+        str, typer.Option("--from", help="The source's format, if not its suffix's.", autocompletion=known_formats)
+    ] = "",
+    result_format: Annotated[
+        str, typer.Option("--to", help="The result's format, if not its suffix's.", autocompletion=known_formats)
+    ] = "",
     **flags: Any,
 ) -> None:
     """Convert a model to another format; suffixes say which."""
@@ -135,5 +146,6 @@ def _command(parameters: list[inspect.Parameter], fixed: dict[str, Any]) -> Call
 def _flag(option: Option) -> inspect.Parameter:
     """The option as a flag: `--io-layout`. Without it the option is not given."""
     kind: Any = option.type
-    spelled = typer.Option(f"--{option.name.replace('_', '-')}", help=option.help)
+    completed = choices_of(option) if option.choices else None
+    spelled = typer.Option(f"--{option.name.replace('_', '-')}", help=option.help, autocompletion=completed)
     return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, spelled])

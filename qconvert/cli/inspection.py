@@ -100,7 +100,8 @@ def _own(own: dict[str, Any], reader: Format, width: int) -> list[str]:
 
 def _echo(lines: Iterable[str], width: int) -> None:
     for line in (printable(line, one_line=True) for line in lines):
-        for part in wrap(line, width, subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False) if len(line) > width else [line]:
+        parts = [line] if len(line) <= width else wrap(line, width, subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False)
+        for part in parts:
             typer.echo(_cut(part, width).rstrip())
 
 

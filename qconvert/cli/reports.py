@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import printable
@@ -33,10 +32,12 @@ __all__ = [
 _WIDTH = 140
 
 
-def _print(*items: Any) -> None:
+def _print(*items: Any, aside: bool = False) -> None:
+    """Prints to standard output, or `aside` to standard error."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _WIDTH)
+    width = None if (sys.stderr if aside else sys.stdout).isatty() else _WIDTH
+    console = Console(highlight=False, markup=False, emoji=False, width=width, stderr=aside)
     for item in items:
         console.print(printable(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str))
 
@@ -72,8 +73,10 @@ def conversion_document(report: ConversionReport) -> dict[str, Any]:
     return asdict(report)
 
 
-def print_conversion(report: ConversionReport, verbose: bool) -> None:
-    """What was carried over, what was changed and at what cost, which operators run as integers, and the time."""
+def print_conversion(report: ConversionReport, verbose: bool, aside: bool = False) -> None:
+    """What was carried over, what was changed and at what cost, which operators run as integers, the time, and what to do next."""
+    from qconvert.cli.closing import closing
+
     total = sum(report.operators.values())
     lines = [f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else "")]
     inexact = {item.name for item in passes().values() if not item.exact}
@@ -83,7 +86,7 @@ def print_conversion(report: ConversionReport, verbose: bool) -> None:
     lines += _audited(report.audit, verbose)
     lines += [f"verified: {name} {finding}" for name, finding in report.verified]
     lines.append(f"{total} operators, {report.seconds:.2f} s")
-    _print("\n".join(lines))
+    _print("\n".join((*lines, *closing(report))), aside=aside)
 
 
 def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:

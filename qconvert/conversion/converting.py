@@ -15,7 +15,7 @@ from qconvert.conversion.loading import load
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
-from qconvert.conversion.report import ConversionReport, carried_over, remarks
+from qconvert.conversion.report import ConversionReport, carried_over, on_floats, remarks
 from qconvert.conversion.saving import write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_writable
@@ -107,6 +107,8 @@ def convert(
         result_format=writer.name,
         target=chosen.name if chosen else "",
         operators=dict(Counter(op.kind for op in graph.ops).most_common()),
+        quantized=any(tensor.is_quantized for tensor in graph.tensors.values()),
+        on_floats=on_floats(graph, chosen),
         changes=(*said, *changes, *((writer.name, note) for note in notes)),
         kept=kept,
         audit=audit(graph, chosen) if chosen and chosen.knows_kernels else (),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from qconvert.graph import Graph
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import IGNORED_SCALES
+from qconvert.plugins import Target
 
-__all__ = ["ConversionReport", "carried_over", "remarks"]
+__all__ = ["ConversionReport", "carried_over", "on_floats", "remarks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class ConversionReport:
         source, result: the files.
         source_format, result_format, target: names.
         operators: kinds in the result's graph with their counts.
+        quantized: whether anything in the result has a scale.
+        on_floats: kinds of the operators in the result that compute on real values, with their counts.
         changes: for each pass that changed something, its name and what it changed. `qconvert passes` says which are exact.
         kept: counts of what was carried over (weights, scales …).
         audit: which operators the target runs as integer kernels; see targets/audit.py.
@@ -35,6 +40,8 @@ class ConversionReport:
     result_format: str
     target: str
     operators: Mapping[str, int]
+    quantized: bool
+    on_floats: Mapping[str, int]
     changes: tuple[tuple[str, str], ...]
     kept: Mapping[str, int]
     audit: tuple[Any, ...] = ()
@@ -54,6 +61,26 @@ def remarks(graph: Graph) -> tuple[str, ...]:
     tensors = f"{len(ignored)} tensors state" if len(ignored) > 1 else "1 tensor states"
     listed = ", ".join(map(repr, ignored[:3])) + (" …" if len(ignored) > 3 else "")
     return (f"warning: {tensors} scales that its kernels do not use ({listed}): integers are read as kernels take them",)
+
+
+def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
+    """Kinds of operators that compute on real values, with their counts.
+
+    Args:
+        graph: the result.
+        target: its word counts where its kernels are known; without it an operator does whose results have no scale.
+    """
+    found: Counter[str] = Counter()
+    verdicts = target.verdicts(graph, final=False) if target is not None and target.knows_kernels else ((op, None) for op in graph.ops)
+    for op, verdict in verdicts:
+        results = [graph[name] for name in op.outputs if name]
+        quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
+        if KINDS[op.kind].rule in ("move", "relabel", "state", "convert"):
+            continue
+        real = any("float" in item.dtype and not item.is_quantized for item in results)
+        if verdict.runs == "floats" if verdict is not None and quantized else real:
+            found[op.kind] += 1
+    return dict(found.most_common())
 
 
 def carried_over(graph: Graph) -> dict[str, int]:

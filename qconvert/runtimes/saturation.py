@@ -20,7 +20,7 @@ from qconvert.errors import QConvertError
 from qconvert.files import map_file
 from qconvert.graph import Array
 
-__all__ = ["NOTE", "cpu_saturates", "with_unsigned_weights"]
+__all__ = ["NOTE", "cpu_saturates", "has_vnni", "with_unsigned_weights"]
 
 #: What the user should know where weights were changed.
 NOTE = (
@@ -37,25 +37,32 @@ _INTEGER_OPERATORS = {
 #: Operators that onnxruntime's optimizer gives integer kernels if they stand between DequantizeLinear and QuantizeLinear.
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 #: What may stand between weights and the DequantizeLinear that they come from.
+_CPUINFO = Path("/proc/cpuinfo")
+_X86 = ("x86_64", "amd64", "i386", "i686", "x86")
 _MOVING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 
 
+def cpu_saturates(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
+    """Whether this CPU is an x86 one that has no VNNI, or none that says so; see has_vnni()."""
+    return (machine or platform.machine()).lower() in _X86 and not has_vnni(cpuinfo, machine)
+
+
 @cache
-def cpu_saturates(cpuinfo: Path = Path("/proc/cpuinfo"), machine: str = "") -> bool:
-    """Whether this CPU is an x86 one that has no VNNI, or none that says so.
+def has_vnni(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
+    """Whether this CPU is an x86 one that says that it has VNNI.
 
     Args:
         cpuinfo: where Linux lists the CPU's features.
         machine: the architecture, by default that of this machine.
     """
-    if (machine or platform.machine()).lower() not in ("x86_64", "amd64", "i386", "i686", "x86"):
+    if (machine or platform.machine()).lower() not in _X86:
         return False
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:  # not Linux
-        return True
+        return False
     flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags") and ":" in line), [])
-    return not {"avx512_vnni", "avx_vnni"} & set(flags)
+    return bool({"avx512_vnni", "avx_vnni"} & set(flags))
 
 
 def with_unsigned_weights(model: bytes | Path, optimize: bool) -> bytes | None:

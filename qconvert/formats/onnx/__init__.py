@@ -37,9 +37,13 @@ def _companions(path: Path) -> tuple[Path, ...]:
     return external_files(path)
 
 
+#: Of the fields 2 to 8 and 14 of a ModelProto (onnx.proto).
+_SECOND_TAGS = (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42", b"\x72")
+
+
 def _recognizes(start: bytes) -> bool:
     """Every known writer begins with the IR version, a small number in field 1, and goes on with another field of a ModelProto."""
-    return start[:1] == b"\x08" and 1 <= int.from_bytes(start[1:2]) <= 32 and start[2:3] in (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42")
+    return start[:1] == b"\x08" and 1 <= int.from_bytes(start[1:2], "little") <= 32 and start[2:3] in _SECOND_TAGS
 
 
 def _contents(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,48 @@
+"""The last lines of a conversion: what the result is, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from qconvert.plugins import formats, runtimes
+
+if TYPE_CHECKING:
+    from qconvert.conversion import ConversionReport
+
+__all__ = ["closing"]
+
+#: So many kinds of operators are named.
+_NAMED = 4
+
+
+def closing(report: ConversionReport) -> Iterator[str]:
+    """One sentence on the result and the next command, and before it a target that is faster on this CPU."""
+    from qconvert.runtimes.saturation import has_vnni
+
+    if report.target == "ort-x86" and has_vnni():
+        yield "this CPU has VNNI, on which the target ort-x86-vnni is faster and as exact: --target ort-x86-vnni"
+    yield f"{_result(report)}.{_next(report)}"
+
+
+def _result(report: ConversionReport) -> str:
+    total, real = sum(report.operators.values()), sum(report.on_floats.values())
+    if not report.quantized:
+        return f"Not quantized: nothing has a scale, {real} of {total} operators {'runs' if real == 1 else 'run'} on floats"
+    if not real:
+        return f"All integer: none of the {total} operators runs on floats"
+    kinds = [f"{count} {kind}" for kind, count in sorted(report.on_floats.items(), key=lambda item: (-item[1], item[0]))]
+    more = f" and {len(kinds) - _NAMED} more kinds" if len(kinds) > _NAMED else ""
+    return f"Mixed: {real} of {total} operators {'runs' if real == 1 else 'run'} on floats ({', '.join(kinds[:_NAMED])}{more})"
+
+
+def _next(report: ConversionReport) -> str:
+    """What to run next: a check where something runs both files."""
+    if "-" in (report.source, report.result):
+        return ""
+    source, result = (shlex.quote(name) for name in (report.source, report.result))
+    loaded = {name for runtime in runtimes().values() for name in runtime.formats}
+    if {report.source_format, report.result_format} <= loaded:
+        return f" Next: qconvert check {source} {result}"
+    return f" Next: qconvert inspect {result}" if formats()[report.result_format].read is not None else ""
