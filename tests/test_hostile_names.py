@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import check, convert, diff, load, roundtrip
-from qconvert.cli import reports
+from qconvert.cli import inspection, reports
 from qconvert.errors import InvalidModelError, QConvertError, printable
 from qconvert.graph.printing import printed
 
@@ -57,7 +57,7 @@ def test_reports(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     source, result = quantized(tmp_path / "m.onnx", name), tmp_path / "r.onnx"
     reports.print_conversion(convert(source, result), verbose=True)
     for path in (source, custom(tmp_path / "c.onnx", name)):
-        reports.print_inspection(path)
+        inspection.print_inspection(path)
         assert_harmless(printed(load(path)))
     with reports.progress(False) as step:
         step(name, 1, 2)
