@@ -14,6 +14,7 @@ __all__ = [
     "InternalError",
     "InvalidGraphError",
     "InvalidModelError",
+    "LossError",
     "MissingPackageError",
     "OptionError",
     "QConvertError",
@@ -123,6 +124,12 @@ class OptionError(QConvertError):
     """An option, a format or a target that does not exist or does not fit the others."""
 
     code = "option"
+
+
+class LossError(QConvertError):
+    """A step that a target takes by itself costs tensors more than is allowed; all such tensors are listed."""
+
+    code = "loss-over-limit"
 
 
 class MissingPackageError(QConvertError):

@@ -18,7 +18,7 @@ from qconvert import Graph, Op, Pass, convert, load
 from qconvert.conversion.verifying import Verifier
 from qconvert.errors import InternalError
 from qconvert.graph.printing import printed
-from qconvert.plugins import passes
+from qconvert.plugins import named_changes, passes
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
@@ -59,7 +59,7 @@ def test_a_pass_that_lies_is_named_with_exit_code_3(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_built_in_passes_keep_real_models(name: str, suffix: str, target: str, tmp_path: Path) -> None:
     report = convert(FIXTURES / name, tmp_path / f"a{suffix}", target=target, verify_each=True)
-    changed = {pass_name for pass_name, _ in report.changes}
+    changed = {change.by for change in report.changes}
     assert report.verified and {pass_name for pass_name, _ in report.verified} >= changed
     for pass_name, found in report.verified:
         assert found == "leaves every output equal" or passes()[pass_name].within, (pass_name, found)
@@ -79,7 +79,7 @@ def test_a_change_that_no_note_tells_is_a_lie() -> None:
     with pytest.raises(InternalError, match="and does not say so"):
         Verifier(graph)(silent, graph, changed, ())
     verifier = Verifier(graph)
-    verifier(silent, graph, changed, ("every weight has the other sign",))
+    verifier(silent, graph, changed, named_changes(["every weight has the other sign"], by="silent"))
     assert re.fullmatch(r"changes outputs by 0\.\d+ of their range on average", verifier.said[0][1])
 
 

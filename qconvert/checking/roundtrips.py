@@ -20,7 +20,7 @@ from qconvert.conversion.pipeline import Observer
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
-from qconvert.plugins import Format, format_named, format_of, kernels_listed, runtimes, target_named
+from qconvert.plugins import Change, Format, format_named, format_of, kernels_listed, named_changes, runtimes, target_named
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
@@ -57,7 +57,7 @@ class Leg:
     Attributes:
         form: what was written, such as "onnx:qoperator".
         file: the file's name.
-        changes: pass and what it changed, of the passes that fit the graph to the format.
+        changes: what the passes changed that fit the graph to the format.
         notes: what the writer says of the form that it chose.
         differences: what qconvert.diff finds between the model's graph, fitted to the form, and the one read from the file.
         kept: counts of what is equal between the two.
@@ -70,7 +70,7 @@ class Leg:
 
     form: str
     file: str
-    changes: tuple[tuple[str, str], ...]
+    changes: tuple[Change, ...]
     notes: tuple[str, ...]
     differences: tuple[str, ...]
     kept: Kept
@@ -146,7 +146,7 @@ def roundtrip(
     if times < 1:
         raise OptionError("a round trip is made at least once")
     source = format_of(model)
-    there = _form(via, target, source)
+    there = _form(via, target)
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
     trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], _Runs(samples, seed, _unoptimized(kernels)))
     with _folder(keep) as folder:
@@ -204,11 +204,11 @@ class _Trip:
         return legs, notes
 
 
-def _fitted(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+def _fitted(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, tuple[Change, ...]]:
     """The graph as it is written in a form, with plain operators, and what was changed for that."""
     graph, changes = normalize(graph, target_named(station.target) if station.target else None, observers=observers, numerics="fast")
     graph, notes = plain(graph)
-    return graph, (*changes, *(("plain", text) for text in notes))
+    return graph, (*changes, *named_changes(notes, by="plain"))
 
 
 def _comparable(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Graph]:
@@ -224,7 +224,7 @@ def _file_name(model: Path, number: int, station: _Form) -> str:
     return f"{model.stem}.{number}{form}{station.format.suffixes[0]}"
 
 
-def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[tuple[str, str], ...], tuple[str, ...]]:
+def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:
     """Writes the graph in a form and reads it back; also what was changed for that, and what the writer says."""
     if path.exists():
         raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.")
@@ -233,22 +233,18 @@ def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[tup
     refuse_violations(fitted, target_named(station.target) if station.target else None)
     options: dict[str, Any] = {"form": station.form} if station.form else {}
     notes = save(fitted, path, station.format.name, provenance=declared.provenance(fitted), **options)
-    return load(path, station.format.name), changes, notes
+    return load(path, station.format.name), changes, tuple(note.text for note in notes)
 
 
-def _form(via: str, target: str, source: Format) -> _Form:
-    """The format, form and target that `via` and `target` name.
-
-    From another format, LiteRT's kernels do not take each storage type that the source may have, so .tflite files get the default target.
-    """
+def _form(via: str, target: str) -> _Form:
+    """The format, form and target that `via` and `target` name; by default the target that changes least."""
     name, _, form = via.partition(":")
     found = format_named(name)
     if found.read is None or found.write is None:
         raise OptionError(f"the format {name} cannot be {'written' if found.write is None else 'read'}")
     if form and name != "onnx":
         raise OptionError(f"the format {name} has no forms, so not {form!r} either")
-    kept = found.own_target if found is source or name != "tflite" else ""
-    chosen = target or kept or found.default_target
+    chosen = target or found.own_target or found.default_target
     if target and target_named(target).format != name:
         raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}")
     return _Form(found, form or ("qdq" if name == "onnx" else ""), chosen)
@@ -283,7 +279,7 @@ def _leg(
     own: _Form,
     there: _Form,
     station: _Form,
-    changes: tuple[tuple[str, str], ...],
+    changes: tuple[Change, ...],
     notes: tuple[str, ...],
     graphs: tuple[Graph, Graph],
     runs: _Runs,

@@ -35,6 +35,9 @@ def _convert(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.")
     ] = None,
+    allow_loss: Annotated[
+        float, typer.Option("--allow-loss", metavar="DB", help="The lowest SQNR to which a target's own steps may bring a tensor.")
+    ] = 30.0,
     verify_each: Annotated[bool, typer.Option("--verify-each", help="Run the model behind each pass, and name a pass that lies.")] = False,
     print_after: Annotated[
         list[str] | None,
@@ -68,6 +71,7 @@ def _convert(
             target=target,
             passes=[name.strip() for name in passes.split(",") if name.strip()],
             force=force,
+            allow_loss=allow_loss,
             verify_each=verify_each,
             observer=_printer(print_after) if print_after else None,
             **options,

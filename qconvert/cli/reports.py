@@ -79,10 +79,9 @@ def print_conversion(report: ConversionReport, verbose: bool, aside: bool = Fals
 
     total = sum(report.operators.values())
     lines = [f"{report.source} -> {report.result}" + (f" for {report.target}" if report.target else "")]
-    inexact = {item.name for item in passes().values() if not item.exact}
     counts = ", ".join(f"{count} {what}" for what, count in report.kept.items())
-    lines.append(f"read: {counts}" if any(name in inexact for name, _ in report.changes) else f"kept: {counts}; none was changed")
-    lines += [f"{name}: {change}" + ("" if name in inexact else " (exact)") for name, change in report.changes]
+    lines.append(f"kept: {counts}; none was changed" if report.kept_all else f"read: {counts}")
+    lines += map(str, report.changes)
     lines += _audited(report.audit, verbose)
     lines += [f"verified: {name} {finding}" for name, finding in report.verified]
     lines.append(f"{total} operators, {report.seconds:.2f} s")
@@ -168,7 +167,7 @@ def print_roundtrip(report: RoundtripReport) -> None:
         table.add_row(f"{form} -> {leg.form}", graph, *counts, *shown)
         form = leg.form
     _print(table)
-    notes = [f"{leg.form}: {text}" for leg in report.legs for text in (*(f"{n}: {what}" for n, what in leg.changes), *leg.notes)]
+    notes = [f"{leg.form}: {text}" for leg in report.legs for text in (*map(str, leg.changes), *leg.notes)]
     notes += report.notes
     notes += [f"{leg.form}: {leg.arithmetic}" + (f"; {leg.explained}" if leg.explained else "") for leg in report.legs if leg.arithmetic]
     notes += [text for leg in report.legs for text in leg.machine]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given
 from qconvert.conversion.loading import load
+from qconvert.conversion.losses import LIMIT, refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
@@ -20,7 +21,7 @@ from qconvert.conversion.saving import write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_writable
 from qconvert.graph import Graph
-from qconvert.plugins import Format, format_named, format_of, formats
+from qconvert.plugins import Format, format_named, format_of, formats, named_changes
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
 
@@ -39,6 +40,7 @@ def convert(
     target: str = "",
     force: bool = False,
     passes: Sequence[str] = (),
+    allow_loss: float = LIMIT,
     verify_each: bool = False,
     observer: Observer | None = None,
     **options: Any,
@@ -51,6 +53,8 @@ def convert(
         target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
         force: whether an existing result may be replaced.
         passes: names of passes to run, in this order, after reading and before the target's own; docs/passes.md lists them.
+        allow_loss: the ratio of signal to noise, in decibels, below which no tensor may fall by a step that the target takes by itself.
+            Steps named in `passes` are not limited: they only report.
         verify_each: whether the model is run on random inputs before and behind each pass, which must change no more than it declares.
         observer: is told of each pass that has run: the pass, the graph before and behind it, and what it changed in words.
         options: of the source's reader, of the passes and of the result's writer. `qconvert passes` and `qconvert formats` list them; those
@@ -86,13 +90,14 @@ def convert(
     others = reader.companions(source) if reader.companions else ()
     require_writable(result, force=force, reads=[source, *others])
     kept = carried_over(graph)
-    said = tuple((reader.name, text) for text in remarks(graph))
+    said = named_changes(remarks(graph), by=reader.name)
     verifier = _verifier(graph) if verify_each else None
     declared = Declared(graph)
     observers = [item for item in (observer, verifier, declared) if item is not None]
     graph, by_hand = run_passes(graph, passes, chosen, observers=observers, **given.passes)
     graph, changes = normalize(graph, chosen, observers=observers, **given.passes)
     changes = (*by_hand, *changes)
+    refuse_losses(changes, allow_loss)
     refuse_violations(graph, chosen)
     origin = {**provenance(source, others, chosen, changes), **declared.provenance(graph)}
     try:
@@ -109,7 +114,7 @@ def convert(
         operators=dict(Counter(op.kind for op in graph.ops).most_common()),
         quantized=any(tensor.is_quantized for tensor in graph.tensors.values()),
         on_floats=on_floats(graph, chosen),
-        changes=(*said, *changes, *((writer.name, note) for note in notes)),
+        changes=(*said, *changes, *notes),
         kept=kept,
         audit=audit(graph, chosen) if chosen and chosen.knows_kernels else (),
         seconds=time.perf_counter() - started,

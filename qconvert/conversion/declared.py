@@ -7,7 +7,7 @@ import json
 from qconvert.graph import Graph
 from qconvert.graph.changed_values import changed_values, declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED
-from qconvert.plugins import Pass
+from qconvert.plugins import Change, Pass
 
 __all__ = ["Declared"]
 
@@ -22,7 +22,7 @@ class Declared:
     def __init__(self, graph: Graph) -> None:
         self._names = set(declared_names(graph))
 
-    def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
+    def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
         if not item.exact and after is not before:
             self._names.update(changed_values(before, after))
 

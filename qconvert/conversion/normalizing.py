@@ -9,7 +9,7 @@ from qconvert.conversion.pipeline import Observer, pipeline, run_pipeline
 from qconvert.errors import InternalError, InvalidGraphError, OptionError
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
-from qconvert.plugins import Format, Pass, Target, passes, target_named, targets
+from qconvert.plugins import Change, Format, Pass, Target, passes, target_named, targets
 from qconvert.plugins.options import checked
 
 __all__ = ["chosen_target", "normalize", "require_valid", "run_passes"]
@@ -17,7 +17,7 @@ __all__ = ["chosen_target", "normalize", "require_valid", "run_passes"]
 
 def run_passes(
     graph: Graph, names: Sequence[str], target: Target | None = None, *, observers: Sequence[Observer] = (), **options: Any
-) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+) -> tuple[Graph, tuple[Change, ...]]:
     """The graph after the passes of these names, in their order, and what each changed.
 
     Args:
@@ -37,7 +37,7 @@ def run_passes(
 
 def normalize(
     graph: Graph, target: Target | None, *, observers: Sequence[Observer] = (), **options: Any
-) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+) -> tuple[Graph, tuple[Change, ...]]:
     """The graph rewritten for a target by the passes in their order, and what each changed.
 
     Args:
@@ -66,7 +66,7 @@ def _valid(
     *,
     by_hand: bool = False,
     observers: Sequence[Observer],
-) -> tuple[Graph, tuple[tuple[str, str], ...]]:
+) -> tuple[Graph, tuple[Change, ...]]:
     """What run_pipeline() gives, validated; the passes run once more, one by one, where it is not valid, to find the one to name."""
     changed, changes = run_pipeline(graph, passes, target, options, by_hand=by_hand, observers=observers)
     if changed is graph:
@@ -79,7 +79,7 @@ def _valid(
     return changed, changes
 
 
-def _validated(item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
+def _validated(item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
     """An observer that names a pass behind which the graph is not valid."""
     require_valid(after, f"the pass {item.name} makes a graph that is not valid")
 

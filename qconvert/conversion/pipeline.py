@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
-from qconvert.plugins import Pass, Target, pass_named
+from qconvert.plugins import Change, Pass, Target, named_changes, pass_named
 from qconvert.plugins.options import taken
 
 __all__ = ["READ", "Observer", "pipeline", "run_pipeline"]
@@ -17,7 +17,7 @@ __all__ = ["READ", "Observer", "pipeline", "run_pipeline"]
 READ = ("absorbed",)
 
 #: Is told of each pass that has run: the pass, the graph before and behind it, and what it changed.
-Observer = Callable[[Pass, Graph, Graph, tuple[str, ...]], None]
+Observer = Callable[[Pass, Graph, Graph, tuple[Change, ...]], None]
 
 
 def pipeline(names: Sequence[str], given: Sequence[str] = READ) -> tuple[Pass, ...]:
@@ -51,8 +51,8 @@ def run_pipeline(
     *,
     by_hand: bool = False,
     observers: Sequence[Observer] = (),
-) -> tuple[Graph, tuple[tuple[str, str], ...]]:
-    """The graph after the passes, and what each changed: (its name, in words).
+) -> tuple[Graph, tuple[Change, ...]]:
+    """The graph after the passes, and what each changed.
 
     Args:
         graph: what they rewrite.
@@ -62,28 +62,33 @@ def run_pipeline(
         by_hand: whether the user named the passes himself.
         observers: are told of each pass that has run.
     """
-    changes: list[tuple[str, str]] = []
+    changes: list[Change] = []
     for item in passes:
         before = graph
         given = taken(options, item.options, by_hand=by_hand)
         graph, notes = item.run(before, target, **given)
+        found = _changes(item, notes, by_hand)
         if before.functions and not item.border:
-            graph, notes = _in_functions(item, graph, notes, target, given)
-        changes += [(item.name, note) for note in notes]
+            graph, inner = _in_functions(item, graph, target, given, by_hand)
+            found += inner
+        changes += found
         for observer in observers:
-            observer(item, before, graph, notes)
+            observer(item, before, graph, found)
     return graph, tuple(changes)
 
 
-def _in_functions(
-    item: Pass, graph: Graph, notes: tuple[str, ...], target: Target, options: Mapping[str, Any]
-) -> tuple[Graph, tuple[str, ...]]:
+def _changes(item: Pass, notes: Iterable[Change | str], by_hand: bool) -> tuple[Change, ...]:
+    return named_changes(notes, by=item.name, exact=item.exact, user_named=by_hand)
+
+
+def _in_functions(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any], by_hand: bool) -> tuple[Graph, tuple[Change, ...]]:
     """The graph with the pass run on each of its functions too; options about the network's inputs and outputs keep their defaults."""
     inner_options = {
         option.name: option.default if option.border else options[option.name] for option in item.options if option.name in options
     }
     functions: dict[str, Graph] = {}
+    found: list[Change] = []
     for name, inner in graph.functions.items():
-        functions[name], found = item.run(inner, target, **inner_options)
-        notes = (*notes, *(f"in function {name!r}: {note}" for note in found))
-    return replace(graph, functions=functions), notes
+        functions[name], notes = item.run(inner, target, **inner_options)
+        found += (replace(change, text=f"in function {name!r}: {change.text}") for change in _changes(item, notes, by_hand))
+    return replace(graph, functions=functions), tuple(found)

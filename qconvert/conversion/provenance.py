@@ -5,28 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
+from qconvert.conversion.report import keeps_values
 from qconvert.graph.metadata import CHANGES, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
-from qconvert.plugins import Target, pass_named
+from qconvert.plugins import Change, Target
 from qconvert.version import __version__
 
 __all__ = ["provenance"]
 
 
-def provenance(source: Path, others: tuple[Path, ...], target: Target | None, changes: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def provenance(source: Path, others: tuple[Path, ...], target: Target | None, changes: tuple[Change, ...]) -> dict[str, str]:
     """What the result says of where it came from; no paths, since a model file travels.
 
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """
     with source.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    exact = all(pass_named(name).exact for name, _ in changes)
     return {
         VERSION: __version__,
         SOURCE: source.name,
         SOURCE_SHA256: digest,
         **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
         TARGET: target.name if target else "",
-        CHANGES: json.dumps([{"pass": name, "change": note} for name, note in changes]),
-        SCALES: "all scales and zero points are the source's own" if exact else "some are new: see qconvert.changes",
+        CHANGES: json.dumps([_said(change) for change in changes]),
+        SCALES: "all scales and zero points are the source's own" if keeps_values(changes) else "some are new: see qconvert.changes",
     }
+
+
+def _said(change: Change) -> dict[str, Any]:
+    """A change as the metadata hold it."""
+    costs = [{"tensor": cost.tensor, "sqnr_db": cost.sqnr_db, "largest": cost.largest} for cost in change.costs]
+    return {"pass": change.by, "change": change.text, "exact": change.exact, **({"costs": costs} if costs else {})}

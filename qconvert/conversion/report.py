@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import IGNORED_SCALES
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Target
 
-__all__ = ["ConversionReport", "carried_over", "on_floats", "remarks"]
+__all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "remarks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ConversionReport:
         operators: kinds in the result's graph with their counts.
         quantized: whether anything in the result has a scale.
         on_floats: kinds of the operators in the result that compute on real values, with their counts.
-        changes: for each pass that changed something, its name and what it changed. `qconvert passes` says which are exact.
+        changes: what each pass and the writer changed, whether exactly, and what it cost.
         kept: counts of what was carried over (weights, scales …).
         audit: which operators the target runs as integer kernels; see targets/audit.py.
         seconds: wall time.
@@ -42,12 +42,22 @@ class ConversionReport:
     operators: Mapping[str, int]
     quantized: bool
     on_floats: Mapping[str, int]
-    changes: tuple[tuple[str, str], ...]
+    changes: tuple[Change, ...]
     kept: Mapping[str, int]
     audit: tuple[Any, ...] = ()
     seconds: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)
     verified: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def kept_all(self) -> bool:
+        """Whether every scale and integer that was carried over stands for the real value that it had."""
+        return keeps_values(self.changes)
+
+
+def keeps_values(changes: Iterable[Change]) -> bool:
+    """Whether no step cost a tensor anything."""
+    return not any(change.costs for change in changes)
 
 
 def remarks(graph: Graph) -> tuple[str, ...]:

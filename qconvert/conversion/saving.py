@@ -10,7 +10,7 @@ from qconvert.errors import InternalError, OptionError, QConvertError, Unsupport
 from qconvert.files import whole_file
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.graph.validation import validate
-from qconvert.plugins import Format, format_named, format_of
+from qconvert.plugins import Change, Format, format_named, format_of, named_changes
 from qconvert.plugins.options import checked, taken
 
 __all__ = ["save", "write_file"]
@@ -25,10 +25,10 @@ def save(
     provenance: Mapping[str, str] | None = None,
     reads: Iterable[Path] = (),
     **options: Any,
-) -> tuple[str, ...]:
+) -> tuple[Change, ...]:
     """Writes a graph as it is: no pass is run. The file appears whole or not at all.
 
-    Returns, in words, what the format's writer says of the form that it chose, and which files of an earlier model went.
+    Returns, as Changes, what the format's writer says of the form that it chose, and which files of an earlier model went.
 
     Args:
         graph: what to write.
@@ -58,7 +58,7 @@ def write_file(
     provenance: Mapping[str, str] | None = None,
     reads: Iterable[Path] = (),
     **options: Any,
-) -> tuple[str, ...]:
+) -> tuple[Change, ...]:
     """What save() does with a graph that is known to be valid."""
     if writer.write is None:
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
@@ -66,11 +66,11 @@ def write_file(
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
     _require_scopes(graph, writer)
     _require_ranges(graph, writer)
-    notes: list[str] = []
+    notes: list[Change | str] = []
     with whole_file(path, force=force, reads=reads, tell=notes.append) as temporary:
         notes += writer.write(graph, temporary, chosen) or ()
         _check(temporary, writer)
-    return tuple(notes)
+    return named_changes(notes, by=writer.name)
 
 
 def _check(path: Path, writer: Format) -> None:

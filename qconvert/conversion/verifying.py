@@ -16,7 +16,7 @@ from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.plugins import Pass
+from qconvert.plugins import Change, Pass
 
 __all__ = ["Verifier", "change", "followed", "random_inputs"]
 
@@ -38,7 +38,7 @@ class Verifier:
         self._feeds = [random_inputs(graph, rng) for _ in range(samples)]
         self._outputs = self._run(graph, "the model")
 
-    def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
+    def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
         """Compares the graph behind a pass with that before it.
 
         Raises:
@@ -58,7 +58,7 @@ class Verifier:
         worst = max((change(before, after, a, b) for a, b in zip(old, self._outputs, strict=True)), key=lambda found: found[0])
         self._judge(item, *worst, notes)
 
-    def _judge(self, item: Pass, share: float, output: str, notes: tuple[str, ...]) -> None:
+    def _judge(self, item: Pass, share: float, output: str, notes: tuple[Change, ...]) -> None:
         allowed = item.within if item.within is not None else (0.0 if item.exact else np.inf)
         told = "" if notes or not share else ", and does not say so"
         if share > allowed or told:

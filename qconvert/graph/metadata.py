@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "ACTIVATIONS",
     "CHANGED",
     "CHANGES",
     "IGNORED_SCALES",
@@ -48,7 +49,8 @@ SOURCE_FILES = "source.file."
 #: JSON, tensor -> [scale, zero point] of each index: what the file states beside it and the kernels of its runtime do not use, as a bias
 #: at another scale than input scale * weight scale.
 IGNORED_SCALES = "source.ignored_scales"
-
+#: The type of all 8-bit activations of the first source, where a target stores them in another.
+ACTIVATIONS = "source.activations"
 #: JSON list: tensors that changed their layout although their shape does not show it.
 TRANSPOSED = "layout.transposed"
 #: JSON: operators that the writer spelled out as several (formats/onnx/spelled.py).

@@ -37,15 +37,15 @@ _IO_INTEGER = Option(
 )
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
-#: Three are exact in a sense of their own and state a bound nevertheless, of one step in 8 bits where a value is a tie: match_add rounds as
-#: the source's kernel does, isolate_float rounds to float32 before it rounds to the grid, and matmul_to_gemm may add in another order.
+#: Three change a value by one step where it is a tie, and little else: match_add rounds as the source's kernel does, isolate_float
+#: rounds to float32 before it rounds to the grid, and matmul_to_gemm may add in another order.
 #: The property "absorbed" holds behind reading: quantization stands on tensors, not in Quantize and Dequantize around operators.
 _REGISTER = (
     _pass("fuse_pad", "a Pad with real zero before a convolution becomes the convolution's own padding"),
     _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
          options=(_IO_LAYOUT,), after=("fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
     _pass("match_add", "additions round as the source's kernel does, for every pair of inputs",
-         options=(NUMERICS,), within=4e-3),
+         options=(NUMERICS,), exact=False, within=4e-3),
     _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",
          after=("quantize_operands", "match_add"), requires=("absorbed",)),
     _pass("guard_saturation", "weights that the target's kernels would add with saturation are stored as uint8",
@@ -78,18 +78,19 @@ _REGISTER = (
          exact=False, within=1e-05),
     _pass("merge_reshapes", "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing"),
     _pass("matmul_to_gemm", "a MatMul with constant weights, and the bias added behind it, become a Gemm",
-         within=1e-05, after=("fuse_gelu",)),
+         exact=False, within=1e-05, after=("fuse_gelu",)),
     _pass("quantize_operands", "real constants beside quantized data become quantized",
          exact=False, within=0.05,
          requires=("absorbed",)),
     _pass("symmetric_weights", "constant weights become signed with zero point 0",
          exact=False, within=0.1,
-         after=("matmul_to_gemm", "fold_batch_norm")),
+         after=("matmul_to_gemm", "fold_batch_norm", "store_activations")),
     _pass("symmetric_activations", "signed activations get grids with zero point 0",
          exact=False, within=0.2,
          after=("store_activations", "quantize_operands"), requires=("absorbed",)),
     _pass("isolate_float", "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
-         options=(_PARTIAL,), within=4e-3, after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),
+         options=(_PARTIAL,), exact=False, within=4e-3,
+         after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),
          requires=("absorbed",)),
     _pass("match_scales", "results and operands get the scales that the target's kernels demand",
          exact=False, within=0.05,

@@ -13,19 +13,19 @@ import numpy as np
 from qconvert.arithmetic import dequantize, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.passes.linear import BiasGrids, bias_quantization, quantized_bias
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Cost, Target
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes the constant biases of Conv, ConvTranspose and Gemm with quantized data, weights and results.
 
     A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales
     read is made once for each scale.
     """
     ops, biases = list(graph.ops), BiasGrids(graph, "int32")
-    notes: list[str] = []
+    notes: list[Change | str] = []
     for index, op in enumerate(graph.ops):
         bias = quantized_bias(graph, op)
         if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.outputs[0]].is_quantized:
@@ -37,11 +37,13 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, new).name))
     if not biases.made:
         return graph, tuple(notes)
-    costs = [_cost(graph[name], new) for (name, _), new in biases.made.items()]
-    inexact, largest = sum(changed for changed, _ in costs), max(error for _, error in costs)
+    found = [_cost(graph[name], new) for (name, _), new in biases.made.items()]
+    inexact, largest = sum(changed for changed, _ in found), max(error for _, error in found)
+    names = [new.name for new in biases.made.values()]
+    costs = tuple(Cost(name, None, error) for name, (changed, error) in zip(names, found, strict=True) if changed)
     values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
-    cost = f"{inexact} of them are not exact, by at most {largest:.3g} LSB" if inexact else "all of them exact"
-    note = f"{len(biases.made)} biases of {values} values are int32; {cost}"
+    cost = f"; {inexact} of them are not exact, by at most {largest:.3g} LSB of the sums of products" if inexact else ""
+    note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not inexact, costs=costs)
     return graph.evolve(tensors=biases.made.values(), ops=ops), (note, *notes)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.graph import Graph, Tensor
 from qconvert.passes.linear import quantized_bias
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Cost, Target
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes the biases of Conv, ConvTranspose and Gemm with quantized data and weights. A bias that others read too is copied."""
     places: dict[str, list[int]] = {}
     for index, op in enumerate(graph.ops):
@@ -39,8 +39,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         lost += _lost(graph[name], bias)
         for index in indices:
             ops[index] = replace(ops[index], inputs=(*ops[index].inputs[:2], new))
-    exact = "all of them stand for the same integers" if not lost else f"{lost} of them round to another integer"
-    return graph.evolve(tensors=made.values(), ops=ops), (f"{len(made)} biases of {values} values are float32; {exact}",)
+    words = "all of them stand for the same integers" if not lost else f"{lost} of them round to another integer"
+    costs = tuple(Cost(name, None, None) for name in made)
+    note = Change(f"{len(made)} biases of {values} values are float32; {words}", costs=costs)
+    return graph.evolve(tensors=made.values(), ops=ops), (note,)
 
 
 def _real(bias: Tensor, name: str) -> Tensor:

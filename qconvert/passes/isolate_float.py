@@ -1,7 +1,8 @@
 """isolate_float: operators that the target cannot run on integers run on real values, between Dequantize and Quantize.
 
-Exact, since that is what a quantized operator means, but for ties: the real values are float32 before they are rounded to the grid. Each is
-listed; with partial "forbid" they are an error instead. Their constants become real: integer weights beside real data would make TFLite's
+That is what a quantized operator means, but for ties: the real values are float32 before they are rounded to the grid, so a result may
+be another by one step, seldom on grids of 8 bits, more often on those of 16, whose steps are nearer to float32's. Each operator is listed;
+with partial "forbid" they are an error instead. Their constants become real: integer weights beside real data would make TFLite's
 kernels round the data to integers too ("hybrid" kernels).
 """
 
@@ -41,8 +42,10 @@ def run(graph: Graph, target: Target | None, *, partial: str = "allow") -> tuple
             remedy="Use --partial allow, or quantize the tensors named.",
         )
     changed = graph.evolve(tensors=isolating.tensors.values(), ops=isolating.ops)
-    notes = [f"on real values between Dequantize and Quantize (exact): {line}" for line in listed]
-    notes += [f"{isolating.constants} quantized constants of operators on real values are real (exact)"] * bool(isolating.constants)
+    notes = [f"on real values between Dequantize and Quantize, in float32: {line}" for line in listed]
+    notes += [f"{isolating.constants} quantized constants of operators on real values are real, each rounded to float32"] * bool(
+        isolating.constants
+    )
     return changed, tuple(notes)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, quantize
+from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, quantize, scale_and_zero_point
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["BiasGrids", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias", "with_biases"]
+__all__ = [
+    "BiasGrids", "WeightUse", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias", "replace_weights",
+    "weight_uses", "with_biases",
+]  # fmt: skip
 
 
 def output_axis(op: Op, rank: int) -> int:
@@ -31,6 +36,61 @@ def constant_weights(graph: Graph) -> dict[str, int]:
             is_weight = KINDS[op.kind].sums_products and position == 1 and rank >= 2
             axes.setdefault(name, set()).add(output_axis(op, rank) if is_weight else -1)
     return {name: min(found) for name, found in axes.items() if len(found) == 1 and found != {-1} and name not in graph.outputs}
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUse:
+    """A quantized constant, and the linear operators that read it as weights in one way.
+
+    Attributes:
+        name: of the constant.
+        axis: of its output channels, as these operators read it.
+        readers: indices into graph.ops.
+        alone: whether nothing else reads it: no operator of another role or axis or type of data, and no graph output.
+    """
+
+    name: str
+    axis: int
+    readers: tuple[int, ...]
+    alone: bool
+
+
+def weight_uses(graph: Graph) -> list[WeightUse]:
+    """Every quantized constant that linear operators read as weights, once for each axis and type of the data beside it."""
+    uses: dict[tuple[str, int, str], list[int]] = {}
+    ways: Counter[str] = Counter(graph.outputs)
+    others: set[tuple[str, str]] = set()
+    for index, op in enumerate(graph.ops):
+        for position, name in enumerate(op.inputs):
+            tensor = graph[name] if name else None
+            if tensor is None or tensor.quantization is None or tensor.data is None:
+                continue
+            if KINDS[op.kind].sums_products and position == 1 and (tensor.rank or 0) >= 2:
+                key = (name, output_axis(op, tensor.rank or 0), graph[op.inputs[0]].dtype)
+                ways[name] += key not in uses
+                uses.setdefault(key, []).append(index)
+            elif (name, "other") not in others:
+                others.add((name, "other"))
+                ways[name] += 1
+    return [WeightUse(name, axis, tuple(dict.fromkeys(readers)), ways[name] == 1) for (name, axis, _), readers in uses.items()]
+
+
+def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffix: str) -> tuple[Graph, set[str]]:
+    """The graph with other weights; where something else reads the old ones, these stay beside. Returns the names of the new ones too.
+
+    Args:
+        graph: what is changed.
+        new: the weights for each use.
+        suffix: of the name of weights that stand beside the old ones.
+    """
+    ops, made = list(graph.ops), dict[str, Tensor]()
+    names = graph.names(made)
+    for use, tensor in new:
+        name = use.name if use.alone else names.fresh(f"{use.name}/{suffix}")
+        made[name] = replace(tensor, name=name)
+        for index in use.readers:
+            ops[index] = replace(ops[index], inputs=(ops[index].inputs[0], name, *ops[index].inputs[2:]))
+    return graph.evolve(tensors=made.values(), ops=ops), set(made)
 
 
 def is_quantized(graph: Graph, op: Op) -> bool:
@@ -91,6 +151,8 @@ class BiasGrids:
 def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
     """The graph with the integer biases on the products' new grid, wherever the scale of data or weights changed.
 
+    The integers of channels whose products keep their scale stay as they are.
+
     Args:
         graph: with the new scales.
         names: of the data and weights that have them.
@@ -104,7 +166,10 @@ def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
         data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
         assert data is not None and weights is not None
         grid = bias_quantization(data, weights, bias.data.shape)
-        if grid is not None and not is_accumulator_scale(grid.scale, bias.quantization.scale):
-            moved = replace(bias, data=quantize(dequantize(bias.data, bias.quantization), grid, bias.dtype), quantization=grid)
-            ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, moved).name))
+        if grid is None or is_accumulator_scale(grid.scale, bias.quantization.scale):
+            continue
+        old, new = (scale_and_zero_point(q, bias.data.shape)[0] for q in (bias.quantization, grid))
+        same = np.isclose(old, new, rtol=1e-6, atol=0)
+        moved = np.where(same, bias.data, quantize(dequantize(bias.data, bias.quantization), grid, bias.dtype))
+        ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, replace(bias, data=moved, quantization=grid)).name))
     return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph

@@ -2,12 +2,14 @@
 
 A Requantize stands only where scales differ. In front of Concat, Max, Min and Where it is exact, since these move or compare: what they
 give is rounded once either way. Behind a Softmax or a Sigmoid it rounds a second time. An average with a scale of its own becomes a
-depthwise convolution by 1 / elements of the window, which is rounded once; where padding does not count it stays, with a Requantize behind.
+depthwise convolution by 1 / elements of the window, which is rounded once, ties to even; that is exact where the average rounds so and
+float32 holds 1 / elements. Where padding does not count it stays, with a Requantize behind.
 Operands of an operator that computes, such as Add, meet on the finest of their grids that holds all of them, and are rounded once more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,13 +18,14 @@ import numpy as np
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
-from qconvert.plugins import Target
+from qconvert.passes.costs import activation_cost, tensor_cost
+from qconvert.plugins import Change, Cost, Target, at_worst
 from qconvert.plugins.sides import data_of
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Inserts what target.fixed_outputs, target.equal_scales and target.equal_inputs ask for."""
     if target is None or not (target.fixed_outputs or target.equal_scales or target.equal_inputs):
         return graph, ()
@@ -31,16 +34,24 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         matching.visit(op)
     notes = []
     if matching.exact:
-        notes.append(f"{matching.exact} Requantize in front of operators whose operands must share a scale (exact)")
-    if matching.averages:
-        notes.append(f"{matching.averages} AveragePool to another scale are depthwise convolutions by 1 / elements of the window (exact)")
+        notes.append(Change(f"{matching.exact} Requantize in front of operators whose operands must share a scale", exact=True))
+    for ties, count in sorted(matching.averages.items()):
+        words = "depthwise convolutions by 1 / elements of the window"
+        rounding = ": ties go to even, or where float32's 1 / elements sends them" if ties else ""
+        notes.append(Change(f"{count} AveragePool to another scale are {words}{rounding}", exact=not ties))
     if matching.met:
-        notes.append(f"{matching.met} operands that compute together share a scale: one more rounding, by up to half a step of that scale")
+        words = f"{matching.met} operands that compute together share a scale: one more rounding"
+        notes.append(_told(words, matching.costs["met"]))
     if matching.rounded:
-        notes.append(f"{matching.rounded} Requantize behind operators whose kernels fix the scale: a second rounding, up to 1 LSB")
+        words = f"{matching.rounded} Requantize behind operators whose kernels fix the scale: a second rounding, up to 1 LSB"
+        notes.append(_told(words, matching.costs["rounded"]))
     if not notes:
         return graph, ()
     return graph.evolve(tensors=matching.tensors.values(), ops=matching.ops), tuple(notes)
+
+
+def _told(words: str, costs: Sequence[Cost]) -> Change:
+    return Change(f"{words}; {at_worst(costs)}" if costs else words, costs=tuple(costs))
 
 
 class _Matching:
@@ -50,7 +61,9 @@ class _Matching:
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
-        self.exact = self.rounded = self.averages = self.met = 0
+        self.exact = self.rounded = self.met = 0
+        self.averages: Counter[bool] = Counter()  # whether ties may go another way -> how many
+        self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, with what it needs around it."""
@@ -85,6 +98,8 @@ class _Matching:
         name = self._add(f"{result.name}/kernel_scale", replace(result, quantization=wanted))
         self.ops += [replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)]
         self.rounded += 1
+        if result.quantization is not None:
+            self._pay("rounded", activation_cost(result.name, _reached(result, wanted), result.dtype, wanted))
 
     def _is_convolution(self, op: Op, result: Tensor) -> bool:
         """Whether an average is one of the same count of elements everywhere, on another grid than its data."""
@@ -108,7 +123,7 @@ class _Matching:
         kept = {name: op[name] for name in ("strides", "pads", "data_format", "activation")}
         attributes = {**kept, "dilations": (1, 1), "group": channels}
         self.ops.append(Op("Conv", (op.inputs[0], weights), op.outputs, attributes, op.source))
-        self.averages += 1
+        self.averages[bool(op["arithmetic"]) or not np.log2(np.prod(window)).is_integer()] += 1
 
     def _join(self, op: Op, result: Tensor) -> None:
         """Every operand on the grid of the result."""
@@ -136,7 +151,13 @@ class _Matching:
             if stored is None:
                 self.ops.append(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
             self.met += 1
+            moved_tensor = self.tensors[moved[tensor.name]]
+            self._pay("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, grid) if stored is None else
+                      tensor_cost(tensor, moved_tensor))  # fmt: skip
         return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
+
+    def _pay(self, step: str, cost: Cost | None) -> None:
+        self.costs[step] += [cost] if cost is not None else []
 
     def _tensor(self, name: str) -> Tensor:
         return self.tensors.get(name) or self._graph[name]
@@ -145,6 +166,15 @@ class _Matching:
         name = self._names.fresh(wanted)
         self.tensors[name] = replace(tensor, name=name)
         return name
+
+
+def _reached(result: Tensor, kernel: Quantization) -> Quantization:
+    """The result's grid, without the values that a kernel whose results are on another grid never gives."""
+    q = result.quantization
+    assert q is not None
+    ends = [float(limits[0]) for limits in affine_range(kernel, result.dtype)]
+    low, high = (int(quantize(np.array(end), q, result.dtype)) for end in ends)
+    return replace(q, quant_min=low, quant_max=high)
 
 
 def _common(tensors: Sequence[Tensor]) -> Quantization | None:

@@ -13,19 +13,20 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize, saturate
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.passes.costs import tensor_cost
 from qconvert.passes.linear import BiasGrids, bias_quantization, constant_weights, quantized_bias
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Requantizes the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
     axes = constant_weights(graph)
     per_axis = [t for t in graph.constants() if t.name in axes and t.quantization is not None and t.quantization.axis is not None]
     changed: dict[str, Tensor] = {}
-    notes: list[str] = []
+    notes: list[Change | str] = []
     for tensor in per_axis:
         found = _requantized(tensor)
         if found is None:
@@ -55,7 +56,7 @@ def _requantized(tensor: Tensor) -> Tensor | None:
     return replace(tensor, data=quantize(real, chosen, tensor.dtype), quantization=chosen)
 
 
-def _with_biases(graph: Graph, changed: dict[str, Tensor], notes: list[str]) -> tuple[list[Op], list[Tensor]]:
+def _with_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Change | str]) -> tuple[list[Op], list[Tensor]]:
     """The operators with their requantized biases. Weights whose bias would not fit its type are taken out of `changed`."""
     biases = BiasGrids(graph, "per_tensor")
     wanted: dict[int, Tensor] = {}
@@ -90,21 +91,16 @@ def _requantized_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Te
     return replace(bias, data=saturate(steps, bias.dtype), quantization=new)
 
 
-def _report(old: Tensor, new: Tensor) -> str:
+def _report(old: Tensor, new: Tensor) -> Change:
     """What the requantization of one tensor costs."""
     assert old.data is not None and new.data is not None and old.quantization is not None and new.quantization is not None
     if old.data is new.data:
-        return f"{old.name!r}: all scales are equal, exact"
+        return Change(f"{old.name!r}: all scales are equal", exact=True)
     before = dequantize(old.data, old.quantization)
     error = np.abs(before - dequantize(new.data, new.quantization))
     axis = old.quantization.axis or 0
     steps = error.max(axis=tuple(i for i in range(error.ndim) if i != axis), initial=0) / old.quantization.scale
-    largest = float(error.max(initial=0) / new.quantization.scale[0])
-    return (
-        f"{old.name!r}: largest error {largest:.3g} LSB, {steps.max(initial=0):.3g} LSB of the channel's old scale; {_sqnr(before, error)}"
-    )
-
-
-def _sqnr(signal: Array, error: Array) -> str:
-    noise = float((error**2).sum())
-    return f"SQNR {10 * np.log10(float((signal**2).sum()) / noise):.1f} dB" if noise else "no weight changed"
+    cost = tensor_cost(old, new)
+    if cost is None:
+        return Change(f"{old.name!r}: one scale, no weight changed", exact=True)
+    return Change(f"one scale: {cost}, {steps.max(initial=0):.3g} LSB of the channel's old scale", costs=(cost,))

@@ -13,28 +13,32 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
-from qconvert.plugins import Target
+from qconvert.passes.costs import cost
+from qconvert.plugins import Change, Cost, Target, at_worst
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes operators with a quantized result, at least one quantized operand, and real constants for the rest."""
     tensors: dict[str, Tensor] = {}
     unused = graph.names(tensors)
     ops: list[Op] = []
-    count, largest = 0, 0.0
+    count, costs = 0, list[Cost]()
+    inverted = False
     for op in graph.ops:
         names = _real_constants(graph, op, target)
         if names:
             count += len(names)
-            op, error = _quantized(graph, op, names, tensors, unused)
-            largest = max(largest, error)
+            inverted |= op.kind == "Div"
+            op, found = _quantized(graph, op, names, tensors, unused)
+            costs += found
         ops.append(op)
     if not count:
         return graph, ()
-    cost = f"by at most {largest:.2g} LSB of their grids" if largest else "exactly"
-    return graph.evolve(tensors=tensors.values(), ops=ops), (f"{count} real operands of quantized operators are quantized, {cost}",)
+    words = f"{count} real operands of quantized operators are quantized"
+    note = Change(f"{words}, {at_worst(costs)}", costs=tuple(costs)) if costs else Change(words, exact=not inverted)
+    return graph.evolve(tensors=tensors.values(), ops=ops), (note,)
 
 
 def _runs_on_integers(kind: str, target: Target | None) -> bool:
@@ -55,23 +59,26 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     return [] if op.kind == "Div" and op.inputs[0] in names else names
 
 
-def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor], unused: Names) -> tuple[Op, float]:
+def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor], unused: Names) -> tuple[Op, list[Cost]]:
     renamed: dict[str, str] = {}
-    error = 0.0
+    costs: list[Cost] = []
     dtype = "int16" if graph[op.outputs[0]].dtype in ("int16", "uint16") else "int8"
     for name in names:
         data = graph[name].data
         assert data is not None
         values = 1 / data.astype(np.float64) if op.kind == "Div" else data.astype(np.float64)
         if not np.isfinite(values).all():
-            return op, 0.0
+            return op, []
         grid, stored = _grid(values, dtype)
         new = unused.fresh(f"{name}/{dtype}")
         tensors[new] = Tensor(new, dtype, data.shape, stored, grid)
         renamed[name] = new
-        error = max(error, float(np.abs(dequantize(stored, grid) - values).max(initial=0.0)) / float(grid.scale[0]))
+        error = dequantize(stored, grid) - values
+        if np.abs(error).max(initial=0.0) > 1e-6 * float(grid.scale[0]):  # else only the scale's own rounding to float32
+            found = cost(name, values, error, grid.scale)
+            costs += [found] if found is not None else []
     inputs = tuple(renamed.get(name, name) for name in op.inputs)
-    return replace(op, kind="Mul" if op.kind == "Div" else op.kind, inputs=inputs), error if error > 1e-6 else 0.0
+    return replace(op, kind="Mul" if op.kind == "Div" else op.kind, inputs=inputs), costs
 
 
 def _grid(values: Array, dtype: str) -> tuple[Quantization, Array]:

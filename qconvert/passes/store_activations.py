@@ -2,15 +2,25 @@
 
 Exact: every stored integer and its zero point move by 128 together, so the real values stay as they are. Graph inputs and outputs
 keep the type that the model has; a Requantize stands between.
+
+The type before is noted in the metadata, so that a target whose `activations` are "source" can give it back. Without a note such a target
+keeps what the model has, if the weights beside uint8 data can be uint8 with one scale too, which is what kernels for uint8 take; else, or
+where an operator has a kernel for int8 alone and no zero point is lost, all becomes int8.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qconvert.graph import Graph, Op
-from qconvert.passes.stored_types import change_storage, needs_storage
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import ACTIVATIONS
+from qconvert.passes.stored_types import change_storage, needs_storage, shifted
 from qconvert.plugins import Target
 
 __all__ = ["run", "weight_inputs"]
+
+_EIGHT_BITS = ("int8", "uint8")
 
 
 def weight_inputs(op: Op) -> tuple[int, ...]:
@@ -21,7 +31,8 @@ def weight_inputs(op: Op) -> tuple[int, ...]:
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     """Shifts all 8-bit quantized activations to target.activations; constants that are data, not weights, go along."""
-    other = {"uint8": "int8", "int8": "uint8"}.get(target.activations)
+    wanted = _source_type(graph, target) if target.activations == "source" else target.activations
+    other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
@@ -32,6 +43,33 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     ]
     if not moved:
         return graph, ()
-    changed, count = change_storage(graph, moved, {other: target.activations}, keeps=needs_storage, keep_io=True)
+    changed, count = change_storage(graph, moved, {other: wanted}, keeps=needs_storage, keep_io=True)
     offset = 128 if other == "int8" else -128
-    return changed, (f"{count} {other} activations are stored as {target.activations} (integer and zero point + {offset})",)
+    if ACTIVATIONS not in graph.metadata and not _inner(graph, wanted):
+        changed = replace(changed, metadata={**changed.metadata, ACTIVATIONS: other})
+    return changed, (f"{count} {other} activations are stored as {wanted} (integer and zero point {offset:+d})",)
+
+
+def _inner(graph: Graph, dtype: str) -> bool:
+    """Whether an activation inside the graph is quantized in a type."""
+    outer = {*graph.inputs, *graph.outputs}
+    return any(t.dtype == dtype and t.is_quantized and not t.is_constant and t.name not in outer for t in graph.tensors.values())
+
+
+def _source_type(graph: Graph, target: Target) -> str:
+    """The type that all 8-bit activations get for a target that keeps the source's; "" where they stay as they are."""
+    if graph.is_from(target.format) or not any(tensor.dtype == "uint8" and tensor.is_quantized for tensor in graph.tensors.values()):
+        return ""
+    symmetric = True
+    for op in graph.ops:
+        weights = graph[op.inputs[1]] if KINDS[op.kind].sums_products and len(op.inputs) > 1 else None
+        if weights is None or weights.quantization is None or not weights.is_constant or graph[op.inputs[0]].dtype not in _EIGHT_BITS:
+            continue
+        if weights.dtype not in _EIGHT_BITS or not weights.quantization.is_per_tensor:
+            return "int8"
+        symmetric &= (shifted(weights, "int8") if weights.dtype == "uint8" else weights).quantization.is_symmetric  # type: ignore[union-attr]
+    noted = graph.metadata.get(ACTIVATIONS)
+    if noted in _EIGHT_BITS:
+        return str(noted)
+    kernels = [target.integer_kernels.get(op.kind, ()) for op in graph.ops if any(name and graph[name].is_quantized for name in op.outputs)]
+    return "int8" if symmetric and any("int8" in types and "uint8" not in types for types in kernels) else "uint8"

@@ -14,15 +14,16 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
+from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.linear import with_biases
 from qconvert.passes.store_activations import weight_inputs
 from qconvert.passes.stored_types import UNSIGNED, needs_storage, replace_grids
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Cost, Target, at_worst
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes the activations of the types in target.symmetric_activations (of all signed types if there is no target)."""
     dtypes = tuple(UNSIGNED) if target is None else target.symmetric_activations
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
@@ -40,11 +41,20 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         return graph, ()
     changed = {tensor.name: _symmetric(tensor) for tensor in old}
     growth = [float((_scale(changed[tensor.name]) / _scale(tensor)).max()) for tensor in old]
+    costs = tuple(cost for tensor in old if (cost := _cost(tensor, changed[tensor.name])) is not None)
     known = set(graph.tensors)
     result, count = replace_grids(graph, dict(changed), lambda tensor: "symmetric", keeps=_keeps, keep_io=True)
     result = with_biases(result, {*changed, *(result.tensors.keys() - known)}, "symmetric")
     note = f"{count} activations have zero point 0 now; their steps grow {np.mean(growth):.2f} times on average, at most {max(growth):.2f}"
-    return result, (note,)
+    return result, (Change(f"{note}; {at_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
+
+
+def _cost(old: Tensor, new: Tensor) -> Cost | None:
+    """Of a constant by value, of an activation over its codes."""
+    assert old.quantization is not None and new.quantization is not None
+    if old.is_constant:
+        return tensor_cost(old, new)
+    return activation_cost(old.name, old.quantization, old.dtype, new.quantization)
 
 
 def _converted_at_once(graph: Graph) -> set[str]:

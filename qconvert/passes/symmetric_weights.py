@@ -1,98 +1,167 @@
 """symmetric_weights: constant weights become signed with zero point 0, as targets whose `weights` are int8 want them.
 
-Exact where the zero point only says that the integers are stored unsigned (uint8 with 128). Any other zero point cannot be kept: the
-weights are requantized with scale' = max|real| / (2^(bits-1) - 1), per output channel where they were, and the note says the largest error
-and the SQNR of each. For a target whose `weights` are uint8, those with one scale become unsigned instead, which is exact.
+Exact where only the storage is unsigned (uint8 with zero point 128), and, for each output channel, wherever integer - zero point fits the
+signed type: that integer with the same scale. Most channels do, since weights lie around zero and a zero point off the middle comes of
+ranges that are not. Channels that do not fit get a scale of their own, the one with the smallest mean square error between clipping at
+the old scale and holding the largest value; only their biases move. Weights that have to have one scale are changed as a whole.
+
+The integers used are target.quant_ranges of the type, by default without the lowest one, as TFLite's specification wants weights: some
+kernels add two products in 16 bits, which -128 * -128 * 2 leaves.
+
+For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact. With "source" it is the data beside
+them that decides, by target.weight_dtypes.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize
-from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
-from qconvert.passes.linear import constant_weights, with_biases
+from qconvert.arithmetic import scale_and_zero_point
+from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph.kinds import KINDS
+from qconvert.passes.costs import tensor_cost
+from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Cost, Target, at_worst
 
 __all__ = ["run"]
 
+#: How many scales are tried for a channel that does not fit, and for one of 16 bits.
+_TRIED, _TRIED_OF_16_BITS = 256, 32
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants symmetric ones (or if there is no target)."""
-    if target is not None and target.weights == "uint8":
-        return _unsigned(graph)
-    if target is not None and target.weights != "int8":
-        return graph, ()
-    changed: dict[str, Tensor] = {}
-    notes: list[str] = []
-    moved = 0
-    for name in constant_weights(graph):
-        weights = graph[name]
-        signed = shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights
-        assert signed.quantization is not None
-        if not signed.quantization.is_symmetric and signed.quantization.block_size:
-            notes.append(f"the weights {name!r} stay as they are: their zero points are those of blocks")
+
+@dataclass(frozen=True, slots=True)
+class _Symmetric:
+    """Weights on a symmetric grid, what that costs, and how many channels kept their scale, of how many."""
+
+    tensor: Tensor
+    cost: Cost | None
+    kept: int
+    channels: int
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others (symmetric ones if there is no target)."""
+    new: list[tuple[WeightUse, Tensor]] = []
+    counts: Counter[str] = Counter()
+    notes: list[Change] = []
+    lossy: list[_Symmetric] = []
+    for use in weight_uses(graph):
+        weights, wanted = graph[use.name], _wanted(graph, use, target)
+        assert weights.quantization is not None
+        if wanted == "uint8":
+            if weights.dtype == "int8" and weights.quantization.is_per_tensor:
+                new.append((use, shifted(weights, UNSIGNED[weights.dtype])))
+                counts["unsigned"] += 1
             continue
-        if not signed.quantization.is_symmetric:
-            signed, note = _requantized(signed)
-            notes.append(note)
-        elif signed is not weights:
-            moved += 1
-        if signed is not weights:
-            changed[name] = signed
-    if notes and all(graph[name].dtype == "uint8" for name in constant_weights(graph)):
-        notes.append("the target tflite-uint8 would keep these weights as they are")
-    if moved:
-        notes.insert(0, f"{moved} unsigned weights are stored as signed ones (integer and zero point - 128; exact)")
-    if not changed:
+        if wanted != "int8" or "float" in weights.dtype:
+            continue
+        signed = shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights
+        limits = _limits(signed, target)
+        if _fits(signed, limits, target):
+            if signed is not weights:
+                new.append((use, signed))
+                counts["stored"] += 1
+            continue
+        if weights.quantization.block_size:
+            notes.append(Change(f"the weights {use.name!r} stay as they are: their zero points are those of blocks"))
+            continue
+        found = _symmetric(signed, use.axis, limits, _one_scale(graph, use, target))
+        new.append((use, found.tensor))
+        counts["moved"] += found.cost is None
+        lossy += [found] if found.cost is not None else []
+    exact = [Change(f"{counts[what]} {text}", exact=True) for what, text in _TEXTS.items() if counts[what]]
+    if not new:
         return graph, tuple(notes)
-    return with_biases(graph.evolve(tensors=changed.values()), set(changed), "symmetric"), tuple(notes)
+    changed, names = replace_weights(graph, new, "symmetric")
+    return with_biases(changed, names, "symmetric"), (*exact, *([_told(lossy)] if lossy else []), *notes)
 
 
-def _unsigned(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """Signed weights with one scale as unsigned ones."""
-    found = [graph[name] for name in constant_weights(graph)]
-    signed = [t for t in found if t.dtype == "int8" and t.quantization is not None and t.quantization.is_per_tensor]
-    if not signed:
-        return graph, ()
-    note = f"{len(signed)} signed weights are stored as unsigned ones (integer and zero point + 128; exact)"
-    return graph.evolve(tensors=[shifted(tensor, UNSIGNED[tensor.dtype]) for tensor in signed]), (note,)
+_TEXTS = {
+    "stored": "unsigned weights are stored as signed ones (integer and zero point - 128)",
+    "unsigned": "signed weights are stored as unsigned ones (integer and zero point + 128)",
+    "moved": "weights have zero point 0 with the scales that they had (integer - zero point)",
+}
 
 
-def _requantized(weights: Tensor) -> tuple[Tensor, str]:
-    assert weights.data is not None and weights.quantization is not None
-    q, (_, high) = weights.quantization, integer_range(weights.dtype)
-    # With one scale for all, each of the 256 integers is computed once.
-    levels = _levels(weights.data) if q.axis is None and weights.dtype == "int8" and weights.data.size else None
-    integers, counts = (weights.data, None) if levels is None else levels
-    real = dequantize(integers, q)
-    others = tuple(axis for axis in range(real.ndim) if axis != q.axis)
-    largest = np.abs(real).max(axis=others if q.axis is not None else None, initial=0.0)
-    scale = (np.atleast_1d(largest) / high).astype(np.float32)
-    scale = np.where(scale > 0, scale, np.float32(1)).astype(np.float32)
-    grid = Quantization(scale, np.zeros(scale.size, np.int64), q.axis)
-    stored = quantize(real, grid, weights.dtype)
-    error = dequantize(stored, grid) - real
-    steps = float((np.abs(error) / _broadcast(scale, real.ndim, q.axis)).max(initial=0.0))
-    noise, signal = (float(np.average(np.square(values), weights=counts)) for values in (error, real))
-    sqnr = f"SQNR {10 * np.log10(signal / noise):.1f} dB" if noise and signal else "exactly"
-    note = f"the weights {weights.name!r} with zero point {int(q.zero_point[0])} are requantized: at most {steps:.2g} LSB, {sqnr}"
-    if levels is not None:
-        table = np.zeros(256, np.int8)
-        table[integers.view(np.uint8)] = stored
-        stored = np.take(table, weights.data.view(np.uint8))
-    return replace(weights, data=stored, quantization=grid), note
+def _told(lossy: Sequence[_Symmetric]) -> Change:
+    """What weights cost of which some channels got another scale."""
+    kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
+    costs = tuple(item.cost for item in lossy if item.cost is not None)
+    text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales stay, as do all values under them"
+    return Change(f"{text}, {channels - kept} are others, {at_worst(costs)}", costs=costs)
 
 
-def _levels(data: Array) -> tuple[Array, Array]:
-    """The int8 values that occur, and how often each does."""
-    counts = np.bincount(data.reshape(-1).view(np.uint8), minlength=256)
-    present = np.flatnonzero(counts)
-    return present.astype(np.uint8).view(np.int8), counts[present]
+def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
+    """The type that the target wants these weights in; "" for any."""
+    if target is None:
+        return "int8"
+    if target.weights != "source":
+        return target.weights
+    data = graph[graph.ops[use.readers[0]].inputs[0]].dtype
+    return next((dtype for dtype in target.weight_dtypes.get(data, ()) if dtype in ("int8", "uint8")), "")
 
 
-def _broadcast(scale: Array, rank: int, axis: int | None) -> Array:
-    return scale.reshape([-1 if i == axis else 1 for i in range(rank)]) if axis is not None else scale.reshape(())
+def _limits(weights: Tensor, target: Target | None) -> tuple[int, int]:
+    """The smallest and the largest integer that new symmetric weights use."""
+    high = integer_range(weights.dtype)[1]
+    return target.quant_ranges.get(weights.dtype, (-high, high)) if target is not None else (-high, high)
+
+
+def _fits(weights: Tensor, limits: tuple[int, int], target: Target | None) -> bool:
+    """Whether signed weights are symmetric, and within the range that a target states."""
+    assert weights.quantization is not None and weights.data is not None
+    if not weights.quantization.is_symmetric:
+        return False
+    if target is None or weights.dtype not in target.quant_ranges or weights.quantization.block_size or not weights.data.size:
+        return True
+    return bool(limits[0] <= weights.data.min() and weights.data.max() <= limits[1])
+
+
+def _one_scale(graph: Graph, use: WeightUse, target: Target | None) -> bool:
+    """Whether the target takes no scale for each output channel here; what a MatMul multiplies are data."""
+    if target is None:
+        return False
+    are_data = any(not KINDS[graph.ops[index].kind].has_weights for index in use.readers)
+    return target.weight_granularity == "per_tensor" or (are_data and target.activation_granularity == "per_tensor")
+
+
+def _symmetric(weights: Tensor, axis: int, limits: tuple[int, int], one_scale: bool) -> _Symmetric:
+    """Signed weights with zero point 0: their integers less the zero points, and other scales where these leave the limits."""
+    q, data = weights.quantization, weights.data
+    assert q is not None and data is not None
+    wide = np.int16 if data.dtype.itemsize == 1 else np.int32
+    steps = data.astype(wide) - scale_and_zero_point(q, data.shape)[1].astype(wide)
+    along = q.axis if q.axis is not None else None if one_scale else axis
+    parts = steps[None] if along is None else np.moveaxis(steps, along, 0)
+    leaving = [index for index, part in enumerate(parts) if part.size and (part.min() < limits[0] or part.max() > limits[1])]
+    ratios = np.ones(len(parts))
+    for index in leaving:
+        ratios[index] = _ratio(parts[index], limits)
+    if q.axis is None and (ratios == 1).all():
+        along, ratios = None, ratios[:1]
+    scale = (q.scale * ratios).astype(np.float32)
+    for index in leaving:
+        true_ratio = float(scale[index if along is not None else 0]) / float(q.scale[index if q.axis is not None else 0])
+        parts[index] = np.clip(np.rint(parts[index] / true_ratio), *limits)
+    grid = Quantization(scale, np.zeros(scale.size, np.int64), along)
+    stored = replace(weights, data=steps.astype(numpy_dtype(weights.dtype)), quantization=grid)
+    return _Symmetric(stored, tensor_cost(weights, stored) if leaving else None, len(parts) - len(leaving), len(parts))
+
+
+def _ratio(steps: Array, limits: tuple[int, int]) -> float:
+    """New scale over old one, with the smallest mean square error of integers - zero points that leave the limits.
+
+    Tried are the old scale, which clips and leaves all else exact, the largest common divisor, and scales up to a little above the one that
+    holds the largest value.
+    """
+    levels, counts = np.unique(steps, return_counts=True)
+    holding = max(levels[-1] / limits[1] if limits[1] else 1, levels[0] / limits[0] if limits[0] else 1)
+    tried = _TRIED if levels.size <= 1024 else _TRIED_OF_16_BITS
+    ratios = np.unique([1.0, float(np.gcd.reduce(np.abs(levels))), *np.linspace(1, 1.02 * holding, tried), holding])
+    stored = np.clip(np.rint(levels / ratios[:, None]), *limits)
+    return float(ratios[np.argmin(np.square(stored * ratios[:, None] - levels) @ counts)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qconvert.plugins.change import Change, Cost, at_worst, named_changes
 from qconvert.plugins.hooks import hookimpl
 from qconvert.plugins.host import LoadedPlugin, loaded
 from qconvert.plugins.options import Option
@@ -25,6 +26,8 @@ from qconvert.plugins.types import Format, Inside, Layer, LoadedModel, Pass, Pie
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
+    "Change",
+    "Cost",
     "Derived",
     "Format",
     "Inside",
@@ -38,6 +41,7 @@ __all__ = [
     "Target",
     "Verdict",
     "Violation",
+    "at_worst",
     "declared_options",
     "format_named",
     "format_of",
@@ -46,6 +50,7 @@ __all__ = [
     "kernels_listed",
     "kernels_named",
     "loaded",
+    "named_changes",
     "operators",
     "pass_named",
     "passes",

@@ -20,8 +20,8 @@ OwnRules = Callable[["Graph"], "Callable[[Op], Iterable[Violation]]"]
 #: Fields that are one word of a few.
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "layout": ("channels_first", "channels_last", ""),
-    "activations": ("uint8", "int8", ""),
-    "weights": ("uint8", "int8", ""),
+    "activations": ("uint8", "int8", "source", ""),
+    "weights": ("uint8", "int8", "source", ""),
     "activation_granularity": ("per_tensor", ""),
     "weight_granularity": ("per_tensor", "per_axis", "per_axis_signed", ""),
 }
@@ -39,8 +39,10 @@ class Abilities:
 
     What the passes make of a graph:
         layout: the data_format that spatial operators must have; "" keeps the source's.
-        activations: storage of 8-bit activations inside the graph: "uint8", "int8" or "" (as the source has it).
-        weights: storage of 8-bit weights: "int8" (signed, zero point 0), "uint8" (where they have one scale), or "" (as the source has it).
+        activations: storage of 8-bit activations inside the graph: "uint8", "int8", "" (left alone), or "source": the type that the first
+            source of the model had, if integer kernels take the weights beside it.
+        weights: storage of 8-bit weights: "int8" (signed, zero point 0), "uint8" (where they have one scale), "" (left alone), or "source":
+            what weight_dtypes names first beside the data that they have.
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
         same_kernels: the kernels (metadata key source.kernels) whose models the target's runtime computes as they are; what a source

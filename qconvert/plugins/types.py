@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from qconvert.plugins.change import Change
 from qconvert.plugins.options import Option
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class Format:
         summary: one line for `qconvert formats`.
         read: (file, options) -> Graph, or None if the format cannot be read.
         write: (Graph, file, options) -> notes, or None. It writes the file at the path given, and further files beside it if the
-            format needs them, which the caller moves into place. It may return, in words, what the user should know of the form
-            that it chose.
+            format needs them, which the caller moves into place. It may return what the user should know of the form that it
+            chose, in words or as Changes, which may declare that they are exact.
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
         recognizes: the first 64 bytes of a file -> whether they are this format's; None if nothing tells. It is asked only of a file that
@@ -45,7 +46,7 @@ class Format:
     suffixes: tuple[str, ...]
     summary: str
     read: Callable[[Path, Mapping[str, Any]], Graph] | None = None
-    write: Callable[[Graph, Path, Mapping[str, Any]], tuple[str, ...] | None] | None = None
+    write: Callable[[Graph, Path, Mapping[str, Any]], tuple[Change | str, ...] | None] | None = None
     default_target: str = ""
     own_target: str = ""
     recognizes: Callable[[bytes], bool] | None = None
@@ -61,13 +62,16 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named rewriting: (graph, target, options of its own) -> the new graph and, in words, what was changed.
+    """A named rewriting: (graph, target, options of its own) -> the new graph and what was changed.
+
+    What was changed is said in Changes, or in words alone, which are as exact as the pass.
 
     Attributes:
         name: as in `--passes`.
         summary: one line for `qconvert passes`.
         run: the function; its target is None where a conversion has none.
-        exact: whether every output stays the same, bit for bit; if not, what was changed says by how much.
+        exact: whether every output stays the same, bit for bit; if not, what was changed says by how much. A Change may declare more than
+            the pass does: one of a pass that is not exact may be.
         within: of a pass that is not exact, the largest mean change of an output, as a share of the range of its values, that it may
             cost; None where no bound is known. `--verify-each` holds it to that.
         border: whether it changes types or grids of the graph's inputs and outputs. Such a pass leaves functions alone, whose inputs and
@@ -80,7 +84,7 @@ class Pass:
 
     name: str
     summary: str
-    run: Callable[..., tuple[Graph, tuple[str, ...]]]
+    run: Callable[..., tuple[Graph, tuple[Change | str, ...]]]
     exact: bool = True
     within: float | None = None
     border: bool = False

@@ -18,7 +18,7 @@ __all__ = ["TARGETS"]
 
 _PASSES = (
     "fold_batch_norm", "fuse_gelu", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "quantize_operands",
-    "symmetric_weights", "float_bias_to_int32", "store_activations", "remove_redundant_requantize", "isolate_float", "match_scales",
+    "store_activations", "symmetric_weights", "float_bias_to_int32", "remove_redundant_requantize", "isolate_float", "match_scales",
     "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
 _ALL = ("int8", "uint8", "int16")
@@ -88,8 +88,6 @@ def _micro_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
     return rules_tflite.own_rules(graph, rules_tflite.MICRO_RULES, rules_tflite.MICRO_FILE_RULES)
 
 
-_SAME = tuple(name for name in _PASSES if name not in ("fold_batch_norm", "symmetric_weights", "store_activations"))
-
 _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
     activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), integer_kernels=_KERNELS, activation_dtypes=_ALL,
@@ -105,6 +103,6 @@ TARGETS = (
                    integer_kernels=_MICRO_KERNELS, own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    activations="uint8", weights="uint8"),
-    _LITERT.derive(name="tflite-same", summary="TFLite with the storage types that the source has", passes=_SAME, activations="",
-                   weights=""),
+    _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",
+                   activations="source", weights="source"),
 )  # fmt: skip

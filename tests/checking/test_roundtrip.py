@@ -113,7 +113,7 @@ def test_options_that_do_not_exist(via: str, options: dict[str, object], message
 def test_a_target_is_taken_for_the_way(tmp_path: Path) -> None:
     report = roundtrip(RESNET, "onnx:qdq", target="ort-x86", keep=tmp_path, samples=1)
     assert report.passed
-    assert any(name == "store_activations" for name, _ in report.legs[0].changes)
+    assert any(change.by == "store_activations" for change in report.legs[0].changes)
     written = load(tmp_path / f"{RESNET.stem}.1.qdq.onnx")
     assert {written[op.outputs[0]].dtype for op in written.ops if op.kind == "Conv"} == {"uint8"}
 

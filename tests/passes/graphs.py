@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from qconvert.graph import Array, canonical_dtype
 from qconvert.graph.shapes import infer
 from qconvert.graph.validation import validate
 from qconvert.passes import BUILTIN
-from qconvert.plugins import pass_named
+from qconvert.plugins import Change, pass_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 CONV = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "data_format": "channels_first"}
@@ -38,13 +38,18 @@ def make(ops: Sequence[Op], tensors: Sequence[Tensor], inputs: str, outputs: str
     return graph
 
 
+def said(notes: Iterable[Change | str]) -> tuple[str, ...]:
+    """What a pass returned, in words, with " (exact)" where a Change declares it."""
+    return tuple(note if isinstance(note, str) else f"{note.text}{' (exact)' if note.exact else ''}" for note in notes)
+
+
 def applied(graph: Graph, name: str, **options: object) -> tuple[Graph, tuple[str, ...]]:
-    """The graph after a pass, validated."""
+    """The graph after a pass, validated, and what the pass said."""
     assert name in BUILTIN
     changed, notes = pass_named(name).run(graph, None, **options)
     validate(changed)
     assert bool(notes) or changed is graph
-    return changed, notes
+    return changed, said(notes)
 
 
 def outputs(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:

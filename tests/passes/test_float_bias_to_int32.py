@@ -31,7 +31,7 @@ def test_values_are_rounded_to_input_scale_times_weight_scale(scales: tuple[floa
     found = changed["b"].quantization
     assert found is not None and np.array_equal(found.scale, products)
     largest = np.abs(steps - np.rint(steps)).max()
-    assert note == f"1 biases of 4 values are int32; 4 of them are not exact, by at most {largest:.3g} LSB"
+    assert note == f"1 biases of 4 values are int32; 4 of them are not exact, by at most {largest:.3g} LSB of the sums of products"
     feeds = {"x": random_integers((1, 3, 5, 5), "int8")}
     (a,), (b,) = outputs(graph, feeds), outputs(changed, feeds)
     assert np.abs(a.astype(int) - b.astype(int)).max() <= 1
@@ -51,7 +51,7 @@ def test_ties_go_to_even() -> None:
     graph = with_bias(graph, np.float32([0.5, 1.5, 2.5, -0.5]) * scale)
     changed, (note,) = applied(graph, "float_bias_to_int32")
     assert changed["b"].data is not None and changed["b"].data.tolist() == [0, 2, 2, 0]
-    assert note.endswith("by at most 0.5 LSB")
+    assert note.endswith("by at most 0.5 LSB of the sums of products")
 
 
 def test_operators_of_different_scales_get_a_bias_each() -> None:

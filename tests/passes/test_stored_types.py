@@ -16,7 +16,7 @@ from qconvert import Op, Tensor, convert, load, save
 from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.passes.guard_saturation import largest_pair_sum
-from qconvert.plugins import target_named
+from qconvert.plugins import Change, target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
@@ -65,13 +65,14 @@ def test_a_convolution_over_one_dimension_is_guarded(tmp_path: Path) -> None:
     window = {"strides": (1,), "pads": (0, 0), "dilations": (1,), "data_format": "channels_first"}
     save(make([Op("Conv", ("x", "w"), ("y",), window)], tensors, "x", "y"), tmp_path / "a.qgraph")
     report = convert(tmp_path / "a.qgraph", tmp_path / "a.onnx", target="ort-x86")
-    assert dict(report.changes)["guard_saturation"].startswith("1 weights are stored as uint8")
+    assert next(c.text for c in report.changes if c.by == "guard_saturation").startswith("1 weights are stored as uint8")
 
 
 def test_guarded_weights_are_the_same_numbers() -> None:
     source = load(FIXTURES / "tiny_vww_mobilenet_int8.tflite")
     graph, changes = normalize(source, target_named("ort-x86"))
-    assert ("guard_saturation", "13 weights are stored as uint8 with zero point + 128, since pairs of them could saturate") in changes
+    words = "13 weights are stored as uint8 with zero point + 128, since pairs of them could saturate"
+    assert Change(words, exact=True, by="guard_saturation") in changes
     checked = 0
     for name, tensor in graph.tensors.items():
         if tensor.dtype == "uint8" and tensor.is_constant:

@@ -1,0 +1,41 @@
+"""The limit of what a target's own steps may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qconvert.errors import LossError
+from qconvert.plugins import Change, Cost
+
+__all__ = ["LIMIT", "refuse_losses"]
+
+#: Decibels of signal to noise below which a step that nobody named stops a conversion; 8 bits used in full give about 50.
+LIMIT = 30.0
+_LISTED = 8
+
+
+def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
+    """Refuses a conversion whose steps, other than those that the user named, leave a tensor below a ratio of signal to noise.
+
+    Args:
+        changes: what the passes changed.
+        limit: in decibels.
+
+    Raises:
+        LossError: there are such tensors.
+    """
+    below = [(change.by, cost) for change in changes if not change.user_named for cost in change.costs if _is_below(cost, limit)]
+    if not below:
+        return
+    below.sort(key=lambda item: item[1].sqnr_db or 0.0)
+    lines = [f"- {name}: {cost}" for name, cost in below[:_LISTED]]
+    lines += [f"and {len(below) - _LISTED} more"] if len(below) > _LISTED else []
+    worst = below[0][1].sqnr_db or 0.0
+    raise LossError(
+        f"the target's own steps leave {len(below)} tensor{'s' if len(below) > 1 else ''} below {limit:g} dB:\n" + "\n".join(lines),
+        remedy=f"Use another target, name the passes yourself with --passes, or allow the loss with --allow-loss {int(worst // 1)}.",
+    )
+
+
+def _is_below(cost: Cost, limit: float) -> bool:
+    return cost.sqnr_db is not None and cost.sqnr_db < limit
