@@ -50,7 +50,7 @@ def test_quiet_verbose_and_json(tmp_path: Path) -> None:
     report = json.loads(run("convert", MODEL, out, "-f", "--json").stdout)
     assert report["target"] == "ort-x86"
     assert report["operators"]["Conv"] == 9
-    assert [change[0] for change in report["changes"]] == ["assign_layout", "store_activations", "guard_saturation"]
+    assert [change["by"] for change in report["changes"]] == ["assign_layout", "store_activations", "guard_saturation"]
 
 
 def test_check_exit_codes(result: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_passes_by_hand_run_first_and_in_order(tmp_path: Path) -> None:
     report = json.loads(
         run("tflite2onnx", MODEL, out, "--json", "--passes", "unsigned_to_signed, signed_to_unsigned,per_axis_to_per_tensor").stdout
     )
-    names = list(dict.fromkeys(name for name, _ in report["changes"]))
+    names = list(dict.fromkeys(change["by"] for change in report["changes"]))
     assert names == ["signed_to_unsigned", "per_axis_to_per_tensor", "assign_layout", "guard_saturation"]
     assert report["provenance"]["qconvert.scales"] == "some are new: see qconvert.changes"
     printed = run("convert", MODEL, out, "-f", "--passes", "per_axis_to_per_tensor").stdout

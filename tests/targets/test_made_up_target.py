@@ -99,7 +99,7 @@ def test_its_audit(tmp_path: Path) -> None:
 
 
 def test_lossy_steps_are_reported() -> None:
-    changes = dict(fitted(RESNET)[1])
+    changes = {change.by: change.text for change in fitted(RESNET)[1]}
     assert re.search(r"steps grow 1\.\d\d times on average, at most 2\.01", changes["symmetric_activations"])
     assert "operands that compute together share a scale" in changes["match_scales"]
     assert "SQNR" in changes["per_axis_to_per_tensor"]
