@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qconvert.checking import verdicts
 from qconvert.checking.checked_file import Side, side_of
+from qconvert.checking.edges import moved_edges
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.outputs import Border
 from qconvert.checking.requantized import costly_constants
@@ -115,7 +116,7 @@ class _Check:
         if quick or max_lsb is not None:
             self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
         if not quick:
-            changed = {name: text for name, text in self._changed().items() if name not in declared}
+            changed = self._changed(declared)
             changed |= costly_constants(graph, other, declared)
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
@@ -140,15 +141,16 @@ class _Check:
             self.notes.append(f"nothing is optimized, since the source is refused then: {refused.reason}")
         return model, result.open()
 
-    def _changed(self) -> dict[str, str]:
+    def _changed(self, declared: frozenset[str]) -> dict[str, str]:
         """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
         source, result = self.sides
-        found = changed_values(source.graph, result.graph)
+        found = changed_values(source.graph, result.graph, declared)
         if result.format.name == "onnx":
             from qconvert.checking.file_constants import differing_constants
             from qconvert.formats.onnx.container import load_proto
 
-            found.update(differing_constants(source.graph, load_proto(result.path)))
+            of_file = differing_constants(source.graph, load_proto(result.path))
+            found.update((name, text) for name, text in of_file.items() if name not in declared)
         return found
 
     def _judge(
@@ -177,6 +179,7 @@ class _Check:
             return
         if equal:
             return
+        self.problems += verdicts.static_problems(graph, moved_edges(graph, border.other), self.findings)
         self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
         self.problems += verdicts.real_problems(outputs, bool(declared))
         if not self.problems and all(op.equal == 1 for op in self.findings):

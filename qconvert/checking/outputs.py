@@ -92,7 +92,7 @@ def _paired(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dic
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
 
 
 def _stored_as(own: Tensor, other: Tensor, value: Array, regridded: bool) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from qconvert.graph import Graph
-from qconvert.graph.changed_values import changed_values, declared_changes, declared_names
+from qconvert.graph.changed_values import changed_names, declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED
 from qconvert.plugins import Change, Pass
 
@@ -24,7 +24,7 @@ class Declared:
 
     def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
         if not item.exact and after is not before:
-            self._names.update(changed_values(before, after))
+            self._names.update(changed_names(before, after))
 
     def provenance(self, graph: Graph) -> dict[str, str]:
         """The entry of the metadata that says so, for the graph that is written; none if nothing has changed."""

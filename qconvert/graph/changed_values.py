@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import permutations
 
 import numpy as np
@@ -16,7 +16,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Tensor
 
-__all__ = ["changed_values", "declared_changes", "declared_names", "difference", "digest", "off"]
+__all__ = ["changed_names", "changed_values", "declared_changes", "declared_names", "difference", "digest", "off"]
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
 _REALS = {"float16", "bfloat16", "float32", "float64"}
@@ -24,26 +24,51 @@ _REALS = {"float16", "bfloat16", "float32", "float64"}
 _ROUNDING = 2.0**-22
 
 
-def changed_values(graph: Graph, other: Graph) -> dict[str, str]:
+def changed_values(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
     """What differs in each constant and in the grid of each quantized tensor, by the tensor's name, in words.
 
-    Tensors are paired by name. How a constant is stored does not count: integers are compared less their zero points, and a zero point
-    less the lowest integer of its type, so that int8 may have become uint8; axes may have been transposed. Plain integers (sizes, axes,
-    indices) are left out, since a layout changes them.
+    Tensors are paired by name, and constants of which only one side has the name by the operator that reads them. How a constant is
+    stored does not count: integers are compared less their zero points, and a zero point less the lowest integer of its type, so that
+    int8 may have become uint8; axes may have been transposed. Plain integers (sizes, axes, indices) are left out, since a layout changes
+    them.
 
     Args:
         graph: before.
         other: after.
+        declared: names in `other` that are left out.
     """
-    found: dict[str, str] = {}
-    for name, tensor in graph.tensors.items():
-        pair = other.tensors.get(name)
-        if pair is None or pair is tensor or tensor.is_constant != pair.is_constant:
+    return {own: text for own, name, text in _differences(graph, other) if name not in declared}
+
+
+def changed_names(graph: Graph, other: Graph) -> set[str]:
+    """The names in `other` of the tensors that changed_values() names."""
+    return {name for _, name, _ in _differences(graph, other)}
+
+
+def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
+    """The name in each graph, and what differs."""
+    for tensor, pair in _pairs(graph, other):
+        if pair is not tensor and tensor.is_constant == pair.is_constant:
+            text = _activation(tensor, pair) if tensor.data is None else _constant(tensor, pair)
+            if text:
+                yield tensor.name, pair.name, text
+
+
+#: Kinds that stand for each other in two graphs, with the same operands.
+_SAME_KIND = {"MatMul": "Gemm"}
+
+
+def _pairs(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
+    writers = other.producers()
+    for op in graph.ops:
+        pair = writers.get(op.outputs[0]) if op.outputs else None
+        if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
             continue
-        text = _activation(tensor, pair) if tensor.data is None else _constant(tensor, pair)
-        if text:
-            found[name] = text
-    return found
+        for own, name in zip(op.inputs, pair.inputs, strict=False):
+            renamed = own and name and own != name and (own not in other.tensors or name not in graph.tensors)
+            if renamed and graph[own].is_constant and other[name].is_constant:
+                yield graph[own], other[name]
 
 
 def _activation(a: Tensor, b: Tensor) -> str:
