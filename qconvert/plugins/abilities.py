@@ -56,6 +56,8 @@ class Abilities:
         real_results: kinds whose integer kernels can give real results.
         stored_kinds: kinds that run on stored integers of any type wherever all sides have one grid, since the format writes them so.
         forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
+        kernel_faults: kinds whose integer kernel is wrong for some operators: kind -> (graph, operator) -> what it does, or "". Such an
+            operator runs on real values.
         floats: whether operators may run on real values, between Dequantize and Quantize.
 
     What quantized operators demand:
@@ -96,6 +98,7 @@ class Abilities:
     real_results: tuple[str, ...] = ()
     stored_kinds: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
+    kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     floats: bool = True
     activation_dtypes: tuple[str, ...] = ()
     activation_granularity: str = ""

@@ -109,4 +109,7 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     first = next((tensor.dtype for tensor in (*data, *results)), "")
     if (types and first not in types) or any(tensor.dtype != first for tensor in results if tensor.is_quantized):
         return f"{none} for {first} data", f"{none} for {first} data: {_BETWEEN}"
+    fault = target.kernel_faults[op.kind](graph, op) if op.kind in target.kernel_faults else ""
+    if fault:
+        return f"the integer kernel is wrong: {fault}", f"{fault}: {_BETWEEN}"
     return "", ""

@@ -6,6 +6,7 @@ against the graph that onnxruntime saves after optimizing.
 
 from __future__ import annotations
 
+from qconvert.formats.onnx.kernel_faults import KERNEL_FAULTS
 from qconvert.plugins import Target
 
 __all__ = ["TARGETS"]
@@ -33,7 +34,7 @@ _STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin")
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, layout="channels_first",
-    activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, stored_kinds=_STORED,
+    activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, stored_kinds=_STORED, kernel_faults=KERNEL_FAULTS,
     real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"),
 )  # fmt: skip
 

@@ -98,6 +98,12 @@ class Builder:
             self.domains.setdefault(domain, 1)
         return list(outputs)
 
+    def node_in_float64(self, op_type: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
+        """Adds a node of float32 values that computes in float64, which onnxruntime fuses to no kernel on integers. Returns the output."""
+        wide = [self.node("Cast", [name], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0] for name in inputs]
+        result = self.node(op_type, wide, hint=f"{hint}/float64", **attributes)
+        return self.node("Cast", result, hint=hint, to=ELEMENT_TYPES["float32"])[0]
+
     def node_name(self, op_type: str, outputs: Sequence[str]) -> str:
         """An unused name for a node: the source's for the operator that it stands for, else one made of its type and output."""
         kind, _, named = self.source.partition(" ")

@@ -12,6 +12,7 @@ from typing import Any
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
 from qconvert.formats.onnx.initializers import inline, store
+from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.spelled import notes
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
@@ -113,7 +114,7 @@ def _properties(graph: Graph, builder: Builder, named: Collection[str], provenan
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
     spelled = notes(graph.ops, lambda op: op.kind == "DetectionPostProcess" or op.attributes.get("arithmetic") == "xnnpack"
-                    or (op.kind == "AveragePool" and may_tie(op, builder)))  # fmt: skip
+                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op)))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
     if attributes := _unstated(graph, lambda op: may_tie(op, builder)):
@@ -142,7 +143,9 @@ def _write_qoperator(op: Op, builder: Builder) -> str | None:
     Data movement works on stored integers in either form, and what is not quantized stays as it is.
     """
     writers = operators("onnx", "write_qoperator")
-    reason: str = writers[op.kind](op, builder) if op.kind in writers else f"QOperator has no {op.kind}"
+    reason = kernel_fault(builder.graph, op)
+    if not reason:
+        reason = writers[op.kind](op, builder) if op.kind in writers else f"QOperator has no {op.kind}"
     is_quantized = any(builder.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
     return reason if not reason or (is_quantized and KINDS[op.kind].rule == "real") else None
 

@@ -100,10 +100,10 @@ def _tap(values: Array, taps: Array, group: int) -> Array:
         return np.asarray(rows @ taps.T)
     count, depth = len(rows), taps.shape[1]
     if depth == 1:
-        return np.asarray(rows[:, :, None] * taps.reshape(group, -1)).reshape(count, -1)
+        return np.asarray(rows[:, :, None] * taps.reshape(group, -1)).reshape(count, taps.shape[0])
     columns = rows.reshape(count, group, depth).transpose(1, 0, 2)
     blocks = taps.reshape(group, -1, depth).transpose(0, 2, 1)
-    return np.asarray((columns @ blocks).transpose(1, 0, 2)).reshape(count, -1)
+    return np.asarray((columns @ blocks).transpose(1, 0, 2)).reshape(count, taps.shape[0])
 
 
 def _convolved(call: Call, x: Array, weights: Array) -> Array:
@@ -123,7 +123,7 @@ def _convolved(call: Call, x: Array, weights: Array) -> Array:
             for i, dilation, size, stride in zip(at, dilations, sizes, strides, strict=True)
         )
         total += _tap(x[(slice(None), *window)], kernels[at], call["group"])
-    return total.reshape(x.shape[0], *sizes, -1)
+    return total.reshape(x.shape[0], *sizes, weights.shape[0])
 
 
 def conv(call: Call) -> Array:
@@ -158,7 +158,7 @@ def conv_transpose(call: Call) -> Array:
             slice(at[i] * dilations[i], at[i] * dilations[i] + (x.shape[1 + i] - 1) * strides[i] + 1, strides[i]) for i in range(rank)
         )
         part = _tap(x, kernels[at], call["group"])
-        total[(slice(None), *window)] += part.reshape(*x.shape[:-1], -1)
+        total[(slice(None), *window)] += part.reshape(*x.shape[:-1], weights.shape[0])
     pads = call["pads"]
     crop = tuple(slice(pads[i], sizes[i] - pads[rank + i]) for i in range(rank))
     real = with_bias(call, total[(slice(None), *crop)], np.asarray(x_scale * w_scale))

@@ -117,9 +117,9 @@ def _expand_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def reshape(call: Call) -> Array:
-    """Reshape of ONNX: 0 keeps a size, -1 is what remains."""
+    """Reshape of ONNX: 0 keeps a size but with allowzero, -1 is what remains."""
     data = call.raw()
-    return data.reshape([data.shape[i] if size == 0 else size for i, size in enumerate(call.ints(1))])
+    return data.reshape([data.shape[i] if size == 0 and not call["allowzero"] else size for i, size in enumerate(call.ints(1))])
 
 
 def unsqueeze(call: Call) -> Array:

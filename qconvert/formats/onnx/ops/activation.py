@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -101,11 +102,14 @@ def real_dtype(tensor: Tensor) -> Any:
 
 
 def write_softmax(op: Op, b: Builder) -> None:
-    """Softmax; TFLite's beta multiplies the input first."""
-    value = b.real(op.inputs[0])
+    """Softmax; TFLite's beta multiplies the input first. In float64 where onnxruntime's integer kernel would be wrong."""
+    value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
     if op["beta"] != 1.0:
         value = b.node("Mul", [value, b.const(np.float32(op["beta"]), f"{op.outputs[0]}/beta")])[0]
-    b.finish(op, b.node("Softmax", [value], hint=f"{op.outputs[0]}/real_result", axis=int(op["axis"]))[0])
+    if kernel_fault(b.graph, op):
+        b.finish(op, b.node_in_float64("Softmax", [value], hint, axis=int(op["axis"])))
+    else:
+        b.finish(op, b.node("Softmax", [value], hint=hint, axis=int(op["axis"]))[0])
 
 
 def write_log_softmax(op: Op, b: Builder) -> None:

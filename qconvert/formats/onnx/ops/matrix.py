@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import real_bias
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -18,7 +19,7 @@ def write_gemm(op: Op, b: Builder) -> None:
 
 
 def write_matmul(op: Op, b: Builder) -> None:
-    """MatMul of real values."""
+    """MatMul of real values. In float64 where onnxruntime's integer kernel would be wrong."""
     operands = []
     for index, name in enumerate(op.inputs):
         value, grid = matmul_operand(op, b, index)
@@ -26,7 +27,11 @@ def write_matmul(op: Op, b: Builder) -> None:
             operands.append(b.real(name))
         else:
             operands.append(value if grid is None else b.dequantize(value, b.tensor(name).dtype, grid))
-    b.finish(op, b.node("MatMul", operands, hint=f"{op.outputs[0]}/real_result")[0])
+    hint = f"{op.outputs[0]}/real_result"
+    if kernel_fault(b.graph, op):
+        b.finish(op, b.node_in_float64("MatMul", operands, hint))
+    else:
+        b.finish(op, b.node("MatMul", operands, hint=hint)[0])
 
 
 def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | None]:

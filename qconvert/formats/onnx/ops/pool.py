@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -29,6 +30,9 @@ def write_average_pool(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     if may_tie(op, b):
         _tied_average(op, b)
+        return
+    if kernel_fault(b.graph, op):
+        _write_mean(op, b)
         return
     b.finish(op, b.node("AveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))[0])
 
@@ -111,7 +115,20 @@ def read_global_average_pool(r: Reading) -> None:
 def write_global_average_pool(op: Op, b: Builder) -> None:
     """GlobalAveragePool of real values."""
     require_channels_first(op, b)
+    if kernel_fault(b.graph, op):
+        _write_mean(op, b)
+        return
     b.finish(op, b.node("GlobalAveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def _write_mean(op: Op, b: Builder) -> None:
+    """An average of all positions as a ReduceMean, for which onnxruntime has no integer kernel that would fail."""
+    axes: list[int] = [*range(2, b.tensor(op.inputs[0]).rank or 2)]
+    value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
+    if b.opset < 18:
+        b.finish(op, b.node("ReduceMean", [value], hint=hint, axes=axes)[0])
+    else:
+        b.finish(op, b.node("ReduceMean", [value, b.const(np.array(axes, np.int64), f"{hint}/axes")], hint=hint)[0])
 
 
 def read_global_max_pool(r: Reading) -> None:
