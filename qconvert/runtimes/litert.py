@@ -70,18 +70,25 @@ class LiteRT:
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
         details = self._interpreter.get_input_details()
-        resized = [(item, value) for item, value in zip(details, inputs, strict=True) if tuple(value.shape) != tuple(item["shape"])]
-        for item, value in resized:
-            self._interpreter.resize_tensor_input(item["index"], value.shape)
-        if resized:
-            self._interpreter.allocate_tensors()
-        for item, value in zip(details, inputs, strict=True):
-            self._interpreter.set_tensor(item["index"], np.asarray(value, order="C"))
+        given = [(item, _own_type(value)) for item, value in zip(details, inputs, strict=True)]
+        resized = [(item["index"], value.shape) for item, value in given if tuple(value.shape) != tuple(item["shape"])]
         try:
+            for index, shape in resized:
+                self._interpreter.resize_tensor_input(index, shape)
+            if resized:
+                self._interpreter.allocate_tensors()
+            for item, value in given:
+                self._interpreter.set_tensor(item["index"], value)
             self._interpreter.invoke()
         except (ValueError, RuntimeError) as error:
             raise RuntimeRefusedError(f"LiteRT failed while running the model: {error}") from error
         return [self._interpreter.get_tensor(item["index"]) for item in self._interpreter.get_output_details()]
+
+
+def _own_type(value: Array) -> Array:
+    """The values in the type that numpy itself calls by its name: LiteRT knows of int64 only the one of the two C types that this is."""
+    found = np.asarray(value, order="C")
+    return found if found.dtype.kind in "OSU" else found.view(np.dtype(found.dtype.name))
 
 
 @contextmanager
