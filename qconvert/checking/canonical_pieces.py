@@ -18,7 +18,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Pieces
 
-__all__ = ["canonical_pieces", "varying"]
+__all__ = ["canonical_pieces", "computed_names", "varying"]
 
 #: What is appended to the name of a tensor at which the graph is cut for its second name, that of what the piece computes.
 _COMPUTED = "/computed by the result"
@@ -33,15 +33,20 @@ def varying(graph: Graph) -> set[str]:
     return graph.tensors.keys() - fixed
 
 
-def canonical_pieces(side: Side, names: set[str]) -> Pieces:
-    """The side's graph cut at the tensors called `names`, without operators that none of these needs or whose inputs are not known.
+def computed_names(graph: Graph, names: set[str]) -> list[str]:
+    """Those of `names` that a graph cut at them computes, in order."""
+    return [name for op in computable(graph, names) for name in op.outputs if name in names]
+
+
+def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pieces:
+    """The side's graph cut at the tensors called `names`, with the operators that compute those `wanted` among them.
 
     Raises:
         InvalidModelError: no operator is left.
         QConvertError: the format cannot be written, or the runtime refuses the pieces.
     """
     graph = side.graph
-    ops = computable(graph, names)
+    ops = computable(graph, names, wanted)
     written = {name for op in ops for name in op.outputs if name in names}
     read = {name for op in ops for name in op.inputs if name in names}
     computed = {name: name + _COMPUTED for name in graph.tensors if name in written}

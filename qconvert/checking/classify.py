@@ -10,13 +10,15 @@ The reach of its kernels comes with each runtime (plugins.Runtime.reach).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from qconvert.checking.findings import Finding
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.plugins import kernels_named
 
-__all__ = ["classify"]
+__all__ = ["classify", "classify_sums"]
 
 _TIE = 1e-6
 #: Steps that a bias rounded to int32 may add are below this, those of an operator's result that is rounded twice above.
@@ -36,11 +38,7 @@ def classify(
         kernels: the source's and the result's, as in plugins.kernels_named().
         further: what further roundings add to the result's reach, in steps; see _MUCH.
     """
-    if source.shape != result.shape:
-        return Finding("unexplained", f"shape {result.shape} instead of {source.shape}", 0.0, float("inf"), 0.0, source.size)
     tensor = graph[op.outputs[0]]
-    if source.dtype.kind == "f":
-        return _classify_float(source, result)
     difference = np.abs(source.astype(np.int64) - result.astype(np.int64))
     differing = difference != 0
     equal = 1.0 - float(differing.mean()) if source.size else 1.0
@@ -75,15 +73,31 @@ def classify(
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 
 
-def _classify_float(source: Array, result: Array) -> Finding:
-    """Float outputs agree within 1e-4 of the range of the source's values."""
-    a, b = source.astype(np.float64), result.astype(np.float64)
-    span = float(a.max(initial=0) - a.min(initial=0)) or 1.0
-    difference = np.abs(a - b) / span
-    equal = float((source == result).mean()) if source.size else 1.0
-    largest = float(difference.max(initial=0))
-    if largest == 0:
-        return Finding("equal", "", equal, largest, 0.0, 0)
-    if largest <= 1e-4:
-        return Finding("approximate", "float arithmetic", equal, largest, 1.0, 0)
-    return Finding("unexplained", "float values differ", equal, largest, 0.0, int((difference > 1e-4).sum()))
+def classify_sums(source: Array, result: Array, exact: Array, bound: Array, dynamic: Sequence[Array | None]) -> Finding:
+    """The finding for two sums in floats.
+
+    Args:
+        source, result: what the kernels gave.
+        exact: in float64.
+        bound: how far the order of a sum may lead from it; see exact_values.sum_bound().
+        dynamic: likewise what the source's and the result's kernel may add by rounding the data to integers when it runs, or None.
+    """
+    a, b, real = (item.astype(np.float64) for item in (source, result, exact))
+    with np.errstate(invalid="ignore"):
+        differing = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        off = [np.where(np.isfinite(item - real), np.abs(item - real), np.where(item == real, 0.0, np.inf)) for item in (a, b)]
+    missed = [differing & ~(distance <= bound) for distance in off]
+    wrong = [
+        missing if wide is None else missing & ~(distance <= bound + wide)
+        for missing, distance, wide in zip(missed, off, dynamic, strict=True)
+    ]
+    scale = float(np.abs(a[np.isfinite(a)]).max(initial=0)) or 1.0
+    difference = np.where(differing, np.abs(a - b), 0.0) / scale
+    largest, equal = float(np.nan_to_num(difference, nan=np.inf).max(initial=0)), 1.0 - float(differing.mean())
+    unexplained = int((wrong[0] | wrong[1]).sum())
+    if unexplained:
+        reason = "the result is wrong" if wrong[1].any() else "the source's kernel is outside its known arithmetic"
+        return Finding("unexplained", reason, equal, largest, 1.0, unexplained)
+    if missed[0].any() or missed[1].any():
+        return Finding("dynamic range", "a kernel rounds real data to 8 bits when it runs", equal, largest, 1.0, 0)
+    return Finding("approximate", "float arithmetic", equal, largest, 1.0, 0)

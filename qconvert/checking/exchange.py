@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array, Graph, Tensor, integer_range
-from qconvert.graph.metadata import TRANSPOSED
-from qconvert.plugins import Pieces
+from qconvert.graph.metadata import transposed_names
 
-__all__ = ["Exchange", "transposed"]
+__all__ = ["Exchange", "transposed", "turned"]
 
 #: From a layout to the other.
-_PERMUTATIONS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
+PERMUTATIONS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,13 @@ class Exchange:
 
     Attributes:
         pieces: the result's.
-        transposed: names whose layout is not the source's although their shape does not show it.
+        turned: the permutation to the result's layout, of the tensors that the two files have in different ones although their shape does
+            not show it.
         layout: the data_format of the result's files.
     """
 
-    pieces: Pieces
-    transposed: frozenset[str]
+    pieces: Splitting
+    turned: Mapping[str, tuple[int, ...]]
     layout: str
 
     def to_result(self, tensor: Tensor, data: Array) -> Array:
@@ -38,34 +38,45 @@ class Exchange:
         Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
         """
         moved = _shifted(tensor, data, tensor.dtype, self.pieces.dtypes[tensor.name])
-        shape = self.pieces.shapes[tensor.name]
-        if moved.ndim != 4 or shape is None or len(shape) != 4 or self.layout not in _PERMUTATIONS:
-            return moved
-        permuted = moved.transpose(_PERMUTATIONS[self.layout])
-        if tensor.name in self.transposed or (not _fits(moved.shape, shape) and _fits(permuted.shape, shape)):
-            return permuted
-        return moved
+        permutation = self._permutation(tensor.name, moved.shape, self.pieces.shapes[tensor.name])
+        return moved if permutation is None else moved.transpose(permutation)
 
     def to_source(self, tensor: Tensor, data: Array, like: Array) -> Array:
         """What the result computed, in the layout and storage of the source's values `like`."""
-        turns = self.layout in _PERMUTATIONS and (tensor.name in self.transposed or data.shape != like.shape)
-        if data.ndim == 4 == like.ndim and turns:
-            back = data.transpose(np.argsort(_PERMUTATIONS[self.layout]))
+        permutation = self._permutation(tensor.name, like.shape, data.shape)
+        if permutation is not None:
+            back = data.transpose(np.argsort(permutation))
             data = back if back.shape == like.shape else data
         return _shifted(tensor, data, self.pieces.dtypes[tensor.name], tensor.dtype)
 
+    def _permutation(self, name: str, own: Sequence[int], other: Sequence[int | None] | None) -> tuple[int, ...] | None:
+        """From the source's layout to the result's: as the files say, or as only that fits the result's shape."""
+        if other is None or not len(own) == len(other) == 4:
+            return None
+        if name in self.turned:
+            return self.turned[name]
+        permutation = PERMUTATIONS.get(self.layout)
+        if permutation is None or _fits(own, other) or not _fits([own[axis] for axis in permutation], other):
+            return None
+        return permutation
+
+
+def turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, tuple[int, ...]]:
+    """The permutation of each tensor that two files have in different layouts, as their metadata say: a conversion notes there whatever
+    it transposed without the shape's showing it, from the first file of a chain on.
+
+    Args:
+        graph, other: the source's and the result's graphs.
+        source, result: the layouts of files for their runtimes. Where these are one, the result has the other.
+    """
+    wanted = result if source != result else next((layout for layout in PERMUTATIONS if layout != result), "")
+    names = transposed(graph) ^ transposed(other)
+    return dict.fromkeys(names, PERMUTATIONS[wanted]) if wanted in PERMUTATIONS else {}
+
 
 def transposed(graph: Graph) -> frozenset[str]:
-    """The names that a result's own metadata say are in another layout than in its source."""
-    return frozenset(_names(graph.metadata))
-
-
-def _names(metadata: Mapping[str, str]) -> list[str]:
-    try:
-        found = json.loads(metadata.get(TRANSPOSED, "[]"))
-    except ValueError:
-        return []
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    """The names that a file's own metadata say are in another layout than in the first file of its conversions."""
+    return transposed_names(graph.metadata)
 
 
 def _shifted(tensor: Tensor, data: Array, have: str, want: str) -> Array:
@@ -80,5 +91,5 @@ def _shifted(tensor: Tensor, data: Array, have: str, want: str) -> Array:
     return np.asarray((data.astype(np.int16) + offset).astype(want) if offset else data)
 
 
-def _fits(actual: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+def _fits(actual: Sequence[int], wanted: Sequence[int | None]) -> bool:
     return all(w is None or w in (0, a) for a, w in zip(actual, wanted, strict=True))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qconvert.graph import Op
 
-__all__ = ["CLASSES", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "CheckReport", "Finding", "OutputComparison", "joined"]
+__all__ = ["CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "CheckReport", "Finding", "OutputComparison", "joined"]
 
+#: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
+NOT_COMPARED = "not compared"
 #: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": onto a grid that the
 #: conversion declared, as the result's own integers and scales say.
-CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", "unexplained")
+CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", NOT_COMPARED, "unexplained")
 #: Verdicts of a check.
 PASSED, NOT_EQUAL, NOT_JUDGED = "passed", "not equal", "could not be judged"
 
@@ -39,17 +42,17 @@ class Finding:
     output: str = ""
 
 
-def joined(old: Finding | None, op: Op, name: str, new: Finding) -> Finding:
-    """The findings of one output of an operator: the worse verdict, the larger difference, the mean share."""
-    new = replace(new, operator=op.source or op.kind, output=name)
-    if old is None:
-        return new
+def joined(op: Op, name: str, runs: Sequence[Finding]) -> Finding:
+    """The findings of one output of an operator in several runs: the worst verdict, the largest difference, the mean share."""
+    worst = max(runs, key=lambda item: CLASSES.index(item.verdict))
     return replace(
-        max((old, new), key=lambda item: CLASSES.index(item.verdict)),
-        equal=(old.equal + new.equal) / 2,
-        largest=max(old.largest, new.largest),
-        predicted_rate=max(old.predicted_rate, new.predicted_rate),
-        unexplained=old.unexplained + new.unexplained,
+        worst,
+        equal=sum(item.equal for item in runs) / len(runs),
+        largest=max(item.largest for item in runs),
+        predicted_rate=max(item.predicted_rate for item in runs),
+        unexplained=sum(item.unexplained for item in runs),
+        operator=op.source or op.kind,
+        output=name,
     )
 
 

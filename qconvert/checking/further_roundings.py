@@ -30,8 +30,10 @@ def further_reach(graph: Graph, other: Graph, shared: set[str]) -> dict[str, flo
     return found
 
 
-def computable(other: Graph, shared: set[str]) -> list[Op]:
-    """The operators that lead to shared tensors and stem from shared tensors and constants, in order; those with a state among them."""
+def computable(other: Graph, shared: set[str], wanted: frozenset[str] | None = None) -> list[Op]:
+    """The operators that lead to shared tensors, or to those `wanted` among them, and stem from shared tensors and constants, in order;
+    those with a state among them."""
+    ends = shared if wanted is None else wanted
     known = shared | {tensor.name for tensor in other.constants()}
     stems: list[Op] = []
     for op in other.ops:
@@ -41,7 +43,7 @@ def computable(other: Graph, shared: set[str]) -> list[Op]:
     needed: set[str] = set()
     found: list[Op] = []
     for op in reversed(stems):
-        if not op.outputs or any(name in shared or name in needed for name in op.outputs):
+        if (not op.outputs and wanted is None) or any(name in ends or name in needed for name in op.outputs):
             found.append(op)
             needed.update(name for name in op.inputs if name not in shared)
     return found[::-1]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Graph, Op
+from qconvert.graph.kinds import KINDS
 
-__all__ = ["completed"]
+__all__ = ["completed", "settled"]
 
 
 def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -31,3 +32,23 @@ def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
             continue
         found.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name and name not in found)
     return found
+
+
+def settled(graph: Graph, given: Iterable[str]) -> set[str]:
+    """The tensors whose values are beyond doubt once those of `given` are known: every runtime would give the same for them.
+
+    These are what operators that round nothing make of them: moves, comparisons, sizes, and stored integers as real numbers.
+    """
+    found = {*given, *(tensor.name for tensor in graph.constants())}
+    for op in graph.ops:
+        if _rounds_nothing(graph, op) and all(not name or name in found for name in op.inputs):
+            found.update(name for name in op.outputs if name)
+    return found
+
+
+def _rounds_nothing(graph: Graph, op: Op) -> bool:
+    rule = KINDS[op.kind].rule if op.kind in KINDS else "opaque"
+    if op.kind == "DynamicQuantizeLinear" or rule in ("state", "opaque"):
+        return False
+    plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
+    return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain

@@ -1,80 +1,101 @@
-"""An operator's two results judged, and what is named beside: changed constants, and operators without a finding."""
+"""An operator's two results judged, and what is named beside: changed constants."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.checking.classify import classify
-from qconvert.checking.findings import Finding
-from qconvert.errors import UnsupportedError
+from qconvert.checking.classify import classify, classify_sums
+from qconvert.checking.exact_values import dynamic_bound, exact_value, quantizes_at_run_time, sum_bound
+from qconvert.checking.findings import CLASSES, Finding
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
+from qconvert.plugins import kernels_named
 
-__all__ = ["name_changed", "operator_finding", "unmatched"]
+__all__ = ["Judge", "name_changed"]
 
 #: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
 _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
 _STORED = ("int8", "uint8", "int16", "uint16")
 
 
-def operator_finding(
-    graph: Graph,
-    op: Op,
-    index: int,
-    values: Mapping[str, Array],
-    pair: tuple[Array, Array],
-    kernels: tuple[str, str],
-    further: float = 0.0,
-) -> Finding:
-    """The finding for output `index` of an operator. What is equal needs no exact evaluation.
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Judges what source and result compute for one operator.
 
-    Args:
+    Attributes:
         graph: the source's canonical graph.
-        op: the operator.
-        index: of the output.
-        values: the stored values of the source's tensors, by name.
-        pair: what the source and the result compute from them, both as the source stores it.
+        writers: the operator that computes each of its tensors.
+        other, others: likewise the result's.
         kernels: of the source and the result; see classify.classify().
-        further: see classify.classify().
+        further: what further roundings add to the result's reach, by the tensor; see classify.classify().
+        cuts: names of the tensors at which both sides are cut; the result computes all others anew.
     """
-    a, b = pair
-    if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-        moves = KINDS[op.kind].rule in ("move", "relabel") and a.dtype.kind in "iu"
-        return Finding("equal", "integers are moved" if moves else "", 1.0, 0.0, 0.0, 0)
-    if a.shape == b.shape and not _is_known(graph, op, values):
+
+    graph: Graph
+    writers: Mapping[str, Op]
+    other: Graph
+    others: Mapping[str, Op]
+    kernels: tuple[str, str]
+    further: Mapping[str, float]
+    cuts: Collection[str]
+
+    def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
+        """The finding for output `index` of an operator. What is equal needs no exact evaluation.
+
+        Args:
+            op: the operator.
+            index: of the output.
+            values: the stored values of the source's tensors, by name.
+            pair: what the source and the result compute from them, both as the source stores it.
+        """
+        a, b = pair
+        if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            moves = KINDS[op.kind].rule in ("move", "relabel") and a.dtype.kind in "iu"
+            return Finding("equal", "integers are moved" if moves else "", 1.0, 0.0, 0.0, 0)
+        if a.shape != b.shape:
+            return Finding("unexplained", f"shape {b.shape} instead of {a.shape}", 0.0, float("inf"), 0.0, a.size)
+        if op.kind == "Opaque":
+            return _compared(a, b)
+        found = self._judged(op, index, values, pair)
+        if found.verdict == "unexplained" and any(item and item in values and item not in self.cuts for item in op.inputs):
+            cut = {item: value for item, value in values.items() if item in self.cuts or self.graph[item].is_constant}
+            return min((found, self._judged(op, index, cut, pair)), key=lambda item: CLASSES.index(item.verdict))
+        return found
+
+    def _judged(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
+        """Two outputs of one shape that differ."""
+        a, b = pair
+        name = op.outputs[index]
+        found = exact_value(self.graph, op, values, index, self.writers)
+        if found is not None:
+            real, rounder = found
+            rounder = replace(rounder, outputs=(name,))
+            if a.dtype.kind == "f" and rounder.kind != "Dequantize":
+                return self._real(rounder, values, a, b, real)
+            if a.dtype.kind in "iu" and self.graph[name].is_quantized:
+                return classify(self.graph, rounder, a, b, real, self.kernels, self.further.get(name, 0.0))
+        known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
+        if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
+            return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self.kernels)
         return _compared(a, b)
-    rounds = KINDS[op.kind].rule in ("real", "convert")
-    real = _exact(graph, op, values, index) if rounds and _is_rounded(graph, op) else None
-    if real is None and rounds and a.shape == b.shape:
-        return _compared(a, b)
-    return classify(graph, replace(op, outputs=op.outputs[index:]), a, b, real, kernels, further)
 
-
-def _is_rounded(graph: Graph, op: Op) -> bool:
-    """Whether the operator ends on a grid; concatenating integers of one quantization does not round."""
-    result = graph[op.outputs[0]]
-    if op.kind == "Concat" and all(graph[name].quantization == result.quantization for name in op.inputs):
-        return False
-    return result.is_quantized
-
-
-def _is_known(graph: Graph, op: Op, values: Mapping[str, Array]) -> bool:
-    """Whether what the operator computes, and all that it reads, is known: else its island holds other operators too."""
-    return op.kind != "Opaque" and all(graph[name].is_constant or name in values for name in op.inputs if name)
-
-
-def _exact(graph: Graph, op: Op, values: Mapping[str, Array], index: int) -> Array | None:
-    from qconvert.evaluate import evaluate_op
-
-    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values[name] for name in op.inputs]
-    try:
-        return evaluate_op(graph, op, inputs)[index].real
-    except UnsupportedError:
-        return None
+    def _real(self, op: Op, values: Mapping[str, Array], a: Array, b: Array, real: Array) -> Finding:
+        """Two outputs in floats that differ."""
+        bound = sum_bound(self.graph, op, values) if real.shape == a.shape else None
+        if bound is None or bound.shape != a.shape:
+            return _compared(a, b)
+        rounds = [
+            kernels_named(kernels)[0].dynamic and quantizes_at_run_time(graph, sums, writers)
+            for kernels, graph, sums, writers in (
+                (self.kernels[0], self.graph, op, self.writers),
+                (self.kernels[1], self.other, self.others.get(op.outputs[0]), self.others),
+            )
+        ]
+        wide = dynamic_bound(self.graph, op, values) if any(rounds) else None
+        return classify_sums(a, b, real, bound, [wide if own else None for own in rounds])
 
 
 def _compared(a: Array, b: Array) -> Finding:
@@ -101,18 +122,6 @@ def name_changed(graph: Graph, changed: dict[str, str], findings: dict[str, Find
         reasons = [changed[name] for name in op.inputs if name in changed and graph[name].is_constant]
         for name in op.outputs:
             own = [*reasons, *([changed[name]] if name in changed else [])]
-            if own and name in findings:
-                findings[name] = replace(findings[name], verdict="unexplained", reason=", ".join(own))
-
-
-def unmatched(graph: Graph, findings: Mapping[str, Finding]) -> str:
-    """One line on the operators without a finding; "" if there are none."""
-    left = Counter(op.kind for op in graph.ops if not any(name in findings for name in op.outputs))
-    if not left:
-        return ""
-    listed = ", ".join(f"{kind} ({count})" for kind, count in left.most_common())
-    several = sum(left.values()) != 1
-    return (
-        f"{sum(left.values())} of {len(graph.ops)} operators {'are' if several else 'is'} not compared by "
-        f"{'themselves' if several else 'itself'}, since no output has the same name in both files: {listed}"
-    )
+            if own:
+                nothing = Finding("unexplained", "", 0.0, 0.0, 0.0, 0, op.source or op.kind, name)
+                findings[name] = replace(findings.get(name, nothing), verdict="unexplained", reason=", ".join(own))

@@ -8,22 +8,24 @@ away, else the piece of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from qconvert.checking.canonical_pieces import canonical_pieces, varying
+from qconvert.checking.canonical_pieces import canonical_pieces, computed_names, varying
 from qconvert.checking.checked_file import Side
-from qconvert.checking.exchange import Exchange, transposed
+from qconvert.checking.coverage import judged_within, left_out
+from qconvert.checking.exchange import Exchange, turned
 from qconvert.checking.findings import Finding, joined
 from qconvert.checking.further_roundings import further_reach
-from qconvert.checking.known_tensors import completed
-from qconvert.checking.operator_finding import name_changed, operator_finding, unmatched
+from qconvert.checking.known_tensors import completed, settled
+from qconvert.checking.operator_finding import Judge, name_changed
 from qconvert.checking.outputs import Border
 from qconvert.checking.reading_errors import reading_errors
 from qconvert.checking.requantized import Requantized
-from qconvert.errors import InvalidModelError
+from qconvert.checking.splitting import Splitting
+from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Array, Graph, Tensor
-from qconvert.plugins import Inside, LoadedModel, Pieces
+from qconvert.plugins import Inside, LoadedModel
 
 __all__ = ["check_operators"]
 
@@ -36,18 +38,34 @@ class _Source:
 
     graph: Graph
     inside: Inside | None
-    pieces: Pieces | None = None
+    pieces: Splitting | None = None
 
-    def values(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], frozenset[str]]:
-        """Stored values by name, and which of them its runtime computed."""
-        measured = dict(feed) if self.inside is None else self.inside.values({name: feed[name] for name in self.graph.inputs})
-        known = measured if self.inside is not None and self.inside.cuts else completed(self.graph, measured)
-        return known, frozenset(measured.keys() - feed.keys())
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Stored values by name, of all tensors that are beyond doubt: those that its runtime computed, and what follows from them."""
+        if self.inside is None:
+            return completed(self.graph, feed)
+        measured = self.inside.values({name: feed[name] for name in self.graph.inputs})
+        if self.inside.cuts:
+            return measured
+        sure = settled(self.graph, measured.keys() | feed.keys())
+        return {name: value for name, value in completed(self.graph, measured).items() if name in sure}
 
-    def computed(self, values: Mapping[str, Array], measured: frozenset[str]) -> dict[str, Array]:
+    def computed(self, values: Mapping[str, Array]) -> dict[str, Array]:
         if self.pieces is not None:
-            return self.pieces.run(values)
-        return {name: values[name] for name in measured}
+            return self.pieces.run(_looked_up(values))
+        assert self.inside is not None
+        return {name: values[name] for name in self.inside.names if name in values}
+
+
+def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array] = lambda name, value: value) -> Callable[[str], Array]:
+    """The function that gives a tensor's value, or says that it has none."""
+
+    def found(name: str) -> Array:
+        if name not in values:
+            raise InvalidModelError(f"the value of {name!r} is not known")
+        return change(name, values[name])
+
+    return found
 
 
 def check_operators(
@@ -60,7 +78,8 @@ def check_operators(
     declared: frozenset[str],
     progress: Callable[[str, int, int], None],
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """A finding for each operator output of the source that both sides have, and lines on how it was done.
+    """A finding for each operator output of the source that both sides have, one for each operator that could not be compared, and lines
+    on how it was done.
 
     Args:
         source, result: the files.
@@ -72,52 +91,81 @@ def check_operators(
         progress: is called with (what, done, total).
 
     Raises:
-        QConvertError: a file cannot be read, or a runtime refuses one of the cut models.
+        QConvertError: a file cannot be read, or the two have no names in common.
     """
     graph, other = source.graph, result.graph
-    left, inside = _Source(graph, source.inside(graph)), result.inside(graph)
+    inner, notes = _inside(source, graph)
+    inside, said = _inside(result, graph)
+    left = _Source(graph, inner)
     first = left.values(feeds[0])
-    names = {name for name in first[0] if name in graph.tensors and not graph[name].is_constant}
-    if inside is not None and inside.cuts:
-        shared = {name for name in names & inside.names if name not in other.tensors or _comparable(graph[name], other[name])}
-        pieces = inside.pieces(frozenset(shared))
-    else:
-        shared = {name for name in names & varying(other) if _comparable(graph[name], other[name])}
-        pieces = canonical_pieces(result, shared)
-    if left.inside is None:
-        left.pieces = canonical_pieces(source, shared)
-    elif left.inside.cuts:
-        left.pieces = left.inside.pieces(frozenset(shared))
-    if not pieces.computed or (left.pieces is not None and not left.pieces.computed):
+    shared = _shared(graph, other, first.keys(), inside)
+    pieces = _pieces(result, inside, shared)
+    if left.inside is None or left.inside.cuts:
+        left.pieces = _pieces(source, left.inside, shared)
+    if not (pieces.computed or pieces.refused) or (left.pieces is not None and not (left.pieces.computed or left.pieces.refused)):
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
-    turned = transposed(other) if source.runtime.layout != result.runtime.layout else frozenset()
-    exchange = Exchange(pieces, turned, result.runtime.layout)
+    layouts = source.runtime.layout, result.runtime.layout
+    change = Exchange(pieces, turned(graph, other, *layouts), layouts[1])
+    writers, others = graph.producers(), other.producers()
+    further = further_reach(graph, other, shared)
+    judge = Judge(graph, writers, other, others, (source.choice, result.choice), further, shared)
     restated = Requantized.of(graph, other, declared)
-    further, kernels = further_reach(graph, other, shared), (source.choice, result.choice)
-    findings: dict[str, Finding] = {}
+    judge_restated = Judge(restated.graph, writers, other, others, (result.choice, result.choice), further, shared)
+    found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):
-        values, measured = left.values(feed) if run else first
-        references = left.computed(values, measured)
+        values = left.values(feed) if run else first
+        references = left.computed(values)
         stored = restated.values(values)
-        found = pieces.run({name: exchange.to_result(restated.graph[name], stored[name]) for name in pieces.fed})
+        results = pieces.run(_looked_up(stored, lambda name, value: change.to_result(restated.graph[name], value)))
         for position, op in enumerate(graph.ops):
             for index, name in enumerate(op.outputs):
-                if name in found and name in references:
-                    pair = references[name], exchange.to_source(restated.graph[name], found[name], references[name])
-                    extra = further.get(name, 0.0)
+                if name in results and name in references:
+                    pair = references[name], change.to_source(restated.graph[name], results[name], references[name])
                     if restated.concerns(op):
-                        finding = restated.finding(op, index, stored, *pair, kernels[1], extra)
+                        finding = restated.finding(op, index, stored, pair, judge_restated)
                     else:
-                        finding = operator_finding(graph, op, index, values, pair, kernels, extra)
-                    findings[name] = joined(findings.get(name), op, name, finding)
+                        finding = judge.finding(op, index, values, pair)
+                    found.setdefault(name, []).append(finding)
             progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
         if inside is not None and not inside.cuts:
             own = border.matched_inputs(feed, model)
             misread.update(reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
-    name_changed(graph, dict(changed), findings)
+    findings = {name: joined(writers[name], name, runs) for name, runs in found.items()}
     _name_misread(graph, misread, findings)
-    return tuple(findings.values()), (unmatched(graph, findings), _unproven(result, inside))
+    name_changed(graph, changed, findings)
+    refused = {**(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
+    within = judged_within(graph, findings.keys(), shared)
+    findings.update(left_out(graph, findings.keys(), within, refused))
+    return tuple(findings.values()), (*notes, *said, _together(graph, len(within)), _unproven(result, inside))
+
+
+def _inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:
+    """The inner tensors of a side; without them, where its runtime refuses to give them out, a line that says so."""
+    try:
+        return side.inside(graph), ()
+    except QConvertError as error:
+        return None, (f"{side.runtime.title} does not give out the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
+
+
+def _shared(graph: Graph, other: Graph, known: Iterable[str], inside: Inside | None) -> set[str]:
+    """The names at which both sides are cut: activations of both whose value is known in each."""
+    names = varying(graph).intersection(known)
+    if inside is not None and inside.cuts:
+        return {name for name in names & inside.names if name not in other.tensors or _comparable(graph[name], other[name])}
+    if inside is not None:
+        names &= settled(other, {*inside.names, *other.inputs})
+    return {name for name in names & varying(other) if _comparable(graph[name], other[name])}
+
+
+def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
+    """The side's file cut at the tensors called `shared`."""
+    graph = side.graph
+    if inside is None or not inside.cuts:
+        return Splitting(lambda wanted: canonical_pieces(side, shared, wanted), computed_names(graph, shared))
+    order = {name: position for position, name in enumerate(graph.tensors)}
+    computed = sorted((shared & inside.names) - set(graph.inputs), key=lambda name: order.get(name, len(order)))
+    return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)
 
 
 def _comparable(a: Tensor, b: Tensor) -> bool:
@@ -133,7 +181,15 @@ def _name_misread(graph: Graph, misread: Mapping[str, Finding], findings: dict[s
     for op in graph.ops:
         for name in op.outputs:
             if name in misread:
-                findings[name] = joined(None, op, name, misread[name])
+                findings[name] = joined(op, name, [misread[name]])
+
+
+def _together(graph: Graph, within: int) -> str:
+    """A line on operators that are no tensors of their own in both files."""
+    if not within:
+        return ""
+    are, them = ("are", "them") if within > 1 else ("is", "it")
+    return f"{within} of {len(graph.ops)} operators {are} judged together with what reads {them}: no output has the same name in both files"
 
 
 def _unproven(result: Side, inside: Inside | None) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 from qconvert.checking.checked_file import Side
 from qconvert.checking.findings import Finding
 from qconvert.checking.known_tensors import completed
+from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array
-from qconvert.plugins import Inside, Pieces
+from qconvert.plugins import Inside
 
 __all__ = ["reading_errors"]
 
@@ -18,7 +19,7 @@ __all__ = ["reading_errors"]
 _FLOAT_SHARE = 1e-5
 
 
-def reading_errors(side: Side, inside: Inside, pieces: Pieces, feed: Mapping[str, Array]) -> dict[str, Finding]:
+def reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Mapping[str, Array]) -> dict[str, Finding]:
     """The tensors that the pieces do not compute as the file does, each from the file's own tensors.
 
     Args:
@@ -31,9 +32,9 @@ def reading_errors(side: Side, inside: Inside, pieces: Pieces, feed: Mapping[str
     known = completed(side.graph, own)
     if not all(name in known for name in pieces.fed):
         return {}
-    again = pieces.run({name: known[name] for name in pieces.fed})
+    again = pieces.run(known.__getitem__)
     found: dict[str, Finding] = {}
-    for name in pieces.computed & own.keys():
+    for name in again.keys() & own.keys():
         wrong, largest = _differing(own[name], again[name])
         if wrong:
             reason = f"reading error: what is read of {side.path.name} does not compute the file's own values"

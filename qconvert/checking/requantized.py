@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.findings import Finding
-from qconvert.checking.operator_finding import operator_finding
+from qconvert.checking.operator_finding import Judge
 from qconvert.checking.verdicts import LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
@@ -58,19 +58,17 @@ class Requantized:
             return value
         return quantize(dequantize(value, old.quantization), new.quantization, new.dtype)
 
-    def finding(
-        self, op: Op, index: int, values: Mapping[str, Array], reference: Array, found: Array, kernels: str, further: float
-    ) -> Finding:
+    def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], judge: Judge) -> Finding:
         """What the result computes beside what it declared, and the cost beside the source.
 
         Args:
             op: of the source.
             index: of its output.
             values: as values() gives them.
-            reference: what the source computes.
-            found: what the result computes, as `graph` stores it.
-            kernels, further: the result's, as in operator_finding().
+            pair: what the source computes, and the result, as `graph` stores it.
+            judge: of the result's kernels beside what it declared.
         """
+        reference, found = pair
         old, new = (graph[op.outputs[index]] for graph in (self.source, self.graph))
         left, right = _real(old, reference), _real(new, found)
         if left.shape != right.shape:
@@ -89,7 +87,7 @@ class Requantized:
         except (QConvertError, KeyError):
             wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
             return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong)
-        judged = operator_finding(self.graph, op, index, values, (ideal, found), (kernels, kernels), further)
+        judged = judge.finding(op, index, values, (ideal, found))
         if judged.verdict == "unexplained":
             return replace(judged, reason=f"{judged.reason}, by what the conversion declared")
         return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest)

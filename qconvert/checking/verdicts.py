@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from qconvert.checking.findings import Finding, OutputComparison
+from qconvert.checking.findings import NOT_COMPARED, Finding, OutputComparison
 from qconvert.graph import Graph
 
 __all__ = [
-    "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "fault_of", "hardly_vary", "left_out", "limit_problems", "not_compared",
+    "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "fault_of", "hardly_vary", "limit_problems", "not_compared",
     "operator_problems", "real_problems", "static_problems",
 ]  # fmt: skip
 
@@ -94,31 +94,9 @@ def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collecti
     return found
 
 
-def left_out(graph: Graph, compared: Collection[str]) -> list[str]:
-    """The tensors whose operators were compared neither by themselves nor as a part of what a compared tensor is computed from.
-
-    Args:
-        graph: the source's.
-        compared: names of the tensors that were.
-    """
-    readers = graph.consumers()
-    covered = set(compared)
-    found: list[str] = []
-    for op in reversed(graph.ops):
-        for name in op.outputs:
-            if not name or name in covered:
-                continue
-            behind = [output for reader in readers.get(name, []) for output in reader.outputs]
-            if name not in graph.outputs and all(output in covered for output in behind):
-                covered.add(name)
-            else:
-                found.append(name)
-    return found[::-1]
-
-
 def differing_and_left_out(graph: Graph, outputs: Sequence[OutputComparison], findings: Collection[Finding]) -> list[str]:
     """A problem for each output that differs and does not come from compared operators alone, with the first such operator."""
-    missing = set(left_out(graph, {item.output for item in findings}))
+    missing = {item.output for item in findings if item.verdict == NOT_COMPARED}
     writers = graph.producers()
     found = []
     for item in outputs:

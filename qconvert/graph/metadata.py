@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 __all__ = [
     "ACTIVATIONS",
     "CHANGED",
@@ -26,6 +29,7 @@ __all__ = [
     "TARGET",
     "TRANSPOSED",
     "VERSION",
+    "transposed_names",
 ]
 
 #: The format of the file that the graph was read from.
@@ -51,7 +55,7 @@ SOURCE_FILES = "source.file."
 IGNORED_SCALES = "source.ignored_scales"
 #: The type of all 8-bit activations of the first source, where a target stores them in another.
 ACTIVATIONS = "source.activations"
-#: JSON list: tensors that changed their layout although their shape does not show it.
+#: JSON list: tensors in another layout than in the first file of a chain of conversions, although their shape does not show it.
 TRANSPOSED = "layout.transposed"
 #: JSON: operators that the writer spelled out as several (formats/onnx/spelled.py).
 SPELLED = "qconvert.spelled"
@@ -72,3 +76,12 @@ CHANGED = "qconvert.changed"
 SCALES = "qconvert.scales"
 #: The name of the .tflite metadata buffer that holds all of these as JSON.
 PROVENANCE = "qconvert"
+
+
+def transposed_names(metadata: Mapping[str, str]) -> frozenset[str]:
+    """What TRANSPOSED lists; nothing where a file's metadata are no such list."""
+    try:
+        found = json.loads(metadata.get(TRANSPOSED, "[]"))
+    except ValueError:
+        return frozenset()
+    return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()

@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor
-from qconvert.graph.metadata import TRANSPOSED
+from qconvert.graph.metadata import TRANSPOSED, transposed_names
 from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
 from qconvert.passes.layout.roles import RANK, Role, data_inputs, role
@@ -175,7 +175,9 @@ class _Rewriter:
                 self._operator(op)
         for name in self._graph.outputs:
             self._deliver(name)
-        metadata = {**self._graph.metadata, TRANSPOSED: json.dumps(self._ambiguous())}
+        turned = transposed_names(self._graph.metadata) ^ set(self._ambiguous())
+        noted = [name for name in self._tensors if name in turned]
+        metadata = {**self._graph.metadata, TRANSPOSED: json.dumps(noted)}
         return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops, metadata=metadata)
 
     def _ambiguous(self) -> list[str]:

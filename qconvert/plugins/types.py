@@ -146,8 +146,8 @@ class Inside(Protocol):
         """The tensors in a run; `feed` has the stored inputs in the model's order."""
         ...
 
-    def pieces(self, names: frozenset[str]) -> Pieces:
-        """The file cut at the tensors called `names`; only where `cuts`."""
+    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
+        """The file cut at the tensors called `names`, to compute those `wanted` among them; only where `cuts`."""
         ...
 
 
@@ -188,6 +188,7 @@ class Runtime:
         inside: (file, canonical graph, kernels) -> the file's inner tensors; None if the runtime does not give them out. They
             then come from the evaluator.
         layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
+        dynamic: whether its kernels round real data to integers at each run where the weights are integers (dynamic range).
     """
 
     name: str
@@ -202,3 +203,4 @@ class Runtime:
     whole: bool = False
     inside: Callable[[Path, Graph, str], Inside] | None = None
     layers: Callable[[Path, str], tuple[Layer, ...]] | None = None
+    dynamic: bool = False

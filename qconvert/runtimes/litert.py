@@ -135,7 +135,7 @@ class LiteRTInside:
         found = self._probe.run_in_order(list(feed.values()))
         return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}}
 
-    def pieces(self, names: frozenset[str]) -> Pieces:
+    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         raise NotImplementedError("LiteRT does not cut files")
 
 

@@ -52,9 +52,9 @@ class OnnxInside:
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         return {name: value for name, value in {**self._probe.run(feed), **feed}.items() if name in self.names}
 
-    def pieces(self, names: frozenset[str]) -> Pieces:
+    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         known = {name: _value_info(name, *self._described[name]) for name in names & self.names}
-        model, fed, computed = _cut(self._model, known)
+        model, fed, computed = _cut(self._model, known, wanted)
         runtime = OnnxRuntime(model, optimize=self._optimize, settings=_SETTINGS)
 
         def run(values: Mapping[str, Array]) -> dict[str, Array]:
@@ -108,22 +108,19 @@ def _value_info(name: str, dtype: str, shape: tuple[Any, ...]) -> Any:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape) if shape else None)
 
 
-def _cut(model: Any, known: Mapping[str, Any]) -> tuple[bytes, list[str], dict[str, str]]:
-    """The model cut at the values of `known` (name -> ValueInfoProto), its inputs, and the name of each value's output."""
+def _cut(model: Any, known: Mapping[str, Any], wanted: frozenset[str]) -> tuple[bytes, list[str], dict[str, str]]:
+    """The model cut at the values of `known` (name -> ValueInfoProto), with the nodes that compute those `wanted` among them, its inputs,
+    and the name of each value's output."""
     from onnx import helper
 
-    written = {name for node in model.graph.node for name in node.output}
-    islands = type(model)()
-    islands.CopyFrom(model)
+    islands = _leading_to(wanted, known, model)
+    written = {name for node in islands.graph.node for name in node.output}
     read: set[str] = set()
     for node in islands.graph.node:
         read.update(name for name in _reads(node) if name in known)
         for position, name in enumerate(node.output):
             if name in known:
                 node.output[position] = name + _COMPUTED
-    del islands.graph.input[:]
-    del islands.graph.output[:]
-    del islands.graph.value_info[:]
     fed = sorted(read)
     islands.graph.input.extend(known[name] for name in fed)
     computed = {name: name + _COMPUTED for name in sorted(known.keys() & written)}
@@ -131,6 +128,22 @@ def _cut(model: Any, known: Mapping[str, Any]) -> tuple[bytes, list[str], dict[s
         helper.make_tensor_value_info(output, known[name].type.tensor_type.elem_type, None) for name, output in computed.items()
     )
     return islands.SerializeToString(), fed, computed
+
+
+def _leading_to(wanted: frozenset[str], known: Mapping[str, Any], model: Any) -> Any:
+    """A copy of the model with those nodes alone that compute what is wanted from values that are known, and their constants."""
+    needed, kept = set(wanted), []
+    for node in reversed(model.graph.node):
+        if any(name in needed for name in node.output):
+            kept.append(node)
+            needed.update(name for name in _reads(node) if name not in known)
+    copy = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    copy.graph.name = model.graph.name
+    copy.graph.node.extend(reversed(kept))
+    copy.graph.initializer.extend(item for item in model.graph.initializer if item.name in needed)
+    copy.graph.sparse_initializer.extend(item for item in model.graph.sparse_initializer if item.values.name in needed)
+    copy.graph.quantization_annotation.extend(model.graph.quantization_annotation)
+    return copy
 
 
 def _reads(node: Any) -> Iterator[str]:

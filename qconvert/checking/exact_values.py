@@ -1,0 +1,158 @@
+"""What an operator's output is in real numbers, from the stored values that it reads, and how far sums in floats may be from that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS, Call
+
+__all__ = ["dynamic_bound", "exact_value", "quantizes_at_run_time", "sum_bound"]
+
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+#: Roundings besides those of the sum: of the product, of a weight that is dequantized, of the bias, of the result.
+_FURTHER_ROUNDINGS = 4
+_LIMITS = ("Relu", "Clip")
+_POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
+#: Further roundings of the data's steps: scale and zero point are rounded, the lowest and highest value may then be cut off.
+_DYNAMIC_STEPS = 1.0
+_HIGHEST = 127
+
+
+def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, writers: Mapping[str, Op]) -> tuple[Array, Op] | None:
+    """Output `index` of an operator in real numbers, and the operator that rounds them; None where that is not known.
+
+    A move, Relu or Clip of something that `values` does not have is traced back to what is moved: neither enlarges an error.
+
+    Args:
+        graph, op: the operator.
+        values: stored values by name; whatever they lack is not known.
+        index: of the output.
+        writers: the operator that computes each tensor.
+    """
+    rule = KINDS[op.kind].rule if op.kind in KINDS else "opaque"
+    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
+    lacking = [i for i, (name, value) in enumerate(zip(op.inputs, inputs, strict=True)) if name and value is None]
+    if rule in ("real", "convert") and not lacking:
+        try:
+            real = evaluate_op(graph, op, inputs)[index].real
+        except QConvertError:
+            return None
+        return None if real is None else (real, op)
+    writer = writers.get(op.inputs[0]) if op.inputs else None
+    single = rule in ("move", "relabel") and KINDS[op.kind].moved(op) == [op.inputs[0]]
+    if not (single or op.kind in _LIMITS) or lacking != [0] or writer is None:
+        return None
+    before = exact_value(graph, writer, values, writer.outputs.index(op.inputs[0]), writers)
+    if before is None:
+        return None
+    tensors = (_real(graph[op.inputs[0]]), *(graph[name] if name else None for name in op.inputs[1:]))
+    function = KINDS[op.kind].evaluate
+    try:
+        moved = None if function is None else function(Call(op, (before[0], *inputs[1:]), tensors, (_real(graph[op.outputs[0]]),)))
+    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    found = moved[index] if isinstance(moved, list) else moved
+    return (found, before[1]) if isinstance(found, np.ndarray) else None
+
+
+def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+    """By how much a result in floats may differ from the exact one, whatever the order of its sums: (n + 4) * eps * sum of |x * w|.
+
+    n is the number of terms of a sum (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: gamma_n times the sum of
+    the absolute values); four further roundings are of the product, a dequantized weight, the bias and the result. None for operators
+    that are no sums.
+    """
+    if op.kind in ("Add", "Sub"):
+        op = Op("Add", op.inputs, op.outputs, {}, op.source)
+    elif not (KINDS[op.kind].sums_products or op.kind in _POOLS):
+        return None
+    found = _absolute(graph, op, values)
+    if found is None:
+        return None
+    return (_terms(graph, op, values, found) + _FURTHER_ROUNDINGS) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
+
+
+def quantizes_at_run_time(graph: Graph, op: Op | None, writers: Mapping[str, Op]) -> bool:
+    """Whether an operator has real data and integer weights that nothing but itself dequantizes: a kernel for dynamic range may round
+    the data to 8 bits when it runs."""
+    if op is None or op.kind not in KINDS or not KINDS[op.kind].sums_products or len(op.inputs) < 2:
+        return False
+    if "float" not in graph[op.inputs[0]].dtype:
+        return False
+    weights = op.inputs[1]
+    if graph[weights].is_quantized:
+        return True
+    writer = writers.get(weights)
+    return writer is not None and writer.kind == "Dequantize" and writer.source == op.source
+
+
+def dynamic_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+    """By how much rounding the data to 8 bits at run time may move the result: one step of the data times the sum of |w|.
+
+    A step is the largest value of an image of the batch / 127, which is the symmetric form; half a step is the rounding. In the asymmetric
+    form a step is (largest - smallest) / 255, which is no more, and the zero point, rounded too, may cut off another half step at the ends
+    (TFLite: tensorflow/lite/kernels/internal/reference/portable_tensor_utils.cc, PortableSymmetricQuantizeFloats and
+    PortableAsymmetricQuantizeFloats; XNNPACK's qd8 kernels take the latter).
+    """
+    data = _stored(graph, op.inputs[0], values)
+    if data is None or not data.ndim:
+        return None
+    largest = np.abs(data.astype(np.float64)).max(axis=tuple(range(1, data.ndim)), keepdims=True, initial=0)
+    steps = np.broadcast_to(_DYNAMIC_STEPS * largest / _HIGHEST, data.shape)
+    return _absolute(graph, Op(op.kind, op.inputs[:2], op.outputs, op.attributes, op.source), {**values, op.inputs[0]: steps})
+
+
+def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+    """The operator, without its activation, on the absolute values of what it sums."""
+    kind = KINDS[op.kind]
+    plain = op.with_attributes(activation="") if op.attributes.get("activation") else op
+    inputs: list[Array | None] = []
+    tensors: list[Tensor | None] = []
+    for index, name in enumerate(op.inputs):
+        value, tensor = (_stored(graph, name, values), graph[name]) if name else (None, None)
+        if name and value is None:
+            return None
+        if value is not None and tensor is not None and kind.role(index) in ("data", "factor", "weights", "bias"):
+            has_grid = tensor.quantization is not None and value.dtype.kind in "iu"
+            value = np.abs(dequantize(value, tensor.quantization) if has_grid and tensor.quantization else value.astype(np.float64))
+            tensor = _real(tensor)
+        inputs.append(value)
+        tensors.append(tensor)
+    try:
+        found = None if kind.evaluate is None else kind.evaluate(
+            Call(plain, tuple(inputs), tuple(tensors), tuple(_real(graph[name]) for name in op.outputs))
+        )  # fmt: skip
+    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    return np.abs(found) if isinstance(found, np.ndarray) else None
+
+
+def _terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> float:
+    """How many terms a sum has at most."""
+    if op.kind == "Add":
+        return 1
+    if KINDS[op.kind].has_weights:
+        weights = _stored(graph, op.inputs[1], values)
+        return 1 if weights is None else weights.size / max(weights.shape[0], 1)
+    data = _stored(graph, op.inputs[0], values)
+    if op.kind == "MatMul":
+        return 1 if data is None or not data.ndim else data.shape[-1]
+    if op.kind == "AveragePool":
+        return float(np.prod(op["kernel_shape"]))
+    return 1 if data is None else data.size / max(result.size, 1)
+
+
+def _stored(graph: Graph, name: str, values: Mapping[str, Array]) -> Array | None:
+    if name in values:
+        return values[name]
+    return graph.constant(name) if graph[name].is_constant else None
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return Tensor(tensor.name, "float64", tensor.shape)

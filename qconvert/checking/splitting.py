@@ -1,0 +1,77 @@
+"""Pieces of a file that run together where the runtime takes them all, else in smaller parts, down to single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qconvert.errors import QConvertError
+from qconvert.graph import Array
+from qconvert.plugins import Pieces
+
+__all__ = ["Splitting"]
+
+_LONGEST = 200
+
+
+class Splitting:
+    """The pieces that compute `wanted`; what the runtime refuses is left out and named.
+
+    Args:
+        make: gives the pieces that compute some of the names. Raises QConvertError where the runtime refuses them.
+        wanted: names of what is computed, in order.
+
+    Attributes:
+        refused: why it refused a piece, in a line, by the name of what the piece computes.
+        dtypes, shapes: see plugins.Pieces.
+    """
+
+    def __init__(self, make: Callable[[frozenset[str]], Pieces], wanted: Sequence[str]) -> None:
+        self.refused: dict[str, str] = {}
+        self.dtypes: dict[str, str] = {}
+        self.shapes: dict[str, tuple[int | None, ...] | None] = {}
+        self._make = make
+        self._parts = self._made(tuple(wanted)) if wanted else []
+
+    @property
+    def computed(self) -> frozenset[str]:
+        """What the parts compute that nothing refused so far."""
+        return frozenset(name for wanted, _ in self._parts for name in wanted)
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for _, part in self._parts for name in part.fed))
+
+    def run(self, value: Callable[[str], Array]) -> dict[str, Array]:
+        """What the pieces compute, by name.
+
+        Args:
+            value: the stored values of a tensor that is fed, as the file stores it. A QConvertError that it raises counts as a refusal.
+        """
+        found: dict[str, Array] = {}
+        waiting, self._parts = self._parts, []
+        while waiting:
+            wanted, part = waiting.pop(0)
+            try:
+                found.update(part.run({name: value(name) for name in part.fed}))
+                self._parts.append((wanted, part))
+            except QConvertError as error:
+                waiting[:0] = self._split(wanted, error)
+        return found
+
+    def _made(self, wanted: tuple[str, ...]) -> list[tuple[tuple[str, ...], Pieces]]:
+        try:
+            pieces = self._make(frozenset(wanted))
+        except QConvertError as error:
+            return self._split(wanted, error)
+        self.dtypes.update(pieces.dtypes)
+        self.shapes.update(pieces.shapes)
+        return [(wanted, pieces)]
+
+    def _split(self, wanted: tuple[str, ...], error: QConvertError) -> list[tuple[tuple[str, ...], Pieces]]:
+        """Both halves of what was refused together; what is refused by itself is named."""
+        if len(wanted) > 1:
+            half = len(wanted) // 2
+            return [*self._made(wanted[:half]), *self._made(wanted[half:])]
+        said = " ".join(error.reason.split())
+        self.refused.update(dict.fromkeys(wanted, said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"))
+        return []
