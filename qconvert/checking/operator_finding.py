@@ -116,7 +116,7 @@ def _compared(a: Array, b: Array) -> Finding:
     return Finding(verdict, "values differ" if wrong else reason, equal, largest, 1.0, wrong)
 
 
-def name_changed(graph: Graph, changed: dict[str, str], findings: dict[str, Finding]) -> None:
+def name_changed(graph: Graph, changed: Mapping[str, str], findings: dict[str, Finding]) -> None:
     """Operators that read a constant or write a tensor whose integers, scale or zero point are not the source's."""
     for op in graph.ops:
         reasons = [changed[name] for name in op.inputs if name in changed and graph[name].is_constant]

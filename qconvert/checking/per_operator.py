@@ -53,8 +53,7 @@ class _Source:
     def computed(self, values: Mapping[str, Array]) -> dict[str, Array]:
         if self.pieces is not None:
             return self.pieces.run(_looked_up(values))
-        assert self.inside is not None
-        return {name: values[name] for name in self.inside.names if name in values}
+        return dict(values)
 
 
 def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array] = lambda name, value: value) -> Callable[[str], Array]:
