@@ -101,7 +101,7 @@ def _weights(g: Growing, x: Tensor, shape: tuple[int, ...]) -> tuple[str, Array 
     dtype = g.pick(("int8", "int8", "uint8")) if x.dtype != "int16" else "int8"
     low, high = integer_range(dtype)
     data = g.rng.integers(low + 1, high + 1, shape).astype(dtype)
-    zero = 0 if low < 0 else 128 if g.rng.random() < 0.6 else int(g.rng.integers(100, 150))
+    zero = 0 if low < 0 else 128 if g.rng.random() < 0.6 else int(g.rng.integers(*g.pick(((100, 150), (0, 256)))))
     per_axis = dtype == "int8" and g.rng.random() < 0.5
     scales = np.float32(2.0 ** g.rng.uniform(-9, -6, shape[0] if per_axis else 1))
     q = Quantization.per_axis(scales, 0, zero) if per_axis else Quantization.per_tensor(float(scales[0]), zero)
@@ -176,6 +176,32 @@ def gemm(g: Growing, x: Tensor) -> None:
     weights, products = _weights(g, x, (outputs, int(x.shape[1])))  # type: ignore[index]
     bias = _bias(g, products, outputs)
     g.real("Gemm", [x.name, weights, *([bias] if bias else [])], x, activation=g.pick(_ACTIVATIONS))
+
+
+def shared(g: Growing, x: Tensor) -> None:
+    """A second operator with the weights and the bias of an earlier one, or with weights of the same scale and another zero point."""
+    linear = [op for op in g.ops if op.kind in ("Conv", "Gemm") and op.inputs[1] in g.tensors]
+    if not linear:
+        return
+    op = g.pick(linear)
+    data, weights = g.tensors[op.inputs[0]], g.tensors[op.inputs[1]]
+    q = weights.quantization
+    inputs = list(op.inputs)
+    if q is not None and weights.data is not None and weights.dtype == "uint8" and g.rng.random() < 0.5:
+        inputs[1] = g.constant(weights.data, Quantization(q.scale, (q.zero_point + 31) % 256, q.axis), "uint8")
+    g.real(op.kind, inputs, data, **op.attributes)
+
+
+def tied(g: Growing, x: Tensor) -> None:
+    """A table whose rows are looked up and which multiplies data too."""
+    if x.rank != 2 or x.quantization is None:
+        return
+    count = int(x.shape[-1])  # type: ignore[index]
+    dtype = g.pick(("int8", "uint8")) if x.dtype != "int16" else "int8"
+    low, high = integer_range(dtype)
+    table = g.constant(g.rng.integers(low, high + 1, (count, count)).astype(dtype), g.grid(dtype), dtype)
+    g.moved("Gather", [table, g.integers(0, count - 1)], g.tensors[table], axis=0)
+    g.real(g.pick(("Gemm", "MatMul")), [x.name, table], x)
 
 
 def matmul(g: Growing, x: Tensor) -> None:
@@ -376,8 +402,8 @@ def dead(g: Growing, x: Tensor) -> None:
 
 
 RECIPES: Sequence[Recipe] = (
-    conv, conv, conv, gemm, gemm, matmul, pool, global_pool, unary, unary, relu, pair, pair, concat, where, reshape, squeeze, transpose,
-    pad, cut, take, repeat, reduce, resize, space, normalized, padded, gelu, convert, convert, convert, search, dead,
+    conv, conv, conv, gemm, gemm, shared, tied, matmul, pool, global_pool, unary, unary, relu, pair, pair, concat, where, reshape, squeeze,
+    transpose, pad, cut, take, repeat, reduce, resize, space, normalized, padded, gelu, convert, convert, convert, search, dead,
 )  # fmt: skip
 
 #: No cubes: their layout does not show.

@@ -18,6 +18,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
+from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.plugins import Target
 
 __all__ = ["largest_pair_sum", "run"]
@@ -27,27 +28,30 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     """Chooses int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by target.max_pair_sum."""
     if not target.activations:
         return graph, ()
-    changed: dict[str, Tensor] = {}
+    changed: list[tuple[WeightUse, Tensor]] = []
     guarded = signed = 0
-    for op in graph.ops:
-        weights = _weights(graph, op, target.activations, target.integer_kernels)
-        if weights is None or weights.name in changed:
+    for use in weight_uses(graph):
+        readers = [graph.ops[index] for index in use.readers]
+        found = [_weights(graph, op, target.activations, target.integer_kernels) for op in readers]
+        weights = next((item for item in found if item is not None), None)
+        if weights is None:
             continue
         assert weights.data is not None and weights.quantization is not None
         stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
-        safe = not target.max_pair_sum or target.activations == "int8" or largest_pair_sum(op, stored) <= target.max_pair_sum
+        any_sum = not target.max_pair_sum or target.activations == "int8"
+        safe = any_sum or all(largest_pair_sum(op, stored) <= target.max_pair_sum for op in readers if op.kind in target.integer_kernels)
         if weights.dtype == "int8" and not safe:
-            changed[weights.name] = _stored_as(weights, "uint8", 128)
+            changed.append((use, _stored_as(weights, "uint8", 128)))
             guarded += 1
         elif weights.dtype == "uint8" and safe:
-            changed[weights.name] = _stored_as(weights, "int8", -128)
+            changed.append((use, _stored_as(weights, "int8", -128)))
             signed += 1
     notes = []
     if guarded:
         notes.append(f"{guarded} weights are stored as uint8 with zero point + 128, since pairs of them could saturate")
     if signed:
         notes.append(f"{signed} uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster")
-    return (graph.evolve(tensors=changed.values()) if changed else graph), tuple(notes)
+    return (replace_weights(graph, changed, "stored")[0] if changed else graph), tuple(notes)
 
 
 def _weights(graph: Graph, op: Op, activations: str, kernels: Collection[str]) -> Tensor | None:

@@ -16,6 +16,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
 
@@ -33,20 +34,35 @@ def run(graph: Graph, target: Target | None, *, partial: str = "allow") -> tuple
     isolating = _Isolating(graph, target)
     for op in graph.ops:
         isolating.visit(op)
+    if partial == "forbid":
+        _refuse_floats(graph, target, isolating)
     if not isolating.reasons and not isolating.constants:
         return graph, ()
     listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(isolating.reasons.items())]
-    if partial == "forbid" and listed:
-        raise UnsupportedError(
-            f"operators that would run on real values: {'; '.join(listed)} (the first is {isolating.first})",
-            remedy="Use --partial allow, or quantize the tensors named.",
-        )
     changed = graph.evolve(tensors=isolating.tensors.values(), ops=isolating.ops)
     notes = [f"on real values between Dequantize and Quantize, in float32: {line}" for line in listed]
     notes += [f"{isolating.constants} quantized constants of operators on real values are real, each rounded to float32"] * bool(
         isolating.constants
     )
     return changed, tuple(notes)
+
+
+def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
+    """Raises UnsupportedError where operators would run on real values: those that were isolated, and those that did so before."""
+    reasons, first = Counter(isolating.reasons), isolating.first
+    for op, verdict in target.verdicts(graph, final=False):
+        if verdict.isolated_for or KINDS[op.kind].rule == "convert":
+            continue
+        results = [graph[name] for name in op.outputs if name]
+        if any("float" in result.dtype and not result.is_quantized for result in results):
+            reasons[op.kind, "its results are float in the source"] += 1
+            first = first or f"{op.source} {op}".strip()
+    if reasons:
+        listed = "; ".join(f"{count} {kind}: {reason}" for (kind, reason), count in sorted(reasons.items()))
+        raise UnsupportedError(
+            f"operators that would run on real values: {listed} (the first is {first})",
+            remedy="Use --partial allow, or quantize the tensors named.",
+        )
 
 
 class _Isolating:

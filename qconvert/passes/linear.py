@@ -14,7 +14,7 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = [
     "BiasGrids", "WeightUse", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias", "replace_weights",
-    "weight_uses", "with_biases",
+    "separate_weights", "weight_uses", "with_biases",
 ]  # fmt: skip
 
 
@@ -91,6 +91,12 @@ def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffi
         for index in use.readers:
             ops[index] = replace(ops[index], inputs=(ops[index].inputs[0], name, *ops[index].inputs[2:]))
     return graph.evolve(tensors=made.values(), ops=ops), set(made)
+
+
+def separate_weights(graph: Graph) -> Graph:
+    """Weights that something else reads too in a copy for each way of reading; their data are shared until a pass changes them."""
+    shared = [(use, graph[use.name]) for use in weight_uses(graph) if not use.alone]
+    return replace_weights(graph, shared, "weights")[0] if shared else graph
 
 
 def is_quantized(graph: Graph, op: Op) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.passes.costs import tensor_cost
-from qconvert.passes.linear import BiasGrids, bias_quantization, constant_weights, quantized_bias
+from qconvert.passes.linear import BiasGrids, bias_quantization, constant_weights, quantized_bias, separate_weights
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -23,6 +23,7 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Requantizes the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
+    source, graph = graph, separate_weights(graph)
     axes = constant_weights(graph)
     per_axis = [t for t in graph.constants() if t.name in axes and t.quantization is not None and t.quantization.axis is not None]
     changed: dict[str, Tensor] = {}
@@ -36,7 +37,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     ops, biases = _with_biases(graph, changed, notes)
     notes = [*(_report(graph[name], tensor) for name, tensor in changed.items()), *notes]
     if not changed:
-        return graph, tuple(notes)
+        return source, tuple(notes)
     return graph.evolve(tensors=[*changed.values(), *biases], ops=ops), tuple(notes)
 
 

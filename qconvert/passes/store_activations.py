@@ -35,6 +35,7 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()
+    source, graph = graph, _separated(graph, other)
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
     moved = [
         tensor
@@ -42,12 +43,31 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
         if tensor.dtype == other and tensor.is_quantized and not (tensor.is_constant and tensor.name in weights)
     ]
     if not moved:
-        return graph, ()
+        return source, ()
     changed, count = change_storage(graph, moved, {other: wanted}, keeps=needs_storage, keep_io=True)
     offset = 128 if other == "int8" else -128
     if ACTIVATIONS not in graph.metadata and not _inner(graph, wanted):
         changed = replace(changed, metadata={**changed.metadata, ACTIVATIONS: other})
     return changed, (f"{count} {other} activations are stored as {wanted} (integer and zero point {offset:+d})",)
+
+
+def _separated(graph: Graph, dtype: str) -> Graph:
+    """Constants of a type that are weights of one operator and data of another, as the table of an embedding, once for each role."""
+    roles: dict[str, set[bool]] = {}
+    for op in graph.ops:
+        for position, name in enumerate(op.inputs):
+            if name and graph[name].dtype == dtype and graph[name].is_constant and graph[name].is_quantized:
+                roles.setdefault(name, set()).add(position in weight_inputs(op))
+    unused = graph.names()
+    copies = {name: unused.fresh(f"{name}/data") for name, found in roles.items() if len(found) == 2}
+    if not copies:
+        return graph
+    ops = []
+    for op in graph.ops:
+        as_weights = weight_inputs(op)
+        inputs = tuple(name if position in as_weights else copies.get(name, name) for position, name in enumerate(op.inputs))
+        ops.append(replace(op, inputs=inputs))
+    return graph.evolve(tensors=[replace(graph[name], name=copy) for name, copy in copies.items()], ops=ops)
 
 
 def _inner(graph: Graph, dtype: str) -> bool:

@@ -199,6 +199,18 @@ def test_partial_forbid_lists_them() -> None:
     assert caught.value.remedy.startswith("Use --partial allow")
 
 
+@pytest.mark.parametrize("kind", ["Rsqrt", "SquaredDifference", "Gelu", "Div", "Softplus"])
+def test_partial_forbid_lists_what_was_real_in_the_source_too(kind: str) -> None:
+    """Kinds with an integer kernel among them: between Dequantize and Quantize they run on real values all the same."""
+    names = ("a", "b")[: 2 if kind in ("SquaredDifference", "Div") else 1]
+    ops = [Op("Dequantize", (name,), (f"{name}r",)) for name in names]
+    ops += [Op(kind, tuple(f"{name}r" for name in names), ("yr",)), Op("Quantize", ("yr",), ("y",))]
+    tensors = [Tensor(name, "int8", (2, 3), None, q(0.1)) for name in names]
+    graph = make(ops, [*tensors, Tensor("y", "int8", None, None, q(0.1))], " ".join(names), "y")
+    with pytest.raises(QConvertError, match=f"1 {kind}: its results are float in the source"):
+        for_target(graph, "isolate_float", partial="forbid")
+
+
 def test_a_bias_beside_real_results_becomes_real() -> None:
     graph = quantized_conv()
     graph = graph.evolve(tensors=[Tensor("y", "float32", graph["y"].shape)])
@@ -214,7 +226,7 @@ def test_weights_alone_quantized_become_real() -> None:
     weights = constant("w", random_integers((4, 6), "int8"), Quantization.per_axis([0.01, 0.02, 0.03, 0.04], 0))
     ops = [Op("Dequantize", ("w",), ("r",)), Op("Gemm", ("x", "r"), ("y",))]
     graph = make(ops, [Tensor("x", "float32", (2, 6)), weights], "x", "y")
-    changed, notes = for_target(graph, "isolate_float", partial="forbid")
+    changed, notes = for_target(graph, "isolate_float")
     assert kinds(changed) == ["Gemm"] and notes == ("1 quantized constants of operators on real values are real, each rounded to float32",)
     assert_equal(graph, changed, {"x": np.random.default_rng(6).normal(size=(2, 6)).astype(np.float32)})
 

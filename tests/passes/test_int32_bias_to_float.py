@@ -25,7 +25,7 @@ def test_small_integers_are_exact_both_ways() -> None:
     assert_equal(graph, changed, feeds)
     back, (note,) = applied(changed, "float_bias_to_int32")
     assert back["b"] == graph["b"]
-    assert note == "1 biases of 4 values are int32 (exact)"
+    assert note == "1 biases of 4 values are int32, equal as float32"
 
 
 def test_large_integers_are_counted() -> None:
