@@ -57,6 +57,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
     names = [_code_of(codes, operation.opcodeIndex) for operation in operations]
     readers = operators("tflite", "read")
     _require_covered([name for name, _ in names], readers)
+    _require_one_subgraph(model)
     draft = Draft()
     tensor_names = read_tensors(model, data, draft)
     inputs = _indices(subgraph.inputs, tensor_names, "graph inputs")
@@ -69,6 +70,8 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         ready.update(reading.outputs)
     _require_produced(outputs, ready)
     outputs = draft.distinct(outputs)
+    signatures = tuple(_signatures(model, tensor_names))
+    draft.prune({*outputs, *(name for found in signatures for name in found.outputs.values())})
     draft.settle_names(outputs)
     graph = Graph(
         name=(subgraph.name or b"").decode("utf-8", "replace") or name,
@@ -76,7 +79,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         ops=(),
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        signatures=tuple(_signatures(model, tensor_names)),
+        signatures=signatures,
         metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
     return graph.evolve(ops=draft.ops)
@@ -117,6 +120,30 @@ def _require_covered(names: list[str], readers: Any) -> None:
             f"{sum(missing.values())} of {len(names)} operators are not covered: {listed}",
             remedy="A plugin can add operators (hook qconvert_operators); `qconvert plugins` lists what is loaded.",
         )
+
+
+def _require_one_subgraph(model: Any) -> None:
+    """Raises UnsupportedError for further subgraphs, unless the file has signatures and all of them lead to the first.
+
+    No operator that is covered refers to a subgraph, so without a signature that names it a further one cannot be reached.
+    """
+    if len(model.subgraphs) == 1:
+        return
+    keys: dict[int, list[str]] = {}
+    for found in model.signatureDefs:
+        keys.setdefault(found.subgraphIndex, []).append((found.signatureKey or b"").decode("utf-8", "replace"))
+    if set(keys) == {0}:
+        return
+    named = []
+    for index, subgraph in enumerate(model.subgraphs):
+        name = (subgraph.name or b"").decode("utf-8", "replace")
+        signatures = "".join(f", signature {key!r}" for key in keys.get(index, ()))
+        named.append(f"{index} ({name!r}{signatures})")
+    listed = ", ".join(named[:8]) + (" …" if len(named) > 8 else "")
+    raise UnsupportedError(
+        f"the file holds {len(named)} subgraphs, and one is covered: {listed}",
+        remedy="Export each signature to a file of its own.",
+    )
 
 
 def _indices(indices: Any, names: list[str], what: str) -> list[str]:

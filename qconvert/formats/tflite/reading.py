@@ -90,6 +90,12 @@ class Reading(OperatorReading):
         """The data of input `index` if it is a constant, else None."""
         return self.tensor(index).data if self.has(index) else None
 
+    def dequantized(self, index: int) -> Op | None:
+        """The operator that makes input `index` of a constant by a DEQUANTIZE, as converters give float16 weights; None if none does."""
+        maker = self._draft.producers.get(self.input(index))
+        found = maker is not None and maker.kind in ("Cast", "Dequantize") and self.lookup(maker.inputs[0]).is_constant
+        return maker if found else None
+
     def ints(self, index: int) -> list[int]:
         """The integers of constant input `index`, flat; raises UnsupportedError if it is computed at run time."""
         data = self.constant(index)
@@ -187,6 +193,17 @@ class Reading(OperatorReading):
         """See OperatorReading; raises InvalidModelError if the constant's scales mean nothing."""
         self.require_sound("Conv", [self.input(index)])  # which computes
         return super().variant(index, key, data, quantization)
+
+    def turned(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
+        """The same for a constant that may stand behind a DEQUANTIZE: that is turned, and dequantized behind it."""
+        maker = self.dequantized(index)
+        if maker is None:
+            return self.variant(index, key, data, quantization)
+        self.require_sound("Conv", maker.inputs)
+        stored = self._draft.variant(maker.inputs[0], key, data, quantization)
+        real = self.intermediate("real", self.tensor(index).dtype, data.shape, base=stored)
+        self._draft.append(Op(maker.kind, (stored,), (real,), maker.attributes, maker.source))
+        return real
 
     def under(self, name: str, grid: Quantization | None) -> str:
         """The stored integers of `name` under the label `grid`: itself if it has that."""

@@ -24,20 +24,27 @@ def write_conv(op: Op, b: Builder) -> None:
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
     require_channels_first(op, b)
+    operands = [b.real(op.inputs[0]), _turned_weights(op, b), *real_bias(op, b)]
+    attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
+    b.finish(op, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+
+
+def _turned_weights(op: Op, b: Builder) -> str:
+    """Real weights I,O,spatial: a constant, or behind a Transpose if they are computed, as of float16."""
     name, group = op.inputs[1], int(op["group"])
     weights = b.tensor(name)
     if weights.data is None:
-        raise b.unsupported(op, "weights that are computed at run time")
+        if group != 1 or weights.rank is None:
+            raise b.unsupported(op, "weights of groups that are computed at run time")
+        return b.node("Transpose", [b.real(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
     rows = len(weights.data) // group
     turned = b.replaced(name, swapped(weights.data, group))
-    if weights.quantization is not None:
-        scales = unswapped_scales(weights.quantization, group, rows)
-        if scales is None:
-            raise b.unsupported(op, "groups whose weights have different scales")
-        turned = b.dequantize(turned, weights.dtype, scales)
-    operands = [b.real(op.inputs[0]), turned, *real_bias(op, b)]
-    attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
-    b.finish(op, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    if weights.quantization is None:
+        return turned
+    scales = unswapped_scales(weights.quantization, group, rows)
+    if scales is None:
+        raise b.unsupported(op, "groups whose weights have different scales")
+    return b.dequantize(turned, weights.dtype, scales)
 
 
 def real_bias(op: Op, b: Builder) -> list[str]:

@@ -10,7 +10,17 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor
 
-__all__ = ["READERS", "WRITERS", "accumulator_bias", "constant_weights", "float_weights", "moved_axis", "stored_weights", "write_bias"]
+__all__ = [
+    "READERS",
+    "WRITERS",
+    "accumulator_bias",
+    "constant_weights",
+    "float_weights",
+    "moved_axis",
+    "stored_weights",
+    "write_bias",
+    "written_weights",
+]
 
 
 def read_conv_2d(r: Reading) -> None:
@@ -21,7 +31,7 @@ def read_conv_2d(r: Reading) -> None:
     if depth == 0 or channels % depth or outputs % (channels // depth):
         raise r.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
-    kernel = r.variant(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, r.tensor(1), {0: 0}))
+    kernel = r.turned(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, 1, {0: 0}))
     r.emit(
         "Conv",
         _operands(r, kernel),
@@ -40,7 +50,7 @@ def read_depthwise_conv_2d(r: Reading) -> None:
     if one != 1 or channels == 0 or outputs % channels:
         raise r.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
-    kernel = r.variant(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), moved_axis(r, r.tensor(1), {3: 0}))
+    kernel = r.turned(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), moved_axis(r, 1, {3: 0}))
     r.emit(
         "Conv",
         _operands(r, kernel),
@@ -53,24 +63,57 @@ def read_depthwise_conv_2d(r: Reading) -> None:
 
 def write_conv(op: Op, w: Writing) -> None:
     """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel; with one channel in all, as its source was."""
-    name, group = stored_weights(op, w), int(op["group"])
-    weights, quantization = w.graph.constant(name), w.graph[name].quantization
-    if weights is None:
-        raise w.unsupported(op, f"weights {name!r} that are computed at run time")
-    if weights.ndim != 4:
-        raise w.unsupported(op, f"weights of rank {weights.ndim}")
-    depthwise = weights.shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
+    group = int(op["group"])
+    shape = w.graph[op.inputs[1]].shape or ()
+    depthwise = len(shape) == 4 and shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
+    if depthwise:
+        kernel, weights = written_weights(op, w, "1HWO", (1, 2, 3, 0), 3)
+    else:
+        kernel, weights = written_weights(op, w, "OHWI", (0, 2, 3, 1))
     window = write_window(op, w, weights.shape[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)
+    operands = [window.data, kernel, *write_bias(op, w, 2)]
     if depthwise:
-        axis = None if quantization is None or quantization.axis is None else 3
-        kernel = w.variant(name, "1HWO", weights.transpose(1, 2, 3, 0), None if quantization is None else quantization.with_axis(axis))
-        operands = [window.data, kernel, *write_bias(op, w, 2)]
         w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, "DepthwiseConv2DOptions", depthMultiplier=len(weights) // group, **fields)
     else:
-        kernel = w.variant(name, "OHWI", weights.transpose(0, 2, 3, 1), quantization)
-        w.emit("CONV_2D", [window.data, kernel, *write_bias(op, w, 2)], op.outputs, "Conv2DOptions", **fields)
+        w.emit("CONV_2D", operands, op.outputs, "Conv2DOptions", **fields)
+
+
+def dequantized_weights(op: Op, w: Writing) -> Op | None:
+    """The operator that makes the weights of `op` of a float16 constant, which TFLite's converters write so; None if there is none."""
+    maker = w.producer(op.inputs[1])
+    if maker is None or maker.kind != "Cast" or w.graph[op.inputs[1]].dtype != "float32":
+        return None
+    stored = w.graph[maker.inputs[0]]
+    return maker if stored.is_constant and stored.dtype == "float16" else None
+
+
+def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int | None = 0) -> tuple[str, Array]:
+    """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they are float16; and their data in O,I,spatial.
+
+    Args:
+        op: with weights in input 1.
+        w: what is written.
+        key: names the order.
+        axes: the order.
+        axis: where it puts the output channels, along which scales run.
+    """
+    maker = dequantized_weights(op, w)
+    name = maker.inputs[0] if maker is not None else stored_weights(op, w)
+    data, quantization = w.graph.constant(name), w.graph[name].quantization
+    if data is None:
+        raise w.unsupported(op, f"weights {name!r} that are computed at run time")
+    if data.ndim != len(axes):
+        raise w.unsupported(op, f"weights of rank {data.ndim}")
+    moved = quantization if quantization is None or quantization.axis is None else quantization.with_axis(axis)
+    kernel = w.variant(name, key, data.transpose(axes), moved)
+    if maker is None:
+        return kernel, data
+    w.retract(maker)
+    real = w.add(f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape)
+    w.emit("DEQUANTIZE", [kernel], [real], "DequantizeOptions")
+    return real, data
 
 
 def stored_weights(op: Op, w: Writing) -> str:
@@ -86,22 +129,26 @@ def stored_weights(op: Op, w: Writing) -> str:
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:
-    """The bias: int64 beside int16 data, as the 16x8 specification has it, and zeros where there is none but conv.cc demands one."""
+    """The bias: int64 beside int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
     if len(op.inputs) > index and op.inputs[index]:
         bias = w.tensor(op.inputs[index])
         if bias.data is None or (bias.dtype, w.tensor(op.inputs[0]).dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
             return [bias.name]
         return [w.variant(bias.name, "int64", bias.data.astype(np.int64), bias.quantization)]
     data, weights = w.tensor(op.inputs[0]), w.graph[op.inputs[1]]
-    if data.quantization is None or weights.quantization is None or weights.shape is None:
+    if weights.shape is None:
         return []
+    if data.quantization is None or weights.quantization is None:
+        return [w.const(np.zeros(int(weights.shape[0]), np.float32), f"{op.outputs[0]}/bias")]
     grid = _bias_grid(data.quantization, weights.quantization)
     dtype = np.int64 if data.dtype == "int16" else np.int32
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
 
 
 def constant_weights(r: Reading, index: int) -> Array:
-    weights = r.constant(index)
+    """The stored weights, a constant or one behind a DEQUANTIZE."""
+    maker = r.dequantized(index)
+    weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     if weights is None:
         raise r.unsupported("weights that are computed at run time")
     if weights.ndim != 4 or 0 in weights.shape:
@@ -116,8 +163,10 @@ def _channels(r: Reading, index: int) -> int:
     return shape[3]
 
 
-def moved_axis(r: Reading, weights: Tensor, moves: dict[int, int]) -> Quantization | None:
-    """The weights' quantization after the transposition to O,I,H,W."""
+def moved_axis(r: Reading, index: int, moves: dict[int, int]) -> Quantization | None:
+    """The quantization of the weights in input `index` after the transposition to O,I,H,W."""
+    maker = r.dequantized(index)
+    weights = r.tensor(index) if maker is None else r.lookup(maker.inputs[0])
     quantization = weights.quantization
     if quantization is None or quantization.axis is None:
         return quantization
@@ -133,10 +182,10 @@ def _operands(r: Reading, kernel: str) -> list[str]:
     return operands
 
 
-def float_weights(r: Reading, kernel: str) -> str:
+def float_weights(r: Reading, kernel: str, data: int = 0) -> str:
     """Weights as the operator takes them: integer weights of a float operator (dynamic range) go through a Dequantize."""
     weights = r.lookup(kernel)
-    if r.tensor(0).is_quantized or weights.dtype == "float32":
+    if r.tensor(data).is_quantized or weights.dtype == "float32":
         return kernel
     real = r.intermediate("dequantized", "float32", weights.shape, base=kernel)
     if weights.quantization is None:

@@ -1,0 +1,129 @@
+"""Signatures go to ONNX and come back; a file of several subgraphs is refused by their names; float16 weights and open batch sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from differential import compare
+from formats.tflite.written import codes, opened, rewritten
+from loaded import tflite_graph
+from tflite_models import OpSpec, TensorSpec, model, run_litert
+
+from qconvert import Graph, convert, load
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.tflite import schema
+from qconvert.formats.tflite.flatbuffer import packed
+from qconvert.graph.metadata import SOURCE_SIGNATURES
+
+
+def _relu(signatures: dict[str, Any] | None) -> bytes:
+    tensors = [TensorSpec(name, (1, 2, 3, 4), "int8", 0.05, 3) for name in "xy"]
+    return model([OpSpec("RELU", ["x"], ["y"])], tensors, ["x"], ["y"], signatures=signatures)
+
+
+def _signatures(graph: Graph) -> list[tuple[str, dict[str, str], dict[str, str]]]:
+    return [(found.key, dict(found.inputs), dict(found.outputs)) for found in graph.signatures]
+
+
+@pytest.mark.parametrize("options", [{}, {"io_layout": "nchw"}, {"io_float": True}])
+def test_signatures_outlive_the_way_through_onnx(tmp_path: Path, options: dict[str, Any]) -> None:
+    source, middle, result = (tmp_path / name for name in ("a.tflite", "b.onnx", "c.tflite"))
+    source.write_bytes(_relu({"serve": ({"image": "x"}, {"scores": "y"}), "again": ({"picture": "x"}, {"marks": "y"})}))
+    wanted = [("serve", {"image": "x"}, {"scores": "y"}), ("again", {"picture": "x"}, {"marks": "y"})]
+    convert(source, middle, **options)
+    assert _signatures(load(middle)) == wanted
+    assert SOURCE_SIGNATURES not in load(middle).metadata
+    convert(middle, result)
+    assert _signatures(load(result)) == wanted
+    (found, _) = opened(result.read_bytes()).signatureDefs
+    assert (found.signatureKey, found.inputs[0].name) == (b"serve", b"image")
+
+
+def test_a_note_of_signatures_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.tflite").write_bytes(_relu({"serve": ({"image": "x"}, {"scores": "y"})}))
+    path = tmp_path / "a.onnx"
+    convert(tmp_path / "a.tflite", path)
+    made = onnx.load(path)
+    (entry,) = [item for item in made.metadata_props if item.key == SOURCE_SIGNATURES]
+    entry.value = entry.value.replace('"y"', '"gone"')
+    onnx.save(made, path)
+    assert load(path).signatures == ()
+    entry.value = "[1]"
+    onnx.save(made, path)
+    with pytest.raises(InvalidModelError, match="is no map of names"):
+        load(path)
+
+
+def _with_second_subgraph(signatures: dict[str, Any] | None, indices: tuple[int, ...]) -> bytes:
+    made = schema.unpacked(schema.root(_relu(signatures)))
+    made.subgraphs = [made.subgraphs[0], schema.unpacked(schema.root(_relu(None))).subgraphs[0]]
+    made.subgraphs[1].name = "decoder"
+    for found, index in zip(made.signatureDefs or [], indices, strict=True):
+        found.subgraphIndex = index
+    return packed(made, b"TFL3")
+
+
+def test_a_second_subgraph_is_refused_by_name() -> None:
+    both = {"encode": ({"x": "x"}, {"y": "y"}), "decode": ({"x": "x"}, {"y": "y"})}
+    with pytest.raises(UnsupportedError) as raised:
+        tflite_graph(_with_second_subgraph(both, (0, 1)))
+    assert "2 subgraphs, and one is covered: 0 ('main', signature 'encode'), 1 ('decoder', signature 'decode')" in str(raised.value)
+    with pytest.raises(UnsupportedError, match="1 \\('decoder'\\)"):
+        tflite_graph(_with_second_subgraph(None, ()))
+
+
+def test_a_second_subgraph_that_no_signature_reaches_is_left_out() -> None:
+    graph = tflite_graph(_with_second_subgraph({"serve": ({"x": "x"}, {"y": "y"})}, (0,)))
+    assert [op.kind for op in graph.ops] == ["Relu"]
+
+
+def _half(builtin: str) -> bytes:
+    """A float convolution whose weights stand as float16 in front of a DEQUANTIZE."""
+    shape = {"CONV_2D": (4, 3, 3, 2), "DEPTHWISE_CONV_2D": (1, 3, 3, 4), "TRANSPOSE_CONV": (4, 2, 2, 2), "FULLY_CONNECTED": (4, 2)}[builtin]
+    values = np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float16)
+    channels = 4 if builtin == "DEPTHWISE_CONV_2D" else 2
+    x = TensorSpec("x", (1, 4, 4, channels), "float32", shape_signature=(-1, 4, 4, channels))
+    side = 8 if builtin == "TRANSPOSE_CONV" else 4
+    y = TensorSpec("y", (1, side, side, 4), "float32", shape_signature=(-1, side, side, 4))
+    bias = TensorSpec("b", (4,), "float16", data=np.arange(4).astype(np.float16))
+    tensors = [
+        x,
+        y,
+        TensorSpec("h", shape, "float16", data=values),
+        TensorSpec("w", shape, "float32"),
+        bias,
+        TensorSpec("c", (4,), "float32"),
+    ]
+    ops = [OpSpec("DEQUANTIZE", ["h"], ["w"], {}), OpSpec("DEQUANTIZE", ["b"], ["c"], {})]
+    options: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1}
+    operands: list[str | None] = ["x", "w", "c"]
+    if builtin == "TRANSPOSE_CONV":
+        options, operands = {"padding": 0, "strideH": 2, "strideW": 2}, ["s", "w", "x", "c"]
+        tensors += [TensorSpec("n", (4,), "int32"), TensorSpec("first", (1,), "int32"), TensorSpec("s", (4,), "int32")]
+        tensors += [
+            TensorSpec(name, (len(v),), "int32", data=np.array(v, np.int32)) for name, v in (("0", [0]), ("1", [1]), ("d", [8, 8, 4]))
+        ]
+        ops += [OpSpec("SHAPE", ["x"], ["n"], {"outType": 2}), OpSpec("SLICE", ["n", "0", "1"], ["first"]),
+                OpSpec("CONCATENATION", ["first", "d"], ["s"], {"axis": 0})]  # fmt: skip
+    elif builtin == "DEPTHWISE_CONV_2D":
+        options["depthMultiplier"] = 1
+    elif builtin == "FULLY_CONNECTED":
+        options = {"keepNumDims": True}
+    return model([*ops, OpSpec(builtin, operands, ["y"], options)], tensors, ["x"], ["y"])
+
+
+@pytest.mark.parametrize("builtin", ["CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED"])
+def test_float16_weights_behind_a_dequantize(builtin: str) -> None:
+    data = _half(builtin)
+    graph = tflite_graph(data)
+    assert {tensor.dtype for tensor in graph.constants()} <= {"float16", "int64", "int32"}
+    feed = np.random.default_rng(2).uniform(-1, 1, (1, 4, 4, 4 if builtin == "DEPTHWISE_CONV_2D" else 2)).astype(np.float32)
+    (item,) = compare(data, [feed])
+    assert item.largest < 1e-6
+    result = rewritten(data)
+    assert [name for name, _ in codes(result)].count("DEQUANTIZE") == 2
+    np.testing.assert_array_equal(run_litert(result, [feed])[0], run_litert(data, [feed])[0])
