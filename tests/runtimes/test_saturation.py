@@ -11,8 +11,9 @@ import onnx_models
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qconvert import convert
 from qconvert.runtimes.onnxruntime import OnnxRuntime
-from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
+from qconvert.runtimes.saturation import NOTE, cpu_saturates, has_vnni, with_unsigned_weights
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -31,10 +32,32 @@ def test_cpus(flags: str, machine: str, expected: bool, tmp_path: Path) -> None:
     listed = tmp_path / "cpuinfo"
     listed.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: avx512_vnni\n")
     assert cpu_saturates(listed, machine) is expected
+    assert has_vnni(listed, machine) is ("vnni" in flags)
 
 
 def test_a_cpu_that_does_not_tell_is_taken_for_one_that_saturates(tmp_path: Path) -> None:
     assert cpu_saturates(tmp_path / "none", "x86_64")
+    assert not has_vnni(tmp_path / "none", "x86_64")
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_onnxruntimes_own_setting_is_exact_on_signed_weights(form: str, tmp_path: Path) -> None:
+    """docs/fidelity.md says so of files for ort-x86-vnni on CPUs without VNNI."""
+    path = tmp_path / "model.onnx"
+    convert(FIXTURES / "aww_int8.tflite", path, target="ort-x86-vnni", form=form)
+    exact = OnnxRuntime(path)
+    own = OnnxRuntime(path, exact=False, settings={"session.x64quantprecision": "1"})
+    plain = OnnxRuntime(path, exact=False)
+    ((name, (dtype, shape)),) = exact.inputs.items()
+    sizes = [size if isinstance(size, int) else 1 for size in shape]
+    rng, differ = np.random.default_rng(0), False
+    for _ in range(4):
+        feed = {name: rng.integers(-128, 128, sizes).astype(dtype)}
+        expected = exact.run(feed)
+        for output, values in own.run(feed).items():
+            assert np.array_equal(values, expected[output])
+            differ |= not np.array_equal(plain.run(feed)[output], values)
+    assert differ == cpu_saturates()
 
 
 @pytest.fixture
