@@ -16,7 +16,7 @@ from onnx_models import operators
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, load, save
 from qconvert.cli.closing import closing
-from qconvert.errors import OptionError, WrongFormatError
+from qconvert.errors import OptionError, QConvertError, WrongFormatError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"
@@ -174,3 +174,49 @@ def test_tab(line: str) -> None:
     code = "import sys; sys.argv = ['qconvert']; from qconvert.cli.app import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.stdout.split() == COMPLETED[line], done.stderr
+
+
+def test_a_file_without_a_suffix_is_told_by_its_content(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "bare").write_bytes((models / "model.onnx").read_bytes())
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (
+        ("bare", "by its content it is a file of the format onnx\nGive it the suffix .onnx, or name the format (--from onnx)."),
+        ("pipe", "the suffix '' belongs to no known format"),
+        ("none", "cannot be read: No such file or directory"),
+        (".", "is a directory, not a model file"),
+    ):
+        with pytest.raises(QConvertError) as caught:
+            convert(tmp_path / name, tmp_path / "out.onnx")
+        assert words in str(caught.value)
+        done = run("inspect", tmp_path / name, "--json")
+        assert (done.returncode, done.stderr) == (2, b"") and json.loads(done.stdout)["file"] == str(tmp_path / name)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+WRONG = [
+    "convert a.onnx",
+    "convert --nonsense",
+    "check a b --samples 0",
+    "nonsense",
+    "inspect a b",
+    "diff a",
+    "roundtrip a",
+    "formats x",
+    "",
+]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_use_is_json_where_json_is_asked_for(line: str) -> None:
+    done = run(*line.split(), "--json")
+    assert (done.returncode, done.stderr) == (2, b"")
+    document = json.loads(done.stdout)
+    assert document["error"] == "usage" and document["reason"]
+
+
+def test_the_option_of_another_format_says_who_takes_it(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"takes the option 'form'\nIt belongs to writing onnx\. Known options: "):
+        convert(MODEL, tmp_path / "out.tflite", form="qoperator")
+    with pytest.raises(OptionError, match=r"takes the option 'partial'\nIt belongs to the pass isolate_float\. Known"):
+        convert(MODEL, tmp_path / "out.onnx", partial="forbid")
+    assert list(tmp_path.iterdir()) == []

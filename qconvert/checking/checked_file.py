@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qconvert.conversion import load
+from qconvert.conversion.loading import source_format
 from qconvert.graph import Graph
-from qconvert.plugins import Format, Inside, LoadedModel, Runtime, format_of, runtime_of
+from qconvert.plugins import Format, Inside, LoadedModel, Runtime, runtime_of
 
 __all__ = ["Side", "side_of"]
 
@@ -60,6 +61,6 @@ def side_of(path: Path, kernels: str | Sequence[str]) -> Side:
     Raises:
         OptionError: nothing runs such files, or there are no such kernels.
     """
-    found = format_of(path)
+    found = source_format(path)
     runtime, chosen = runtime_of(found.name, kernels)
     return Side(path, found, runtime, chosen)

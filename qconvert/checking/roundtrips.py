@@ -16,11 +16,12 @@ from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.declared import Declared
+from qconvert.conversion.loading import source_format
 from qconvert.conversion.pipeline import Observer
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
-from qconvert.plugins import Change, Format, format_named, format_of, kernels_listed, named_changes, runtimes, target_named
+from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
@@ -145,7 +146,7 @@ def roundtrip(
     model = Path(model)
     if times < 1:
         raise OptionError("a round trip is made at least once")
-    source = format_of(model)
+    source = source_format(model)
     there = _form(via, target)
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
     trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], _Runs(samples, seed, _unoptimized(kernels)))

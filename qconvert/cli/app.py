@@ -63,7 +63,7 @@ def check_command(
         float | None,
         typer.Option("--max-lsb", min=0, help="Largest difference allowed at the outputs. Default: 1 with --quick."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -130,7 +130,7 @@ def roundtrip_command(
         typer.Option("--target", help="What the files on the way are for; by default what changes least.", autocompletion=known_targets),
     ] = "",
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many random inputs.")] = 3,
-    seed: Annotated[int, typer.Option("--seed", help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
     kernels: KernelsOption = None,
     keep: Annotated[Path | None, typer.Option("--keep", help="A folder for the files; they are deleted without.")] = None,
     json: JsonOption = False,
@@ -248,8 +248,8 @@ def main() -> None:
         add_commands(app)
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
-        app()
-    except KeyboardInterrupt:
+        raise SystemExit(app(standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
     except Exception as error:
         raise SystemExit(exit_code(error, sys.argv[1:])) from error

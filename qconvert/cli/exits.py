@@ -12,7 +12,7 @@ from qconvert.errors import QConvertError, printable
 
 __all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "exit_code"]
 
-PASSED, NOT_EQUAL, FAULT, NOT_JUDGED = 0, 1, 3, 4
+PASSED, NOT_EQUAL, USAGE, FAULT, NOT_JUDGED = 0, 1, 2, 3, 4
 _LONGEST = 300
 _NESTED = "the model is nested too deeply"
 
@@ -28,6 +28,12 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
     """
     if "--debug" in arguments:
         traceback.print_exception(error, file=sys.stderr)
+    if hasattr(error, "format_message"):  # Typer's own: an option that does not exist, an argument that lacks
+        if "--json" in arguments:
+            typer.echo(json.dumps({"error": "usage", "reason": error.format_message()}, indent=2))
+        else:
+            error.show()  # type: ignore[attr-defined]
+        return USAGE
     if isinstance(error, QConvertError):
         code, document, text = error.exit_code, error.to_dict(), str(error)
     elif isinstance(error, RecursionError):

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from qconvert.errors import QConvertError, printable
-from qconvert.plugins import Format, format_named, format_of
+from qconvert.plugins import Format
 
 __all__ = ["inspect_document", "print_inspection"]
 
@@ -73,7 +73,9 @@ def print_inspection(path: Path, format: str = "", shown: str = "") -> None:
 
 
 def _reader(path: Path, format: str) -> Format:
-    return format_named(format) if format else format_of(path)
+    from qconvert.conversion.loading import source_format
+
+    return source_format(path, format)
 
 
 def _contents(path: Path, reader: Format) -> dict[str, Any]:

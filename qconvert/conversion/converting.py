@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given
 from qconvert.conversion.loading import load
+from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.losses import LIMIT, refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
@@ -77,7 +78,7 @@ def convert(
     started = time.perf_counter()
     source, result = Path(source), Path(result)
     writer = format_named(result_format) if result_format else format_of(result)
-    reader = format_named(source_format) if source_format else format_of(source)
+    reader = source_format_of(source, source_format)
     chosen = chosen_target(writer, target or (writer.own_target if reader is writer else ""))
     _require_suffix(source, result, reader, writer)
     require_writable(result, force=force, reads=[source])

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qconvert.plugins import Format, Option, Target, declared_options, pass_named
+from qconvert.errors import OptionError
+from qconvert.plugins import Format, Option, Target, declared_options, formats, pass_named
+from qconvert.plugins import passes as known_passes
 from qconvert.plugins.options import checked
 
 __all__ = ["Given"]
@@ -33,8 +35,23 @@ class Given:
         known = {option.name: option for declared in taking.values() for option in declared}
         idle = declared_options()
         set_here = {name: value for name, value in options.items() if name in known or name not in idle or value != idle[name].default}
-        given = checked(set_here, known.values(), f"nothing in a conversion from {reader.name} to {writer.name}")
+        who = f"nothing in a conversion from {reader.name} to {writer.name}"
+        try:
+            given = checked(set_here, known.values(), who)
+        except OptionError as error:
+            if others := _takers(set_here, known):
+                error.remedy = f"{others} {error.remedy}"
+            raise
         return cls(**{part: _picked(given, declared) for part, declared in taking.items()})
+
+
+def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:
+    """Who takes the first option that is not known here, as a sentence; "" if nobody does."""
+    name = next((name for name in given if name not in known), "")
+    found = [f"writing {item.name}" for item in formats().values() if name in {option.name for option in item.write_options}]
+    found += [f"reading {item.name}" for item in formats().values() if name in {option.name for option in item.read_options}]
+    found += [f"the pass {item.name}" for item in known_passes().values() if name in {option.name for option in item.options}]
+    return f"It belongs to {' and '.join(found)}." if found else ""
 
 
 def _picked(given: Mapping[str, Any], declared: Sequence[Option]) -> dict[str, Any]:

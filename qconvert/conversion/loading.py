@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, WrongFormatError
+from qconvert.files import require_utf8
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
 from qconvert.plugins.options import checked, taken
 
-__all__ = ["load", "normal_form"]
+__all__ = ["load", "normal_form", "source_format"]
 
 
 def load(path: str | Path, format: str = "", **options: Any) -> Graph:
@@ -27,30 +29,62 @@ def load(path: str | Path, format: str = "", **options: Any) -> Graph:
         WrongFormatError: it is of another format.
     """
     path = Path(path)
-    reader = format_named(format) if format else format_of(path)
+    reader = source_format(path, format)
     if reader.read is None:
         raise OptionError(f"the format {reader.name} cannot be read", file=str(path))
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
         return normal_form(reader.read(path, taken(given, reader.read_options)), reader)
     except QConvertError as error:
-        if isinstance(error, InvalidModelError) and (found := _recognized(path, reader)):
+        if isinstance(error, InvalidModelError) and (found := _recognized(path, reader.name)):
             raise WrongFormatError(
-                f"this is a file of the format {found}, not {reader.name}", found=found, remedy=f"Read it as {found}.", file=str(path)
+                f"this is a file of the format {found}, not {reader.name}", found=found, remedy=_named(found), file=str(path)
             ) from error
         error.file = error.file or str(path)
         raise
 
 
-def _recognized(path: Path, tried: Format) -> str:
-    """The name of the format that a file is of, if it is another than the one that was tried; "" if nobody knows."""
+def source_format(path: Path, format: str = "") -> Format:
+    """The format of a model file: the one named, or that of its suffix.
+
+    Args:
+        path: the file.
+        format: a format's name; "" where the suffix decides.
+
+    Raises:
+        FileAccessError: the suffix says nothing, and there is no such file.
+        OptionError: there is no such format, or the suffix is that of none. What the file's content tells is in the error.
+    """
+    if format:
+        return format_named(format)
     try:
+        return format_of(path)
+    except OptionError as error:
+        if path.is_dir():
+            raise FileAccessError("is a directory, not a model file", file=str(path)) from error
+        if found := _recognized(path):
+            error.reason += f"; by its content it is a file of the format {found}"
+            error.remedy = _named(found)
+        raise
+
+
+def _named(format: str) -> str:
+    return f"Give it the suffix {formats()[format].suffixes[0]}, or name the format (--from {format})."
+
+
+def _recognized(path: Path, tried: str = "") -> str:
+    """The name of the format that a file is of by its content, if it is another than the one that was tried; "" if nobody knows."""
+    require_utf8(path)
+    try:
+        os.stat(path)
+        if not path.is_file():  # a pipe would be waited for
+            return ""
         with path.open("rb") as stream:
             start = stream.read(64)
     except OSError as error:
         raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
     names = [item.name for item in formats().values() if item.recognizes is not None and item.recognizes(start)]
-    return "" if tried.name in names else next(iter(names), "")
+    return "" if tried in names else next(iter(names), "")
 
 
 def normal_form(graph: Graph, source: Format) -> Graph:
