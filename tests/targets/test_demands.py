@@ -114,7 +114,7 @@ def test_where_operators_run() -> None:
     found = judged(table, pair("Add", (1, 1, 1), ("uint8", "uint8", "float32")))
     assert found.isolated_for == "their results have no scale"
     relu = make([Op("Relu", ("x",), ("y",))], [Tensor(n, "int16", (4,), None, q(0.5)) for n in "xy"], "x", "y")
-    assert judged(table.derive(name="mine", stored_kinds=("Relu",)), relu) == Verdict("integers", "clips stored integers")
+    assert judged(table.derive(name="other", stored_kinds=("Relu",)), relu) == Verdict("integers", "clips stored integers")
     assert judged(table, relu).runs == "floats"
 
 
