@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from qconvert.arithmetic import round_half_away, round_half_even
+from qconvert.arithmetic.dtypes import integer_range
 from qconvert.graph.schema import Tensor
 
-__all__ = ["ACTIVATIONS", "clip_range", "simplest_activation"]
+__all__ = ["ACTIVATIONS", "clip_range", "is_exact", "simplest_activation"]
 
 #: The real range that each fused activation leaves: (lower bound, upper bound), None where there is none.
 ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
@@ -29,7 +31,8 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
     def stored(bound: float) -> int:
-        quotient = np.float32(bound) / np.float32(scale)
+        with np.errstate(over="ignore"):
+            quotient = np.clip(np.float32(bound) / np.float32(scale), -(2.0**40), 2.0**40)
         return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
 
     lower, upper = bounds
@@ -48,3 +51,20 @@ def simplest_activation(tensor: Tensor, bounds: tuple[float | None, float | None
         if clip_range(tensor, known) == limits:
             return name
     raise KeyError(f"no activation leaves {limits} of {tensor.name!r}")
+
+
+def is_exact(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:
+    """Whether a bound rounds to one stored integer however ties are rounded, so that clipping integers is clipping real values."""
+    assert grid.quantization is not None
+    if grid.dtype not in ("int8", "uint8", "int16", "uint16", "int4", "uint4"):
+        return False
+    low, high = integer_range(grid.dtype)
+    for bound in bounds:
+        if bound is None or not np.isfinite(bound):
+            continue
+        with np.errstate(over="ignore"):
+            steps = np.float32(bound) / grid.quantization.scale[0]
+        even, away = (int(np.clip(f(steps) + grid.quantization.zero_point[0], low, high)) for f in (round_half_even, round_half_away))
+        if even != away:
+            return False
+    return True

@@ -79,6 +79,10 @@ class Tensor:
             return None
         return tuple(int(size) for size in self.shape)
 
+    def shares_grid(self, other: Tensor) -> bool:
+        """Whether stored values mean the same in both: of one type, under one quantization or none."""
+        return self.dtype == other.dtype and self.quantization == other.quantization
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tensor):
             return NotImplemented

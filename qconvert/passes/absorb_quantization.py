@@ -25,7 +25,6 @@ from qconvert.graph import Graph, Op, Quantization, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
 from qconvert.passes.absorb.clips import fuse_clips
-from qconvert.passes.absorb.lookahead import is_same_grid
 from qconvert.passes.absorb.walk import Absorber, renamed
 from qconvert.plugins import Target
 
@@ -54,7 +53,7 @@ def _without_identities(graph: Graph) -> Graph:
     ops: list[Op] = []
     for op in graph.ops:
         op = renamed(op, names)
-        is_same = op.kind in ("Identity", "Cast") and is_same_grid(graph[op.inputs[0]], graph[op.outputs[0]])
+        is_same = op.kind in ("Identity", "Cast") and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
         if is_same and op.outputs[0] not in graph.public:
             names[op.outputs[0]] = op.inputs[0]
         else:

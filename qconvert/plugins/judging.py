@@ -76,9 +76,9 @@ def _on_stored_integers(graph: Graph, op: Op) -> str:
     if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin"):
         return ""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if op.kind in ("Relu", "Clip") and data.is_quantized and data.quantization == result.quantization:
+    if op.kind in ("Relu", "Clip") and data.is_quantized and data.shares_grid(result):
         return "clips stored integers"
-    if op.kind == "Concat" and all(graph[name].quantization == result.quantization for name in op.inputs if name):
+    if op.kind == "Concat" and all(graph[name].shares_grid(result) for name in op.inputs if name):
         return "moves stored integers"
     if op.kind in ("ArgMax", "ArgMin") and data.is_quantized:
         return "compares stored integers"

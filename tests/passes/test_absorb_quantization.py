@@ -257,3 +257,19 @@ def test_a_second_activation_that_leaves_no_range_of_one_stays() -> None:
     changed, _ = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Conv", "Clip"] and changed.ops[0]["activation"] == "relu"
     same(graph, changed)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-np.inf, np.inf), (0, np.inf), (0, np.finfo(np.float32).max), (np.finfo(np.float32).min, 6)])
+def test_bounds_without_end_are_none(low: float, high: float) -> None:
+    limits = (constant("low", np.float32(low)), constant("high", np.float32(high)))
+    graph = conv(Op("Clip", ("c", "low", "high"), ("r",)), Op("Quantize", ("r",), ("y",)), tensors=(stored("y", 0.25, -128), *limits))
+    changed, _ = applied(graph, "absorb_quantization")
+    assert kinds(changed) == ["Conv"] and changed.ops[0]["activation"] in ("", "relu6")
+    same(graph, changed)
+
+
+@pytest.mark.parametrize(("low", "high"), [(np.nan, 1.0), (2.0, 1.0), (np.inf, np.inf)])
+def test_bounds_that_leave_nothing_are_left_to_the_runtime(low: float, high: float) -> None:
+    limits = (constant("low", np.float32(low)), constant("high", np.float32(high)))
+    graph = conv(Op("Clip", ("c", "low", "high"), ("r",)), Op("Quantize", ("r",), ("y",)), tensors=(stored("y", 0.25), *limits))
+    assert "Clip" in kinds(applied(graph, "absorb_quantization")[0])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 from qconvert.graph.kinds import KINDS
-from qconvert.passes.absorb.lookahead import is_exact, is_same_grid
+from qconvert.passes.absorb.lookahead import clip_bounds
 
 __all__ = ["fuse_clips"]
 
@@ -37,11 +37,11 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     """The operator with the activation that the Clip behind it is, writing the Clip's result; None if there is no such activation."""
     source, result = graph[clip.inputs[0]], graph[clip.outputs[0]]
     q = source.quantization
-    if q is None or not q.is_per_tensor or not is_same_grid(source, result) or "activation" not in KINDS[writer.kind].attributes:
+    if q is None or not q.is_per_tensor or not source.shares_grid(result) or "activation" not in KINDS[writer.kind].attributes:
         return None
     if len(writer.outputs) != 1 or writer.attributes.get("arithmetic"):
         return None
-    bounds = _bounds(graph, clip)
+    bounds = clip_bounds([graph.constant(name) for name in clip.inputs[1:]], clip)
     if bounds is None or not is_exact(bounds, source):
         return None
     first, second = (clip_range(source, limits) for limits in (ACTIVATIONS[str(writer["activation"])], bounds))
@@ -56,14 +56,3 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
 def _activation(tensor: Tensor, limits: tuple[int, int]) -> str | None:
     """The simplest activation that leaves just these integers; None if none does."""
     return next((name for name, bounds in ACTIVATIONS.items() if clip_range(tensor, bounds) == limits), None)
-
-
-def _bounds(graph: Graph, clip: Op) -> tuple[float | None, float | None] | None:
-    """The bounds of a Clip; None if one of them is computed at run time."""
-    found: list[float | None] = []
-    for name in (*clip.inputs[1:], "", "")[:2]:
-        data = graph.constant(name)
-        if name and data is None:
-            return None
-        found.append(None if data is None else float(data.reshape(-1)[0]))
-    return found[0], found[1]

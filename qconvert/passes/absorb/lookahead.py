@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections.abc import Sequence
 
-from qconvert.arithmetic import round_half_away, round_half_even
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.activations import is_exact
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["Lookahead", "is_exact", "is_same_grid"]
+__all__ = ["Lookahead", "clip_bounds"]
 
 #: Readers of readers that are followed; a value that goes further stays real.
 _FARTHEST = 64
@@ -30,11 +31,7 @@ class Lookahead:
             return 0.0, None
         if op.kind != "Clip":
             return None
-        values = [self._known.get(name) if name else None for name in (*op.inputs[1:], "", "")[:2]]
-        if any(name and value is None for name, value in zip(op.inputs[1:], values, strict=False)):
-            return None
-        lower, upper = (None if value is None else float(value.reshape(-1)[0]) for value in values)
-        return lower, upper
+        return clip_bounds([self._known.get(name) if name else None for name in op.inputs[1:]], op)
 
     def grid(self, name: str) -> Tensor | None:
         """The one grid on which every reader puts the real value `name`, at once or after moving or clipping it; None without one."""
@@ -50,7 +47,7 @@ class Lookahead:
                 if reader.kind == "Quantize":
                     if result.quantization is None or not result.quantization.is_per_tensor:
                         return None
-                    if found is not None and not is_same_grid(found, result):
+                    if found is not None and not found.shares_grid(result):
                         return None
                     found = result
                 elif _moves_one(reader) or self.bounds(reader) is not None:
@@ -72,27 +69,25 @@ class Lookahead:
         return True
 
 
+def clip_bounds(values: Sequence[Array | None], op: Op) -> tuple[float | None, float | None] | None:
+    """The bounds of a Clip whose inputs for them have these values; an infinite one is none.
+
+    None if a bound is computed at run time, is no number, or leaves no range.
+    """
+    found: list[float | None] = [None, None]
+    for index, (name, value) in enumerate(zip(op.inputs[1:], values, strict=True)):
+        if not name:
+            continue
+        if value is None or value.size != 1:
+            return None
+        found[index] = float(value.reshape(-1)[0])
+    lower, upper = (-math.inf if found[0] is None else found[0]), (math.inf if found[1] is None else found[1])
+    if not lower <= upper or lower == math.inf or upper == -math.inf:
+        return None
+    return (None if lower == -math.inf else lower), (None if upper == math.inf else upper)
+
+
 def _moves_one(op: Op) -> bool:
     """Whether an operator moves one tensor and nothing else, so that rounding before or after it is the same."""
     spec = KINDS[op.kind]
     return spec.rule == "move" and len(op.outputs) == 1 and set(spec.roles[1:]) <= {"index"} and spec.inputs[1] > 0
-
-
-def is_same_grid(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.quantization == b.quantization
-
-
-def is_exact(bounds: tuple[float | None, float | None], grid: Tensor) -> bool:
-    """Whether a bound rounds to one stored integer however ties are rounded, so that clipping integers is clipping real values."""
-    assert grid.quantization is not None
-    if grid.dtype not in ("int8", "uint8", "int16", "uint16", "int4", "uint4"):
-        return False
-    low, high = integer_range(grid.dtype)
-    for bound in bounds:
-        if bound is None or not np.isfinite(bound):
-            continue
-        steps = np.float32(bound) / grid.quantization.scale[0]
-        even, away = (int(np.clip(f(steps) + grid.quantization.zero_point[0], low, high)) for f in (round_half_even, round_half_away))
-        if even != away:
-            return False
-    return True

@@ -11,10 +11,10 @@ from qconvert.arithmetic import accumulator_scale, is_accumulator_scale, quantiz
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.activations import clip_range
+from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.validation.quantization import is_axis_kept
-from qconvert.passes.absorb.lookahead import Lookahead, is_exact, is_same_grid
+from qconvert.passes.absorb.lookahead import Lookahead
 
 __all__ = ["Absorber", "renamed"]
 
@@ -58,7 +58,7 @@ class Absorber:
             self.ops.append(op)
         elif source == result.name:
             return
-        elif not is_same_grid(self.tensors[source], result):
+        elif not self.tensors[source].shares_grid(result):
             self.ops.append(replace(op, kind="Requantize", inputs=(source,)))
         elif result.name in self._public:
             self.ops.append(replace(op, kind="Identity", inputs=(source,)))
@@ -75,7 +75,7 @@ class Absorber:
         data = spec.positions(op, "data")
         names = [self._stored.get(op.inputs[index], "") if op.inputs[index] else "" for index in data]
         first = self.tensors[names[0]] if names and names[0] else None
-        if first is None or first.quantization is None or not all(n and is_same_grid(self.tensors[n], first) for n in names):
+        if first is None or first.quantization is None or not all(n and self.tensors[n].shares_grid(first) for n in names):
             return False
         filler = self._stored_filler(op, first) if op.kind == "Pad" else ""
         outputs = spec.results_of(op)
@@ -202,7 +202,7 @@ class Absorber:
             return False
         source, result = self.tensors[op.inputs[0]], self.tensors[op.outputs[0]]
         q = source.quantization
-        if q is None or not q.is_per_tensor or not is_same_grid(source, result) or not is_exact(bounds, source):
+        if q is None or not q.is_per_tensor or not source.shares_grid(result) or not is_exact(bounds, source):
             return False
         limits = clip_range(source, bounds)
         if limits == integer_range(source.dtype) and result.name not in self._public:
@@ -251,7 +251,7 @@ class Absorber:
         wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, grid)
         for reader in self._ahead.consumers.get(real, []):
             result = self._graph[reader.outputs[0]]
-            if reader.kind == "Quantize" and is_same_grid(result, wanted):
+            if reader.kind == "Quantize" and result.shares_grid(wanted):
                 self.tensors[result.name] = replace(result, shape=shape if result.shape is None else result.shape)
                 return result.name
         name = self._names.fresh(wanted.name)

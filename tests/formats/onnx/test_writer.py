@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from passes.graphs import constant, make, outputs, q
 
 from qconvert import Op, Tensor
@@ -25,3 +26,41 @@ def test_a_constant_that_a_convolution_turns_and_the_user_sees() -> None:
     graph = make([Op("Gemm", ("x", "w"), ("y",))], [Tensor("x", "float32", (3, 4)), w], "x", "y w")
     y, seen = outputs(graph, {"x": X})
     assert np.array_equal(seen, w.data) and np.allclose(y, X @ seen.T)  # type: ignore[arg-type]
+
+
+def stored(name: str, dtype: str, scale: float, zero: int = 0) -> Tensor:
+    return Tensor(name, dtype, (3, 4), None, q(scale, zero))
+
+
+def test_a_clip_of_one_type_onto_another_of_the_same_numbers() -> None:
+    """The grids have equal scales and zero points; their stored types differ, which Clip cannot do."""
+    limits = (constant("low", np.float32(-0.5)), constant("high", np.float32(2)))
+    tensors = [Tensor("x", "float32", (3, 4)), stored("a", "int8", 0.125), stored("b", "uint8", 0.125), *limits]
+    for inputs in (("a", "low", "high"), ("a",)):
+        clip = Op("Clip" if len(inputs) > 1 else "Relu", inputs, ("b",))
+        (found,) = outputs(make([Op("Quantize", ("x",), ("a",)), clip], tensors, "x", "b"), {"x": X})
+        assert np.array_equal(found, np.clip(np.rint(X * 8), 0, 16 if len(inputs) > 1 else 127))
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+@pytest.mark.parametrize("activation", ["relu", "relu6", "relu_n1_to_1"])
+def test_activations_on_16_bits_where_onnxruntime_has_no_clip(dtype: str, activation: str) -> None:
+    zero = 0 if dtype == "int16" else 32768
+    tensors = [Tensor("x", "float32", (3, 4)), stored("a", dtype, 1 / 4096, zero), stored("y", dtype, 1 / 2048, zero)]
+    low, high = {"relu": (0, 9), "relu6": (0, 6), "relu_n1_to_1": (-1, 1)}[activation]
+    ops = [Op("Quantize", ("x",), ("a",)), Op("Add", ("a", "a"), ("y",), {"activation": activation})]
+    (found,) = outputs(make(ops, tensors, "x", "y"), {"x": X / 4})
+    wanted = np.clip(np.rint(X / 4 * 4096), -32768, 32767) * 2 / 4096
+    assert np.array_equal((found.astype(np.int64) - zero) / 2048, np.clip(wanted, low, high))
+
+
+def test_a_transposed_convolution_with_computed_weights() -> None:
+    rng = np.random.default_rng(0)
+    shape = (1, 2, 2, 2)
+    image, kernel = Tensor("x", "float32", (1, 2, 4, 4)), Tensor("w", "float32", (3, 2, 2, 2))
+    attributes = {"strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1), "output_padding": (0, 0), "data_format": "channels_first"}
+    graph = make([Op("ConvTranspose", ("x", "w"), ("y",), attributes)], [image, kernel], "x w", "y")
+    x, w = rng.normal(size=(1, 2, 4, 4)).astype(np.float32), rng.normal(size=(3, *shape[1:])).astype(np.float32)
+    (found,) = outputs(graph, {"x": x, "w": w})
+    wanted = np.einsum("nihw,oiab->nohawb", x, w).reshape(1, 3, 8, 8)
+    assert np.allclose(found, wanted, atol=1e-5)

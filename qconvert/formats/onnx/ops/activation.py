@@ -13,7 +13,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.activations import clip_range
+from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import SOURCE_OPSET
 
 __all__ = ["READERS", "WRITERS"]
@@ -35,7 +35,7 @@ def write_clip(op: Op, b: Builder) -> None:
     lower, upper = (None if v is None else float(v.reshape(-1)[0]) for v in limits)
     bounds = (0.0, None) if op.kind == "Relu" else (lower, upper)
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if data.quantization is not None and data.quantization == result.quantization and result.dtype in ("int8", "uint8"):
+    if data.is_quantized and data.shares_grid(result) and result.dtype in ("int8", "uint8") and is_exact(bounds, result):
         b.clip_stored(b.stored(data.name), result, *clip_range(result, bounds))
         return
     values = [b.real(data.name), *(b.stored(name) for name in op.inputs[1:])]

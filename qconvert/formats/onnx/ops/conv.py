@@ -100,23 +100,27 @@ def read_conv_transpose(r: Reading) -> None:
     if r.attribute("output_shape") is not None:
         raise NotCoveredError("output_shape")
     extra = r.attribute("output_padding", (0,) * len(window["strides"]))
-    weights = r.constant(1)
-    if weights is None:
-        raise NotCoveredError("weights that are computed at run time")
-    if window["group"] < 1 or len(weights) % window["group"]:
-        raise r.invalid(f"{window['group']} groups do not divide weights of shape {weights.shape}")
-    kernel = transposed_weights(r, weights, window["group"])
+    weights, group = r.constant(1), window["group"]
+    if weights is not None and (group < 1 or len(weights) % group):
+        raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}")
+    kernel = transposed_weights(r, weights, group)
     inputs = [r.input(0), kernel, *r.inputs[2:3]]
     r.emit("ConvTranspose", inputs, data_format="channels_first", output_padding=extra, **window)
 
 
-def transposed_weights(r: Reading, weights: Array, group: int) -> str:
-    """The weights of input 1 as O,I,spatial, with scales along O. Weights behind a DequantizeLinear turn before it."""
+def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
+    """The weights of input 1 as O,I,spatial, with scales along O. Weights behind a DequantizeLinear turn before it.
+
+    A Transpose turns those that are computed, also from constants: what follows finds out.
+    """
     source = r.behind_dequantize(1)
-    if source is None:
+    if weights is not None and source is None:
         return r.variant(1, "OIHW", swapped(weights, group), None)
-    if source.data is None or source.quantization is None:
-        raise NotCoveredError("weights that are computed at run time")
+    if source is None or source.data is None or source.quantization is None:
+        if group != 1:
+            raise NotCoveredError("groups of weights that are computed at run time")
+        dtype, axes = r.tensor(1).dtype, range(2, r.rank(1))
+        return r.emit("Transpose", [r.input(1)], [r.intermediate("weights", dtype)], dtype=dtype, perm=(1, 0, *axes))[0]
     quantization = swapped_scales(source.quantization, group)
     if quantization is None:
         raise NotCoveredError(f"weights with scales along axis {source.quantization.axis}")

@@ -119,7 +119,7 @@ def write_where(op: Op, b: Builder) -> None:
     """Where: on stored integers if all three share one quantization and onnxruntime has the type, else on real values."""
     result = b.tensor(op.outputs[0])
     condition = b.stored(op.inputs[0])
-    moved = all(b.tensor(name).quantization == result.quantization for name in op.inputs[1:])
+    moved = all(b.tensor(name).shares_grid(result) for name in op.inputs[1:])
     if moved and result.dtype not in ("int8", "int16", "uint16"):
         b.node("Where", [condition, *(b.stored(name) for name in op.inputs[1:])], op.outputs)
         return

@@ -24,7 +24,7 @@ def read_concat(r: Reading) -> None:
 def write_concat(op: Op, b: Builder) -> str:
     """Concat: of the stored integers where all have one grid, else QLinearConcat."""
     result = b.tensor(op.outputs[0])
-    if not op["activation"] and all(b.tensor(name).quantization == result.quantization for name in op.inputs):
+    if not op["activation"] and all(b.tensor(name).shares_grid(result) for name in op.inputs):
         write_stored_concat(op, b)
         return ""
     reason = one_type_reason(op, b, "QLinearConcat", op.inputs)

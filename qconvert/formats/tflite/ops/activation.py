@@ -142,7 +142,7 @@ def write_clip(op: Op, w: Writing) -> None:
         return
     name = data.name
     steps = [(builtin, value) for builtin, value in (("MAXIMUM", low), ("MINIMUM", high)) if np.isfinite(value)]
-    if data.quantization != result.quantization or not steps:
+    if not data.shares_grid(result) or not steps:
         target = result.name if not steps else w.like(f"{result.name}/requantized", result.name, result.shape)
         if result.quantization is None:
             w.emit("RESHAPE", [name, w.ints(w.shape(name, op), f"{result.name}/shape")], [target], "ReshapeOptions")
@@ -170,7 +170,8 @@ def _stored_bound(value: float, result: Tensor) -> Array:
     if q is None:
         return np.array(value, numpy_dtype(result.dtype))
     low, high = integer_range(result.dtype)
-    stored = np.rint(np.float32(value) / q.scale[0]) + float(q.zero_point[0])
+    with np.errstate(over="ignore"):
+        stored = np.rint(np.float32(value) / q.scale[0]) + float(q.zero_point[0])
     return np.array(np.clip(stored, low, high), numpy_dtype(result.dtype))
 
 

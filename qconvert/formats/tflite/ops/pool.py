@@ -72,21 +72,26 @@ def _whole(op: Op, w: Writing) -> Op:
 
 
 def _emit(op: Op, w: Writing, builtin: str, found: Window) -> None:
+    if len(op["kernel_shape"]) != 2:
+        raise w.unsupported(op, f"a window of {len(op['kernel_shape'])} dimensions")
     height, width = op["kernel_shape"]
     fields = {"filterHeight": height, "filterWidth": width, "fusedActivationFunction": w.activation(op)}
     w.emit(builtin, [found.data], op.outputs, "Pool2DOptions", **fields, **found.fields)
 
 
+def _spatial_axes(op: Op, w: Writing) -> str:
+    rank = len(w.shape(op.inputs[0], op))
+    return w.ints(list(range(1, rank - 1) if op["data_format"] == "channels_last" else range(2, rank)), f"{op.outputs[0]}/axes")
+
+
 def write_global_average_pool(op: Op, w: Writing) -> None:
     """GlobalAveragePool as MEAN over height and width."""
-    axes = w.ints([1, 2] if op["data_format"] == "channels_last" else [2, 3], f"{op.outputs[0]}/axes")
-    w.emit("MEAN", [op.inputs[0], axes], op.outputs, "ReducerOptions", keepDims=True)
+    w.emit("MEAN", [op.inputs[0], _spatial_axes(op, w)], op.outputs, "ReducerOptions", keepDims=True)
 
 
 def write_global_max_pool(op: Op, w: Writing) -> None:
     """GlobalMaxPool as REDUCE_MAX over height and width."""
-    axes = w.ints([1, 2] if op["data_format"] == "channels_last" else [2, 3], f"{op.outputs[0]}/axes")
-    w.emit("REDUCE_MAX", [op.inputs[0], axes], op.outputs, "ReducerOptions", keepDims=True)
+    w.emit("REDUCE_MAX", [op.inputs[0], _spatial_axes(op, w)], op.outputs, "ReducerOptions", keepDims=True)
 
 
 WRITERS: dict[str, WriteFunction] = {
