@@ -167,12 +167,23 @@ class Builder:
     def dequantize(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> str:
         """Adds a DequantizeLinear of an integer value; returns the name of the value of type `real`."""
         self._require_type(dtype, value)
+        if dtype == "int32" and not quantization.is_symmetric:
+            return self._shifted(value, quantization, real)
         scale, zero_point = self.parameters(value, dtype, quantization, real)
         attributes = self._axis(quantization, value)
         if dtype == "int32":
             zero_point = ""  # ONNX: there is none for int32 (DequantizeLinear-13)
         inputs = [value, scale] + ([zero_point] if zero_point else [])
         return self.node("DequantizeLinear", inputs, hint=f"{value}/real", **attributes)[0]
+
+    def _shifted(self, value: str, quantization: Quantization, real: str) -> str:
+        """The real values of int32 with a zero point, for which ONNX has no DequantizeLinear; differences of int32 are exact in float64."""
+        if not quantization.is_per_tensor:
+            raise UnsupportedError("int32 with zero points along an axis cannot be written to ONNX", where=f"tensor {value!r}")
+        wide = self.node("Cast", [value], hint=f"{value}/float64", to=ELEMENT_TYPES["float64"])[0]
+        steps = self.node("Sub", [wide, self.const(np.float64(quantization.zero_point.reshape(-1)[0]), f"{value}/shift")])[0]
+        product = self.node("Mul", [steps, self.const(np.float64(quantization.scale.reshape(-1)[0]), f"{value}/step")])[0]
+        return self.node("Cast", [product], hint=f"{value}/real", to=ELEMENT_TYPES[real])[0]
 
     def quantize(self, value: str, tensor: Tensor, output: str, real: str = "float32") -> None:
         """Adds a QuantizeLinear of a value of type `real` onto the grid of `tensor`, named `output`."""

@@ -14,7 +14,7 @@ from qconvert.formats.onnx.node import NodeReading, NotCoveredError
 from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["LabellingReading"]
+__all__ = ["LabellingReading", "label_key"]
 
 
 class LabellingReading(NodeReading):
@@ -82,7 +82,7 @@ class LabellingReading(NodeReading):
         if tensor.data is None and tensor.name in self._draft.producers:
             data = self._known.get(tensor.name)
         if data is not None:
-            return self._draft.variant(tensor.name, f"label_{_key(quantization)}", data, quantization)
+            return self._draft.variant(tensor.name, f"label_{label_key(quantization)}", data, quantization)
         if tensor.quantization is None and self._label(tensor, quantization):
             return tensor.name
         name = self._draft.add(f"{tensor.name}/labelled", tensor.dtype, tensor.shape, None, quantization)
@@ -135,6 +135,7 @@ class LabellingReading(NodeReading):
         self._draft.exchange(op, replace(op, inputs=inputs))
 
 
-def _key(quantization: Quantization) -> str:
+def label_key(quantization: Quantization) -> str:
+    """Tells labels apart in the names of variants."""
     parts = quantization.scale.tobytes() + quantization.zero_point.tobytes() + str(quantization.axis).encode()
     return hashlib.sha256(parts).hexdigest()[:8]

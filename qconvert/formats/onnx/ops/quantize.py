@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
+from qconvert.formats.onnx.labels import label_key
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
@@ -42,7 +47,20 @@ def read_dequantize_linear(r: Reading) -> None:
     quantization = _stated(r)
     dtype = DTYPE_NAMES.get(r.attribute("output_dtype", 0), "") or r.tensor(1).dtype
     stored = r.tensor(2).dtype if r.has(2) else "int32" if r.tensor(0).dtype == "unknown" else ""
-    r.emit("Dequantize", [r.labelled(0, quantization, stored)], dtype=dtype)
+    r.emit("Dequantize", [_without_zero_point(r, quantization) or r.labelled(0, quantization, stored)], dtype=dtype)
+
+
+def _without_zero_point(r: Reading, quantization: Quantization) -> str:
+    """A bias minus its zero point, which no kernel adds: exactly the same real values. "" where there is none, or no room in int32."""
+    tensor, data = r.tensor(0), r.constant(0)
+    if tensor.dtype != "int32" or data is None or quantization.is_symmetric or quantization.block_size:
+        return ""
+    along = [-1 if axis == quantization.axis else 1 for axis in range(data.ndim)]
+    values = data.astype(np.int64) - quantization.zero_point.reshape(along if data.ndim else ())
+    if values.shape != data.shape or (values != values.astype(np.int32)).any():
+        return ""
+    grid = replace(quantization, zero_point=np.zeros_like(quantization.zero_point))
+    return r.variant(0, f"shifted_{label_key(quantization)}", values.astype(np.int32), grid)
 
 
 def _stated(r: Reading) -> Quantization:
