@@ -30,6 +30,8 @@ def validate(graph: Graph) -> None:
 
 def _problems(graph: Graph) -> Iterator[tuple[str, str]]:
     yield from _own_problems(graph)
+    if not graph.outputs:
+        yield f"graph {graph.name!r}", "has no outputs"
     for name, inner in graph.functions.items():
         yield from ((f"function {name!r}, {where}", reason) for where, reason in _own_problems(inner))
     yield from scopes(graph)
