@@ -98,11 +98,11 @@ class NodeReading(OperatorReading):
 
     def ints(self, index: int) -> tuple[int, ...]:
         """The integers of input `index`, flat; raises NotCoveredError if they are computed at run time."""
-        data = self.constant(index)
+        name, data = self.input(index), self.constant(index)
         if data is None:
-            raise NotCoveredError(f"input {self.inputs[index]!r} that is computed at run time")
+            raise NotCoveredError(f"input {name!r} that is computed at run time")
         if data.dtype.kind not in "iu":
-            raise self.invalid(f"input {self.inputs[index]!r} is {data.dtype}, not integers")
+            raise self.invalid(f"input {name!r} is {data.dtype}, not integers")
         return tuple(int(value) for value in data.reshape(-1))
 
     def declared_dtype(self, index: int = 0) -> str:

@@ -81,8 +81,9 @@ class Reading(LabellingReading):
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
         rule = KINDS[kind].rule
-        ordered = kind in _ORDERED or attributes.get("mode") == "nearest"
-        if not integers and rule in ("real", "index"):
+        joins = rule == "move" and len(KINDS[kind].data(Op(kind, tuple(ins), ()))) > 1
+        ordered = kind in _ORDERED or joins or attributes.get("mode") == "nearest"
+        if not integers and (joins or rule in ("real", "index")):
             ins = self._plain(kind, ins, ordered)
         first = next((self._draft.tensors[name] for name in (ins[1:] if kind == "Where" else ins) if name), None)
         moved = None

@@ -98,12 +98,19 @@ class Reading(OperatorReading):
 
     def ints(self, index: int) -> list[int]:
         """The integers of constant input `index`, flat; raises UnsupportedError if it is computed at run time."""
-        data = self.constant(index)
+        name, data = self.input(index), self.constant(index)
         if data is None:
-            raise self.unsupported(f"input {self.inputs[index]!r} that is computed at run time")
+            raise self.unsupported(f"input {name!r} that is computed at run time")
         if data.dtype.kind not in "iu":
-            raise self.invalid(f"input {self.inputs[index]!r} is {data.dtype}, not integers")
+            raise self.invalid(f"input {name!r} is {data.dtype}, not integers")
         return [int(value) for value in np.asarray(data).reshape(-1)]
+
+    def integer(self, index: int) -> int:
+        """The one integer of constant input `index`, such as an axis."""
+        found = self.ints(index)
+        if len(found) != 1:
+            raise self.invalid(f"input {self.inputs[index]!r} has {len(found)} elements, not one")
+        return found[0]
 
     def int64(self, index: int) -> str:
         """Input `index` as a tensor of int64, as ONNX wants shapes, axes and indices: a constant, or a Cast."""

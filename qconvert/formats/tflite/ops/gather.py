@@ -66,7 +66,7 @@ def read_one_hot(r: Reading) -> None:
 
 def read_topk(r: Reading) -> None:
     """TOPK_V2: values and int32 indices of the k largest along the last axis."""
-    k = r.ints(1)[0]
+    k = r.integer(1)
     indices = r.result(1)
     wide = r.intermediate("indices_int64", "int64", indices.shape)
     r.emit("TopK", [r.input(0), r.shape_const([k], "k")], [r.outputs[0], wide], axis=-1)

@@ -29,7 +29,7 @@ def read_unpack(r: Reading) -> None:
 
 def read_split(r: Reading) -> None:
     """SPLIT: (axis, data) into equal parts."""
-    axis = r.axis(r.ints(0)[0], r.rank(1))
+    axis = r.axis(r.integer(0), r.rank(1))
     size = (r.tensor(1).shape or ())[axis]
     if not isinstance(size, int) or size % len(r.outputs):
         raise r.unsupported(f"axis {axis} of size {size} in {len(r.outputs)} parts")
@@ -39,7 +39,7 @@ def read_split(r: Reading) -> None:
 
 def read_split_v(r: Reading) -> None:
     """SPLIT_V: (data, sizes, axis); one size may be -1."""
-    axis, sizes = r.axis(r.ints(2)[0], r.rank()), r.ints(1)
+    axis, sizes = r.axis(r.integer(2), r.rank()), r.ints(1)
     if sizes.count(-1) == 1:
         whole = (r.tensor().shape or ())[axis]
         if not isinstance(whole, int):

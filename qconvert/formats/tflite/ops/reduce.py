@@ -26,14 +26,14 @@ def _reduction(kind: str) -> ReadFunction:
 def read_cumsum(r: Reading) -> None:
     """CUMSUM along the axis in input 1."""
     exclusive, reverse = int(r.option("exclusive", False)), int(r.option("reverse", False))
-    r.emit("CumSum", [r.input(0)], axis=r.axis(r.ints(1)[0], r.rank()), exclusive=exclusive, reverse=reverse)
+    r.emit("CumSum", [r.input(0)], axis=r.axis(r.integer(1), r.rank()), exclusive=exclusive, reverse=reverse)
 
 
 def _search(kind: str) -> ReadFunction:
     """The reader of ARG_MAX and ARG_MIN along the axis in input 1. The canonical operators give int64."""
 
     def read(r: Reading) -> None:
-        axis, result = r.axis(r.ints(1)[0], r.rank()), r.result()
+        axis, result = r.axis(r.integer(1), r.rank()), r.result()
         if result.dtype == "int64":
             r.emit(kind, [r.input(0)], axis=axis, keepdims=0)
             return

@@ -40,7 +40,7 @@ def read_squeeze(r: Reading) -> None:
 
 def read_expand_dims(r: Reading) -> None:
     """EXPAND_DIMS at the axis in input 1."""
-    axis = r.axis(r.ints(1)[0], r.rank() + 1)
+    axis = r.axis(r.integer(1), r.rank() + 1)
     r.emit("Unsqueeze", [r.input(0), r.shape_const([axis], "axes")])
 
 
