@@ -4,7 +4,8 @@
     python tests/mutations.py --count 5000 --format onnx
     python tests/mutations.py --format onnx --seed 1 --only 4711 --keep /tmp/4711.onnx
 
-Seeds are small files, one or more for each operator. A mutation flips bytes, cuts, or changes what a file says: a number, a type, a name,
+Seeds are small files, one or more for each operator. A third of the files hold one operator with random inputs and attributes
+(random_files.py); the others are mutations of seeds: a mutation flips bytes, cuts, or changes what a file says: a number, a type, a name,
 an order, a length. Every file is loaded and converted to every format in a worker that has LIMIT_S seconds of computing and 20 times the
 file plus 200 MB of memory; what was written is read again. A finding is an exception that is no QConvertError, a signal, a limit passed,
 a result that cannot be read, or a file left behind.
@@ -33,6 +34,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "targets")]
 
 import numpy as np  # noqa: E402
+from random_files import random_file  # noqa: E402
 
 __all__ = ["FORMATS", "Finding", "mutated", "search", "seeds"]
 
@@ -122,6 +124,8 @@ def _with_functions() -> bytes:
 def mutated(format: str, seed: int, index: int) -> tuple[str, bytes]:
     """Which seed was taken, and the altered file: always the same for one (format, seed, index)."""
     rng = np.random.default_rng([seed, FORMATS.index(format), index])
+    if rng.random() < 0.3:
+        return "a random operator", random_file(format, rng)
     names = list(seeds(format))
     name = names[rng.integers(len(names))]
     data = seeds(format)[name]
@@ -451,7 +455,7 @@ def _tried(data: bytes, format: str, folder: Path, *, limited: bool = True) -> l
         for other in FORMATS:
             result = folder / f"r.{other}"
             words.append(f"{_outcome(partial(convert, source, result))}")
-            if words[-1] == "done" and (again := _outcome(partial(load, result))) != "done":
+            if words[-1] == "done" and (again := _outcome(partial(load, result))).startswith(("invalid", "!!!")):
                 words[-1] = f"!!! written to {other}, but not read: {again.removeprefix('!!! ')}"
             if not words[-1].startswith("done") and result.exists() and "written" not in words[-1]:
                 words.append(f"!!! a result of {other} beside an error")
