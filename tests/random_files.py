@@ -24,8 +24,8 @@ _SMALL = (-3, -2, -1, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5, 7, 1000, 2**31 - 1, -(2**31)
 _NUMBERS = (0.0, 1.0, -1.0, 0.5, 2.0, 1e-30, 3e38, float("nan"), float("inf"), float("-inf"))
 _WORDS = (
     "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID", "constant", "reflect", "edge", "wrap", "linear", "nearest", "cubic", "none", "add",
-    "mul", "max", "DCR", "CRD", "half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize", "floor", "round_prefer_floor", "tanh", "up",
-    "ij,jk->ik", "ii->i", "...i->...", "", "x",
+    "mul", "max", "DCR", "CRD", "half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize", "floor", "round_prefer_floor", "tanh",
+    "up", "ij,jk->ik", "ii->i", "...i->...", "", "x",
 )  # fmt: skip
 
 

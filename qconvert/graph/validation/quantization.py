@@ -15,6 +15,7 @@ from qconvert.graph.validation.structure import Problems, located
 __all__ = ["is_axis_kept", "quantization"]
 
 _SMALL_FLOATS = ("float4e2m1", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
+_NO_INDEX = (*REALS, *_SMALL_FLOATS, "complex64", "string")
 _NOT_QUANTIZED = (*REALS, "bool", "complex64", "string", "unknown")
 
 
@@ -29,8 +30,11 @@ def quantization(graph: Graph) -> Problems:
 
 def _operator(graph: Graph, op: Op) -> Iterator[str]:
     rule = KINDS[op.kind].rule
+    yield from _indices(graph, op)
     if rule == "move":
         yield from _moves(graph, op)
+    elif rule == "real":
+        yield from _computes(graph, op)
     elif rule == "convert":
         yield from _converts(graph, op)
     elif rule == "relabel":
@@ -116,6 +120,26 @@ def _moves(graph: Graph, op: Op) -> Iterator[str]:
         elif not _is_moved(graph, op, source, other, is_output=other.name in outputs):
             pair = f"{source.name!r} and {other.name!r}"
             yield f"moves stored integers, but {pair} have different quantizations"
+
+
+def _indices(graph: Graph, op: Op) -> Iterator[str]:
+    """Shapes, axes, indices and conditions are plain integers or truth values."""
+    for name in KINDS[op.kind].named(op, "index"):
+        tensor = graph[name]
+        if tensor.dtype in _NO_INDEX:
+            yield f"takes {name!r} as plain numbers that say which or where, but it is {tensor.dtype}"
+
+
+def _computes(graph: Graph, op: Op) -> Iterator[str]:
+    """What is not quantized has one type on all sides; what is rounded onto a grid, or comes from one, is real numbers on the others."""
+    kind = KINDS[op.kind]
+    sides = [graph[name] for name in (*kind.data(op), *(kind.results_of(op) if not kind.result_type else ())) if name]
+    plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]
+    for tensor in plain:
+        if len(plain) < len(sides) and tensor.dtype not in REALS:
+            yield f"has {tensor.name!r} of plain {tensor.dtype}, which is neither quantized nor real, beside quantized values"
+        elif tensor.dtype != plain[0].dtype:
+            yield f"has {plain[0].name!r} of {plain[0].dtype} and {tensor.name!r} of {tensor.dtype}, which no kernel computes together"
 
 
 def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output: bool) -> bool:
