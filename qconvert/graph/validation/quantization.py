@@ -133,7 +133,8 @@ def _indices(graph: Graph, op: Op) -> Iterator[str]:
 def _computes(graph: Graph, op: Op) -> Iterator[str]:
     """What is not quantized has one type on all sides; what is rounded onto a grid, or comes from one, is real numbers on the others."""
     kind = KINDS[op.kind]
-    sides = [graph[name] for name in (*kind.data(op), *(kind.results_of(op) if not kind.result_type else ())) if name]
+    operands = kind.data(op)[: 1 if op.kind == "Pow" else None]  # whose exponent may have a type of its own
+    sides = [graph[name] for name in (*operands, *(kind.results_of(op) if not kind.result_type else ())) if name]
     plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]
     for tensor in plain:
         if len(plain) < len(sides) and tensor.dtype not in REALS:
