@@ -70,6 +70,7 @@ class Score:
 
     Attributes:
         equal: mutants that change no output of the evaluator.
+        refused: those that the result's runtime does not take, so that the verdict is "could not be judged".
         caught, named: those that change one, and failed; and among these those whose operator was named.
         missed: changes that were not caught, with the verdict; unnamed: likewise not named, with the first problem.
     """
@@ -77,6 +78,7 @@ class Score:
     model: str
     sound: str = ""
     equal: int = 0
+    refused: int = 0
     caught: int = 0
     named: int = 0
     missed: list[str] = None  # type: ignore[assignment]
@@ -112,6 +114,9 @@ def score(model: str, wanted: int, seed: int, folder: Path) -> Score:
             found.equal += 1
             continue
         report = check(source, path, samples=SAMPLES)
+        if report.runs == 0:
+            found.refused += 1  # no runtime takes it
+            continue
         if report.verdict != "not equal":
             found.missed.append(f"{mutant.change}: {report.verdict} {list(report.unjudged)[:1]}")
             continue
@@ -324,7 +329,7 @@ def main() -> None:
             total = found.caught + len(found.missed)
             print(
                 f"{model}: sound {found.sound}; {total} mutants, {found.caught} caught, {found.named} named, "
-                f"{found.equal} without effect, {found.seconds:.0f} s", flush=True,
+                f"{found.equal} without effect, {found.refused} refused by the runtime, {found.seconds:.0f} s", flush=True,
             )  # fmt: skip
             for line in found.missed[:20]:
                 print("  missed:", line, flush=True)

@@ -171,7 +171,7 @@ class _Check:
             return
         cannot = self._compare_operators(border, feeds, model, changed, declared, per_op)
         self.problems += verdicts.operator_problems(self.findings)
-        self.problems += verdicts.static_problems(graph, changed, self.findings)
+        self.problems += verdicts.static_problems(graph, {**moved_edges(graph, border.other), **changed}, self.findings)
         if cannot:
             problems, unjudged = verdicts.fault_of(outputs, cannot)
             self.problems += problems
@@ -179,7 +179,6 @@ class _Check:
             return
         if equal:
             return
-        self.problems += verdicts.static_problems(graph, moved_edges(graph, border.other), self.findings)
         self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
         self.problems += verdicts.real_problems(outputs, bool(declared))
         if not self.problems and all(op.equal == 1 for op in self.findings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Op
 
 __all__ = ["moved_edges"]
 
@@ -38,9 +38,17 @@ def _roots(graph: Graph, shared: Collection[str]) -> dict[str, str]:
         for name in (*op.inputs, *op.outputs):
             if name in shared and name not in found and ("int" not in graph[name].dtype or graph[name].is_quantized):
                 writer = writers.get(name)
-                same = writer is not None and writer.kind in ("Dequantize", "Identity")
-                found[name] = found.get(writer.inputs[0], name) if same and writer is not None else name
+                root = name if writer is None or not writer.inputs else found.get(writer.inputs[0], name)
+                found[name] = root if writer is not None and _keeps_values(graph, writer, root) else name
     return found
+
+
+def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
+    """Whether an operator gives the values of `root` again: real, under another name, or back on the same grid."""
+    a, b = graph[root], graph[op.outputs[0]]
+    return op.kind in ("Dequantize", "Identity") or (
+        op.kind in ("Quantize", "Requantize") and (a.dtype, a.quantization) == (b.dtype, b.quantization)
+    )
 
 
 def _origins(graph: Graph, shared: Collection[str]) -> dict[str, frozenset[str]]:

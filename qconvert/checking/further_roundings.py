@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -12,14 +12,17 @@ from qconvert.graph.kinds import KINDS
 __all__ = ["computable", "further_reach"]
 
 
-def further_reach(graph: Graph, other: Graph, shared: set[str]) -> dict[str, float]:
+def further_reach(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
     """For the outputs of the source's operators, in steps of their scale; those that the result rounds as often are absent.
+
+    A rounding that the conversion did not declare adds nothing: whatever it costs is the result's fault.
 
     Args:
         graph, other: the source's and the result's canonical graphs.
         shared: names of the tensors at which both are cut.
+        declared: names of the result's tensors onto which the conversion declared that it rounds.
     """
-    found = dict(_roundings(other, computable(other, shared), shared))
+    found = dict(_roundings(other, computable(other, shared), shared, declared))
     producers = other.producers()
     for op in graph.ops:
         pair = producers.get(op.outputs[0]) if op.outputs else None
@@ -49,7 +52,7 @@ def computable(other: Graph, shared: set[str], wanted: frozenset[str] | None = N
     return found[::-1]
 
 
-def _roundings(other: Graph, ops: list[Op], shared: set[str]) -> Iterator[tuple[str, float]]:
+def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collection[str]) -> Iterator[tuple[str, float]]:
     """For each output of an island that rounds on its way, what that adds to the kernel's reach, in steps of the output's scale.
 
     A rounding before the last one is off by half a step of its own scale; a Requantize multiplies with 8 fractional bits at least
@@ -69,7 +72,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str]) -> Iterator[tuple[
                 if before:
                     yield name, before / step + coarse
             else:
-                inner[name] = before + (0.5 + coarse) * step if rounds else before
+                inner[name] = before + (0.5 + coarse) * step if rounds and name in declared else before
 
 
 def _is_storage(graph: Graph, op: Op) -> bool:

@@ -106,7 +106,7 @@ def check_operators(
     layouts = source.runtime.layout, result.runtime.layout
     change = Exchange(pieces, turned(graph, other, *layouts), layouts[1])
     writers, others = graph.producers(), other.producers()
-    further = further_reach(graph, other, shared)
+    further = further_reach(graph, other, shared, declared)
     judge = Judge(graph, writers, other, others, (source.choice, result.choice), further, shared)
     restated = Requantized.of(graph, other, declared)
     judge_restated = Judge(restated.graph, writers, other, others, (result.choice, result.choice), further, shared)

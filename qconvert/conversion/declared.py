@@ -1,4 +1,5 @@
-"""Which tensors a conversion gave other values or another grid: what a check may not hold against the result."""
+"""Which tensors a conversion gave other values or another grid, or put between others to round once more: what a check may not hold
+against the result."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["Declared"]
 
 
 class Declared:
-    """Collects, pass by pass, what passes that are not exact change; an observer of a pipeline.
+    """Collects, pass by pass, what is changed in a way that is not exact; an observer of a pipeline.
 
     Args:
         graph: what is converted; if it is a conversion's result, that conversion's changes stay declared.
@@ -23,8 +24,10 @@ class Declared:
         self._names = set(declared_names(graph))
 
     def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
-        if not item.exact and after is not before:
+        if after is not before and any(not note.exact for note in notes):
             self._names.update(changed_names(before, after))
+            new = (tensor for name, tensor in after.tensors.items() if name not in before.tensors and not tensor.is_constant)
+            self._names.update(tensor.name for tensor in new if tensor.is_quantized)
 
     def provenance(self, graph: Graph) -> dict[str, str]:
         """The entry of the metadata that says so, for the graph that is written; none if nothing has changed."""

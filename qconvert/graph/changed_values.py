@@ -56,6 +56,8 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
 
 #: Kinds that stand for each other in two graphs, with the same operands.
 _SAME_KIND = {"MatMul": "Gemm"}
+#: What a conversion may put behind an operator.
+_BEHIND = {"Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize"}
 
 
 def _pairs(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
@@ -63,6 +65,8 @@ def _pairs(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
     writers = other.producers()
     for op in graph.ops:
         pair = writers.get(op.outputs[0]) if op.outputs else None
+        while pair is not None and pair.kind in _BEHIND and pair.kind != op.kind:
+            pair = writers.get(pair.inputs[0])
         if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
             continue
         for own, name in zip(op.inputs, pair.inputs, strict=False):
