@@ -206,7 +206,10 @@ class Absorber:
             return False
         limits = clip_range(source, bounds)
         if limits == integer_range(source.dtype) and result.name not in self._public:
-            self._alias[result.name] = source.name
+            if source.name in self._graph.tensors or result.name not in self._graph.tensors:
+                self._alias[result.name] = source.name
+            else:
+                self._rename(source.name, result.name)  # a name of the file, by which a check finds the tensor
             return True
         names = [
             self._scalar(f"{result.name}/{word}", np.float32(limit - q.zero_point[0]) * q.scale[0])
@@ -214,6 +217,18 @@ class Absorber:
         ]
         self.ops.append(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
         return True
+
+    def _rename(self, old: str, new: str) -> None:
+        """Gives a tensor that an operator here has written another name."""
+        self.tensors[new] = replace(self.tensors.pop(old), name=new)
+        for position in range(len(self.ops) - 1, -1, -1):
+            op = self.ops[position]
+            if old in op.inputs:
+                self.ops[position] = replace(op, inputs=tuple(new if name == old else name for name in op.inputs))
+                self._stored.update({real: new for real in op.outputs if self._stored.get(real) == old})
+            elif old in op.outputs:
+                self.ops[position] = replace(op, outputs=tuple(new if name == old else name for name in op.outputs))
+                return
 
     def _scalar(self, wanted: str, value: np.float32) -> str:
         name = self._names.fresh(wanted)
