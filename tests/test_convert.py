@@ -115,11 +115,33 @@ def test_a_reader_of_standard_output_that_goes_away() -> None:
     assert (done.returncode, done.stderr) == (2, b"error: standard output cannot be written: Broken pipe\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_standard_output(tmp_path: Path) -> None:
+    for arguments in (
+        ("tflite2onnx", MODEL, "-", "-q"),
+        ("inspect", MODEL),
+        ("formats", "--json"),
+        ("tflite2onnx", MODEL, tmp_path / "m.onnx"),
+    ):
+        with open("/dev/full", "wb") as full:
+            done = run(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+        words = b"" if "--json" in arguments else b"No space left on device"
+        assert done.returncode == 2 and b"Traceback" not in done.stderr and words in done.stderr
+
+
+def test_streams_that_are_closed() -> None:
+    code = "import os, sys; os.close({0}); os.execv(sys.executable, [sys.executable, '-m', 'qconvert', 'tflite2onnx', '-', '-'])"
+    for descriptor, name in ((0, "input"), (1, "output")):
+        command = [sys.executable, "-c", code.format(descriptor)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+        assert (done.returncode, done.stderr) == (2, f"error: standard {name} is closed\nUse a pipe or a file.\n")
+
+
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
 def test_no_model_goes_to_a_terminal() -> None:
     ours, theirs = os.openpty()
     done = run("tflite2onnx", MODEL, "-", capture_output=False, stdout=theirs, stderr=subprocess.PIPE)
-    assert done.returncode == 2 and b"not written to a terminal" in done.stderr
+    assert done.returncode == 2 and b"standard output is a terminal" in done.stderr
     done = run("tflite2onnx", "-", "out.onnx", stdin=theirs)
     assert done.returncode == 2 and b"standard input is a terminal" in done.stderr
     os.close(ours)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import traceback
+from contextlib import suppress
 
 import typer
 
-from qconvert.errors import QConvertError, printable
+from qconvert.errors import FileAccessError, QConvertError, printable
 
 __all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "exit_code"]
 
 PASSED, NOT_EQUAL, USAGE, FAULT, NOT_JUDGED = 0, 1, 2, 3, 4
 _LONGEST = 300
+#: Of the disk that is written to, or of what stands behind standard output.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _NESTED = "the model is nested too deeply"
 
 
@@ -34,6 +38,8 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
         else:
             error.show()  # type: ignore[attr-defined]
         return USAGE
+    if isinstance(error, OSError) and error.errno in _FULL:
+        error = FileAccessError(f"cannot be written: {error.strerror}", file=str(error.filename or "standard output"))
     if isinstance(error, QConvertError):
         code, document, text = error.exit_code, error.to_dict(), str(error)
     elif isinstance(error, RecursionError):
@@ -44,8 +50,9 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
         command = next((item for item in arguments if not item.startswith("-")), "qconvert")
         code, document = FAULT, {"error": "internal", "where": command, "reason": what}
         text = f"{command} failed by a fault of qconvert itself ({what}); please report it with the model and what --debug prints"
-    if "--json" in arguments:
-        typer.echo(json.dumps(document, indent=2))
-    else:
-        typer.echo(f"error: {text}", err=True)
+    with suppress(OSError):  # the place for errors may be what is full
+        if "--json" in arguments:
+            typer.echo(json.dumps(document, indent=2))
+        else:
+            typer.echo(f"error: {text}", err=True)
     return code

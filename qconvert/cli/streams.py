@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from qconvert.errors import FileAccessError, OptionError, QConvertError
 
@@ -35,7 +36,7 @@ def read_from(path: Path, format: str) -> Iterator[Path]:
     if not is_stream(path):
         yield path
         return
-    _require(format, "--from", sys.stdin.isatty(), "standard input is a terminal")
+    _require(format, "--from", sys.stdin, "standard input", "is a terminal")
     with _temporary("stdin") as copy:
         try:
             with copy.open("wb") as stream:
@@ -60,7 +61,7 @@ def write_to(path: Path, format: str) -> Iterator[Path]:
     if not is_stream(path):
         yield path
         return
-    _require(format, "--to", sys.stdout.isatty(), "a model is not written to a terminal")
+    _require(format, "--to", sys.stdout, "standard output", "is a terminal, which takes no model")
     with _temporary("stdout") as result:
         yield result
         if [item for item in result.parent.iterdir() if item != result]:
@@ -74,18 +75,22 @@ def write_to(path: Path, format: str) -> Iterator[Path]:
             raise FileAccessError(f"standard output cannot be written: {error.strerror or error}") from error
 
 
-def _require(format: str, flag: str, is_terminal: bool, problem: str) -> None:
+def _require(format: str, flag: str, stream: TextIO | None, name: str, terminal: str) -> None:
     if not format:
         raise OptionError("- has no suffix that says the format", remedy=f"Name it with {flag}, or use a command such as tflite2onnx.")
-    if is_terminal:
-        raise OptionError(problem, remedy="Use a pipe or a file.")
+    if stream is None or stream.isatty():  # None: closed by whoever started the program
+        raise OptionError(f"{name} {'is closed' if stream is None else terminal}", remedy="Use a pipe or a file.")
 
 
 @contextmanager
 def _temporary(name: str) -> Iterator[Path]:
     """A path in a temporary folder; errors that name it say `-`."""
-    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-        path = Path(folder, name)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="qconvert-")
+    except OSError as error:
+        raise FileAccessError(f"there is no temporary folder: {error.strerror or error}", remedy="Set TMPDIR, or name a file.") from error
+    with folder:
+        path = Path(folder.name, name)
         try:
             yield path
         except QConvertError as error:

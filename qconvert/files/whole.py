@@ -55,11 +55,10 @@ def whole_file(
             refuse_read_files(beside, reads)
             require_replaceable(beside, force or _is_equal(item, beside))
         _move(folder, files, place.parent)
-        if not other_runs(folder):  # the data of another run may be in place before its model is
-            with suppress(OSError):
-                written = (place.with_name(item.name) for item in files)
-                for name in remove_obsolete(place, (*written, *reads)):
-                    tell(f"removed {name}, which belonged to the file that was replaced")
+        with suppress(OSError):
+            written = (place.with_name(item.name) for item in files)
+            for name in remove_obsolete(place, (*written, *reads), lambda: not other_runs(folder)):
+                tell(f"removed {name}, which belonged to the file that was replaced")
 
 
 def _is_equal(item: Path, place: Path) -> bool:

@@ -26,8 +26,9 @@ class Format:
         summary: one line for `qconvert formats`.
         read: (file, options) -> Graph, or None if the format cannot be read.
         write: (Graph, file, options) -> notes, or None. It writes the file at the path given, and further files beside it if the
-            format needs them, which the caller moves into place. It may return what the user should know of the form that it
-            chose, in words or as Changes, which may declare that they are exact.
+            format needs them, which the caller moves into place; those without which it cannot be read get their names from
+            files.named_by_content(), so that no moment of a conversion pairs a model with the data of another. It may return what the user
+            should know of the form that it chose, in words or as Changes, which may declare that they are exact.
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
         recognizes: the first 64 bytes of a file -> whether they are this format's; None if nothing tells. It is asked only of a file that

@@ -148,7 +148,7 @@ def test_old_data_stay_where_they_may_not_be_ours(tmp_path: Path) -> None:
     (tmp_path / "copy.bak").unlink()
     notes = save(graph(3), model, force=True)
     assert not ours.exists() and foreign.exists() and (tmp_path / "model.onnx.data").exists()
-    assert notes == (f"removed {ours.name}, which belonged to the file that was replaced",)
+    assert [note.text for note in notes] == [f"removed {ours.name}, which belonged to the file that was replaced"]
 
 
 def test_both_files_or_none(tmp_path: Path) -> None:
