@@ -10,6 +10,7 @@ where an operator has a kernel for int8 alone and no zero point is lost, all bec
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op
@@ -18,7 +19,7 @@ from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.passes.stored_types import change_storage, needs_storage, shifted
 from qconvert.plugins import Target
 
-__all__ = ["run", "weight_inputs"]
+__all__ = ["run", "separated", "weight_inputs"]
 
 _EIGHT_BITS = ("int8", "uint8")
 
@@ -35,7 +36,7 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()
-    source, graph = graph, _separated(graph, other)
+    source, graph = graph, separated(graph, (other,))
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
     moved = [
         tensor
@@ -51,12 +52,12 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     return changed, (f"{count} {other} activations are stored as {wanted} (integer and zero point {offset:+d})",)
 
 
-def _separated(graph: Graph, dtype: str) -> Graph:
-    """Constants of a type that are weights of one operator and data of another, as the table of an embedding, once for each role."""
+def separated(graph: Graph, dtypes: Collection[str]) -> Graph:
+    """Constants of some types that are weights of one operator and data of another, as the table of an embedding, once for each role."""
     roles: dict[str, set[bool]] = {}
     for op in graph.ops:
         for position, name in enumerate(op.inputs):
-            if name and graph[name].dtype == dtype and graph[name].is_constant and graph[name].is_quantized:
+            if name and graph[name].dtype in dtypes and graph[name].is_constant and graph[name].is_quantized:
                 roles.setdefault(name, set()).add(position in weight_inputs(op))
     unused = graph.names()
     copies = {name: unused.fresh(f"{name}/data") for name, found in roles.items() if len(found) == 2}

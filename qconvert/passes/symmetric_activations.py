@@ -16,7 +16,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.linear import with_biases
-from qconvert.passes.store_activations import weight_inputs
+from qconvert.passes.store_activations import separated, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED, needs_storage, replace_grids
 from qconvert.plugins import Change, Cost, Target, at_worst
 
@@ -26,6 +26,7 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes the activations of the types in target.symmetric_activations (of all signed types if there is no target)."""
     dtypes = tuple(UNSIGNED) if target is None else target.symmetric_activations
+    source, graph = graph, separated(graph, dtypes)
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
     outer = _converted_at_once(graph)
     old = [
@@ -38,7 +39,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         and not (tensor.is_constant and tensor.name in weights)
     ]
     if not old:
-        return graph, ()
+        return source, ()
     changed = {tensor.name: _symmetric(tensor) for tensor in old}
     growth = [float((_scale(changed[tensor.name]) / _scale(tensor)).max()) for tensor in old]
     costs = tuple(cost for tensor in old if (cost := _cost(tensor, changed[tensor.name])) is not None)
