@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.graph import Tensor
 from qconvert.plugins.rules import Breach
-from qconvert.targets.kernels_tflite import LITERT, MICRO, MICRO_CUSTOM, REQUANTIZE, SURVEYED, TRIED, largest_rank
+from qconvert.targets.kernels_tflite import MICRO_CUSTOM, OPERATORS, REQUANTIZE, SURVEYED, TRIED, has_cast, kernel_type, largest_rank
 
 if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Operator, Writing
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier"]
 
 #: Where an operator's data are, if they are not its first input.
-_DATA = {"TRANSPOSE_CONV": 2, "SPLIT": 1, "FILL": 1, "SCATTER_ND": 1, "SELECT_V2": 1, "ONE_HOT": 2}
+_DATA = {"TRANSPOSE_CONV": 2, "SPLIT": 1, "FILL": 1, "SCATTER_ND": 1, "SELECT": 1, "SELECT_V2": 1, "ONE_HOT": 2}
 
 #: Operators whose result may have more dimensions than their data.
 _BROADCAST = frozenset(
@@ -26,9 +26,13 @@ _BROADCAST = frozenset(
 )
 
 
+#: Operators of two operands, which have one type.
+_PAIRS = _BROADCAST - {"SELECT_V2", "BROADCAST_TO", "FILL", "BATCH_MATMUL"}
+
+
 def has_no_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     """LiteRT has no kernel for the type or the rank of the data; types that were not tried are left to LiteRT."""
-    if operator.custom is None and operator.builtin in LITERT:
+    if operator.custom is None and operator.builtin in OPERATORS["LiteRT"]:
         yield from _missing(w, operator, "LiteRT", SURVEYED)
 
 
@@ -36,7 +40,7 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     """The same for tflite-micro, where what is not in the table does not exist."""
     if operator.custom is not None and operator.builtin in MICRO_CUSTOM:
         return
-    if operator.custom is not None or operator.builtin not in MICRO:
+    if operator.custom is not None or operator.builtin not in OPERATORS["tflite-micro"]:
         yield operator.outputs[0], f"there is no {operator.builtin}"
     else:
         yield from _missing(w, operator, "tflite-micro", ())
@@ -52,15 +56,24 @@ def _missing(w: Writing, operator: Operator, runtime: str, judged: Sequence[str]
         if {data.dtype, result.dtype} <= {"int8", "uint8", "int16"} and (data.dtype, result.dtype) not in REQUANTIZE[runtime]:
             yield result.name, f"QUANTIZE from {data.dtype} to {result.dtype}"
         return
-    dtype = result.dtype if operator.builtin == "QUANTIZE" else data.dtype
-    if judged and dtype not in judged:
+    dtype = kernel_type(result if operator.builtin == "QUANTIZE" else data)
+    if (judged and dtype not in judged) or (runtime == "LiteRT" and operator.builtin == "DEQUANTIZE" and dtype == "float16"):
         return
+    if operator.builtin == "CAST" and (not judged or kernel_type(result) in judged):
+        if not has_cast(runtime, data.dtype, result.dtype):
+            yield result.name, f"CAST from {data.dtype} to {result.dtype}"
+        return
+    other = w.tensor(operator.inputs[1]) if operator.builtin in _PAIRS else data
+    if other.dtype != data.dtype:
+        yield other.name, f"{operator.builtin} of {data.dtype} and {other.dtype}"
+    if operator.builtin == "PRELU" and dtype == "float16" and not other.is_constant:  # XNNPACK's, which takes constants alone
+        yield other.name, "PRELU of float16 with factors that are computed"
     rank = max(data.rank or 0, (result.rank or 0) if operator.builtin in _BROADCAST else 0)
     most = largest_rank(runtime, operator.builtin, dtype)
     if most == 0:
-        yield data.name, f"{operator.builtin} of {dtype}"
+        yield data.name, f"{operator.builtin} of {dtype.replace('_', ' ')}"
     elif rank > most and (runtime != "LiteRT" or most < TRIED):
-        yield data.name, f"{operator.builtin} of {dtype} with {rank} dimensions, at most {most}"
+        yield data.name, f"{operator.builtin} of {dtype.replace('_', ' ')} with {rank} dimensions, at most {most}"
 
 
 def has_wild_multiplier(w: Writing, operator: Operator) -> Iterator[Breach]:

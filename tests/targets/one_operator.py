@@ -14,7 +14,7 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from tflite_models import TensorSpec, single_op
 
-TYPES = ("int8", "uint8", "int16", "float32", "int32", "int64", "bool")
+from qconvert.graph import numpy_dtype
+
 QUANTIZED = ("int8", "uint8", "int16")
+#: Types as the tables name them; "plain" ones have no scale.
+TYPES = (*QUANTIZED, "float32", "int32", "int64", "bool", *(f"plain_{name}" for name in QUANTIZED), "uint16", "uint32", "uint64",
+         "float16", "bfloat16", "float64")  # fmt: skip
 RANKS = range(1, 8)
+#: The ranks that are tried of the types that few kernels have.
+FEW_RANKS = (1, 2, 4, 5, 7)
 _ZERO = {"int8": 3, "uint8": 131, "int16": 0}
 _SIZES = (2, 3, 4, 4, 3, 2, 2)
 
@@ -37,15 +43,24 @@ Made = tuple[Any, list[TensorSpec | None], list[TensorSpec]]
 def act(name: str, shape: tuple[int, ...], dtype: str, scale: float = 0.05, zero: int | None = None) -> TensorSpec:
     """An activation, quantized if its type is one of QUANTIZED."""
     if dtype not in QUANTIZED:
-        return TensorSpec(name, shape, dtype)
+        return TensorSpec(name, shape, stored(dtype))
     if dtype == "int16":
         scale /= 256
     return TensorSpec(name, shape, dtype, scale, _ZERO[dtype] if zero is None else zero)
 
 
+def stored(dtype: str) -> str:
+    """The canonical name of a type of the tables."""
+    return dtype.removeprefix("plain_")
+
+
+def ranks_of(dtype: str) -> Sequence[int]:
+    return RANKS if dtype in TYPES[:7] else FEW_RANKS
+
+
 def const(name: str, values: Any, dtype: str = "int32", **more: Any) -> TensorSpec:
-    data = np.array(values, dtype)
-    return TensorSpec(name, data.shape, dtype, data=data, **more)
+    data = np.array(values).astype(numpy_dtype(stored(dtype)))
+    return TensorSpec(name, data.shape, stored(dtype), data=data, **more)
 
 
 def _shape(rank: int) -> tuple[int, ...]:
@@ -245,7 +260,7 @@ def split_v(dtype: str, rank: int) -> Made:
 
 def prelu(dtype: str, rank: int) -> Made:
     alpha = act("alpha", (*(1 for _ in range(rank - 1)), _shape(rank)[-1]), dtype, 0.01)
-    data = np.arange(1, _shape(rank)[-1] + 1).astype(dtype)
+    data = np.arange(1, _shape(rank)[-1] + 1).astype(numpy_dtype(stored(dtype)))
     return None, [act("x", _shape(rank), dtype), replace(alpha, data=data.reshape(alpha.shape))], [act("y", _shape(rank), dtype)]
 
 
@@ -288,12 +303,37 @@ def topk(dtype: str, rank: int) -> Made:
 
 
 def one_hot(dtype: str, rank: int) -> Made:
-    values = [replace(const(name, value, dtype)) for name, value in (("on", 1), ("off", 0))]
-    return {"axis": -1}, [Spec("x", _shape(rank), "int32"), const("depth", 3), *values], [Spec("y", (*_shape(rank), 3), dtype)]
+    values = [const(name, value, dtype) for name, value in (("on", 1), ("off", 0))]
+    return {"axis": -1}, [Spec("x", _shape(rank), "int32"), const("depth", 3), *values], [Spec("y", (*_shape(rank), 3), stored(dtype))]
 
 
 def cast(dtype: str, rank: int) -> Made:
-    return {}, [Spec("x", _shape(rank), dtype)], [Spec("y", _shape(rank), "int32" if dtype == "float32" else "float32")]
+    return {}, [Spec("x", _shape(rank), stored(dtype))], [Spec("y", _shape(rank), "int32" if dtype == "float32" else "float32")]
+
+
+def cast_between(source: str, result: str) -> Callable[[str, int], Made]:
+    def make(dtype: str, rank: int) -> Made:
+        return {}, [Spec("x", (2, 3), source)], [Spec("y", (2, 3), result)]
+
+    return make
+
+
+def span(dtype: str, rank: int) -> Made:
+    """RANGE from 1 to 7 in steps of 2."""
+    if rank != 1:
+        raise LookupError
+    return None, [const(name, value, dtype) for name, value in zip("abc", (1, 7, 2), strict=True)], [act("y", (3,), dtype)]
+
+
+def places(dtype: str, rank: int) -> Made:
+    """WHERE with one input, of whose result the size is not known before."""
+    return None, [act("x", _shape(rank), dtype)], [Spec("y", (1, rank), "int64", shape_signature=(-1, rank))]
+
+
+def rows(dtype: str, rank: int) -> Made:
+    """SELECT by a condition of the shape of the data."""
+    options, inputs, outputs = select(dtype, rank)
+    return options, [Spec("c", _shape(rank), "bool"), *inputs[1:]], outputs
 
 
 def fill(dtype: str, rank: int) -> Made:
@@ -312,8 +352,8 @@ def _padded(shape: tuple[int, ...]) -> tuple[Any, list[Any], tuple[int, ...]]:
 
 def padv2(dtype: str, rank: int) -> Made:
     options, (pads,), result = _padded(_shape(rank))
-    value = act("v", (), dtype)
-    return options, [act("x", _shape(rank), dtype), pads, replace(value, data=np.array(1, dtype))], [act("y", result, dtype)]
+    value = replace(act("v", (), dtype), data=np.array(1).astype(numpy_dtype(stored(dtype))))
+    return options, [act("x", _shape(rank), dtype), pads, value], [act("y", result, dtype)]
 
 
 def bools(count: int) -> Callable[[str, int], Made]:
@@ -370,6 +410,7 @@ CASES: dict[str, Callable[[str, int], Made]] = {
     "GATHER_ND": _moved(lambda s: (None, [const("i", [[1], [0], [1]])], (3, *s[1:]))),
     "REVERSE_SEQUENCE": reverse_sequence,
     "REVERSE_V2": _moved(lambda s: (None, [const("axis", [len(s) - 1])], s)),
+    "RANGE": span, "WHERE": places, "SELECT": rows,
     "SCATTER_ND": scatter, "SELECT_V2": select, "TOPK_V2": topk, "ONE_HOT": one_hot,
     "SHAPE": lambda dtype, rank: ({"outType": 2}, [act("x", _shape(rank), dtype)], [Spec("y", (rank,), "int32")]),
 }  # fmt: skip
@@ -380,8 +421,17 @@ _SQUEEZE = "SQUEEZE"
 CASES[_SQUEEZE] = lambda dtype, rank: ({"squeezeDims": [0]}, [act("x", (1, *_shape(rank)[1:]), dtype)], [act("y", _shape(rank)[1:], dtype)])
 
 
+#: Functions of real numbers, which mean nothing on integers without a scale.
+_REAL = frozenset(
+    "EXP LOG SQRT RSQRT SIN COS ROUND FLOOR CEIL ELU GELU HARD_SWISH LEAKY_RELU PRELU LOGISTIC TANH SOFTMAX LOG_SOFTMAX L2_NORMALIZATION "
+    "MEAN AVERAGE_POOL_2D RESIZE_BILINEAR DIV RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 BATCH_MATMUL".split()
+)
+
+
 def model_of(name: str, dtype: str, rank: int) -> tuple[bytes, list[np.ndarray]] | None:
     """The one-operator model and its inputs; None where the combination has no meaning."""
+    if name in _REAL and (dtype.startswith("plain_") or dtype in ("uint16", "uint32", "uint64")):
+        return None
     try:
         options, inputs, outputs = CASES[name](dtype, rank)
     except LookupError:
@@ -389,6 +439,8 @@ def model_of(name: str, dtype: str, rank: int) -> tuple[bytes, list[np.ndarray]]
     data = single_op(BUILTINS.get(name, name), options, inputs, outputs)
     rng = np.random.default_rng(rank)
     feeds = [random_feed(tensor, name, rng) for tensor in inputs if tensor is not None and tensor.data is None]
+    if name == "WHERE":
+        feeds[0].flat[0] = 1  # LiteRT's Python interface cannot be asked for a result without elements
     if name == "DIV" and dtype in QUANTIZED:  # one step by many: the shift of the quotient is beyond 31 bits
         for feed, steps in zip(feeds, (1, 99), strict=True):
             feed.flat[0] = _ZERO[dtype] + steps
@@ -398,12 +450,14 @@ def model_of(name: str, dtype: str, rank: int) -> tuple[bytes, list[np.ndarray]]
 def random_feed(tensor: TensorSpec, name: str, rng: np.random.Generator) -> np.ndarray:
     """Values in the operator's domain: positive for roots, logarithms and powers."""
     positive = name in ("LOG", "SQRT", "RSQRT", "POW", "FLOOR_DIV", "FLOOR_MOD") or (name == "DIV" and tensor.name == "b")
-    if tensor.dtype == "float32":
-        return np.asarray(rng.uniform(0.5 if positive else -3, 3, tensor.shape)).astype(np.float32)
+    if "float" in tensor.dtype:
+        return np.asarray(rng.uniform(0.5 if positive else -3, 3, tensor.shape)).astype(numpy_dtype(tensor.dtype))
     if tensor.dtype == "bool":
         return np.asarray(rng.integers(0, 2, tensor.shape)).astype(bool)
-    if tensor.dtype in ("int32", "int64"):
-        return np.asarray(rng.integers(1 if positive else 0 if name == "ONE_HOT" else -2, 3, tensor.shape)).astype(tensor.dtype)
+    if tensor.scale is None:
+        low = 1 if positive else 0 if name == "ONE_HOT" or tensor.dtype.startswith("u") else -2
+        high = 10 if tensor.dtype not in ("int32", "int64") else 3
+        return np.asarray(rng.integers(low if high == 3 or low >= 0 else -9, high, tensor.shape)).astype(tensor.dtype)
     low, high = {"int8": (-128, 128), "uint8": (0, 256), "int16": (-20000, 20001)}[tensor.dtype]
     return np.asarray(rng.integers((tensor.zero_point or 0) + 9 if positive else low, high, tensor.shape)).astype(tensor.dtype)
 
@@ -440,7 +494,7 @@ def judge(runtime: str, name: str, dtype: str, rank: int) -> str:
     for a, b in zip(exact.values(), found, strict=True):
         if a.shape != b.shape:
             return f"wrong shape: {b.shape}, not {a.shape}"
-        allowed = 1e-3 if a.dtype.kind == "f" else {"int8": 2, "uint8": 2, "int16": 40}.get(a.dtype.name, 0)
+        allowed = 1e-3 if "float" in a.dtype.name else {"int8": 2, "uint8": 2, "int16": 40}.get(a.dtype.name, 0)
         if name in ("EXP", "LOG", "RSQRT") and dtype == "int16":
             allowed = 3000  # a table of 513 values, which is coarse where the function is steep
         difference = np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0)
@@ -487,7 +541,7 @@ def isolated(jobs: list[tuple[str, str, str, int]]) -> Iterator[tuple[tuple[str,
 
 def table(runtime: str) -> dict[str, dict[str, int]]:
     """Operator -> type -> the largest rank up to which the runtime is right: the tables of targets/kernels_tflite.py, found anew."""
-    jobs = [(runtime, name, dtype, rank) for name in CASES for dtype in TYPES for rank in RANKS]
+    jobs = [(runtime, name, dtype, rank) for name in CASES for dtype in TYPES for rank in ranks_of(dtype)]
     right: dict[tuple[str, str], dict[int, bool]] = {}
     for (_, name, dtype, rank), verdict in isolated(jobs):
         if verdict != "no case":
@@ -495,14 +549,26 @@ def table(runtime: str) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for (name, dtype), ranks in right.items():
         wrong = min((rank for rank, good in ranks.items() if not good), default=max(ranks) + 1)
-        if wrong - 1 in ranks and name != "REQUANTIZE":
-            found.setdefault(name, {})[dtype] = wrong - 1
+        right_ranks = [rank for rank in ranks if rank < wrong]
+        plain = name in ("NEG", "FLOOR_DIV", "FLOOR_MOD", "WHERE") and dtype in QUANTIZED  # they take integers for plain numbers
+        if right_ranks and name != "REQUANTIZE" and not plain:
+            found.setdefault(name, {})[dtype] = max(right_ranks)
     return found
+
+
+def casts(runtime: str) -> list[tuple[str, str]]:
+    """The pairs of types between which CAST is right."""
+    names = list(dict.fromkeys(map(stored, TYPES)))
+    pairs = [(a, b) for a in names for b in names if a != b]
+    for a, b in pairs:
+        CASES[f"CAST {a} {b}"], BUILTINS[f"CAST {a} {b}"] = cast_between(a, b), "CAST"
+    jobs = [(runtime, f"CAST {a} {b}", a, 2) for a, b in pairs]
+    return [pair for pair, (_, verdict) in zip(pairs, isolated(jobs), strict=True) if not verdict]
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        print(json.dumps(table(sys.argv[1])))
+        print(json.dumps({"table": table(sys.argv[1]), "casts": casts(sys.argv[1])}))
     else:
-        for (_, name, dtype, rank), verdict in isolated([(sys.argv[1], n, t, r) for n in sys.argv[2:] for t in TYPES for r in RANKS]):
+        for (_, name, dtype, rank), verdict in isolated([(sys.argv[1], n, t, r) for n in sys.argv[2:] for t in TYPES for r in ranks_of(t)]):
             print(name, dtype, rank, verdict.replace("\n", " ") or "right", sep="\t")

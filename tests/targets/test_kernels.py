@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qconvert.targets.kernels_tflite import LITERT, MICRO, SURVEYED, largest_rank
+from qconvert.targets.kernels_tflite import OPERATORS, SURVEYED, has_cast, largest_rank
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +31,7 @@ def test_the_tables_are_what_the_runtimes_do(runtime: str, kernels: str, package
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found = json.loads(done.stdout)
-    table = LITERT if runtime == "LiteRT" else MICRO
-    stated = {name: {dtype: rank for dtype in SURVEYED if (rank := largest_rank(runtime, name, dtype))} for name in table}
-    assert found == stated
+    stated = {name: {dtype: rank for dtype in SURVEYED if (rank := largest_rank(runtime, name, dtype))} for name in OPERATORS[runtime]}
+    assert found["table"] == stated
+    names = list(dict.fromkeys(name.removeprefix("plain_") for name in SURVEYED))
+    assert {(a, b) for a, b in found["casts"]} == {(a, b) for a in names for b in names if a != b and has_cast(runtime, a, b)}

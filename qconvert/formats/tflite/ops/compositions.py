@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.tflite.ops.reduce import reduced_axes
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op, Shape
+from qconvert.graph import Op, Shape, numpy_dtype
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -66,8 +67,9 @@ class Formula:
         return result
 
     def number(self, value: float) -> str:
-        """A float32 constant without axes."""
-        return self.w.const(np.float32(value), f"{self.result}/constant")
+        """A constant without axes, of the type of the data if they are real."""
+        dtype = self.w.tensor(self.data).dtype
+        return self.w.const(np.array(value).astype(numpy_dtype(dtype if dtype in REALS else "float32")), f"{self.result}/constant")
 
     def end(self, builtin: str, *operands: str | float, **fields: Any) -> None:
         """The last operator, which gives the result."""

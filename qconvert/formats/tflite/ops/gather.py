@@ -48,10 +48,11 @@ def read_scatter_nd(r: Reading) -> None:
 
 
 def read_where(r: Reading) -> None:
-    """WHERE with one input: the indices of what is not zero, a row each."""
+    """WHERE with one input: the indices of what is stored as another number than 0, a row each."""
     shape, result = r.tensor().shape, r.result()
+    stored = r.under(r.input(0), None)
     count = (result.shape or ("count",))[0]
-    found = r.emit("NonZero", outputs=[r.intermediate("columns", "int64", (len(shape or ()), count))])[0]
+    found = r.emit("NonZero", [stored], outputs=[r.intermediate("columns", "int64", (len(shape or ()), count))])[0]
     r.emit("Transpose", [found], perm=(1, 0))
 
 
