@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := build/demo
 MODEL := fixtures/tiny_resnet_cifar10_int8.tflite
+FUZZ_SECONDS ?= 3600
 
 .PHONY: demo test lint fuzz bench clean
 
@@ -24,6 +25,7 @@ lint: $(STAMP)
 # Every pass on many random graphs; the suite tries a few of them.
 fuzz: $(STAMP)
 	QCONVERT_EXAMPLES=1000 $(BIN)/python -m pytest -n 2 tests/passes/test_random_graphs.py
+	PYTHONPATH=tests $(BIN)/python tests/strange_conversions.py $(FUZZ_SECONDS)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/tflite2onnx.py

@@ -84,9 +84,9 @@ def _without_identities(graph: Graph) -> Graph:
         if op.kind != "Identity":
             continue
         source, result = op.inputs[0], op.outputs[0]
-        if result not in graph.outputs:
+        if result not in graph.public:
             renamed[result] = renamed.get(source, source)
-        elif source in writers and source not in graph.outputs and len(readers[source]) == 1 and source not in renamed.values():
+        elif source in writers and source not in graph.public and len(readers[source]) == 1 and source not in renamed.values():
             renamed[renamed.get(source, source)] = result
         else:
             continue
@@ -99,7 +99,7 @@ def _without_identities(graph: Graph) -> Graph:
             name = renamed[name]
         return name
 
-    tensors = [replace(graph[name], name=resolved(name)) for name in renamed if resolved(name) in graph.outputs]
+    tensors = [replace(graph[name], name=resolved(name)) for name in renamed if resolved(name) in graph.public]
     ops = [
         replace(op, inputs=tuple(resolved(name) for name in op.inputs), outputs=tuple(resolved(name) for name in op.outputs))
         for op in graph.ops

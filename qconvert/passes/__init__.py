@@ -76,6 +76,7 @@ _REGISTER = (
     _pass("widen_1d", "convolutions and pools over one dimension become ones over two"),
     _pass("fuse_gelu", "a Gelu that was spelled out with Erf becomes one operator",
          exact=False, within=1e-05),
+    _pass("settle_sizes", "sizes that have names become the one number that the operators take, where there is just one"),
     _pass("merge_reshapes", "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing"),
     _pass("matmul_to_gemm", "a MatMul with constant weights, and the bias added behind it, become a Gemm",
          exact=False, within=1e-05, after=("fuse_gelu",)),

@@ -130,7 +130,7 @@ class _Labels:
             producer = producers.get(tensor.name)
             writer = io_label if producer is None else self._writes[id(producer)]
             readers = {self._reads[id(op)] if tensor.name in data_inputs(op) else 0 for op in consumers.get(tensor.name, [])}
-            if tensor.name in graph.outputs:
+            if tensor.name in graph.public:
                 readers.add(io_label)
             self._pay_once(writer, readers - {writer}, _cost(tensor, self._perm))
 
@@ -173,7 +173,7 @@ class _Rewriter:
                 self._transpose(op)
             else:
                 self._operator(op)
-        for name in self._graph.outputs:
+        for name in (*self._graph.outputs, *sorted(self._graph.public - set(self._graph.outputs))):
             self._deliver(name)
         turned = transposed_names(self._graph.metadata) ^ set(self._ambiguous())
         noted = [name for name in self._tensors if name in turned]
@@ -196,7 +196,7 @@ class _Rewriter:
             self._stored[name, 0] = self._stored[name, 1] = name
             return name
         new = name
-        if name in self._graph.outputs and label != self._io_label:
+        if name in self._graph.public and label != self._io_label:
             new = self._fresh(f"{name}/{self._wanted}" if label else f"{name}/source_layout")
         self._tensors[new] = replace(permuted_tensor(tensor, self._perm) if label else tensor, name=new)
         self._stored[name, label] = new
@@ -257,7 +257,7 @@ class _Rewriter:
         new = self._define(op.outputs[0], label)
         if total != tuple(range(RANK)):
             self._ops.append(self._turn(op, have, new, total))
-        elif new in self._graph.outputs:
+        elif new in self._graph.public:
             self._ops.append(Op("Identity", (have,), (new,), {}, op.source))
         else:
             self._stored[op.outputs[0], label] = have

@@ -23,7 +23,7 @@ _SAMPLE = 256  # elements
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
-    groups = _split([[tensor for tensor in graph.constants() if tensor.name not in graph.outputs]], _form)
+    groups = _split([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _form)
     groups = _split(_split(groups, _sample), _digest)
     same = {copy.name: first.name for first, *copies in groups for copy in copies}
     if not same:

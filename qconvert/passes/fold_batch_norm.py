@@ -29,7 +29,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         before = producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
         if before is None or not KINDS[before.kind].has_weights or id(before) in folded:
             continue
-        public = before.outputs[0] in graph.outputs or len(consumers[before.outputs[0]]) > 1
+        public = before.outputs[0] in graph.public or len(consumers[before.outputs[0]]) > 1
         reason = "something else reads its input" if public else _obstacle(graph, before, op)
         if reason:
             notes.append(f"{op} stays: {reason}")
@@ -37,7 +37,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         weights, bias = _folded(graph, before, op)
         names = []
         for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
-            shared = not old or len(consumers[old]) > 1 or old in graph.outputs
+            shared = not old or len(consumers[old]) > 1 or old in graph.public
             name = unused.fresh(f"{old or op.outputs[0]}/{'batch_norm' if old else word}") if shared else old
             added[name] = Tensor(name, "float32", data.shape, data)
             names.append(name)

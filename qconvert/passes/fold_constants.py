@@ -26,7 +26,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     folded: set[int] = set()
     budget = max(LARGEST, 2 * sum(data.nbytes for data in values.values()))
     for op in graph.ops:
-        found = None if set(op.outputs) & set(graph.outputs) else _evaluated(graph, op, values)
+        found = None if not graph.public.isdisjoint(op.outputs) else _evaluated(graph, op, values)
         size = sum(array.nbytes for array in found or ())
         if found is None or size > budget:
             continue

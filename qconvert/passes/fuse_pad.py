@@ -21,7 +21,7 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
         if op.kind != "Pad":
             continue
         readers = consumers.get(op.outputs[0], [])
-        if op.outputs[0] in graph.outputs or not readers or not _pads_real_zero(graph, op):
+        if op.outputs[0] in graph.public or not readers or not _pads_real_zero(graph, op):
             continue
         pads = [_spatial_pads(graph, op, reader) for reader in readers]
         if all(found is not None for found in pads):

@@ -32,7 +32,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     unused = graph.names(made)
     values = lost = 0
     for name, indices in places.items():
-        shared = len(readers[name]) > len(indices) or name in graph.outputs
+        shared = len(readers[name]) > len(indices) or name in graph.public
         new = unused.fresh(f"{name}/float32") if shared else name
         made[new] = bias = _real(graph[name], new)
         values += bias.data.size if bias.data is not None else 0

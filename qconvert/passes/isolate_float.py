@@ -80,7 +80,7 @@ class _Isolating:
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, isolated if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
-        if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.outputs:
+        if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.public:
             constant = self._real_constant(op.inputs[0], op.outputs[0])
             if constant is not None:
                 self.tensors[op.outputs[0]] = constant

@@ -35,7 +35,7 @@ def constant_weights(graph: Graph) -> dict[str, int]:
             rank = graph[name].rank or 0
             is_weight = KINDS[op.kind].sums_products and position == 1 and rank >= 2
             axes.setdefault(name, set()).add(output_axis(op, rank) if is_weight else -1)
-    return {name: min(found) for name, found in axes.items() if len(found) == 1 and found != {-1} and name not in graph.outputs}
+    return {name: min(found) for name, found in axes.items() if len(found) == 1 and found != {-1} and name not in graph.public}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class BiasGrids:
         assert new.quantization is not None
         key = (bias.name, new.quantization.scale.tobytes())
         if key not in self.made:
-            shared = len(self._readers[bias.name]) > 1 or bias.name in self._graph.outputs
+            shared = len(self._readers[bias.name]) > 1 or bias.name in self._graph.public
             name = self._names.fresh(f"{bias.name}/{self._suffix}") if shared else bias.name
             self._taken.add(name)
             self.made[key] = replace(new, name=name)

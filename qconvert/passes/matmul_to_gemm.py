@@ -78,7 +78,7 @@ class _Rewriting:
         """The Add of a constant row behind the MatMul, and that row as real values; (None, "") if there is none to take over."""
         name = op.outputs[0]
         readers = self._consumers.get(name, [])
-        is_free = not self._graph[name].is_quantized and name not in self._graph.outputs and not op["activation"]
+        is_free = not self._graph[name].is_quantized and name not in self._graph.public and not op["activation"]
         if not is_free or len(readers) != 1 or readers[0].kind != "Add" or readers[0].attributes.get("arithmetic"):
             return None, ""
         addition = readers[0]
@@ -113,7 +113,7 @@ class _Rewriting:
             q = None if tensor.quantization is None else tensor.quantization.transposed((1, 0))
             data = tensor.data.swapaxes(0, 1)
             new = replace(tensor, shape=data.shape, data=data, quantization=q)
-            alone = len(self._consumers[name]) == 1 and name not in self._graph.outputs
+            alone = len(self._consumers[name]) == 1 and name not in self._graph.public
             self._weights[name, is_turned] = self._add(name if alone else f"{name}/OI", new, keep=alone)
         return self._weights[name, is_turned]
 

@@ -27,7 +27,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     weights, readers = len(changed), graph.consumers()
     for op in graph.ops:
         bias = quantized_bias(graph, op)
-        if bias is None or bias.quantization is None or op.inputs[1] not in changed or not bias.shape or bias.name in graph.outputs:
+        if bias is None or bias.quantization is None or op.inputs[1] not in changed or not bias.shape or bias.name in graph.public:
             continue
         repeated = _repeated(bias, len(bias.shape) - 1)
         only_biases = all(KINDS[reader.kind].sums_products for reader in readers[bias.name])

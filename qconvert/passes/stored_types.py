@@ -97,6 +97,6 @@ def _without_unread(graph: Graph, names: set[str]) -> Graph:
         if op.kind != "Requantize":
             return False
         name = op.outputs[0]
-        return name in names and op.inputs[0] in names and name not in consumers and name not in graph.outputs
+        return name in names and op.inputs[0] in names and name not in consumers and name not in graph.public
 
     return graph.evolve(ops=[op for op in graph.ops if not is_unread(op)])

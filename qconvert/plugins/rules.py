@@ -63,7 +63,7 @@ def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     found = quantized_data(graph, op)
     if not target.free_edges or KINDS[op.kind].rule != "convert":
         return found
-    return [tensor for tensor in found if tensor.name not in graph.inputs and tensor.name not in graph.outputs]
+    return [tensor for tensor in found if tensor.name not in graph.inputs and tensor.name not in graph.public]
 
 
 def _wrong_activation_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:

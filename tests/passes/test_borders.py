@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,16 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from passes.graphs import applied, assert_equal, make, q
+from passes.graphs import applied, assert_equal, constant, make, q
 
-from qconvert import Op, Signature, Tensor, convert, load
+from qconvert import Graph, Op, Signature, Tensor, convert, load, save
+from qconvert.conversion import normalize
+from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.flatbuffer import packed
 from qconvert.formats.tflite.schema import root, unpacked
 from qconvert.graph.validation import validate
+from qconvert.plugins import target_named
+from qconvert.runtimes.litert import LiteRT
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -66,3 +71,43 @@ def test_an_onnx_output_that_is_listed_twice(tmp_path: Path) -> None:
     convert(tmp_path / "a.onnx", tmp_path / "b.onnx")
     found = onnxruntime.InferenceSession(tmp_path / "b.onnx").run(None, {"x": np.array([1, 2], np.float32)})
     assert [item.tolist() for item in found] == [[2, 3], [2, 3]]
+
+
+def reshape_of(size: str | int) -> Graph:
+    shape = constant("s", np.array([2, 5], np.int64))
+    return make([Op("Abs", ("x",), ("a",)), Op("Reshape", ("a", "s"), ("y",))], [Tensor("x", "float32", (size, 5)), shape], "x", "y")
+
+
+def product_of(size: str | int) -> Graph:
+    weights = constant("w", np.ones((8, 3), np.float32))
+    return make([Op("Abs", ("x",), ("a",)), Op("MatMul", ("a", "w"), ("y",))], [Tensor("x", "float32", (2, 3, size)), weights], "x", "y")
+
+
+@pytest.mark.parametrize(("graph", "number"), [(reshape_of, 2), (product_of, 8)])
+def test_a_size_that_only_one_number_fits(graph: Callable[[str | int], Graph], number: int, tmp_path: Path) -> None:
+    changed, notes = applied(graph("k"), "settle_sizes")
+    assert notes == (f"the size 'k' is {number}, the one number that the operators take",)
+    assert {name: tensor.shape for name, tensor in changed.tensors.items()} == {n: t.shape for n, t in graph(number).tensors.items()}
+    save(graph("k"), tmp_path / "m.onnx")
+    convert(tmp_path / "m.onnx", tmp_path / "m.tflite")
+    model = LiteRT((tmp_path / "m.tflite").read_bytes())
+    shape = changed["x"].static_shape
+    assert shape is not None
+    value = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    wanted = evaluate(changed, {"x": value})["y"]
+    assert np.allclose(model.run_in_order([value])[0], wanted, atol=1e-5)
+
+
+def test_a_size_that_stays_open_keeps_its_name() -> None:
+    shape = constant("s", np.array([-1], np.int64))
+    graph = make([Op("Abs", ("x",), ("a",)), Op("Reshape", ("a", "s"), ("y",))], [Tensor("x", "float32", ("n", 5)), shape], "x", "y")
+    assert applied(graph, "settle_sizes")[0] is graph
+
+
+def test_thousands_of_outputs() -> None:
+    """Each pass looks an output up in constant time."""
+    count = 3000
+    tensors = [Tensor("x", "float32", (1,)), *(Tensor(f"y{i}", "float32", (1,)) for i in range(count))]
+    graph = make([Op("Abs", ("x",), (f"y{i}",)) for i in range(count)], tensors, "x", " ".join(f"y{i}" for i in range(count)))
+    changed, _ = normalize(graph, target_named("tflite"))
+    assert len(changed.outputs) == count and changed.public == set(graph.outputs)

@@ -165,7 +165,8 @@ def used_nodes(builder: Builder, outputs: tuple[str, ...]) -> tuple[list[Any], s
 def _inner_values(nodes: list[Any], graph: Graph) -> list[str]:
     """The tensors of the graph that nodes write, apart from its outputs: their types and shapes go into the file."""
     written = dict.fromkeys(name for node in nodes for name in node.output if name in graph.tensors)
-    return [name for name in written if name not in graph.outputs and graph[name].dtype != "unknown"]
+    outputs = set(graph.outputs)
+    return [name for name in written if name not in outputs and graph[name].dtype != "unknown"]
 
 
 def _chosen_opset(graph: Graph, opset: int) -> int:

@@ -103,7 +103,7 @@ class Writing:
     def successor(self, name: str) -> Op | None:
         """The one canonical operator that reads `name`; None if there are several, or if the graph gives it out."""
         readers = self._readers.get(name, {})
-        return next(iter(readers.values())) if len(readers) == 1 and name not in self.graph.outputs else None
+        return next(iter(readers.values())) if len(readers) == 1 and name not in self.graph.public else None
 
     def is_inner(self, name: str, hint: str) -> bool:
         """Whether `name` lies between two canonical operators that the TFLite reader made of one operator.
