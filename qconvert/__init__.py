@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
+    from qconvert.data import Preparation
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
@@ -25,6 +26,7 @@ _HOMES = {
     "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
     "qconvert.graph.differences": ("diff",),
+    "qconvert.data": ("Preparation",),
     "qconvert.errors": ("QConvertError",),
     "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
     "qconvert.plugins": ("Format", "Option", "Pass", "Runtime", "Target", "hookimpl"),
@@ -40,6 +42,7 @@ __all__ = [
     "Op",
     "Option",
     "Pass",
+    "Preparation",
     "QConvertError",
     "Quantization",
     "RoundtripReport",

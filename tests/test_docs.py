@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Path:
     from qconvert import convert
 
     shutil.copy(MODEL, tmp_path / "model.tflite")
+    shutil.copytree(ROOT / "fixtures" / "images", tmp_path / "photos")
     convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
     convert(tmp_path / "model.onnx", tmp_path / "phone.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")

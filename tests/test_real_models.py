@@ -93,7 +93,7 @@ def test_golden_outputs_are_reproduced(name: str, model: str, folder: Path) -> N
     quantization = graph[output].quantization
     assert quantization is not None
     folder_of_inputs = FIXTURES / "mlperf_tiny" / name / "input"
-    feeds = load_inputs(graph, [str(folder_of_inputs)], 10)
+    feeds, _ = load_inputs(graph, [folder_of_inputs], 10)
     if name == "resnet":  # pixels from 0 to 255 in bytes, for an int8 input
         pixels = [np.fromfile(folder_of_inputs / f"{number}.bin", np.uint8).astype(np.int16) for number in range(10)]
         feeds = [{graph.inputs[0]: (values - 128).astype(np.int8).reshape(1, 32, 32, 3)} for values in pixels]

@@ -12,7 +12,7 @@ from qconvert.checking.edges import moved_edges
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.outputs import Border
 from qconvert.checking.requantized import costly_constants
-from qconvert.data import accepted_inputs, load_inputs
+from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array
 from qconvert.graph.changed_values import changed_values, declared_names
@@ -30,6 +30,7 @@ def check(
     result: str | Path,
     *,
     data: Sequence[str | Path] = (),
+    preparation: Preparation | None = None,
     samples: int = 5,
     kernels: str | Sequence[str] = (),
     per_op: bool = False,
@@ -48,6 +49,7 @@ def check(
         source: a model file of a format that a runtime loads.
         result: the converted model, likewise.
         data: files and folders of inputs (see qconvert/data); random inputs without.
+        preparation: of images and real numbers in these.
         samples: how many inputs at most.
         kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
             `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (every node as it stands), or a plugin's; several in a list.
@@ -66,6 +68,8 @@ def check(
     """
     if samples < 1:
         raise OptionError("at least one sample is needed")
+    if preparation is not None and not data:
+        raise OptionError("only data from files is prepared", remedy="Name files or folders with --data.")
     if quick and per_op:
         raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
     try:
@@ -73,7 +77,7 @@ def check(
         whole = next((side.runtime for side in sides if side.runtime.whole), None)
         if whole is not None and per_op:
             raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
-        return _Check(sides, bool(kernels), progress).report(data, samples, seed, per_op, quick, max_lsb)
+        return _Check(sides, bool(kernels), progress).report(data, preparation, samples, seed, per_op, quick, max_lsb)
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(source), str(result), 0, (), (), (), (str(error),))
 
@@ -98,18 +102,27 @@ class _Check:
     problems: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
 
-    def report(self, data: Sequence[str | Path], samples: int, seed: int, per_op: bool, quick: bool, max_lsb: float | None) -> CheckReport:
+    def report(
+        self,
+        data: Sequence[str | Path],
+        preparation: Preparation | None,
+        samples: int,
+        seed: int,
+        per_op: bool,
+        quick: bool,
+        max_lsb: float | None,
+    ) -> CheckReport:
         source, result = self.sides
         graph, other = source.graph, result.graph
         models = self._open()
         declared = frozenset() if quick else declared_names(other)
         border = Border.of(graph, other, declared)
         if data:
-            feeds = load_inputs(graph, data, samples)
+            feeds, note = load_inputs(graph, data, samples, preparation or Preparation())
             computed = [models[0].run(feed) for feed in feeds]
         else:
             feeds, computed, note = accepted_inputs(graph, samples, seed, models[0].run)
-            self.notes.append(note)
+        self.notes.append(note)
         outputs = _outputs(border, feeds, computed, models[1], self.progress)
         self.problems += border.problems
         self.unjudged += verdicts.not_compared(outputs)

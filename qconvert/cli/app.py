@@ -8,13 +8,16 @@ import json as json_module
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qconvert.cli.completion import known_formats, known_targets
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code
 from qconvert.errors import printable
+
+if TYPE_CHECKING:
+    from qconvert.data import Preparation
 
 app = typer.Typer(
     name="qconvert",
@@ -55,6 +58,9 @@ def check_command(
     data: Annotated[
         list[str] | None, typer.Option("--data", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")
     ] = None,
+    mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")] = None,
+    std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")] = None,
+    range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: KernelsOption = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
@@ -77,6 +83,7 @@ def check_command(
             source,
             result,
             data=data or (),
+            preparation=_preparation(mean, std, range_),
             samples=samples,
             kernels=kernels or (),
             per_op=per_op,
@@ -91,6 +98,19 @@ def check_command(
         print_check(report)
     if not report.passed:
         raise typer.Exit(NOT_JUDGED if report.verdict == "could not be judged" else NOT_EQUAL)
+
+
+def _preparation(mean: str | None, std: str | None, range_: str | None) -> Preparation | None:
+    """What the options say of data; None if they are not given."""
+    if mean is None and std is None and range_ is None:
+        return None
+    from qconvert.data import Preparation, numbers
+
+    limits = None
+    if range_ is not None:
+        low, high = numbers(range_, "range", 2)
+        limits = low, high
+    return Preparation(numbers(mean or "", "mean"), numbers(std or "", "std"), limits)
 
 
 @app.command("audit")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from qconvert.data.inputs import accepted_inputs, load_inputs, random_inputs
+from qconvert.data.at_random import accepted_inputs, random_inputs
+from qconvert.data.files import load_inputs
+from qconvert.data.preparation import Preparation, numbers
 
-__all__ = ["accepted_inputs", "load_inputs", "random_inputs"]
+__all__ = ["Preparation", "accepted_inputs", "load_inputs", "numbers", "random_inputs"]

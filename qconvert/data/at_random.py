@@ -1,0 +1,164 @@
+"""Random inputs of a graph, within what its operators take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil, floor, inf, isfinite
+
+import numpy as np
+
+from qconvert.data.bounds import Bounds, Number, input_bounds
+from qconvert.data.sizes import number_of, sizes_to_try
+from qconvert.errors import OptionError, RuntimeRefusedError
+from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
+
+__all__ = ["accepted_inputs", "random_inputs"]
+
+#: Plain integers go up to this where no bound is known, unless the source refuses them.
+_LARGEST = 8
+#: Quantized integers of 32 bits are this many steps from zero at most: sums of them have to fit 32 bits too.
+_MOST_STEPS = 2**15
+_INTEGERS = {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"}
+
+
+def random_inputs(
+    graph: Graph, samples: int, seed: int, *, sizes: Mapping[str, int] | None = None, largest: int = _LARGEST
+) -> list[dict[str, Array]]:
+    """`samples` sets of inputs: quantized integers over the whole range of their type, others from 0; floats from -1 to 1, or from a
+    normal distribution over the range of the Quantize that reads them; all within the bounds that operators set (see bounds.py).
+
+    Of masks, booleans or integers that are called so, the first element of each row is set, so that no row is masked out.
+
+    Args:
+        graph: the source.
+        samples: how many sets.
+        seed: of the random numbers.
+        sizes: a number for each name of a size that is known only when the model runs; without, the likeliest (see sizes.py).
+        largest: bound of plain integers that no operator bounds. Below its default it holds for bounded ones too.
+
+    Returns: for each sample, stored values by input name.
+
+    Raises:
+        OptionError: an input's shape is not known, or there are no random values of its type.
+    """
+    rng, number = np.random.default_rng(seed), number_of(sizes_to_try(graph)[0] if sizes is None else sizes)
+    readers, bounds = graph.consumers(), input_bounds(graph, number)
+    ranges = {name: _range(graph, readers.get(name, [])) for name in graph.inputs}
+    limits = {name: _named(graph, name, bounds.get(name), number) for name in graph.inputs}
+    return [{name: _random(graph[name], rng, ranges[name], limits[name], largest, number) for name in graph.inputs} for _ in range(samples)]
+
+
+def accepted_inputs(
+    graph: Graph, samples: int, seed: int, run: Callable[[Mapping[str, Array]], dict[str, Array]]
+) -> tuple[list[dict[str, Array]], list[dict[str, Array]], str]:
+    """Random inputs that the source takes, what it computes from them, and, in words, what had to be chosen otherwise.
+
+    A model may refuse indices that are too large, or sizes that are too small for its windows: plain integers are halved down to 0,
+    then other sizes are tried.
+
+    Args:
+        graph, samples, seed: as in random_inputs().
+        run: runs the source.
+
+    Raises:
+        RuntimeRefusedError: the source refuses all of them; this is what it said first.
+    """
+    plain = any(_is_plain(graph[name]) for name in graph.inputs)
+    refusal: RuntimeRefusedError | None = None
+    tried = sizes_to_try(graph)
+    for sizes in tried:
+        for largest in _halves(_LARGEST) if plain else (_LARGEST,):
+            feeds = random_inputs(graph, samples, seed, sizes=sizes, largest=largest)
+            try:
+                computed = [run(feed) for feed in feeds]
+            except RuntimeRefusedError as error:
+                refusal = refusal or error
+                continue
+            notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
+            chosen = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            notes += [f"sizes known only at run time are {chosen}"] * (sizes != tried[0])
+            return feeds, computed, f"{' and '.join(notes)}: the source refuses others" if notes else ""
+    assert refusal is not None
+    raise refusal
+
+
+def _halves(number: int) -> list[int]:
+    """The number, its half, and so on down to 0."""
+    return [number] if not number else [number, *_halves(number // 2)]
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Integers that are no data: bytes are data even where the graph does not know their scale, as before an operator that carries them."""
+    return tensor.dtype in _INTEGERS and not tensor.is_quantized and tensor.dtype not in ("int8", "uint8")
+
+
+def _range(graph: Graph, readers: list[Op]) -> Bounds | None:
+    """The real range of the Quantize that reads an input, if one does."""
+    for op in readers:
+        tensor = graph[op.outputs[0]]
+        if op.kind == "Quantize" and tensor.quantization is not None and tensor.dtype in _INTEGERS:
+            scale, zero_point = float(tensor.quantization.scale.flat[0]), int(tensor.quantization.zero_point.flat[0])
+            low, high = integer_range(tensor.dtype)
+            return (low - zero_point) * scale, (high - zero_point) * scale
+    return None
+
+
+def _named(graph: Graph, name: str, bounds: Bounds | None, number: Number) -> Bounds | None:
+    """The bounds of an input; those of plain integers that are called mask or length, where operators set none."""
+    words = name.lower()
+    if bounds is not None or not _is_plain(graph[name]):
+        return bounds
+    if "mask" in words:
+        return 0, 1
+    if "length" in words or "seq_len" in words:
+        longest = [number(shape[1]) for other in graph.inputs if other != name and len(shape := graph[other].shape or ()) > 1]
+        return 1, max(longest, default=1)
+    return None
+
+
+def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bounds: Bounds | None, largest: int, number: Number) -> Array:
+    if tensor.shape is None:
+        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy="Use --data.")
+    shape, dtype = tuple(map(number, tensor.shape)), tensor.dtype
+    if dtype == "bool":
+        return _not_all_masked(rng.integers(0, 2, shape)).astype(bool)
+    if dtype in _INTEGERS:
+        found = rng.integers(*_integers(tensor, bounds, largest), shape, endpoint=True, dtype=np.int64)
+        masks = _is_plain(tensor) and "mask" in tensor.name.lower()
+        return (_not_all_masked(found) if masks else found).astype(numpy_dtype(dtype))
+    if "float" not in dtype:
+        raise OptionError(f"there are no random inputs of type {dtype}", where=f"input {tensor.name!r}", remedy="Use --data.")
+    return _floats(rng, shape, real, bounds).astype(numpy_dtype(dtype))
+
+
+def _integers(tensor: Tensor, bounds: Bounds | None, largest: int) -> tuple[int, int]:
+    """The smallest and the largest integer of an input."""
+    low, high = integer_range("int64" if tensor.dtype == "uint64" else tensor.dtype)
+    if tensor.is_quantized:
+        return max(low, -_MOST_STEPS), min(high, _MOST_STEPS)
+    if not _is_plain(tensor) and bounds is None:
+        return low, high
+    lowest, highest = bounds or (-inf, inf)
+    low = max(low, ceil(lowest)) if isfinite(lowest) and lowest > 0 else 0
+    limit = floor(highest) if isfinite(highest) and largest == _LARGEST else min(largest, highest)
+    return low, max(low, min(high, int(limit)))
+
+
+def _floats(rng: np.random.Generator, shape: tuple[int, ...], real: Bounds | None, bounds: Bounds | None) -> Array:
+    # Five standard deviations span the range: 1.2% of the values saturate.
+    found = rng.uniform(-1, 1, shape) if real is None else rng.normal(sum(real) / 2, (real[1] - real[0]) / 5, shape)
+    if bounds is None:
+        return found
+    low, high = bounds
+    if isfinite(low) and isfinite(high) and real is None:
+        return np.asarray(rng.uniform(low, high, shape))
+    span = real or (-1.0, 1.0)
+    lowest, highest = max(low, min(span[0], high)), min(high, max(span[1], low + 1))
+    return np.asarray(np.where((found < low) | (found > high), rng.uniform(lowest, highest, shape), found))
+
+
+def _not_all_masked(values: Array) -> Array:
+    """With the first element of each row 1."""
+    if values.ndim and values.shape[-1] > 1:
+        values[..., 0] = 1
+    return values

@@ -1,0 +1,122 @@
+"""Sizes of a graph's inputs that are known only when the model runs: what to try for them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.layout import ELEMENTWISE
+
+__all__ = ["number_of", "sizes_to_try"]
+
+#: Tried one after the other where the graph demands nothing.
+_SIZES = (1, 2, 16, 64, 224)
+#: How many demanded sizes of one name are tried.
+_MOST = 4
+
+Shape = tuple[int | str, ...]
+
+
+def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
+    """Numbers for the names of sizes, the likeliest first: what the graph's constants demand, 1 elsewhere, then growing; without names {}.
+
+    A name is the same number in all inputs. The first size of an input, most often a batch, is 2 at most.
+    """
+    shapes = [graph[name].shape or () for name in graph.inputs]
+    names = list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str) and _parts(size) is None))
+    if not names:
+        return [{}]
+    batches = {shape[0] for shape in shapes if shape and isinstance(shape[0], str)} - {size for shape in shapes for size in shape[1:]}
+    demanded: dict[str, list[int]] = {name: [] for name in names}
+    for op in graph.ops:
+        for name, size in _demands(graph, op, batches):
+            if name in demanded and size > 0 and size not in demanded[name]:
+                demanded[name].append(size)
+    free = [{name: min(base, 2) if name in batches else base for name in names} for base in _SIZES]
+    found = [
+        {name: sizes[min(choice, len(sizes) - 1)] if (sizes := demanded[name]) else others[name] for name in names}
+        for choice in range(max(1, min(_MOST, max(map(len, demanded.values())))))
+        for others in free
+    ]
+    return [dict(items) for items in dict.fromkeys(tuple(sizes.items()) for sizes in (*found, *free))]
+
+
+def number_of(sizes: Mapping[str, int]) -> Callable[[int | str], int]:
+    """The number that a size has with `sizes`; that of a name like "past + sequence" is worked out, another name's is 1."""
+
+    def number(size: int | str) -> int:
+        if not isinstance(size, str):
+            return size
+        parts = None if size in sizes else _parts(size)
+        return max(0, sum(sign * math.prod(map(one, factors)) for sign, factors in parts)) if parts else sizes.get(size, 1)
+
+    def one(word: str) -> int:
+        return int(word) if word.isdigit() else sizes.get(word, 1)
+
+    return number
+
+
+def _parts(name: str) -> list[tuple[int, list[str]]] | None:
+    """The signed products of a name that is a formula; None if it is a plain name."""
+    if not re.fullmatch(r"\s*\w+(\s*[-+*]\s*\w+)+\s*", name):
+        return None
+    terms = re.findall(r"([-+]?)\s*(\w+(?:\s*\*\s*\w+)*)", name)
+    return [(-1 if sign == "-" else 1, [word.strip() for word in term.split("*")]) for sign, term in terms]
+
+
+def _demands(graph: Graph, op: Op, batches: set[str]) -> Iterator[tuple[str, int]]:
+    """Names of sizes, and the number that the operator demands of each."""
+    tensors = [graph[name] for name in op.inputs if name]
+    shapes = [tensor.shape for tensor in tensors]
+    if op.kind == "Reshape" and len(tensors) > 1 and shapes[0] is not None and tensors[1].data is not None:
+        yield from _reshaped(shapes[0], [int(size) for size in tensors[1].data.reshape(-1)], batches)
+    elif op.kind in ("MatMul", "Gemm") and len(shapes) > 1 and shapes[0] and shapes[1]:
+        last, depth = -2 if op.attributes.get("trans_a") else -1, -1 if op.kind == "Gemm" or op.attributes.get("trans_b") else -2
+        if len(shapes[1]) >= 2:
+            yield from _equal(shapes[0][last], shapes[1][depth])
+    elif op.kind in ("Conv", "ConvTranspose") and shapes[0] and shapes[1]:
+        channels = shapes[0][1 if op["data_format"] == "channels_first" else -1]
+        if isinstance(shapes[1][1], int):
+            yield from _equal(channels, shapes[1][1] * int(op["group"]))
+    elif op.kind == "Concat" and None not in shapes:
+        known = [shape for shape in shapes if shape]
+        axis = int(op["axis"]) % max(1, len(known[0]) if known else 1)
+        for shape in known[1:]:
+            yield from (pair for at, sizes in enumerate(zip(known[0], shape, strict=False)) if at != axis for pair in _equal(*sizes))
+    elif op.kind == "Split" and len(tensors) > 1 and shapes[0] and tensors[1].data is not None:
+        yield from _equal(shapes[0][op["axis"]], int(tensors[1].data.sum()))
+    elif KINDS[op.kind].layout == ELEMENTWISE and len(tensors) > 1:
+        yield from _broadcast(tensors)
+
+
+def _equal(a: int | str, b: int | str) -> Iterator[tuple[str, int]]:
+    if isinstance(a, str) and isinstance(b, int):
+        yield a, b
+    elif isinstance(b, str) and isinstance(a, int):
+        yield b, a
+
+
+def _broadcast(tensors: list[Tensor]) -> Iterator[tuple[str, int]]:
+    """A size beside a number above 1 is that number, most often."""
+    for first in tensors:
+        for second in tensors:
+            for a, b in zip(reversed(first.shape or ()), reversed(second.shape or ()), strict=False):
+                if isinstance(b, int) and b > 1:
+                    yield from _equal(a, b)
+
+
+def _reshaped(shape: Shape, sizes: list[int], batches: set[str]) -> Iterator[tuple[str, int]]:
+    """The one name besides a batch, so that the elements fit the sizes; the batch alone, if there is no other."""
+    names = [size for size in shape if isinstance(size, str) and size not in batches] or [size for size in shape if isinstance(size, str)]
+    if len(set(names)) != 1 or len(names) != 1 or 0 in sizes:
+        return
+    known, fixed = math.prod(size for size in shape if isinstance(size, int)), math.prod(size for size in sizes if size > 0)
+    if known <= 0 or fixed <= 0:
+        return
+    if -1 in sizes:
+        yield names[0], fixed // math.gcd(known, fixed)
+    elif fixed % known == 0:
+        yield names[0], fixed // known

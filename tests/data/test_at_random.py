@@ -1,0 +1,192 @@
+"""Random inputs lie within what a graph's operators take, and generated models run on them at the first try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qconvert import Graph, load
+from qconvert.data import accepted_inputs, random_inputs
+from qconvert.data.bounds import input_bounds
+from qconvert.data.sizes import number_of, sizes_to_try
+from qconvert.errors import OptionError, RuntimeRefusedError
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+FLOAT, INT64, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+Inputs = Mapping[str, tuple[int, Sequence[int | str]]]
+
+
+def node(kind: str, inputs: str, output: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, inputs.split(), output.split(), **attributes)
+
+
+def written(folder: Path, nodes: Sequence[Any], inputs: Inputs, output: int = FLOAT, opset: int = 17, **constants: Any) -> Path:
+    """A model whose last node computes its output."""
+    result = nodes[-1].output[0]
+    graph = helper.make_graph(
+        nodes, "made",
+        [helper.make_tensor_value_info(name, dtype, list(shape)) for name, (dtype, shape) in inputs.items()],
+        [helper.make_tensor_value_info(result, output, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    path = folder / "m.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10).SerializeToString())
+    return path
+
+
+def ran(path: Path, samples: int = 4) -> tuple[Graph, list[dict[str, Any]], list[dict[str, Any]], str]:
+    """The model's graph, the inputs that onnxruntime took, what it gave, and what had to be chosen otherwise."""
+    graph = load(path)
+    runtime = OnnxRuntime(path, optimize=False)
+    feeds, computed, note = accepted_inputs(graph, samples, 0, runtime.run)
+    return graph, feeds, computed, note
+
+
+TABLE = np.arange(300 * 4, dtype=np.float32).reshape(300, 4)
+SMALL = TABLE[:5]
+SIX = (INT64, [6])
+SIX = (INT64, [6])
+
+#: Name -> nodes, inputs, constants, and bounds of the input "i".
+INDICES: dict[str, tuple[list[Any], Inputs, dict[str, Any], tuple[int, int]]] = {
+    "a table": ([node("Gather", "t i", "y")], {"i": (INT64, [7])}, {"t": TABLE}, (0, 299)),
+    "a small table": ([node("Gather", "t i", "y")], {"i": (INT64, [7])}, {"t": SMALL}, (0, 4)),
+    "another axis": ([node("Gather", "t i", "y", axis=1)], {"i": (INT32, [7])}, {"t": TABLE}, (0, 3)),
+    "behind a cast": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (INT32, [7])}, {"t": SMALL}, (0, 4)),
+    "behind a cast of floats": ([node("Cast", "i", "c", to=INT64), node("Gather", "t c", "y")], {"i": (FLOAT, [7])}, {"t": SMALL}, (0, 4)),
+    "behind moves": (
+        [node("Unsqueeze", "i a", "u"), node("Transpose", "u", "v", perm=[1, 0]), node("Reshape", "v s", "w"), node("Gather", "t w", "y")],
+        {"i": SIX}, {"a": np.array([0]), "s": np.array([2, 3]), "t": SMALL}, (0, 4),
+    ),
+    "joined": ([node("Concat", "i k", "c", axis=0), node("Gather", "t c", "y")], {"i": SIX}, {"k": np.array([1, 2]), "t": SMALL}, (0, 4)),
+    "shifted": ([node("Add", "i one", "n"), node("Gather", "t n", "y")], {"i": SIX}, {"one": np.int64(2), "t": SMALL}, (0, 2)),
+    "shifted back": ([node("Sub", "i one", "n"), node("Gather", "t n", "y")], {"i": SIX}, {"one": np.int64(2), "t": SMALL}, (2, 6)),
+    "from the end": ([node("Sub", "four i", "n"), node("Gather", "t n", "y")], {"i": SIX}, {"four": np.int64(4), "t": SMALL}, (0, 4)),
+    "doubled": ([node("Mul", "i two", "n"), node("Gather", "t n", "y")], {"i": SIX}, {"two": np.int64(2), "t": SMALL}, (0, 2)),
+    "two tables": ([node("Gather", "t i", "a"), node("Gather", "s i", "b"), node("Add", "a b", "y")], {"i": SIX},
+                   {"t": TABLE, "s": SMALL}, (0, 4)),
+    "elements": ([node("GatherElements", "t i", "y", axis=0)], {"i": (INT64, [2, 4])}, {"t": SMALL}, (0, 4)),
+    "coordinates": ([node("GatherND", "t i", "y")], {"i": (INT64, [3, 2])}, {"t": SMALL}, (0, 3)),
+    "one hot": ([node("OneHot", "i d v", "y")], {"i": (INT64, [5])}, {"d": np.int64(3), "v": np.array([0, 1], np.float32)}, (0, 2)),
+    "lengths": ([node("ReverseSequence", "x i", "y", time_axis=0, batch_axis=1)], {"x": (FLOAT, [4, 3]), "i": (INT64, [3])}, {}, (1, 4)),
+    "a divisor": ([node("Div", "n i", "y")], {"i": (INT64, [5])}, {"n": np.arange(5)}, (1, 8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices_are_those_of_the_table(name: str, tmp_path: Path) -> None:
+    nodes, inputs, constants, (low, high) = INDICES[name]
+    path = written(tmp_path, nodes, inputs, INT64 if name == "a divisor" else FLOAT, **constants)
+    _, feeds, _, note = ran(path, 100)
+    values = np.concatenate([np.asarray(feed["i"]).reshape(-1) for feed in feeds])
+    assert note == ""
+    if values.dtype.kind == "f":
+        assert low <= values.min() < low + 0.5 and high - 0.5 < values.max() <= high
+    else:
+        assert (values.min(), values.max()) == (low, high)
+
+
+def test_a_clipped_index_is_free(tmp_path: Path) -> None:
+    nodes = [node("Clip", "i a b", "c"), node("Gather", "t c", "y")]
+    path = written(tmp_path, nodes, {"i": (INT64, [7])}, a=np.int64(0), b=np.int64(4), t=SMALL)
+    graph, feeds, _, _ = ran(path, 30)
+    assert input_bounds(graph, number_of({})) == {"i": (-np.inf, np.inf)}
+    assert max(feed["i"].max() for feed in feeds) == 8
+
+
+REAL = {
+    "Log": ([node("Log", "x", "y")], {}),
+    "Sqrt": ([node("Sqrt", "x", "y")], {}),
+    "Reciprocal": ([node("Reciprocal", "x", "y")], {}),
+    "Log of a sum": ([node("Add", "x c", "s"), node("Log", "s", "y")], {"c": np.float32(0.25)}),
+    "Log of a clipped value": ([node("Relu", "x", "r"), node("Add", "r c", "s"), node("Log", "s", "y")], {"c": np.float32(1e-3)}),
+    "a divisor": ([node("Transpose", "x", "t"), node("Div", "c t", "y")], {"c": np.float32(1)}),
+    "a root by a power": ([node("Pow", "x c", "y")], {"c": np.float32(0.5)}),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_values_have_finite_results(name: str, tmp_path: Path) -> None:
+    nodes, constants = REAL[name]
+    _, feeds, computed, note = ran(written(tmp_path, nodes, {"x": (FLOAT, [40, 5])}, **constants), 20)
+    found = np.stack([next(iter(outputs.values())) for outputs in computed])
+    assert np.isfinite(found).all() and np.abs(found).max() < 200 and note == ""
+    assert np.unique(np.stack([feed["x"] for feed in feeds])).size > 3000
+
+
+def test_no_row_is_masked_out(tmp_path: Path) -> None:
+    nodes = [node("Where", "m x low", "w"), node("Softmax", "w", "y")]
+    path = written(tmp_path, nodes, {"m": (BOOL, [4, 3]), "x": (FLOAT, [4, 3])}, low=np.float32(-np.inf))
+    _, feeds, computed, _ = ran(path, 30)
+    assert np.isfinite(np.stack([outputs["y"] for outputs in computed])).all()
+    assert not all(feed["m"].all() for feed in feeds)
+
+
+def test_integer_masks_and_lengths_by_name(tmp_path: Path) -> None:
+    casts = [node("Cast", "attention_mask", "m", to=FLOAT), node("Cast", "lengths", "l", to=FLOAT)]
+    nodes = [*casts, node("Mul", "x m", "z"), node("Add", "z l", "y")]
+    inputs: Inputs = {"x": (FLOAT, ["n", 6]), "attention_mask": (INT64, ["n", 6]), "lengths": (INT64, ["n", 1])}
+    _, feeds, _, _ = ran(written(tmp_path, nodes, inputs), 50)
+    masks = np.concatenate([feed["attention_mask"] for feed in feeds])
+    assert set(masks.reshape(-1)) == {0, 1} and (masks[:, 0] == 1).all()
+    assert {int(feed["lengths"].max()) for feed in feeds} == {1, 2, 3, 4, 5, 6}
+
+
+def test_one_name_is_one_size_in_all_inputs(tmp_path: Path) -> None:
+    nodes = [node("Concat", "past x", "k", axis=1), node("Add", "k mask", "y")]
+    inputs: Inputs = {"past": (FLOAT, ["b", "past", 3]), "x": (FLOAT, ["b", "seq", 3]), "mask": (FLOAT, ["b", "past + seq", 1])}
+    graph, feeds, _, note = ran(written(tmp_path, nodes, inputs), 1)
+    assert note == "" and feeds[0]["mask"].shape[1] == feeds[0]["past"].shape[1] + feeds[0]["x"].shape[1]
+    for sizes in sizes_to_try(graph):
+        (feed,) = random_inputs(graph, 1, 0, sizes=sizes)
+        OnnxRuntime(tmp_path / "m.onnx", optimize=False).run(feed)
+
+
+#: Name -> nodes, shape of the input x, constants, and the size that the model demands.
+DEMANDED: dict[str, tuple[list[Any], list[int | str], dict[str, Any], int]] = {
+    "a reshape": ([node("Reshape", "x s", "y")], ["n", "k", 4], {"s": np.array([-1, 28])}, 7),
+    "a whole reshape": ([node("Reshape", "x s", "y")], [1, "k", 4], {"s": np.array([3, 4, 4])}, 12),
+    "positions": ([node("Add", "x p", "y")], ["n", "k", 4], {"p": np.ones((1, 77, 4), np.float32)}, 77),
+    "a product": ([node("MatMul", "x w", "y")], ["n", "k"], {"w": np.ones((9, 2), np.float32)}, 9),
+    "channels": ([node("Conv", "x w", "y")], ["n", "k", 6, 6], {"w": np.ones((2, 5, 3, 3), np.float32)}, 5),
+    "a part": ([node("Split", "x s", "a y", axis=1)], ["n", "k"], {"s": np.array([2, 3])}, 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEMANDED)
+def test_sizes_that_constants_demand(name: str, tmp_path: Path) -> None:
+    nodes, shape, constants, size = DEMANDED[name]
+    _, feeds, _, note = ran(written(tmp_path, nodes, {"x": (FLOAT, shape)}, **constants), 1)
+    assert feeds[0]["x"].shape[1] == size and note == ""
+
+
+def test_sizes_that_only_the_runtime_knows_grow(tmp_path: Path) -> None:
+    path = written(tmp_path, [node("Conv", "x w", "y")], {"x": (FLOAT, ["n", 1, "h", "h"])}, w=np.ones((1, 1, 7, 7), np.float32))
+    _, feeds, _, note = ran(path, 1)
+    assert feeds[0]["x"].shape == (2, 1, 16, 16)
+    assert note == "sizes known only at run time are n 2, h 16: the source refuses others"
+
+
+def test_what_has_no_random_values_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, [node("Identity", "x", "y")], {"x": (TensorProto.STRING, [2])}, TensorProto.STRING)
+    try:
+        graph = load(path)
+    except Exception:
+        pytest.skip("strings are not read")
+    with pytest.raises(OptionError, match="no random inputs of type"):
+        random_inputs(graph, 1, 0)
+
+
+def test_a_model_that_refuses_everything_is_quoted(tmp_path: Path) -> None:
+    path = written(tmp_path, [node("Identity", "x", "y")], {"x": (INT64, ["n"])}, INT64)
+
+    def refuse(feed: Mapping[str, Any]) -> dict[str, Any]:
+        raise RuntimeRefusedError(f"no {feed['x'].shape}")
+
+    with pytest.raises(RuntimeRefusedError, match=r"no \(1,\)"):
+        accepted_inputs(load(path), 1, 0, refuse)

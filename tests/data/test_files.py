@@ -1,0 +1,181 @@
+"""Inputs from files: their order, what is skipped, what is refused, and how images and real numbers are prepared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from qconvert import Graph, Preparation, Quantization, Tensor
+from qconvert.data import load_inputs, numbers
+from qconvert.errors import FileAccessError, OptionError
+
+GRID = Quantization.per_tensor(0.5, 3)
+
+
+def graph_of(*inputs: Tensor) -> Graph:
+    names = tuple(tensor.name for tensor in inputs)
+    return Graph("made", {tensor.name: tensor for tensor in inputs}, (), names, names)
+
+
+def of(dtype: str, shape: tuple[Any, ...], quantization: Quantization | None = None, name: str = "x") -> Tensor:
+    return Tensor(name, dtype, shape, None, quantization)
+
+
+ROW = graph_of(of("int8", (1, 4), GRID))
+PICTURE = graph_of(of("float32", (1, 2, 3, 3)))
+PIXELS = np.arange(18, dtype=np.uint8).reshape(2, 3, 3) * 10
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    return tmp_path / "a.png"
+
+
+def test_files_of_a_folder_come_by_number_and_others_are_skipped(tmp_path: Path) -> None:
+    for number in (10, 9, 100, 1):
+        np.save(tmp_path / f"sample_{number}.npy", np.full((1, 4), number, np.int8))
+    (tmp_path / "labels.txt").write_text("cat")
+    (tmp_path / ".hidden.npy").write_bytes(b"")
+    (tmp_path / "README.md").write_text("")
+    found, note = load_inputs(ROW, [tmp_path], 9)
+    assert [int(feed["x"][0, 0]) for feed in found] == [1, 9, 10, 100]
+    assert note == "2 files of other kinds skipped, the first labels.txt"
+    assert len(load_inputs(ROW, [tmp_path], 2)[0]) == 2
+
+
+def test_paths_come_in_the_order_given(tmp_path: Path) -> None:
+    for name, value in (("b.npy", 1), ("a.npy", 2)):
+        np.save(tmp_path / name, np.full((1, 4), value, np.int8))
+    found, _ = load_inputs(ROW, [tmp_path / "b.npy", str(tmp_path / "a.npy")], 5)
+    assert [int(feed["x"][0, 0]) for feed in found] == [1, 2]
+
+
+def test_several_inputs_by_name(tmp_path: Path) -> None:
+    graph = graph_of(of("int32", (2,), name="ids"), of("float32", ("n", 3), name="x"))
+    np.savez(tmp_path / "a.npz", x=np.ones((5, 3), np.float32), ids=np.array([1, 2]), more=np.zeros(1))
+    (feed,), note = load_inputs(graph, [tmp_path], 5)
+    assert (feed["ids"].dtype, feed["x"].shape, note) == (np.int32, (5, 3), "")
+    np.savez(tmp_path / "b.npz", x=np.ones((5, 3), np.float32))
+    with pytest.raises(OptionError, match="no array for the input 'ids'; it has x") as caught:
+        load_inputs(graph, [tmp_path / "b.npz"], 5)
+    assert caught.value.file == str(tmp_path / "b.npz")
+    np.save(tmp_path / "c.npy", np.zeros(2))
+    with pytest.raises(OptionError, match="the model has 2 inputs"):
+        load_inputs(graph, [tmp_path / "c.npy"], 5)
+
+
+@pytest.mark.parametrize(("data", "expected"), [
+    (np.array([[1, 2, 3, 4]], np.int8), [1, 2, 3, 4]),
+    (np.array([1, 2, 3, 4], np.int8), [1, 2, 3, 4]),  # without the batch
+    (np.array([[128, 0, 255, 1]], np.uint8), [0, -128, 127, -127]),  # pixels
+    (np.array([[1, 2, 3, -4]], np.int64), [1, 2, 3, -4]),
+    (np.array([[0.5, -1, 0, 99]]), [4, 1, 3, 127]),  # real values, quantized
+])  # fmt: skip
+def test_values_fit_the_input(data: np.ndarray, expected: list[int], tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", data)
+    (feed,), _ = load_inputs(ROW, [tmp_path], 1)
+    assert feed["x"].dtype == np.int8 and feed["x"].tolist() == [expected]
+
+
+@pytest.mark.parametrize(("data", "words"), [
+    (np.zeros((2, 2), np.int8), r"shape \(2, 2\), the input 'x' has \(1, 4\)"),
+    (np.zeros((2, 4), np.int8), r"shape \(2, 4\)"),
+    (np.zeros((1, 5), np.int8), r"shape \(1, 5\)"),
+    (np.array([[1, 2, 3, 400]], np.int64), "int64 values, the input 'x' is int8"),
+    (np.array([[True, False, True, True]]), "bool values, the input 'x' is int8"),
+])  # fmt: skip
+def test_wrong_shapes_and_types_name_file_and_input(data: np.ndarray, words: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "wrong.npy", data)
+    with pytest.raises(OptionError, match=words) as caught:
+        load_inputs(ROW, [tmp_path], 1)
+    assert caught.value.file == str(tmp_path / "wrong.npy")
+
+
+def test_real_numbers_for_plain_integers_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([1.0, 2.5]))
+    with pytest.raises(OptionError, match="float64 values, the input 'x' is int64"):
+        load_inputs(graph_of(of("int64", (2,))), [tmp_path], 1)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.png"])
+def test_damaged_files_are_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x93NUMPY\x01\x00damaged")
+    graph = PICTURE if name.endswith("png") else ROW
+    with pytest.raises(FileAccessError, match="is no ") as caught:
+        load_inputs(graph, [tmp_path], 1)
+    assert caught.value.file == str(tmp_path / name)
+
+
+def test_what_holds_no_input(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("cat")
+    with pytest.raises(OptionError, match="there is no input file"):
+        load_inputs(ROW, [tmp_path], 1)
+    with pytest.raises(OptionError, match="its suffix is none of"):
+        load_inputs(ROW, [tmp_path / "labels.txt"], 1)
+    with pytest.raises(FileAccessError, match="does not exist"):
+        load_inputs(ROW, [tmp_path / "none"], 1)
+
+
+def test_raw_files(tmp_path: Path) -> None:
+    np.array([1, 2, 3, 4], np.int8).tofile(tmp_path / "a.bin")
+    np.array([0.5, 0, 1, -1], np.float32).tofile(tmp_path / "b.bin")
+    found, _ = load_inputs(ROW, [tmp_path], 5)
+    assert [feed["x"].tolist() for feed in found] == [[[1, 2, 3, 4]], [[4, 3, 5, 1]]]
+    np.zeros(5, np.int8).tofile(tmp_path / "c.bin")
+    with pytest.raises(OptionError, match="holds 5 bytes, the input 'x' has 4"):
+        load_inputs(ROW, [tmp_path / "c.bin"], 5)
+    (feed,), _ = load_inputs(graph_of(of("int8", ("n", 2))), [tmp_path / "a.bin"], 1)
+    assert feed["x"].tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(("preparation", "expected"), [
+    (Preparation(), PIXELS / 127.5 - 1),
+    (Preparation(range=(0, 255)), PIXELS),
+    (Preparation(mean=(127.5,), std=(127.5,), range=(0, 255)), PIXELS / 127.5 - 1),
+    (Preparation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+     (PIXELS / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]),
+])  # fmt: skip
+def test_images_are_prepared(preparation: Preparation, expected: np.ndarray, picture: Path) -> None:
+    (feed,), _ = load_inputs(PICTURE, [picture], 1, preparation)
+    assert np.allclose(feed["x"][0], expected, atol=1e-5)
+    first = graph_of(of("float32", (1, 3, 2, 8)))
+    (feed,), _ = load_inputs(first, [picture], 1, preparation)
+    assert feed["x"].shape == (1, 3, 2, 8)
+    assert np.allclose(feed["x"][0, :, :, 0], expected[:, 0].T, atol=1e-5)
+
+
+def test_images_for_integers(picture: Path) -> None:
+    grid = Quantization.per_tensor(1 / 127.5, 0)
+    for tensor, preparation, expected in (
+        (of("uint8", (1, 2, 3, 3), grid), Preparation(), PIXELS),
+        (of("int8", (1, 2, 3, 3), grid), Preparation(), PIXELS.astype(int) - 128),
+        (of("int8", (1, 2, 3, 3), grid), Preparation(range=(-1, 1)), np.clip(np.rint(PIXELS - 127.5), -128, 127)),
+    ):
+        (feed,), _ = load_inputs(graph_of(tensor), [picture], 1, preparation)
+        assert np.abs(feed["x"][0].astype(int) - expected).max() <= (1 if preparation.given else 0)
+    with pytest.raises(OptionError, match="an image does not fit the input 'x'"):
+        load_inputs(ROW, [picture], 1)
+
+
+def test_real_numbers_are_normalized(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.full((1, 2, 3, 3), 5, np.float32))
+    (feed,), _ = load_inputs(PICTURE, [tmp_path], 1, Preparation(mean=(1, 2, 3), std=(2,)))
+    assert np.allclose(feed["x"][0, 0, 0], [2, 1.5, 1])
+    with pytest.raises(OptionError, match="--mean has 2 numbers, the input has 3 channels"):
+        load_inputs(PICTURE, [tmp_path], 1, Preparation(mean=(1, 2)))
+
+
+def test_preparations_that_mean_nothing() -> None:
+    for wrong in ({"std": (0.0,)}, {"mean": (float("nan"),)}, {"range": (1.0, 1.0)}):
+        with pytest.raises(OptionError):
+            Preparation(**wrong)  # type: ignore[arg-type]
+    assert numbers("1,2.5", "mean") == (1.0, 2.5)
+    with pytest.raises(OptionError, match="--mean 'a' is no list of numbers"):
+        numbers("a", "mean")
+    with pytest.raises(OptionError, match="--range takes 2 numbers, not 3"):
+        numbers("1,2,3", "range", 2)
