@@ -10,7 +10,7 @@ import hashlib
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["named_by_content", "remove_obsolete"]
@@ -34,25 +34,23 @@ def named_by_content(data: Path, model: Path) -> Path:
     return place
 
 
-def remove_obsolete(model: Path, kept: Iterable[Path], alone: Callable[[], bool]) -> list[str]:
+def remove_obsolete(model: Path, kept: Iterable[Path]) -> list[str]:
     """Removes the files of constants that earlier models called `model` left, and returns their names.
 
     A file goes only if its name is the model's with the digest of what is in the file, and no other file in the folder has its name in it:
-    a copy of the earlier model keeps its constants.
+    a copy of the earlier model keeps its constants. No other run may place files in the folder meanwhile (scratch.placing).
 
     Args:
         model: the model in place.
         kept: files that stay in any case.
-        alone: whether no other run is making a result in the folder. One that is may have its data in place and its model not yet; it is
-            asked behind the list of files, since a run that has ended by then has its model in place, which names them.
     """
     stay = {os.path.realpath(item) for item in kept}
     candidates = [item for item in _data_files(model) if os.path.realpath(item) not in stay]
     obsolete = [item for item in candidates if _digest(item) == _digits(item, model)]
-    if not obsolete or not alone():
+    if not obsolete:
         return []
     named = _named_in(model.parent, [item.name for item in obsolete])
-    removed = [item for item in obsolete if item.name not in named and alone()]
+    removed = [item for item in obsolete if item.name not in named]
     for item in removed:
         item.unlink(missing_ok=True)
     return [item.name for item in removed]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,9 +18,11 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["other_runs", "scratch_folder"]
+__all__ = ["placing", "scratch_folder"]
 
 _PREFIX, _SUFFIX = ".qconvert-", ".part"
+#: Seconds for which a run waits until others have moved their files into place, and between two looks.
+_PATIENCE, _PAUSE = 60.0, 0.01
 
 
 @contextmanager
@@ -36,9 +39,28 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def other_runs(folder: Path) -> bool:
-    """Whether another run makes a result beside the scratch folder `folder`, or may do so."""
-    return any(item != folder for item in _folders(folder.parent))
+@contextmanager
+def placing(folder: Path) -> Iterator[bool]:
+    """Files of one run after another are moved into a folder: a model and its data with none of another run between them.
+
+    Gives whether that is so; it is not where the system has no locks, or where someone else holds this one for long.
+    """
+    lock, patience = None, time.monotonic() + _PATIENCE
+    while fcntl is not None:
+        try:
+            lock = _locked(folder)
+            break
+        except BlockingIOError:
+            if time.monotonic() > patience:
+                break
+            time.sleep(_PAUSE)
+        except OSError:  # a folder that may be written but not read
+            break
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _folders(parent: Path) -> list[Path]:

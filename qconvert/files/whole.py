@@ -13,7 +13,7 @@ from pathlib import Path
 from qconvert.errors import OptionError, QConvertError
 from qconvert.files.data import remove_obsolete
 from qconvert.files.names import access_errors, refuse_read_files, require_replaceable, require_writable
-from qconvert.files.scratch import other_runs, scratch_folder
+from qconvert.files.scratch import placing, scratch_folder
 
 __all__ = ["whole_file"]
 
@@ -50,15 +50,17 @@ def whole_file(
             raise
         files = [*sorted(item for item in folder.iterdir() if item.name != place.name), temporary]
         _require_distinct(files)
-        for item in files[:-1]:
-            beside = place.with_name(item.name)
-            refuse_read_files(beside, reads)
-            require_replaceable(beside, force or _is_equal(item, beside))
-        _move(folder, files, place.parent)
-        with suppress(OSError):
-            written = (place.with_name(item.name) for item in files)
-            for name in remove_obsolete(place, (*written, *reads), lambda: not other_runs(folder)):
-                tell(f"removed {name}, which belonged to the file that was replaced")
+        with placing(place.parent) as alone:
+            require_replaceable(place, force, path)
+            for item in files[:-1]:
+                beside = place.with_name(item.name)
+                refuse_read_files(beside, reads)
+                require_replaceable(beside, force or _is_equal(item, beside))
+            _move(folder, files, place.parent)
+            if alone:
+                with suppress(OSError):
+                    for name in remove_obsolete(place, (*(place.with_name(item.name) for item in files), *reads)):
+                        tell(f"removed {name}, which belonged to the file that was replaced")
 
 
 def _is_equal(item: Path, place: Path) -> bool:

@@ -21,7 +21,7 @@ from onnx import numpy_helper
 
 from qconvert import Graph, Op, QConvertError, Tensor, load, save
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.files import named_by_content, whole_file
+from qconvert.files import whole_file
 from qconvert.formats.onnx.container import external_files
 
 MODEL = Path(__file__).parent.parent.parent / "fixtures" / "tiny_kws_dscnn_int8.tflite"
@@ -123,16 +123,30 @@ def test_the_folder_of_a_run_that_lives_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a", "b"]
 
 
-def test_another_runs_data_stay_until_its_model_is_there(tmp_path: Path) -> None:
-    model, data = tmp_path / "model.onnx", tmp_path / "data"
-    with whole_file(tmp_path / "other") as other:
-        other.write_bytes(b"")
-        data.write_bytes(b"of a run that is about to place its model")
-        placed = named_by_content(data, model)
-        save(graph(1), model)
-        assert placed.exists()
-    save(graph(1), model, force=True)
-    assert not placed.exists()
+def test_runs_beside_each_other_leave_a_model_with_its_data(tmp_path: Path) -> None:
+    model, children = tmp_path / "model.onnx", []
+    for first in range(3):
+        child = os.fork()
+        if child == 0:
+            try:
+                for value in range(5):
+                    write(model, (first + value) % 3, True)
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    assert weight(model) in (0, 1, 2)
+    write(model, 3, False)
+    assert names(tmp_path) == ["model.onnx"]
+
+
+def test_one_of_two_runs_that_must_not_replace_each_other(tmp_path: Path) -> None:
+    with pytest.raises(FileAccessError, match="already exists"), whole_file(tmp_path / "model") as first:
+        with whole_file(tmp_path / "model") as second:
+            second.write_bytes(b"second")
+        first.write_bytes(b"first")
+    assert names(tmp_path) == ["model"] and (tmp_path / "model").read_bytes() == b"second"
 
 
 def test_old_data_stay_where_they_may_not_be_ours(tmp_path: Path) -> None:
