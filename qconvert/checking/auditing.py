@@ -54,6 +54,7 @@ class AuditReport:
         operators: the prediction for each operator, and what ran.
         runtime: what ran the converted model; "" if none did.
         notes: what the reader should know of that.
+        unjudged: why nobody can tell here whether it runs as predicted; "" if somebody can, or nobody was asked.
     """
 
     source: str
@@ -62,6 +63,7 @@ class AuditReport:
     operators: tuple[AuditedOperator, ...]
     runtime: str = ""
     notes: tuple[str, ...] = ()
+    unjudged: str = ""
 
     @property
     def otherwise(self) -> tuple[AuditedOperator, ...]:
@@ -89,12 +91,23 @@ def audit(model: str | Path, target: str, *, run: bool = False, kernels: str | S
     refuse_violations(graph, chosen)
     operators, runtime = _predictions(graph, chosen), ""
     notes: tuple[str, ...] = ()
+    unjudged = ""
     if run:
         found, name = runtime_of(chosen.format, kernels or (chosen.name if chosen.name in runtimes() else ()))
         layers, runtime = _layers(graph, chosen, found, name), found.title
         operators = operators if layers is None else tuple(_as_run(op, layers) for op in operators)
         notes = tuple(_notes(operators, found, layers))
-    return AuditReport(str(path), chosen.name, predicted(graph, chosen), operators, runtime, notes)
+        unjudged = f"{runtime} does not tell what it runs" if layers is None else _elsewhere(chosen)
+    return AuditReport(str(path), chosen.name, predicted(graph, chosen), operators, runtime, notes, unjudged)
+
+
+def _elsewhere(target: Target) -> str:
+    """Why this machine cannot tell how a target runs; "" if it can."""
+    machine = platform.machine().lower()
+    family = "x86" if machine in ("x86_64", "amd64", "i386", "i686") else "arm" if machine.startswith(("arm", "aarch64")) else machine
+    if not target.cpu or family == target.cpu:
+        return ""
+    return f"the target {target.name} is for {target.cpu} CPUs, and this machine's is {machine or 'unknown'}"
 
 
 def _predictions(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
@@ -129,7 +142,7 @@ def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
 
 def _notes(operators: tuple[AuditedOperator, ...], runtime: Runtime, layers: dict[str, Layer] | None) -> list[str]:
     if layers is None:
-        return [f"{runtime.title} does not tell what it runs"]
+        return []
     gone = sum(op.ran is None and KINDS[op.kind].rule != "convert" for op in operators)
     notes = [f"{runtime.title} was asked on this machine, whose CPU is {platform.machine() or 'unknown'}"]
     return [*notes, f"{gone} operators are not seen in what it runs: fused with others, or left away"] if gone else notes

@@ -97,7 +97,7 @@ def check_command(
     elif not quiet:
         print_check(report)
     if not report.passed:
-        raise typer.Exit(NOT_JUDGED if report.verdict == "could not be judged" else NOT_EQUAL)
+        raise typer.Exit(NOT_EQUAL if report.problems else NOT_JUDGED)
 
 
 def _preparation(mean: str | None, std: str | None, range_: str | None) -> Preparation | None:
@@ -127,7 +127,7 @@ def audit_command(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Say which operators a target runs as integers, without writing anything. Exit code 1 if its runtime ran them otherwise."""
+    """Say which operators a target runs as integers. Exit code 1 if its runtime ran them otherwise, 4 if that is not told here."""
     from qconvert import audit
     from qconvert.cli.reports import audit_document, print_audit
 
@@ -136,8 +136,8 @@ def audit_command(
         typer.echo(json_module.dumps(audit_document(report), indent=2))
     else:
         print_audit(report, verbose)
-    if report.otherwise:
-        raise typer.Exit(NOT_EQUAL)
+    if report.unjudged or report.otherwise:
+        raise typer.Exit(NOT_JUDGED if report.unjudged else NOT_EQUAL)
 
 
 @app.command("roundtrip")

@@ -111,7 +111,8 @@ def print_audit(report: AuditReport, verbose: bool) -> None:
     for op in report.otherwise:
         ran = "as integers" if op.ran else "on real values"
         lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")
-    _print("\n".join((*lines, *(f"note: {text}" for text in report.notes))))
+    lines += [f"note: {text}" for text in report.notes]
+    _print("\n".join((*lines, *([f"could not be judged: {report.unjudged}"] if report.unjudged else []))))
 
 
 def check_document(report: CheckReport) -> dict[str, Any]:

@@ -19,6 +19,7 @@ OwnRules = Callable[["Graph"], "Callable[[Op], Iterable[Violation]]"]
 
 #: Fields that are one word of a few.
 _WORDS: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("x86", "arm", ""),
     "layout": ("channels_first", "channels_last", ""),
     "activations": ("uint8", "int8", "source", ""),
     "weights": ("uint8", "int8", "source", ""),
@@ -35,6 +36,7 @@ class Abilities:
         name: as in `--target`.
         format: the name of the format that it writes.
         summary: one line for `qconvert formats`.
+        cpu: "x86" or "arm" where the target stands for that family alone, so that a machine of another cannot tell how it runs.
         passes: names of the passes that fit a graph to the target, in the order in which they run; the other fields say what they do.
 
     What the passes make of a graph:
@@ -88,6 +90,7 @@ class Abilities:
     format: str
     summary: str
     passes: tuple[str, ...] = ()
+    cpu: str = ""
     layout: str = ""
     activations: str = ""
     weights: str = ""

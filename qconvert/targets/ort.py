@@ -33,7 +33,7 @@ _KERNELS = {
 _STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin")
 
 _X86 = Target(
-    "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, layout="channels_first",
+    "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
     activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, stored_kinds=_STORED, kernel_faults=KERNEL_FAULTS,
     real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"),
 )  # fmt: skip
@@ -42,6 +42,7 @@ TARGETS = (
     _X86,
     _X86.derive(name="ort-x86-vnni", summary="onnxruntime on x86-64 CPUs with VNNI, where signed weights are always exact",
                 max_pair_sum=0),
-    _X86.derive(name="ort-arm", summary="onnxruntime on Arm CPUs: int8 activations and weights", activations="int8", max_pair_sum=0),
+    _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights", activations="int8",
+                max_pair_sum=0),
     Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_PASSES[1:], layout="channels_first"),
 )  # fmt: skip

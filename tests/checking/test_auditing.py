@@ -90,8 +90,20 @@ def test_a_wrong_prediction_is_found(missing: str, monkeypatch: pytest.MonkeyPat
 
 def test_what_a_runtime_does_not_tell() -> None:
     report = audit(FIXTURES / "tiny_kws_dscnn_int8.tflite", "tflite-micro", run=True)
-    assert report.notes == ("tflite-micro does not tell what it runs",)
+    assert (report.notes, report.unjudged) == ((), "tflite-micro does not tell what it runs")
     assert all(op.ran is None for op in report.operators) and report.otherwise == ()
+
+
+def test_a_target_of_another_cpu_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert audit(path, "ort-arm", run=True).unjudged == "the target ort-arm is for arm CPUs, and this machine's is x86_64"
+    assert (
+        audit(path, "ort-x86-vnni", run=True).unjudged == audit(path, "tflite", run=True).unjudged == audit(path, "ort-arm").unjudged == ""
+    )
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert "is for x86 CPUs" in audit(path, "ort-x86", run=True).unjudged
+    assert audit(path, "ort-arm", run=True).unjudged == ""
 
 
 def test_what_cannot_be_audited() -> None:

@@ -1,0 +1,29 @@
+"""Results with one thing changed at random: each change that the evaluator's output shows fails the check, at the right operator.
+benchmarks/mutation_score.py makes thousands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from mutation_score import score
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted", "seed"),
+    [
+        ("tflm_seanet_conv_int16x8.tflite", 8, 1),
+        ("tiny_ad_toycar_int8.tflite", 8, 2),
+        ("onnx/torch_fx_fbgemm_attention.onnx", 6, 3),
+        ("onnx/modelopt_ptq_vision.onnx", 6, 4),
+    ],
+)
+def test_every_mutant_is_caught_and_named(model: str, wanted: int, seed: int, tmp_path: Path) -> None:
+    found = score(model, wanted, seed, tmp_path)
+    assert found.sound == "passed"
+    assert (found.missed, found.unnamed) == ([], [])
+    assert found.caught == found.named == wanted
