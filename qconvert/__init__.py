@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
-    from qconvert.plugins import Format, Option, Pass, Runtime, Target, hookimpl
+    from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl
 
 _HOMES = {
     "qconvert.checking.auditing": ("AuditReport", "audit"),
@@ -29,14 +29,16 @@ _HOMES = {
     "qconvert.data": ("Preparation",),
     "qconvert.errors": ("QConvertError",),
     "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
-    "qconvert.plugins": ("Format", "Option", "Pass", "Runtime", "Target", "hookimpl"),
+    "qconvert.plugins": ("Change", "Cost", "Format", "Option", "Pass", "Runtime", "Target", "hookimpl"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AuditReport",
+    "Change",
     "CheckReport",
     "ConversionReport",
+    "Cost",
     "Format",
     "Graph",
     "Op",

@@ -3,7 +3,8 @@
 Exact where only the storage is unsigned (uint8 with zero point 128), and, for each output channel, wherever integer - zero point fits the
 signed type: that integer with the same scale. Most channels do, since weights lie around zero and a zero point off the middle comes of
 ranges that are not. Channels that do not fit get a scale of their own, the one with the smallest mean square error between clipping at
-the old scale and holding the largest value; only their biases move. Weights that have to have one scale are changed as a whole.
+the old scale and holding the largest value, and are rounded so that their errors cancel; only their biases move. Weights that have to
+have one scale are changed as a whole.
 
 The integers used are target.quant_ranges of the type, by default without the lowest one, as TFLite's specification wants weights: some
 kernels add two products in 16 bits, which -128 * -128 * 2 leaves.
@@ -147,10 +148,26 @@ def _symmetric(weights: Tensor, axis: int, limits: tuple[int, int], one_scale: b
     scale = (q.scale * ratios).astype(np.float32)
     for index in leaving:
         true_ratio = float(scale[index if along is not None else 0]) / float(q.scale[index if q.axis is not None else 0])
-        parts[index] = np.clip(np.rint(parts[index] / true_ratio), *limits)
+        parts[index] = _rounded(parts[index], true_ratio, limits)
     grid = Quantization(scale, np.zeros(scale.size, np.int64), along)
     stored = replace(weights, data=steps.astype(numpy_dtype(weights.dtype)), quantization=grid)
     return _Symmetric(stored, tensor_cost(weights, stored) if leaving else None, len(parts) - len(leaving), len(parts))
+
+
+def _rounded(steps: Array, ratio: float, limits: tuple[int, int]) -> Array:
+    """Steps on a grid `ratio` times as coarse, whose errors add up to no more than half a step where that can be had.
+
+    Data behind a Relu are positive, and neighbours are alike, so that errors of one sign would shift the whole channel. The values that
+    are rounded the other way are those nearest to the middle between two steps.
+    """
+    exact = (steps / ratio).reshape(-1)
+    stored = np.clip(np.rint(exact), *limits)
+    error = stored - exact
+    surplus = int(np.rint(error.sum()))
+    sign = int(np.sign(surplus))
+    free = np.flatnonzero((sign * error > 0) & (limits[0] <= stored - sign) & (stored - sign <= limits[1]))
+    stored[free[np.argsort(-sign * error[free], kind="stable")][: abs(surplus)]] -= sign
+    return np.asarray(stored.reshape(steps.shape))
 
 
 def _ratio(steps: Array, limits: tuple[int, int]) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.graph.validation import validate
 from qconvert.passes import match_scales
 from qconvert.plugins import target_named
@@ -55,3 +55,25 @@ def test_becomes_a_convolution_with_the_same_values(pads: tuple[int, ...], count
 def test_stays_an_average_on_one_scale_or_where_windows_differ(own: Quantization, pads: tuple[int, ...], kinds: list[str]) -> None:
     changed, _ = match_scales.run(averaging(own, pads), target_named("tflite"))
     assert [op.kind for op in changed.ops] == kinds
+
+
+@pytest.mark.parametrize(("window", "arithmetic", "exact"), [(2, "", True), (3, "", False), (2, "ties_up", False), (2, "ties_away", False)])
+def test_is_exact_only_where_ties_go_the_same_way(window: int, arithmetic: str, exact: bool) -> None:
+    """Float32 holds 1/4 and not 1/9; and a convolution rounds ties to even, as not every average does."""
+    attributes = {"kernel_shape": (window, window), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_last"}
+    if arithmetic:
+        attributes["arithmetic"] = arithmetic
+    differing = 0
+    for scale in (0.1, 0.025, 0.05 * 4 / 9, 0.2, 0.05 / 3, 0.05):
+        tensors = {
+            "x": Tensor("x", "int8", (1, 12, 12, 1), None, Quantization.per_tensor(0.05)),
+            "y": Tensor("y", "int8", (1, 13 - window, 13 - window, 1), None, Quantization.per_tensor(scale)),
+        }
+        graph = Graph("g", tensors, (Op("AveragePool", ("x",), ("y",), attributes),), ("x",), ("y",))
+        changed, notes = match_scales.run(graph, target_named("tflite"))
+        if scale != 0.05:
+            (note,) = notes
+            assert changed.ops[0].kind == "Conv" and note.exact is exact
+        data = np.random.default_rng(0).integers(-30, 30, (1, 12, 12, 1)).astype(np.int8)
+        differing += int((evaluate(graph, {"x": data})["y"] != evaluate(changed, {"x": data})["y"]).sum())
+    assert not exact or not differing

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from passes.graphs import CONV, applied, assert_equal, constant, make, outputs, q, quantized_conv, random_integers, said
 
-from qconvert import Graph, Op, QConvertError, Quantization, Tensor
+from qconvert import Graph, Op, QConvertError, Quantization, Tensor, load
 from qconvert.evaluate import evaluate
 from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
 
+FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 LAYOUT = {"data_format": "channels_first"}
 
 
@@ -191,6 +193,17 @@ def test_operators_without_a_kernel_run_on_real_values() -> None:
     assert kinds(changed) == ["Dequantize", "Softplus", "Quantize", "Add"]
     assert notes == ("on real values between Dequantize and Quantize, in float32: 1 Softplus: tflite has no integer kernel",)
     assert_equal(graph, changed, {"x": random_integers((1, 50), "int8")})
+
+
+def test_real_values_are_not_called_exact() -> None:
+    """With 16 bits, steps are near enough to float32's that results differ by one; the note does not declare otherwise."""
+    graph = load(FIXTURES / "tflm_seanet_conv_int16x8.tflite")
+    changed, notes = pass_named("isolate_float").run(graph, target_named("ort-x86"))
+    assert "Dequantize" in kinds(changed) and not any("exact" in note for note in said(notes))
+    assert not pass_named("isolate_float").exact
+    feed = {name: np.random.default_rng(0).integers(-3000, 3000, graph[name].shape).astype(np.int16) for name in graph.inputs}
+    (before,), (after,) = (list(evaluate(item, feed).values()) for item in (graph, changed))
+    assert np.abs(before.astype(int) - after).max() <= 1
 
 
 def test_partial_forbid_lists_them() -> None:
