@@ -31,8 +31,10 @@ from qconvert.plugins import Change, Cost, Target, at_worst
 
 __all__ = ["run"]
 
-#: How many scales are tried for a channel that does not fit, and for one of 16 bits.
-_TRIED, _TRIED_OF_16_BITS = 256, 32
+#: How many scales are tried for a channel that does not fit; for one of 16 bits; and for one of few values, as of a depthwise convolution,
+#: for which some scale comes close to all of them.
+_TRIED, _TRIED_OF_16_BITS, _TRIED_OF_FEW = 256, 32, 8192
+_FEW = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +176,12 @@ def _ratio(steps: Array, limits: tuple[int, int]) -> float:
     """New scale over old one, with the smallest mean square error of integers - zero points that leave the limits.
 
     Tried are the old scale, which clips and leaves all else exact, the largest common divisor, and scales up to a little above the one that
-    holds the largest value.
+    holds the largest value, or half above it where there are few values.
     """
     levels, counts = np.unique(steps, return_counts=True)
     holding = max(levels[-1] / limits[1] if limits[1] else 1, levels[0] / limits[0] if limits[0] else 1)
-    tried = _TRIED if levels.size <= 1024 else _TRIED_OF_16_BITS
-    ratios = np.unique([1.0, float(np.gcd.reduce(np.abs(levels))), *np.linspace(1, 1.02 * holding, tried), holding])
+    few, many = levels.size <= _FEW, levels.size > 1024
+    tried, highest = (_TRIED_OF_FEW, 1.5) if few else (_TRIED_OF_16_BITS if many else _TRIED, 1.02)
+    ratios = np.unique([1.0, float(np.gcd.reduce(np.abs(levels))), *np.linspace(1, highest * holding, tried), holding])
     stored = np.clip(np.rint(levels / ratios[:, None]), *limits)
     return float(ratios[np.argmin(np.square(stored * ratios[:, None] - levels) @ counts)])
