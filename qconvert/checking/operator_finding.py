@@ -72,30 +72,44 @@ class Judge:
         found = exact_value(self.graph, op, values, index, self.writers)
         if found is not None:
             real, rounder = found
-            rounder = replace(rounder, outputs=(name,))
             if a.dtype.kind == "f" and rounder.kind != "Dequantize":
-                return self._real(rounder, values, a, b, real)
+                return self._real(op, rounder, values, a, b, real)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
+                rounder = replace(rounder, outputs=(name,))
                 return classify(self.graph, rounder, a, b, real, self.kernels, self.further.get(name, 0.0))
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
             return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self.kernels)
         return _compared(a, b)
 
-    def _real(self, op: Op, values: Mapping[str, Array], a: Array, b: Array, real: Array) -> Finding:
-        """Two outputs in floats that differ."""
-        bound = sum_bound(self.graph, op, values) if real.shape == a.shape else None
-        if bound is None or bound.shape != a.shape:
+    def _real(self, op: Op, rounder: Op, values: Mapping[str, Array], a: Array, b: Array, real: Array) -> Finding:
+        """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
+        bound = self._spread(op, rounder, sum_bound(self.graph, rounder, values), a)
+        if bound is None or real.shape != a.shape:
             return _compared(a, b)
         rounds = [
             kernels_named(kernels)[0].dynamic and quantizes_at_run_time(graph, sums, writers)
             for kernels, graph, sums, writers in (
-                (self.kernels[0], self.graph, op, self.writers),
-                (self.kernels[1], self.other, self.others.get(op.outputs[0]), self.others),
+                (self.kernels[0], self.graph, rounder, self.writers),
+                (self.kernels[1], self.other, self._result_of(op), self.others),
             )
         ]
-        wide = dynamic_bound(self.graph, op, values) if any(rounds) else None
+        wide = self._spread(op, rounder, dynamic_bound(self.graph, rounder, values), a) if any(rounds) else None
         return classify_sums(a, b, real, bound, [wide if own else None for own in rounds])
+
+    def _spread(self, op: Op, rounder: Op, bound: Array | None, like: Array) -> Array | None:
+        """The bounds of `rounder`'s elements as those of what `op` made of them; the largest for all where they were moved about."""
+        if bound is None or bound.shape == like.shape:
+            return bound
+        keeps = bound.size == like.size and KINDS[op.kind].keeps_order and self.writers.get(op.inputs[0]) == rounder
+        return bound.reshape(like.shape) if keeps else np.full(like.shape, bound.max(initial=0))
+
+    def _result_of(self, op: Op) -> Op | None:
+        """The operator of the result that computes an output, past what only moves it."""
+        found = self.others.get(op.outputs[0])
+        while found is not None and KINDS[found.kind].rule == "move" and found.inputs[0] not in self.cuts:
+            found = self.others.get(found.inputs[0])
+        return found
 
 
 def _compared(a: Array, b: Array) -> Finding:

@@ -1,11 +1,13 @@
-"""The reach of LiteRT's kernels.
+"""The reach of LiteRT's kernels, each from its source.
 
-XNNPACK multiplies by a float32 (24 bits); TFLite's reference kernels round twice, which moves a tie by 2^-(shift + 1); XNNPACK's add has
-20-bit, its requantize and leaky_relu 8-bit multipliers; resizing has 10- and 11-bit weights; int16 has 16-bit multipliers.
+XNNPACK multiplies sums by a float32 (24 bits); its add has 20-bit, its requantize and leaky_relu multipliers with 8 fractional bits.
+TFLite's own kernels multiply 32-bit sums by MultiplyByQuantizedMultiplier(int32_t), which rounds twice, and 64-bit sums (int16 data) by
+that of int64_t, which keeps 16 bits of the multiplier (tensorflow/lite/kernels/internal/common.cc). Resizing has 10- and 11-bit weights.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,24 +17,23 @@ from qconvert.runtimes.reach import UNKNOWN, Reach, Rule, fine, is_linear, small
 
 __all__ = ["reach"]
 
+#: The second rounding of a multiplier whose shift is not known: 2^-(e + 1) with e = 1; without a shift there is none.
+_MOST_TWICE = 0.25
+
 
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     """See plugins.Runtime; the kernels are "default" (XNNPACK), or "reference" and "micro", which round alike."""
-    if graph[op.outputs[0]].dtype == "int16":  # 16-bit multipliers
-        return np.maximum(0.02, np.abs(exact) * 2.0**-15), True
+    if graph[op.outputs[0]].dtype == "int16":
+        return _INT16.get(op.kind, _sixteen_bits)(graph, op, exact)
     rules = _XNNPACK if kernels == "default" else _REFERENCE
     return rules.get(op.kind, _table)(graph, op, exact)
 
 
 def _second_rounding(graph: Graph, op: Op, elements: float = 1.0) -> float:
-    """2^-(e + 1), e the right shift of the smallest multiplier in use (facts of TFLite's MultiplyByQuantizedMultiplier)."""
+    """2^-(e + 1), e the right shift of the smallest multiplier in use: the product is rounded before it is shifted, and then again. Without
+    a shift there is one rounding."""
     shift = smallest_shift(graph, op, elements)
-    return UNKNOWN if shift is None else float(2.0 ** -(shift + 1))
-
-
-def _fixed_rounding(graph: Graph, op: Op, size: float) -> float:
-    """A second rounding by a multiplier that does not come from the scales alone."""
-    return UNKNOWN if smallest_shift(graph, op) is None else size
+    return UNKNOWN if shift is None else float(2.0 ** -(shift + 1)) if shift else 0.0
 
 
 def _rounded_twice(graph: Graph, op: Op, exact: Array) -> Reach:
@@ -40,7 +41,8 @@ def _rounded_twice(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
-    return fine(exact) + _fixed_rounding(graph, op, 2e-3), False
+    """The sum has 20 bits more than its data, and is rounded twice (reference/add.h)."""
+    return fine(exact) + 2e-3, False
 
 
 def _rounded_once(graph: Graph, op: Op, exact: Array) -> Reach:
@@ -50,18 +52,63 @@ def _rounded_once(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact), False
 
 
+def _averaged_once(graph: Graph, op: Op, exact: Array) -> Reach:
+    """A 32-bit sum made a float, by a float that is made of two scales and a count: a few roundings of 24 bits more."""
+    return 4 * fine(exact), False
+
+
 def _added_once(graph: Graph, op: Op, exact: Array) -> Reach:
     return np.maximum(fine(exact), 4e-4), False
 
 
-def _mean_of_sum(graph: Graph, op: Op, exact: Array) -> Reach:
-    """The reference kernel rounds the rescaled sum, then the quotient."""
-    return np.full(exact.shape, 0.51), True
+def _mean(graph: Graph, op: Op, exact: Array) -> Reach:
+    """A sum, by one multiplier that holds the number of elements (reference_ops::QuantizedMeanOrSum)."""
+    data = graph[op.inputs[0]].static_shape
+    if data is None:
+        return fine(exact) + _MOST_TWICE, False
+    count = float(np.prod(data)) / max(exact.size, 1) if op.kind != "ReduceSum" else 1.0
+    return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1]), count), False
 
 
 def _eight_bits(graph: Graph, op: Op, exact: Array) -> Reach:
-    """8 fractional bits of a multiplier up to 1 and more, applied to up to 255 steps of the input; one of 1/4 to 1/2 has a shift of 1."""
-    return np.maximum(_fixed_rounding(graph, op, 0.26), np.abs(exact) * 2.0**-8 + 2.0**-9), True
+    """x * round(256 * ratio) / 256, x being steps of the input less its zero point: off by up to |x| / 512, |x| at most 255 (XNNPACK:
+    src/reference/unary-elementwise.cc and the microkernels qs8-vcvt, qs8-vlrelu)."""
+    grids = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
+    if any(grid is None for grid in grids):
+        return np.full(exact.shape, 255 * 2.0**-9), True
+    ratio = float(np.prod([float(grid.scale[0]) ** power for grid, power in zip(grids, (1, -1), strict=True) if grid is not None]))
+    slope = min(1.0, abs(float(op["alpha"]))) if op.kind == "LeakyRelu" else 1.0
+    steps = np.abs(exact) / ratio / np.where(exact < 0, slope or 1.0, 1.0)
+    return fine(exact) + np.minimum(steps, 255) * 2.0**-9, True
+
+
+def _by_sign(graph: Graph, op: Op, exact: Array) -> Reach:
+    """A multiplier that is not that of the scales alone, such as a second one for what is below zero, and that rounds twice."""
+    return fine(exact) + _MOST_TWICE, False
+
+
+def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Reach:
+    """16 bits of a multiplier from 2^14 to 2^15, so that it is off by a share of up to 2^-15."""
+    return fine(exact) + np.abs(exact) * 2.0**-15, True
+
+
+def _twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
+    return fine(exact) + _second_rounding(graph, op), False
+
+
+def _curve(graph: Graph, op: Op, exact: Array, steps: float) -> Reach:
+    """Straight lines between 256 points of sigmoid, 1 / 24 apart (integer_ops/logistic.h and tanh.h)."""
+    return np.full(exact.shape, steps), True
+
+
+def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
+    """Two tables of 513 points: exp, which is off by 1.6 of 2^-15 and rounded twice, and 1 / sum (reference/softmax.h, SoftmaxInt16).
+
+    An error of a summand counts with its share of the sum, which is 1 / (largest result) times the largest summand, 1.
+    """
+    shares = np.abs(exact) * 2.0**-15
+    largest = shares.max(axis=op["axis"], keepdims=True, initial=0)
+    return 1.5 + 2.6 * largest + shares * (1.6 + exact.shape[op["axis"]] * largest), True
 
 
 def _interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Reach:
@@ -84,19 +131,33 @@ def _table(graph: Graph, op: Op, exact: Array) -> Reach:
     return np.full(exact.shape, 0.03), False
 
 
-_BOTH: dict[str, Rule] = {"Requantize": _eight_bits, "LeakyRelu": _eight_bits, "MatMul": _rounded_twice}
+_BOTH: dict[str, Rule] = {"MatMul": _rounded_twice, "PRelu": _by_sign, "LpNormalization": _by_sign}
 _XNNPACK: dict[str, Rule] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul", "ReduceMean", "ReduceSum", "GlobalAveragePool"), _rounded_once),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _averaged_once),
     **dict.fromkeys(("Add", "Sub"), _added_once),
     **_BOTH,  # XNNPACK takes no second operand of a MatMul that is computed; TFLite's own kernel does
+    **dict.fromkeys(("Requantize", "LeakyRelu"), _eight_bits),
     "Resize": partial(_interpolated, fraction_of_size=False),
     "AveragePool": partial(_averaged, twice=False),
 }
 _REFERENCE: dict[str, Rule] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_twice),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul", "Requantize"), _rounded_twice),
     **dict.fromkeys(("Add", "Sub"), _added_twice),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean_of_sum),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
+    "LeakyRelu": _by_sign,
     **_BOTH,
     "Resize": partial(_interpolated, fraction_of_size=True),
     "AveragePool": partial(_averaged, twice=True),
+}
+_INT16: dict[str, Rule] = {
+    **dict.fromkeys(("Mul", "Requantize"), _twice_on_16_bits),
+    **dict.fromkeys(("Add", "Sub"), _added_twice),
+    **dict.fromkeys(("LeakyRelu", "PRelu"), _by_sign),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
+    # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
+    # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
+    "Sigmoid": partial(_curve, steps=1.3),
+    "Tanh": partial(_curve, steps=3.2),
+    "Softmax": _softmax_on_16_bits,
 }
