@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +157,12 @@ def roundtrip(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """How often files are run, on which random inputs, and by what."""
+    """How often files are run, on which random inputs, and by what; and whether the model rounds as plain operators do not."""
 
     samples: int
     seed: int
     kernels: tuple[str, ...]
+    rounds_otherwise: bool = False
 
 
 def _unoptimized(kernels: str | Sequence[str]) -> tuple[str, ...]:
@@ -184,6 +185,7 @@ class _Trip:
     def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
         """The conversions, and notes on how they were made."""
         graph = load(self.model)
+        runs = replace(self.runs, rounds_otherwise=any(op.attributes.get("arithmetic") for op in graph.ops))
         references = [_fitted(graph, self.there)[0]]
         references += [_fitted(references[0], self.own)[0]] * (len(self.stations) - 1)
         legs: list[Leg] = []
@@ -200,7 +202,7 @@ class _Trip:
                     self.stations = [self.there]
                     continue
                 compared = _comparable(reference, graph, self.there)
-                legs.append(_leg(self.model, path, self.own, self.there, station, changes, said, compared, self.runs))
+                legs.append(_leg(self.model, path, self.own, self.there, station, changes, said, compared, runs))
                 progress("conversions", len(legs), max(len(legs), times * len(self.stations)))
         return legs, notes
 
@@ -303,6 +305,8 @@ def _leg(
     arithmetic = "" if str(own) == str(station) else f"{_computes(own)} beside {_computes(station)}"
     if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
         arithmetic = "the model beside what TFLite's operators made of it"
+    if not arithmetic and runs.rounds_otherwise:
+        arithmetic = "the model's own rounding of ties beside plain operators"
     report, explained, wrong = _outputs(model, path, arithmetic, runs)
     lost = (*problems, *wrong)
     return Leg(str(station), path.name, changes, notes, differences, kept, report.outputs, arithmetic, explained, lost, report.machine)

@@ -1,0 +1,58 @@
+"""The reach of LiteRT's kernels holds for random scales of every operator that it has a model of, and hardly more than the kernels need."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loaded import tflite_graph
+from tflite_models import run_litert, single_op
+
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import integer_range
+from qconvert.runtimes.reach_litert import reach
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
+from one_operator import BUILTINS, CASES, random_feed
+
+#: Their outputs have one grid that the specification names.
+_FIXED = ("LOGISTIC", "TANH", "SOFTMAX")
+_NAMES = ("CONV_2D", "TRANSPOSE_CONV", "BATCH_MATMUL", "REQUANTIZE", "LEAKY_RELU", "MEAN", "ADD", "SUB", "MUL", *_FIXED)
+
+
+def beyond(name: str, dtype: str, kernels: str, seed: int) -> tuple[float, float]:
+    """By how much the kernel's integers are off at most, in steps beyond a rounding, less its reach; and the reach there."""
+    rng = np.random.default_rng(seed)
+    options, inputs, (output,) = CASES[name](dtype, 4)
+    if name not in _FIXED:
+        output = replace(output, scale=float(np.float32(output.scale * np.exp(rng.uniform(-2, 2)))))
+    data = single_op(BUILTINS.get(name, name), options, inputs, [output])
+    feeds = [random_feed(tensor, name, rng) for tensor in inputs if tensor is not None and tensor.data is None]
+    (found,) = run_litert(data, feeds, kernels)
+    graph = tflite_graph(data)
+    (op,) = graph.ops
+    values = dict(zip(graph.inputs, feeds, strict=True))
+    real = evaluate_op(graph, op, [graph.constant(n) if graph[n].is_constant else values[n] for n in op.inputs])[0].real
+    grid = graph[op.outputs[0]].quantization
+    assert real is not None and grid is not None
+    steps = real / float(grid.scale[0])
+    allowed, _ = reach(graph, op, steps, kernels)
+    off = np.abs(found - np.clip(steps + int(grid.zero_point[0]), *integer_range(dtype))) - 0.5
+    worst = int(np.argmax(off - allowed))
+    return float((off - allowed).flat[worst]), float(np.broadcast_to(allowed, off.shape).flat[worst])
+
+
+@pytest.mark.parametrize("kernels", ["default", "reference"])
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("name", _NAMES)
+def test_no_kernel_is_off_by_more_than_its_reach(name: str, dtype: str, kernels: str) -> None:
+    assert max(beyond(name, dtype, kernels, seed)[0] for seed in range(12)) <= 0
+
+
+def test_the_reach_of_requantizing_is_what_8_fractional_bits_need() -> None:
+    """Single elements are off by 0.2 of a step and more; the bound is not much wider."""
+    found = [beyond("REQUANTIZE", "int8", "default", seed) for seed in range(25)]
+    assert -0.1 < max(off for off, _ in found) <= 0
