@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import Graph, Runtime, check, convert, load, save
+from qconvert import Graph, Op, Runtime, check, convert, load, save
+from qconvert.checking.findings import Finding, joined
 from qconvert.checking.known_tensors import completed
+from qconvert.checking.splitting import Splitting
+from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
-from qconvert.plugins import operators, registry, runtimes
+from qconvert.plugins import Pieces, operators, registry, runtimes
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 VISION = FIXTURES / "onnx" / "torch_fx_fbgemm_vision.onnx"
@@ -147,3 +150,101 @@ def test_a_runtime_of_a_plugin_runs_sources(monkeypatch: pytest.MonkeyPatch, tmp
     assert report.kernels[0] == "evaluator:exact"
     assert len(report.operators) >= 0.9 * len(load(KWS).ops)
     assert all(op.largest <= 1 for op in report.operators)
+
+
+def refusing(names: set[str], asked: list[frozenset[str]]) -> Any:
+    """Pieces of a runtime that takes nothing that computes one of `names`."""
+
+    def make(wanted: frozenset[str]) -> Pieces:
+        asked.append(wanted)
+        if wanted & names:
+            raise RuntimeRefusedError("it has no kernel\nfor that")
+        return Pieces(("x",), wanted, dict.fromkeys(wanted, "int8"), {}, lambda values: dict.fromkeys(wanted, values["x"]))
+
+    return make
+
+
+def test_what_a_runtime_refuses_is_left_out_and_named() -> None:
+    asked: list[frozenset[str]] = []
+    pieces = Splitting(refusing({"c", "k"}, asked), tuple("abcdefghijklmnop"))
+    assert pieces.refused == dict.fromkeys("ck", "it has no kernel for that")
+    assert pieces.computed == set("abdefghijlmnop")
+    assert set(pieces.run({"x": np.zeros(1, np.int8)}.__getitem__)) == set("abdefghijlmnop")
+    assert len(asked) <= 2 * 2 * 4 + 1  # by halves, not one by one
+
+
+def test_what_a_runtime_refuses_when_it_runs_is_named_too() -> None:
+    def make(wanted: frozenset[str]) -> Pieces:
+        def run(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            if "b" in wanted:
+                raise RuntimeRefusedError("no")
+            return dict.fromkeys(wanted, values["x"])
+
+        return Pieces(("x",), wanted, {}, {}, run)
+
+    pieces = Splitting(make, ("a", "b", "c"))
+    assert pieces.computed == {"a", "b", "c"}
+    for _ in range(2):
+        assert set(pieces.run({"x": np.zeros(1, np.int8)}.__getitem__)) == {"a", "c"}
+    assert pieces.refused == {"b": "no"}
+
+
+def test_an_operator_that_no_runtime_takes_by_itself_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The others are compared all the same."""
+    from qconvert.checking import per_operator
+
+    convert(KWS, tmp_path / "result.tflite")
+    pool = next(op.outputs[0] for op in load(KWS).ops if op.kind == "AveragePool")
+    whole = per_operator.canonical_pieces
+
+    def refused(side: Any, names: set[str], wanted: frozenset[str]) -> Pieces:
+        if pool in wanted:
+            raise RuntimeRefusedError("LiteRT does not take the model")
+        return whole(side, names, wanted)
+
+    monkeypatch.setattr(per_operator, "canonical_pieces", refused)
+    report = check(KWS, tmp_path / "result.tflite", samples=1, per_op=True)
+    left = [op for op in report.operators if op.verdict == "not compared"]
+    assert [(op.output, op.reason) for op in left] == [(pool, "LiteRT does not take the model")]
+    assert {op.verdict for op in report.operators} == {"equal", "not compared"}
+    assert len(report.operators) == len(load(KWS).ops)
+
+
+def dense(path: Path, dtype: str = "int8", **wrong: Any) -> Path:
+    """FULLY_CONNECTED of rank 3, which is read as several operators between which the runtime has no tensors."""
+    rng = np.random.default_rng(5)
+    real = dtype == "float32"
+    x = TensorSpec("x", (2, 3, 16), dtype, None if real else 0.05, None if real else 3)
+    y = TensorSpec("y", (2, 3, 8), dtype, None if real else 0.4, None if real else -7)
+    weights = rng.integers(-127, 128, (8, 16)).astype(np.int8) + np.int8(0)
+    if "weight" in wrong:
+        weights[3, 5] = -weights[3, 5]
+    w = TensorSpec("w", (8, 16), "int8", 0.02, 0, data=weights)
+    path.write_bytes(model([OpSpec("FULLY_CONNECTED", ["x", "w", None], ["y"], {"keepNumDims": True})], [x, w, y], ["x"], ["y"]))
+    return path
+
+
+@pytest.mark.parametrize(("dtype", "classes"), [("int8", {"equal", "one rounding"}), ("float32", {"dynamic range"})])
+@pytest.mark.parametrize("suffix", ["onnx", "tflite"])
+def test_an_operator_that_is_read_as_several_is_judged_as_one(dtype: str, classes: set[str], suffix: str, tmp_path: Path) -> None:
+    source = dense(tmp_path / "source.tflite", dtype)
+    convert(source, tmp_path / f"result.{suffix}")
+    report = check(source, tmp_path / f"result.{suffix}", samples=20, per_op=True)
+    assert report.passed, report.problems
+    found = {op.output: op.verdict for op in report.operators}
+    assert found["y"] in {"equal", *classes}
+    assert suffix != "onnx" or found["y"] in classes
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_a_wrong_weight_of_an_operator_that_is_read_as_several_is_named(dtype: str, tmp_path: Path) -> None:
+    source = dense(tmp_path / "source.tflite", dtype)
+    convert(dense(tmp_path / "wrong.tflite", dtype, weight=True), tmp_path / "result.onnx")
+    report = check(source, tmp_path / "result.onnx", samples=3, per_op=True)
+    wrong = [op for op in report.operators if op.verdict == "unexplained"]
+    assert wrong and all(op.operator == "FULLY_CONNECTED #0" for op in wrong)
+
+
+def test_the_mean_share_counts_every_run_alike() -> None:
+    runs = [Finding("equal", "", share, 0.0, 0.0, 0) for share in (1.0, 1.0, 1.0, 0.2)]
+    assert joined(Op("Relu", ("x",), ("y",), {}, "RELU #0"), "y", runs).equal == pytest.approx(0.8)
