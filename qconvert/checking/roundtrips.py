@@ -157,7 +157,7 @@ def roundtrip(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """How often files are run, on which random inputs, and by what; and whether the model rounds as plain operators do not."""
+    """How often files are run, on which random inputs, and by what; and whether a file lost a rounding that the model has."""
 
     samples: int
     seed: int
@@ -185,7 +185,7 @@ class _Trip:
     def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
         """The conversions, and notes on how they were made."""
         graph = load(self.model)
-        runs = replace(self.runs, rounds_otherwise=any(op.attributes.get("arithmetic") for op in graph.ops))
+        own_rounding = _own_rounding(graph)
         references = [_fitted(graph, self.there)[0]]
         references += [_fitted(references[0], self.own)[0]] * (len(self.stations) - 1)
         legs: list[Leg] = []
@@ -202,9 +202,15 @@ class _Trip:
                     self.stations = [self.there]
                     continue
                 compared = _comparable(reference, graph, self.there)
+                runs = replace(self.runs, rounds_otherwise=_own_rounding(graph) < own_rounding)
                 legs.append(_leg(self.model, path, self.own, self.there, station, changes, said, compared, runs))
                 progress("conversions", len(legs), max(len(legs), times * len(self.stations)))
         return legs, notes
+
+
+def _own_rounding(graph: Graph) -> int:
+    """How many operators round as the kernels of one runtime do."""
+    return sum(bool(op.attributes.get("arithmetic")) for op in graph.ops)
 
 
 def _fitted(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, tuple[Change, ...]]:

@@ -87,6 +87,11 @@ def _by_sign(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact) + _MOST_TWICE, False
 
 
+def _brought_to_one_grid(graph: Graph, op: Op, exact: Array) -> Reach:
+    """Its kernel takes one grid, so QUANTIZE stands before whatever has another: see _eight_bits()."""
+    return fine(exact) + 255 * 2.0**-9, True
+
+
 def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Reach:
     """16 bits of a multiplier from 2^14 to 2^15, so that it is off by a share of up to 2^-15."""
     return fine(exact) + np.abs(exact) * 2.0**-15, True
@@ -131,6 +136,7 @@ def _table(graph: Graph, op: Op, exact: Array) -> Reach:
     return np.full(exact.shape, 0.03), False
 
 
+_CHOOSING = ("Concat", "Max", "Min", "Where")
 _BOTH: dict[str, Rule] = {"MatMul": _rounded_twice, "PRelu": _by_sign, "LpNormalization": _by_sign}
 _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),
@@ -138,6 +144,7 @@ _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("Add", "Sub"), _added_once),
     **_BOTH,  # XNNPACK takes no second operand of a MatMul that is computed; TFLite's own kernel does
     **dict.fromkeys(("Requantize", "LeakyRelu"), _eight_bits),
+    **dict.fromkeys(_CHOOSING, _brought_to_one_grid),
     "Resize": partial(_interpolated, fraction_of_size=False),
     "AveragePool": partial(_averaged, twice=False),
 }
@@ -145,7 +152,7 @@ _REFERENCE: dict[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul", "Requantize"), _rounded_twice),
     **dict.fromkeys(("Add", "Sub"), _added_twice),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
-    "LeakyRelu": _by_sign,
+    **dict.fromkeys(("LeakyRelu", *_CHOOSING), _by_sign),
     **_BOTH,
     "Resize": partial(_interpolated, fraction_of_size=True),
     "AveragePool": partial(_averaged, twice=True),
