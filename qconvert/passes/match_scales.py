@@ -172,6 +172,8 @@ def _reached(result: Tensor, kernel: Quantization) -> Quantization:
     """The result's grid, without the values that a kernel whose results are on another grid never gives."""
     q = result.quantization
     assert q is not None
+    if not q.is_per_tensor:
+        return q
     ends = [float(limits[0]) for limits in affine_range(kernel, result.dtype)]
     low, high = (int(quantize(np.array(end), q, result.dtype)) for end in ends)
     return replace(q, quant_min=low, quant_max=high)

@@ -12,6 +12,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite.arity import wrong_arity
 from qconvert.formats.tflite.attachments import read_files, text_of
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
@@ -164,6 +165,8 @@ def _reading(draft: Draft, operation: Any, index: int, name: str, version: int, 
     outputs = _indices(operation.outputs, names, f"the outputs of {where}")
     if not all(outputs) or not outputs:
         raise InvalidModelError("an operator without outputs" if not outputs else "an output is absent", where=where)
+    if wrong := wrong_arity(name, inputs, outputs):
+        raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})")
     custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
     options = operation.builtinOptions or operation.builtinOptions2
     return Reading(draft, name, index, tuple(inputs), tuple(outputs), options, version, custom)

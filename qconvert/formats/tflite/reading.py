@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,12 @@ class Reading(OperatorReading):
         if index >= len(self.outputs):
             raise self.invalid(f"output {index} is absent")
         return self._draft.tensors[self.outputs[index]]
+
+    def with_shape(self, shape: Shape) -> Tensor:
+        """Gives output 0 the shape that the kernel gives it, where the file states another; LiteRT resizes it so."""
+        tensor = replace(self.result(), shape=shape)
+        self._draft.tensors[tensor.name] = tensor
+        return tensor
 
     def rank(self, index: int = 0) -> int:
         """The rank of input `index`; raises UnsupportedError if the file does not say it."""

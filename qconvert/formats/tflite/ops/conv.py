@@ -28,7 +28,7 @@ def read_conv_2d(r: Reading) -> None:
     weights = constant_weights(r, 1)
     outputs, height, width, depth = weights.shape
     channels = _channels(r, 0)
-    if depth == 0 or channels % depth or outputs % (channels // depth):
+    if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
         raise r.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
     kernel = r.turned(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, 1, {0: 0}))

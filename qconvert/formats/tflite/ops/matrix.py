@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, stored_weights
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op
+from qconvert.graph import Op, Shape, Tensor
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -27,7 +27,7 @@ def read_fully_connected(r: Reading) -> None:
     operands = [_flattened(r, rows, shape[1]), float_weights(r, r.input(1))]
     if r.has(2):
         operands.append(accumulator_bias(r, 2, data, weights))
-    result = r.result()
+    result = _result(r, rows, shape)
     if result.rank == 2:
         r.emit("Gemm", operands, activation=r.activation())
         return
@@ -35,6 +35,21 @@ def read_fully_connected(r: Reading) -> None:
     r.emit("Gemm", operands, [flat], activation=r.activation())
     sizes = [-1 if isinstance(size, str) else size for size in result.shape or ()]
     r.emit("Reshape", [flat, r.shape_const(sizes, "shape")])
+
+
+def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
+    """The result, of the shape that the kernel gives it: rows of outputs, or the data's own leading dimensions if keep_num_dims is set."""
+    result, data = r.result(), r.tensor(0).shape or ()
+    wanted: Shape = (rows, weights[0])
+    if r.option("keepNumDims", False):
+        if not data or data[-1] != weights[1]:
+            raise r.invalid(f"keeps the dimensions of data of shape {data} beside weights of shape {weights}")
+        wanted = (*data[:-1], weights[0])
+    stated = result.shape
+    fits = stated is not None and len(stated) == len(wanted)
+    if stated is None or not fits or any(a != b for a, b in zip(stated, wanted, strict=True) if isinstance(a, int) and isinstance(b, int)):
+        return r.with_shape(wanted)
+    return result
 
 
 def _rows(r: Reading, depth: int) -> int | str:

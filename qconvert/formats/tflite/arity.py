@@ -1,0 +1,52 @@
+"""How many inputs and outputs each builtin operator has, as LiteRT's kernels demand; checked once, before a read function runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+__all__ = ["ARITY", "wrong_arity"]
+
+#: "inputs optional ones outputs"; "+" is any number from one.
+_COUNTS = {
+    "1 0 1": "ABS NEG EXP LOG SQRT SQUARE RSQRT SIN COS ROUND FLOOR CEIL SIGN RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 ELU GELU HARD_SWISH "
+             "LEAKY_RELU LOGISTIC TANH SOFTMAX LOG_SOFTMAX L2_NORMALIZATION QUANTIZE DEQUANTIZE CAST LOGICAL_NOT AVERAGE_POOL_2D "
+             "MAX_POOL_2D SPACE_TO_DEPTH DEPTH_TO_SPACE SQUEEZE SHAPE WHERE",
+    "1 1 1": "RESHAPE",
+    "2 0 1": "ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS "
+             "LESS_EQUAL LOGICAL_AND LOGICAL_OR MEAN SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN CUMSUM "
+             "BATCH_MATMUL RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR EXPAND_DIMS TRANSPOSE PAD MIRROR_PAD TILE BROADCAST_TO FILL GATHER "
+             "GATHER_ND REVERSE_SEQUENCE REVERSE_V2 PRELU",
+    "2 1 1": "CONV_2D DEPTHWISE_CONV_2D FULLY_CONNECTED",
+    "3 0 1": "SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND SLICE PADV2 SCATTER_ND SELECT SELECT_V2 RANGE",
+    "3 1 1": "TRANSPOSE_CONV",
+    "4 0 1": "STRIDED_SLICE ONE_HOT",
+    "2 0 2": "TOPK_V2",
+    "1 0 +": "UNPACK",
+    "2 0 +": "SPLIT",
+    "3 0 +": "SPLIT_V",
+    "+ 0 1": "CONCATENATION PACK",
+    "3 0 4": "TFLite_Detection_PostProcess",
+}  # fmt: skip
+#: Operator -> (inputs, optional inputs behind them, outputs); 0 is any number from one.
+ARITY: Mapping[str, tuple[int, int, int]] = {
+    name: (int(inputs.replace("+", "0")), int(optional), int(outputs.replace("+", "0")))
+    for counts, names in _COUNTS.items()
+    for inputs, optional, outputs in (counts.split(),)
+    for name in names.split()
+}
+
+
+def wrong_arity(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """What is wrong with the inputs ("" for an absent one) and outputs of an operator, in words; "" if nothing is."""
+    if name not in ARITY:
+        return ""
+    required, optional, results = ARITY[name]
+    needed = inputs[:required] if required else inputs
+    if not all(needed):
+        return f"input {list(needed).index('')} is absent"
+    if not inputs or (required and not required <= len(inputs) <= required + optional):
+        wanted = "at least one" if not required else f"{required} to {required + optional}" if optional else str(required)
+        return f"has {len(inputs)} inputs, not {wanted}"
+    if results and len(outputs) != results:
+        return f"has {len(outputs)} outputs, not {results}"
+    return ""
