@@ -64,3 +64,18 @@ def test_a_transposed_convolution_with_computed_weights() -> None:
     (found,) = outputs(graph, {"x": x, "w": w})
     wanted = np.einsum("nihw,oiab->nohawb", x, w).reshape(1, 3, 8, 8)
     assert np.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_resize_onto_another_type_of_the_same_numbers() -> None:
+    tensors = [Tensor("x", "float32", (1, 1, 3, 4)), Tensor("a", "int8", (1, 1, 3, 4), None, q(0.125)),
+               Tensor("b", "uint8", None, None, q(0.125)), constant("sizes", np.array([6, 8], np.int64))]  # fmt: skip
+    attributes = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+        "data_format": "channels_first",
+    }
+    ops = [Op("Quantize", ("x",), ("a",)), Op("Resize", ("a", "sizes"), ("b",), attributes)]
+    (found,) = outputs(make(ops, tensors, "x", "b"), {"x": X.reshape(1, 1, 3, 4)})
+    wanted = np.clip(np.rint(X * 8), 0, 127).repeat(2, 0).repeat(2, 1)
+    assert found.dtype == np.uint8 and np.array_equal(found[0, 0], wanted)

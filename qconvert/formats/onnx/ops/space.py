@@ -82,7 +82,7 @@ def write_resize(op: Op, b: Builder) -> None:
         "coordinate_transformation_mode": op["coordinate_transformation_mode"],
         "nearest_mode": op["nearest_mode"] if op["mode"] == "nearest" else None,
     }
-    moves = op["mode"] == "nearest" and data.quantization == result.quantization and data.dtype in ("uint8", "int8", "float32")
+    moves = op["mode"] == "nearest" and data.shares_grid(result) and data.dtype in ("uint8", "int8", "float32")
     value = b.stored(data.name) if moves else b.real(data.name)
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
     if moves:
