@@ -74,10 +74,8 @@ def test_the_conversion_warns(tmp_path: Path) -> None:
     source = tmp_path / "a.tflite"
     source.write_bytes(_linear("CONV_2D", "int8", [0.1] * 4)[0])
     report = convert(source, tmp_path / "a.onnx")
-    assert report.changes[0] == (
-        "tflite",
-        "warning: 1 tensor states scales that its kernels do not use ('b'): integers are read as kernels take them",
-    )
+    words = "warning: 1 tensor states scales that its kernels do not use ('b'): integers are read as kernels take them"
+    assert (report.changes[0].by, report.changes[0].text) == ("tflite", words)
 
 
 @pytest.mark.parametrize("scale", [0.0, np.inf, np.nan, -1.0])
