@@ -184,6 +184,8 @@ class Reading(OperatorReading):
         outs = list(self.outputs if outputs is None else outputs)
         made = Op(kind, tuple(ins), tuple(outs), attributes)
         data = KINDS[kind].positions(made, "data", "factor", "filler")
+        if not all(ins[position] for position in data) or not data:
+            raise self.invalid("an input is absent")
         first = self._draft.tensors[ins[data[0]]]
         grid = first.quantization if grid is None else grid
         for position in data:

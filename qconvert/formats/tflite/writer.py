@@ -107,9 +107,11 @@ class _File:
         found = schema.TensorT()
         found.name = tensor.name
         found.type = DTYPE_NUMBERS[tensor.dtype]
-        shape = tensor.shape
-        found.hasRank = shape is not None
-        sizes = [size if isinstance(size, int) else -1 for size in shape or ()]
+        if tensor.shape is None:  # a scalar, for every reader of a file
+            remedy = "Export the model with shapes; sizes that are open need only be counted."
+            raise UnsupportedError("its rank is not known, which TFLite has to be told", where=f"tensor {tensor.name!r}", remedy=remedy)
+        found.hasRank = True
+        sizes = [size if isinstance(size, int) else -1 for size in tensor.shape]
         found.shape = as_int32([max(size, 1) if size < 0 else size for size in sizes], tensor.name)
         if -1 in sizes:
             found.shapeSignature = np.array(sizes, np.int32)

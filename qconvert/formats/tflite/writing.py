@@ -310,7 +310,7 @@ class Writing:
         return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip())
 
 
-def as_int32(values: Sequence[int] | int, name: str) -> Array:
+def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -> Array:
     """Integers in the type that TFLite has for sizes.
 
     Raises:

@@ -43,6 +43,14 @@ def same_shape(op: Op, s: ShapeContext) -> Result:
     return [shape]
 
 
+def along_axis(op: Op, s: ShapeContext) -> Result:
+    """The shape of the data, which has the axis of the operator, stated or by default."""
+    shape = s.shape(0)
+    if shape is not None:
+        normalized(op, [int(op["axis"])], len(shape))
+    return [shape]
+
+
 def same_axes(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     """The elements in front of the axis stay in front of it (Identity, Reshape, Squeeze, Unsqueeze)."""
     return _factors(before[:a]) == _factors(after[:b])

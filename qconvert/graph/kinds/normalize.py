@@ -11,14 +11,40 @@ from qconvert.graph.kinds.call import (
     channels_first,
     channels_last,
 )
-from qconvert.graph.kinds.common import (
-    DATA_FORMAT,
-    same_shape,
-)
+from qconvert.graph.kinds.common import DATA_FORMAT, along_axis
 from qconvert.graph.kinds.kind import kind
 from qconvert.graph.kinds.layout import DECIDES
+from qconvert.graph.kinds.spatial import channel_count
+from qconvert.graph.schema import Op
+from qconvert.graph.sizes import Result, ShapeContext, broadcast, failure, unified
 
 __all__ = ["KINDS"]
+
+
+def _per_channel(op: Op, s: ShapeContext) -> Result:
+    """The shape of the data; every parameter is a list of one value a channel, and groups divide the channels."""
+    shape = s.shape(0)
+    if shape is None:
+        return [None]
+    channels = shape[0] if len(shape) == 1 else channel_count(op, shape) if shape else 0
+    groups = int(op["num_groups"]) if op.kind == "GroupNormalization" else 1
+    if not shape or groups < 1 or (isinstance(channels, int) and channels % groups):
+        raise failure(op, f"{groups} groups do not divide the channels of data of shape {shape}")
+    for index in range(1, len(op.inputs)):
+        sizes = s.shape(index)
+        if sizes is not None and (len(sizes) != 1 or unified(op, [channels, *sizes], "channels and parameters") is None):
+            raise failure(op, f"parameters of shape {sizes} are no list")
+    return [shape]
+
+
+def _from_axis(op: Op, s: ShapeContext) -> Result:
+    """The shape of the data; scale and bias broadcast to it."""
+    (shape,) = along_axis(op, s)
+    for index in range(1, len(op.inputs)):
+        sizes = s.shape(index) if s.has(index) else ()
+        if shape is not None and sizes is not None and len(broadcast(op, [shape, sizes]) or shape) != len(shape):
+            raise failure(op, f"parameters of shape {sizes} do not broadcast to data of shape {shape}")
+    return [shape]
 
 
 def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
@@ -70,7 +96,7 @@ KINDS = (
     kind(
         "BatchNormalization",
         "data parameter parameter parameter parameter",
-        shape=same_shape,
+        shape=_per_channel,
         evaluate=batch_normalization,
         layout=DECIDES,
         attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
@@ -78,7 +104,7 @@ KINDS = (
     kind(
         "InstanceNormalization",
         "data parameter parameter",
-        shape=same_shape,
+        shape=_per_channel,
         evaluate=instance_normalization,
         layout=DECIDES,
         attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
@@ -87,7 +113,7 @@ KINDS = (
     kind(
         "GroupNormalization",
         "data parameter parameter",
-        shape=same_shape,
+        shape=_per_channel,
         evaluate=group_normalization,
         layout=DECIDES,
         attributes=has(DATA_FORMAT, num_groups=integer(), epsilon=number(1e-5)),
@@ -95,14 +121,14 @@ KINDS = (
     kind(
         "LayerNormalization",
         "data parameter parameter?",
-        shape=same_shape,
+        shape=_from_axis,
         evaluate=layer_normalization,
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),
     ),
     kind(
         "RMSNormalization",
         "data parameter",
-        shape=same_shape,
+        shape=_from_axis,
         evaluate=rms_normalization,
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),
     ),

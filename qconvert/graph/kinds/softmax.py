@@ -12,7 +12,7 @@ from qconvert.graph.kinds.call import (
 )
 from qconvert.graph.kinds.common import (
     ACTIVATION,
-    same_shape,
+    along_axis,
 )
 from qconvert.graph.kinds.kind import kind
 from qconvert.graph.kinds.layout import ALONG_AXIS
@@ -43,11 +43,11 @@ def lp_normalization(call: Call) -> Array:
 
 
 KINDS = (
-    kind("Softmax", shape=same_shape, evaluate=softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1), beta=number(1.0))),
-    kind("LogSoftmax", shape=same_shape, evaluate=log_softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1))),
+    kind("Softmax", shape=along_axis, evaluate=softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1), beta=number(1.0))),
+    kind("LogSoftmax", shape=along_axis, evaluate=log_softmax, layout=ALONG_AXIS, attributes=has(axis=integer(-1))),
     kind(
         "LpNormalization",
-        shape=same_shape,
+        shape=along_axis,
         evaluate=lp_normalization,
         layout=ALONG_AXIS,
         attributes=has(ACTIVATION, axis=integer(-1), p=integer(2)),

@@ -133,6 +133,9 @@ def _indices(graph: Graph, op: Op) -> Iterator[str]:
 def _computes(graph: Graph, op: Op) -> Iterator[str]:
     """What is not quantized has one type on all sides; what is rounded onto a grid, or comes from one, is real numbers on the others."""
     kind = KINDS[op.kind]
+    for name in kind.named(op, "parameter"):
+        if graph[name].dtype in ("bool", "string", "complex64"):
+            yield f"has {name!r} of {graph[name].dtype}, which is no number"
     operands = kind.data(op)[: 1 if op.kind == "Pow" else None]  # whose exponent may have a type of its own
     sides = [graph[name] for name in (*operands, *(kind.results_of(op) if not kind.result_type else ())) if name]
     plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
@@ -126,6 +127,8 @@ def write_lp_normalization(op: Op, b: Builder) -> None:
 def read_clip(r: Reading) -> None:
     """Clip with known bounds: attributes before opset 11, inputs since. Bounds of labelled integers become real values."""
     if r.version < 11:
+        if r.tensor(0).dtype not in REALS:
+            raise NotCoveredError(f"bounds of {r.tensor(0).dtype} before opset 11")
         dtype = numpy_dtype(r.tensor(0).dtype)
         given = (r.attribute("min"), r.attribute("max"))
         limits = [None if value is None else np.array(value, dtype) for value in given]
@@ -137,6 +140,8 @@ def read_clip(r: Reading) -> None:
         names = [r.folded(index) if r.has(index) else "" for index in (1, 2)]
     tensor = r.tensor(0)
     if tensor.quantization is not None:
+        if any(limit is not None and limit.dtype.kind not in "iu" for limit in limits):
+            raise r.invalid(f"its bounds are no integers, but {tensor.name!r} is {tensor.dtype}")
         _read_stored_clip(r, tensor, tensor.quantization, [None if limit is None else int(limit.reshape(-1)[0]) for limit in limits])
     else:
         r.emit("Clip", [r.input(0), *names])

@@ -70,6 +70,9 @@ def write_conv(op: Op, w: Writing) -> None:
         kernel, weights = written_weights(op, w, "1HWO", (1, 2, 3, 0), 3)
     else:
         kernel, weights = written_weights(op, w, "OHWI", (0, 2, 3, 1))
+    data = w.graph[op.inputs[0]].shape
+    if data is not None and isinstance(data[-1], str):
+        raise w.unsupported(op, "data whose channels are counted only at run time, of which LiteRT makes groups")
     window = write_window(op, w, weights.shape[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.reading import Reading
-from qconvert.formats.tflite.writing import Writing
+from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Op
 
 __all__ = ["SAME", "VALID", "Window", "padded", "same_pads", "spatial_sizes", "window", "write_window"]
@@ -107,7 +107,7 @@ def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) 
     shape = w.tensor(name).shape or ()
     spatial = [size + pads[i] + pads[2 + i] if isinstance(size, int) else f"{name}_padded_{i}" for i, size in enumerate(shape[1:3])]
     result = w.like(f"{op.outputs[0]}/padded", name, (shape[0], *spatial, shape[3]))
-    rows = w.const(np.array([[0, 0], [pads[0], pads[2]], [pads[1], pads[3]], [0, 0]], np.int32), f"{op.outputs[0]}/paddings")
+    rows = w.const(as_int32([[0, 0], [pads[0], pads[2]], [pads[1], pads[3]], [0, 0]], op.outputs[0]), f"{op.outputs[0]}/paddings")
     if filler is None:
         w.emit("PAD", [name, rows], [result], "PadOptions")
     else:
