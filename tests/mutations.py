@@ -25,7 +25,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -371,13 +371,13 @@ class Finding:
     what: str
 
 
-def search(format: str, seed: int, indices: range, *, tell: Callable[[int], None] | None = None) -> tuple[Counter[str], list[Finding]]:
+def search(format: str, seed: int, indices: range, *, each: bool = True) -> tuple[Counter[str], list[Finding]]:
     """What became of the mutations: how often what, and the findings.
 
     Args:
         format: of the files.
         seed, indices: of the mutations.
-        tell: is told how many are done.
+        each: whether every file is converted to every format, not to one of them in turn.
     """
     for name in FORMATS:
         seeds(name)
@@ -386,14 +386,12 @@ def search(format: str, seed: int, indices: range, *, tell: Callable[[int], None
     findings: list[Finding] = []
     position = indices.start
     while position < indices.stop:
-        for index, words in _worker(format, seed, range(position, indices.stop)):
+        for index, words in _worker(format, seed, range(position, indices.stop), each):
             position = index + 1
             for what in words:
                 outcomes[what.split(":")[0]] += 1
                 if what.startswith("!!!"):
                     findings.append(Finding(format, index, mutated(format, seed, index)[0], what.removeprefix("!!! ")))
-            if tell is not None:
-                tell(position - indices.start)
     return outcomes, findings
 
 
@@ -401,10 +399,10 @@ def _warm(format: str) -> None:
     """Imports in the parent what every worker needs."""
     with tempfile.TemporaryDirectory() as folder:
         for data in list(seeds(format).values())[:3]:
-            _tried(data, format, Path(folder), limited=False)
+            _tried(data, format, Path(folder), FORMATS, limited=False)
 
 
-def _worker(format: str, seed: int, indices: range) -> Iterator[tuple[int, list[str]]]:
+def _worker(format: str, seed: int, indices: range, each: bool) -> Iterator[tuple[int, list[str]]]:
     """(index, what came of it) for as many as the worker lives; the last is the one that ended it."""
     sys.stdout.flush()
     read, write = os.pipe()
@@ -418,7 +416,8 @@ def _worker(format: str, seed: int, indices: range) -> Iterator[tuple[int, list[
             for index in indices:
                 pickle.dump((index, None), stream)
                 stream.flush()
-                words = _tried(mutated(format, seed, index)[1], format, Path(folder))
+                others = FORMATS if each else (FORMATS[index % len(FORMATS)],)
+                words = _tried(mutated(format, seed, index)[1], format, Path(folder), others)
                 pickle.dump((index, words), stream)
                 stream.flush()
                 if any("MB" in word for word in words):  # the mark of the largest size never sinks
@@ -441,7 +440,7 @@ def _worker(format: str, seed: int, indices: range) -> Iterator[tuple[int, list[
         yield last, [f"!!! {f'over {LIMIT_S} s of computing' if name == 'SIGPROF' else name}"]
 
 
-def _tried(data: bytes, format: str, folder: Path, *, limited: bool = True) -> list[str]:
+def _tried(data: bytes, format: str, folder: Path, others: Sequence[str], *, limited: bool = True) -> list[str]:
     """Loads and converts one file: what came of each conversion, findings with !!! in front."""
     from qconvert import convert, load
 
@@ -452,7 +451,7 @@ def _tried(data: bytes, format: str, folder: Path, *, limited: bool = True) -> l
     words = [_outcome(partial(load, source))]
     if words == ["done"]:
         words = []
-        for other in FORMATS:
+        for other in others:
             result = folder / f"r.{other}"
             words.append(f"{_outcome(partial(convert, source, result))}")
             if words[-1] == "done" and (again := _outcome(partial(load, result))).startswith(("invalid", "!!!")):

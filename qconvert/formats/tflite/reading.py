@@ -242,7 +242,8 @@ class Reading(OperatorReading):
         """The same for a kernel of int8 or int16 that takes stored integers for plain numbers, and wraps its results around."""
         narrow = self.result()
         operands = []
-        for name in self.inputs:
+        for index in range(len(self.inputs)):
+            name = self.input(index)
             tensor = self._draft.tensors[self.under(name, None)]
             wide = self.intermediate("int32", "int32", tensor.shape, base=name)
             operands += self._append("Cast", [tensor.name], [wide], {"to": "int32"})

@@ -94,7 +94,15 @@ def _dequantize_fold(call: Call) -> Any:
 
 KINDS = (
     kind("Identity", shape=same_shape, rule="move", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE, keeps_axis=same_axes),
-    kind("Cast", shape=same_shape, rule="plain", evaluate=cast, fold=_cast_fold, layout=ELEMENTWISE, attributes=has(to=choice(DTYPES))),
+    kind(
+        "Cast",
+        shape=same_shape,
+        rule="plain",
+        evaluate=cast,
+        fold=_cast_fold,
+        layout=ELEMENTWISE,
+        attributes=has(to=choice([dtype for dtype in DTYPES if dtype != "unknown"])),
+    ),
     # These take scale and zero point from their tensors, not from inputs.
     kind("Quantize", shape=same_shape, rule="convert", evaluate=Call.values, fold=_quantize_fold, layout=ELEMENTWISE),
     kind("Dequantize", shape=same_shape, rule="convert", evaluate=Call.values, fold=_dequantize_fold, layout=ELEMENTWISE),

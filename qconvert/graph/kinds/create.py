@@ -12,9 +12,6 @@ from qconvert.graph.kinds.attributes import flag, has, integer
 from qconvert.graph.kinds.call import (
     Call,
 )
-from qconvert.graph.kinds.common import (
-    same_shape,
-)
 from qconvert.graph.kinds.folds import (
     numbers,
 )
@@ -55,6 +52,10 @@ def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
     (axis,) = normalized(op, [int(op["axis"])], len(indices) + 1)
     if depth is not None and (len(depth) != 1 or depth[0] < 0):
         raise failure(op, f"the depth is {depth}, not one number of at least 0")
+    for index, most in ((1, 1), (2, 2)):
+        sizes = s.shape(index)
+        if sizes is not None and all(isinstance(size, int) for size in sizes) and math.prod(map(int, sizes)) != most:
+            raise failure(op, f"input {index} of shape {sizes} is not {most} numbers")
     return [(*indices[:axis], UNKNOWN if depth is None else depth[0], *indices[axis:])]
 
 
@@ -89,6 +90,13 @@ def _range_fold(call: Call) -> Any:
     return values.astype(start.dtype)
 
 
+def _trilu_shape(op: Op, s: ShapeContext) -> Shapes:
+    shape = s.shape(0)
+    if shape is not None and len(shape) < 2:
+        raise failure(op, f"data of shape {shape} are no matrices")
+    return [shape]
+
+
 def trilu(call: Call) -> Array:
     """Trilu of ONNX: the upper or lower triangle of matrices, from the k-th diagonal on."""
     (k,) = call.ints(1) if call.has(1) else [0]
@@ -104,5 +112,5 @@ KINDS = (
     kind("Shape", shape=_shape_shape, rule="index", evaluate=shape_of),
     kind("Range", "data data data", shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold),
     kind("OneHot", "data index data", shape=_one_hot_shape, rule="plain", evaluate=one_hot, attributes=has(axis=integer(-1))),
-    kind("Trilu", "data index?", shape=same_shape, rule="plain", evaluate=trilu, attributes=has(upper=flag(1))),
+    kind("Trilu", "data index?", shape=_trilu_shape, rule="plain", evaluate=trilu, attributes=has(upper=flag(1))),
 )

@@ -126,8 +126,9 @@ def _indices(graph: Graph, op: Op) -> Iterator[str]:
     """Shapes, axes, indices and conditions are plain integers or truth values."""
     for name in KINDS[op.kind].named(op, "index"):
         tensor = graph[name]
-        if tensor.dtype in _NO_INDEX:
-            yield f"takes {name!r} as plain numbers that say which or where, but it is {tensor.dtype}"
+        if tensor.dtype in _NO_INDEX or tensor.is_quantized:
+            sort = f"quantized {tensor.dtype}" if tensor.is_quantized else tensor.dtype
+            yield f"takes {name!r} as plain numbers that say which or where, but it is {sort}"
 
 
 def _computes(graph: Graph, op: Op) -> Iterator[str]:
@@ -136,6 +137,8 @@ def _computes(graph: Graph, op: Op) -> Iterator[str]:
     for name in kind.named(op, "parameter"):
         if graph[name].dtype in ("bool", "string", "complex64"):
             yield f"has {name!r} of {graph[name].dtype}, which is no number"
+    if op.attributes.get("activation") and graph[op.outputs[0]].dtype in ("bool", "string"):
+        yield f"fuses {op['activation']} on {graph[op.outputs[0]].dtype}"
     operands = kind.data(op)[: 1 if op.kind == "Pow" else None]  # whose exponent may have a type of its own
     sides = [graph[name] for name in (*operands, *(kind.results_of(op) if not kind.result_type else ())) if name]
     plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]

@@ -80,8 +80,10 @@ def read_arg(r: Reading) -> None:
 
 def read_cumsum(r: Reading) -> None:
     """CumSum along a known axis."""
-    (axis,) = r.ints(1) or (0,)
-    r.emit("CumSum", [r.input(0)], axis=axis, exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
+    axes = r.ints(1)
+    if len(axes) != 1:
+        raise r.invalid(f"{len(axes)} axes, not one")
+    r.emit("CumSum", [r.input(0)], axis=axes[0], exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
 
 
 def read_top_k(r: Reading) -> None:

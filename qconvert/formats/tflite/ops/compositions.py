@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,12 +59,19 @@ class Formula:
 
     def __call__(self, builtin: str, *operands: str | float, shape: Shape | None = None, dtype: str = "", **fields: Any) -> str:
         """An operator on tensors and numbers; its result is like the first operand unless shape or dtype say otherwise."""
-        names = [operand if isinstance(operand, str) else self.number(operand) for operand in operands]
+        names = self._names(operands)
         first = self.w.tensor(names[0])
         wanted = first.shape if shape is None else shape
         result = self.w.add(f"{self.result}/{builtin.lower()}", dtype or first.dtype, wanted)
         self.w.emit(builtin, names, [result], _TABLES.get(builtin, ""), **fields)
         return result
+
+    def _names(self, operands: Sequence[str | float]) -> list[str]:
+        """The operands, numbers as constants; these are float32, and so must be what they meet."""
+        types = {self.w.tensor(operand).dtype for operand in operands if isinstance(operand, str)} - {"float32", "bool"}
+        if types and not all(isinstance(operand, str) for operand in operands):
+            raise self.w.unsupported(self.op, f"data of {min(types)}, as TFLite computes it of several operators,")
+        return [operand if isinstance(operand, str) else self.number(operand) for operand in operands]
 
     def number(self, value: float) -> str:
         """A constant without axes, of the type of the data if they are real."""
@@ -73,7 +80,7 @@ class Formula:
 
     def end(self, builtin: str, *operands: str | float, **fields: Any) -> None:
         """The last operator, which gives the result."""
-        names = [operand if isinstance(operand, str) else self.number(operand) for operand in operands]
+        names = self._names(operands)
         self.w.emit(builtin, names, [self.result], _TABLES.get(builtin, ""), **fields)
 
     def reduced(self, axes: list[int]) -> Shape:

@@ -39,6 +39,8 @@ def read_scatter_nd(r: Reading) -> None:
     """
     updates, result, indices = r.tensor(1), r.result(), r.constant(0)
     shape = r.int64(2)
+    if indices is not None and (indices.ndim == 0 or not indices.shape[-1]):
+        raise r.invalid(f"indices of shape {indices.shape}")
     distinct = indices is not None and len(np.unique(indices.reshape(-1, indices.shape[-1]), axis=0)) == indices.size // indices.shape[-1]
     if updates.is_quantized and not distinct:
         raise r.unsupported("quantized updates at indices that are computed or repeated")
