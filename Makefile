@@ -22,8 +22,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Every pass on many random graphs; the suite tries a few of them.
+# Every pass on many random graphs, and every reader on many damaged files; the suite tries a few of them.
 fuzz: $(STAMP)
+	$(BIN)/python tests/mutations.py --count 100000
 	QCONVERT_EXAMPLES=1000 $(BIN)/python -m pytest -n 2 tests/passes/test_random_graphs.py
 	PYTHONPATH=tests $(BIN)/python tests/strange_conversions.py $(FUZZ_SECONDS)
 

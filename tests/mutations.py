@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import faulthandler
 import os
 import pickle
 import re
@@ -412,6 +413,7 @@ def _worker(format: str, seed: int, indices: range, each: bool) -> Iterator[tupl
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
+        faulthandler.disable()  # pytest's own copy of the error stream
         with os.fdopen(write, "wb") as stream, tempfile.TemporaryDirectory(prefix="mutations") as folder:
             for index in indices:
                 pickle.dump((index, None), stream)

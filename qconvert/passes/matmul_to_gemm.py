@@ -68,7 +68,8 @@ class _Rewriting:
             return False
         data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
         q = weights.quantization
-        along = q is None or q.axis in (None, 0 if op["trans_b"] else 1)
+        per_tensor = data.quantization is None or data.quantization.is_per_tensor
+        along = per_tensor and (q is None or q.axis in (None, 0 if op["trans_b"] else 1))
         summed = all(tensor.is_quantized or "float" in tensor.dtype for tensor in (data, weights))  # a Gemm takes no plain integers
         fits = summed and data.rank is not None and data.rank >= 2 and weights.data is not None and weights.data.ndim == 2
         symbols = [size for size in (self._graph[op.outputs[0]].shape or ("?", "?")) if isinstance(size, str)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,21 @@ def _shape_shape(op: Op, s: ShapeContext) -> Shapes:
     return [(UNKNOWN,) if data is None else (len(data),)]
 
 
+def _require_counts(op: Op, s: ShapeContext, counts: Sequence[int]) -> None:
+    """Each input has so many elements, or any number for -1, as far as its shape says."""
+    for index, count in enumerate(counts):
+        sizes = s.shape(index)
+        numbers = [size for size in sizes or () if isinstance(size, int)]
+        if count >= 0 and sizes is not None and len(numbers) == len(sizes) and math.prod(numbers) != count:
+            raise failure(op, f"input {index} of shape {sizes} is not {count} number{'s' if count > 1 else ''}")
+
+
 def _range_shape(op: Op, s: ShapeContext) -> Shapes:
     """max(ceil((limit - start) / delta), 0) elements (ONNX Range, opset 11)."""
     values = [s.constant(i) for i in range(3)]
     if any(value is not None and (value.size != 1 or value.dtype.kind not in "iuf") for value in values):
         raise failure(op, "start, limit and delta are not one number each")
+    _require_counts(op, s, (1, 1, 1))
     start, limit, delta = (None if value is None else value.reshape(-1)[0].item() for value in values)
     if delta == 0:
         raise failure(op, "a range with steps of 0 does not end")
@@ -52,10 +63,7 @@ def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
     (axis,) = normalized(op, [int(op["axis"])], len(indices) + 1)
     if depth is not None and (len(depth) != 1 or depth[0] < 0):
         raise failure(op, f"the depth is {depth}, not one number of at least 0")
-    for index, most in ((1, 1), (2, 2)):
-        sizes = s.shape(index)
-        if sizes is not None and all(isinstance(size, int) for size in sizes) and math.prod(map(int, sizes)) != most:
-            raise failure(op, f"input {index} of shape {sizes} is not {most} numbers")
+    _require_counts(op, s, (-1, 1, 2))
     return [(*indices[:axis], UNKNOWN if depth is None else depth[0], *indices[axis:])]
 
 

@@ -33,7 +33,7 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
     yield from _indices(graph, op)
     if rule == "move":
         yield from _moves(graph, op)
-    elif rule == "real":
+    elif rule == "real" or op.kind in ("Range", "Trilu"):
         yield from _computes(graph, op)
     elif rule == "convert":
         yield from _converts(graph, op)

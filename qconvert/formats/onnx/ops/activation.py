@@ -128,7 +128,8 @@ def read_clip(r: Reading) -> None:
     """Clip with known bounds: attributes before opset 11, inputs since. Bounds of labelled integers become real values."""
     if r.version < 11:
         if r.tensor(0).dtype not in REALS:
-            raise NotCoveredError(f"bounds of {r.tensor(0).dtype} before opset 11")
+            unknown = r.tensor(0).dtype == "unknown"
+            raise NotCoveredError("data of an unknown type") if unknown else r.invalid(f"clips {r.tensor(0).dtype}, before opset 11")
         dtype = numpy_dtype(r.tensor(0).dtype)
         given = (r.attribute("min"), r.attribute("max"))
         limits = [None if value is None else np.array(value, dtype) for value in given]
