@@ -18,19 +18,10 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Pieces
 
-__all__ = ["canonical_pieces", "computed_names", "varying"]
+__all__ = ["canonical_pieces", "computed_names"]
 
 #: What is appended to the name of a tensor at which the graph is cut for its second name, that of what the piece computes.
 _COMPUTED = "/computed by the result"
-
-
-def varying(graph: Graph) -> set[str]:
-    """Names of the tensors that depend on the graph's inputs; runtimes give out nothing that is constant."""
-    fixed = {tensor.name for tensor in graph.constants()}
-    for op in graph.ops:
-        if op.inputs and all(not name or name in fixed for name in op.inputs):
-            fixed.update(op.outputs)
-    return graph.tensors.keys() - fixed
 
 
 def computed_names(graph: Graph, names: set[str]) -> list[str]:

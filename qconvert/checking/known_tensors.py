@@ -9,7 +9,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["completed", "settled"]
+__all__ = ["completed", "of_inputs", "settled", "varying"]
 
 
 def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -52,3 +52,19 @@ def _rounds_nothing(graph: Graph, op: Op) -> bool:
         return False
     plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
     return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain
+
+
+def varying(graph: Graph) -> set[str]:
+    """Names of the tensors that depend on the graph's inputs; runtimes give out nothing that is constant."""
+    fixed = {tensor.name for tensor in graph.constants()}
+    for op in graph.ops:
+        if op.inputs and all(not name or name in fixed for name in op.inputs):
+            fixed.update(op.outputs)
+    return graph.tensors.keys() - fixed
+
+
+def of_inputs(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Without the tensors that do not depend on the graph's inputs: a runtime that folds them may leave what it gives out unwritten, as
+    XNNPACK does with weights of float16 behind a DEQUANTIZE."""
+    kept = varying(graph)
+    return {name: value for name, value in values.items() if name in kept}

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from qconvert.checking.canonical_pieces import canonical_pieces, computed_names, varying
+from qconvert.checking.canonical_pieces import canonical_pieces, computed_names
 from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import Exchange, turned
 from qconvert.checking.findings import Finding, joined
 from qconvert.checking.further_roundings import further_reach
-from qconvert.checking.known_tensors import completed, settled
+from qconvert.checking.known_tensors import completed, of_inputs, settled, varying
 from qconvert.checking.operator_finding import Judge, name_changed
 from qconvert.checking.outputs import Border
 from qconvert.checking.reading_errors import reading_errors
@@ -47,6 +47,7 @@ class _Source:
         measured = self.inside.values({name: feed[name] for name in self.graph.inputs})
         if self.inside.cuts:
             return measured
+        measured = of_inputs(self.graph, measured)
         sure = settled(self.graph, measured.keys() | feed.keys())
         return {name: value for name, value in completed(self.graph, measured).items() if name in sure}
 
@@ -107,9 +108,10 @@ def check_operators(
     change = Exchange(pieces, turned(graph, other, *layouts), layouts[1])
     writers, others = graph.producers(), other.producers()
     further = further_reach(graph, other, shared, declared)
-    judge = Judge(graph, writers, other, others, (source.choice, result.choice), further, shared)
+    cuts = shared | (graph.tensors.keys() - varying(graph))  # what is fixed is the same on both sides
+    judge = Judge(graph, writers, other, others, (source.choice, result.choice), further, cuts)
     restated = Requantized.of(graph, other, declared)
-    judge_restated = Judge(restated.graph, writers, other, others, (result.choice, result.choice), further, shared)
+    judge_restated = Judge(restated.graph, writers, other, others, (result.choice, result.choice), further, cuts)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.checking.checked_file import Side
 from qconvert.checking.findings import Finding
-from qconvert.checking.known_tensors import completed
+from qconvert.checking.known_tensors import completed, of_inputs
 from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array
 from qconvert.plugins import Inside
@@ -28,7 +28,7 @@ def reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Mapping[
         pieces: those of its canonical graph.
         feed: stored inputs of the file, in its order.
     """
-    own = inside.values(feed)
+    own = of_inputs(side.graph, inside.values(feed))
     known = completed(side.graph, own)
     if not all(name in known for name in pieces.fed):
         return {}
