@@ -123,11 +123,12 @@ def test_a_file_cut_off_anywhere_is_refused(name: str) -> None:
 
 def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
     """Nobody writes into the pipe: reading it would wait. A rename would replace a device such as /dev/null by a file."""
-    pipe = tmp_path / "pipe.tflite"
+    pipe, out = tmp_path / "pipe.tflite", tmp_path / "pipe.onnx"
     os.mkfifo(pipe)
+    os.mkfifo(out)
     assert_one_clear_error(run("tflite2onnx", pipe, tmp_path / "out.onnx"), tmp_path, "is not a regular file")
-    assert_one_clear_error(run("convert", SOUND, pipe, "--to", "onnx", "--force"), tmp_path, "is not a regular file")
-    assert pipe.is_fifo()
+    assert_one_clear_error(run("convert", SOUND, out, "--force"), tmp_path, "is not a regular file")
+    assert pipe.is_fifo() and out.is_fifo()
 
 
 def test_nothing_is_written_by_the_api_either(tmp_path: Path) -> None:

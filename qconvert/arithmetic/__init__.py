@@ -21,6 +21,7 @@ from qconvert.arithmetic.kernels import (
     tflite_leaky_relu,
     xnnpack_add,
     xnnpack_add_multipliers,
+    xnnpack_adds,
     xnnpack_leaky_relu,
     xnnpack_requantize,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "tflite_leaky_relu",
     "xnnpack_add",
     "xnnpack_add_multipliers",
+    "xnnpack_adds",
     "xnnpack_leaky_relu",
     "xnnpack_requantize",
 ]

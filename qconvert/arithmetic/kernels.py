@@ -23,6 +23,7 @@ __all__ = [
     "tflite_leaky_relu",
     "xnnpack_add",
     "xnnpack_add_multipliers",
+    "xnnpack_adds",
     "xnnpack_leaky_relu",
     "xnnpack_requantize",
 ]
@@ -60,8 +61,16 @@ def xnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], outpu
     return saturate(shift_half_up(total, shift) + output.zero_point[0], dtype)
 
 
+def xnnpack_adds(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
+    """Whether XNNPACK has an addition on these scales: both ratios to the output's are in [2**-10, 2**8).
+
+    Source: xnn_create_add_nd_qs8; TFLite's delegate leaves other additions to the kernels of TFLite itself.
+    """
+    return all(2.0**-10 <= float(item.scale[0]) / float(output.scale[0]) < 2.0**8 for item in inputs)
+
+
 def xnnpack_add_multipliers(inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[int, int], int]:
-    """The integer multipliers of both inputs and the right shift of xnnpack_add."""
+    """The integer multipliers of both inputs and the right shift of xnnpack_add, on scales that it takes (xnnpack_adds)."""
     ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
     shift = 20 - int(np.floor(np.log2(max(ratios))))
     first, second = (int(np.rint(float(ratio) * 2.0**shift)) for ratio in ratios)

@@ -51,7 +51,7 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
     """Raises UnsupportedError where operators would run on real values: those that were isolated, and those that did so before."""
     reasons, first = Counter(isolating.reasons), isolating.first
     for op, verdict in target.verdicts(graph, final=False):
-        if verdict.isolated_for or KINDS[op.kind].rule == "convert":
+        if verdict.isolated_for or KINDS[op.kind].rule in ("convert", "move"):  # which compute nothing
             continue
         results = [graph[name] for name in op.outputs if name]
         if any("float" in result.dtype and not result.is_quantized for result in results):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import onnxruntime_add, xnnpack_add
+from qconvert.arithmetic import onnxruntime_add, xnnpack_add, xnnpack_adds
 from qconvert.graph import Graph, Op, Quantization, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
@@ -43,6 +43,8 @@ def _matched(graph: Graph, op: Op) -> Op:
     if not eight_bit or any(q is None or not q.is_per_tensor for q in found):
         return op
     a, b, output = (q for q in found if q is not None)
+    if not xnnpack_adds((a, b), output):
+        return op
     dtype = tensors[0].dtype
     wanted = _all_pairs(xnnpack_add, a, b, output, dtype)
     if np.array_equal(_all_pairs(onnxruntime_add, a, b, output, dtype), wanted):

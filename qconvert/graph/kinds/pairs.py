@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import xnnpack_add
+from qconvert.arithmetic import xnnpack_add, xnnpack_adds
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.attributes import choice, has
 from qconvert.graph.kinds.call import (
@@ -52,6 +52,8 @@ def add(call: Call) -> Result:
     real = activated(np.asarray(call.values(0) + call.values(1)), call["activation"])
     first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
     if call["arithmetic"] != "xnnpack" or first is None or second is None or output is None:
+        return real
+    if not xnnpack_adds((first, second), output):
         return real
     stored = xnnpack_add(call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
     return ExactResult(real, activated_stored(call, stored))

@@ -47,7 +47,7 @@ def test_external_data_give_the_same_model(transposed: bool, tmp_path: Path) -> 
     save(graph(weight), tmp_path / "inline.onnx")
     notes = save(graph(weight), tmp_path / "model.onnx", external_data=True)
     data = f"model.onnx.{hashlib.sha256(WEIGHT.tobytes()).hexdigest()[:16]}.data"
-    assert notes == (f"the constants are in {data}, which belongs to the model",)
+    assert [note.text for note in notes] == [f"the constants are in {data}, which belongs to the model"]
     assert names(tmp_path) == ["inline.onnx", "model.onnx", data]
     assert (tmp_path / data).read_bytes() == WEIGHT.tobytes()
     x = {"x": GENERATOR.normal(size=(1, 64)).astype(np.float32)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import xnnpack_add_multipliers
+from qconvert.arithmetic import xnnpack_add_multipliers, xnnpack_adds
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -23,12 +23,12 @@ def write_add(op: Op, b: Builder) -> None:
     """Add of real values, or XNNPACK's integers: (a * multiplier + b * multiplier + half) >> shift, ties up.
 
     The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift; after the Clip to the type's range a
-    Cast, which drops the fraction of a number that is not negative, is the shift. Without three grids there are no multipliers, and the
-    attribute says nothing.
+    Cast, which drops the fraction of a number that is not negative, is the shift. Without three grids on scales that XNNPACK takes
+    there are no multipliers, and the attribute says nothing.
     """
     result = b.tensor(op.outputs[0])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
-    if op["arithmetic"] != "xnnpack" or first is None or second is None or output is None:
+    if op["arithmetic"] != "xnnpack" or first is None or second is None or output is None or not xnnpack_adds((first, second), output):
         write_same_named(op, b)
         return
     multipliers, shift = xnnpack_add_multipliers((first, second), output)
