@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qconvert.checking import verdicts
 from qconvert.checking.checked_file import Side, side_of
-from qconvert.checking.edges import moved_edges
+from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.outputs import Border
 from qconvert.checking.requantized import costly_constants
@@ -184,7 +184,8 @@ class _Check:
             return
         cannot = self._compare_operators(border, feeds, model, changed, declared, per_op)
         self.problems += verdicts.operator_problems(self.findings)
-        self.problems += verdicts.static_problems(graph, {**moved_edges(graph, border.other), **changed}, self.findings)
+        structure = {**vanished(graph, border.other), **moved_edges(graph, border.other)}
+        self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:
             problems, unjudged = verdicts.fault_of(outputs, cannot)
             self.problems += problems

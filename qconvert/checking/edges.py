@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
 
-__all__ = ["moved_edges"]
+__all__ = ["moved_edges", "vanished"]
 
 
 def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
@@ -27,6 +28,31 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
             if old != new:
                 found[name] = f"is computed from {_listed(new)} instead of {_listed(old)}"
     return found
+
+
+def vanished(graph: Graph, other: Graph) -> dict[str, str]:
+    """Quantized results of the source's operators that the result has under no name, in words: an operator, or its rounding, is left out.
+
+    What only moves, converts or clips integers on one grid may be gone, since its values are still there.
+    """
+    writers = {op.source for op in other.ops if op.source}
+    found = {}
+    for op in graph.ops:
+        for name in op.outputs:
+            if name in other.tensors or not name or not graph[name].is_quantized or KINDS[op.kind].rule != "real":
+                continue
+            known = op.source in writers or any(
+                item.startswith(f"{name}/") and _scale(other, item) == _scale(graph, name) for item in other.tensors
+            )
+            clips = op.kind in ("Relu", "Clip") and graph[op.inputs[0]].quantization == graph[name].quantization
+            if not known and not clips:
+                found[name] = "nothing in the result stands for it"
+    return found
+
+
+def _scale(graph: Graph, name: str) -> float:
+    grid = graph[name].quantization
+    return 0.0 if grid is None else float(grid.scale.flat[0])
 
 
 def _roots(graph: Graph, shared: Collection[str]) -> dict[str, str]:
@@ -56,7 +82,7 @@ def _origins(graph: Graph, shared: Collection[str]) -> dict[str, frozenset[str]]
     nearest: dict[str, frozenset[str]] = {}
     found = {}
     for op in graph.ops:
-        names = [name for name in op.inputs if name]
+        names = [name for name in op.inputs if name and op.kind not in ("Shape", "Size")]  # sizes are no values
         origins = frozenset().union(*(frozenset([name]) if name in shared else nearest.get(name, frozenset()) for name in names))
         for name in op.outputs:
             nearest[name] = origins

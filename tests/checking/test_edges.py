@@ -1,0 +1,46 @@
+"""Operators that read another tensor than in the source, and results of the source that nothing stands for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qconvert.checking.edges import moved_edges, vanished
+from qconvert.graph import Graph, Op, Quantization, Tensor
+
+GRID, OTHER = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.1, 3)
+
+
+def graph(*ops: Op, **grids: Quantization) -> Graph:
+    names = {name for op in ops for name in (*op.inputs, *op.outputs)}
+    tensors = {name: Tensor(name, "int8", (1, 4), None, grids.get(name, GRID)) for name in sorted(names)}
+    return Graph("g", tensors, ops, ("x",), ("y",))
+
+
+SIGMOID, MUL = Op("Sigmoid", ("x",), ("s",)), Op("Mul", ("x", "s"), ("y",))
+
+
+def test_equal_graphs_have_neither() -> None:
+    assert moved_edges(graph(SIGMOID, MUL), graph(SIGMOID, MUL)) == vanished(graph(SIGMOID, MUL), graph(SIGMOID, MUL)) == {}
+
+
+def test_an_operator_that_reads_another_tensor() -> None:
+    found = moved_edges(graph(SIGMOID, MUL), graph(SIGMOID, Op("Mul", ("x", "x"), ("y",))))
+    assert found == {"y": "is computed from 'x' instead of 's', 'x'"}
+
+
+def test_a_result_that_is_left_out_or_not_rounded() -> None:
+    unrounded = graph(
+        replace(SIGMOID, outputs=("s/kernel_scale",)), replace(MUL, inputs=("x", "s/kernel_scale")), **{"s/kernel_scale": OTHER}
+    )
+    for other in (graph(Op("Mul", ("x", "x"), ("y",))), unrounded):
+        assert vanished(graph(SIGMOID, MUL), other) == {"s": "nothing in the result stands for it"}
+    stored = graph(replace(SIGMOID, outputs=("s/uint8",)), replace(MUL, inputs=("x", "s/uint8")))
+    assert vanished(graph(SIGMOID, MUL), stored) == {}
+
+
+def test_values_that_are_there_under_another_name_do_not_count() -> None:
+    back = graph(SIGMOID, Op("Requantize", ("s",), ("t",)), Op("Mul", ("x", "t"), ("y",)))
+    direct = graph(SIGMOID, Op("Requantize", ("s",), ("t",)), MUL)
+    assert moved_edges(back, direct) == {}
+    clip = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)))
+    assert vanished(clip, graph(SIGMOID, MUL)) == {}
