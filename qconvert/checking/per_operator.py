@@ -111,6 +111,7 @@ def check_operators(
     cuts = shared | (graph.tensors.keys() - varying(graph))  # what is fixed is the same on both sides
     judge = Judge(graph, writers, other, others, (source.choice, result.choice), further, cuts)
     restated = Requantized.of(graph, other, declared)
+    concerned = restated.concerned(shared)
     judge_restated = Judge(restated.graph, writers, other, others, (result.choice, result.choice), further, cuts)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
@@ -123,8 +124,8 @@ def check_operators(
             for index, name in enumerate(op.outputs):
                 if name in results and name in references:
                     pair = references[name], change.to_source(restated.graph[name], results[name], references[name])
-                    if restated.concerns(op):
-                        finding = restated.finding(op, index, stored, pair, judge_restated)
+                    if name in concerned:
+                        finding = restated.finding(op, index, stored, pair, judge_restated, concerned[name])
                     else:
                         finding = judge.finding(op, index, values, pair)
                     found.setdefault(name, []).append(finding)

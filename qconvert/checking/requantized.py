@@ -3,7 +3,7 @@ that it declared, and the cost beside the source is told as real values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from qconvert.checking.verdicts import LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.changed_values import paired_tensors
 
 __all__ = ["Requantized", "costly_constants", "sqnr"]
 
@@ -34,19 +35,29 @@ class Requantized:
     names: frozenset[str]
 
     @classmethod
-    def of(cls, source: Graph, other: Graph, declared: Iterable[str]) -> Requantized:
+    def of(cls, source: Graph, other: Graph, declared: Collection[str]) -> Requantized:
         """
         Args:
             source, other: the canonical graphs of both sides.
             declared: names of tensors that are declared in the result.
         """
-        restated = [_restated(source[name], other[name]) for name in declared if name in source.tensors]
+        restated = [_restated(old, new) for old, new in paired_tensors(source, other) if new.name in declared]
         found = [tensor for tensor in restated if tensor is not None]
         return cls(source, source.evolve(tensors=found), frozenset(tensor.name for tensor in found))
 
-    def concerns(self, op: Op) -> bool:
-        """Whether an operator reads or writes a tensor that is another."""
-        return not self.names.isdisjoint((*op.inputs, *op.outputs))
+    def concerned(self, cuts: Collection[str]) -> dict[str, bool]:
+        """The outputs of operators that read or write a tensor that is another, and whether by themselves; else an operator does that is
+        run together with them.
+
+        Args:
+            cuts: the names at which both sides are cut.
+        """
+        found: dict[str, bool] = {}
+        for op in self.source.ops:
+            before = any(name in found and name not in cuts for name in op.inputs)
+            if before or not self.names.isdisjoint((*op.inputs, *op.outputs)):
+                found.update(dict.fromkeys(op.outputs, not before))
+        return found
 
     def values(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """The source's stored values on the grids that the result declares."""
@@ -58,7 +69,7 @@ class Requantized:
             return value
         return quantize(dequantize(value, old.quantization), new.quantization, new.dtype)
 
-    def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], judge: Judge) -> Finding:
+    def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], judge: Judge, alone: bool) -> Finding:
         """What the result computes beside what it declared, and the cost beside the source.
 
         Args:
@@ -67,6 +78,7 @@ class Requantized:
             values: as values() gives them.
             pair: what the source computes, and the result, as `graph` stores it.
             judge: of the result's kernels beside what it declared.
+            alone: whether the values of the operator's inputs are not changed themselves; else only the cost is judged.
         """
         reference, found = pair
         old, new = (graph[op.outputs[index]] for graph in (self.source, self.graph))
@@ -93,14 +105,14 @@ class Requantized:
         return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest)
 
 
-def costly_constants(graph: Graph, other: Graph, declared: Iterable[str]) -> dict[str, str]:
+def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
     """Declared constants whose real values are too far from the source's, by name, in words."""
     found = {}
-    for name in declared:
-        old, new = graph.tensors.get(name), other.tensors.get(name)
-        restated = None if old is None or new is None else _restated(old, new)
-        if old is None or old.data is None or restated is None or restated.data is None:
+    for old, new in paired_tensors(graph, other):
+        restated = _restated(old, new) if new.name in declared else None
+        if old.data is None or restated is None or restated.data is None:
             continue
+        name = old.name
         cost = sqnr(_real(old, old.data), _real(restated, restated.data))
         if cost is not None and cost < LEAST_SQNR:
             found[name] = f"the declared values of {name!r} are too far from the source's (SQNR {cost:.1f} dB, below {LEAST_SQNR:g})"

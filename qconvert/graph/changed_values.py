@@ -16,7 +16,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Tensor
 
-__all__ = ["changed_names", "changed_values", "declared_changes", "declared_names", "difference", "digest", "off"]
+__all__ = ["changed_names", "changed_values", "declared_changes", "declared_names", "difference", "digest", "off", "paired_tensors"]
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
 _REALS = {"float16", "bfloat16", "float32", "float64"}
@@ -47,7 +47,7 @@ def changed_names(graph: Graph, other: Graph) -> set[str]:
 
 def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
     """The name in each graph, and what differs."""
-    for tensor, pair in _pairs(graph, other):
+    for tensor, pair in paired_tensors(graph, other):
         if pair is not tensor and tensor.is_constant == pair.is_constant:
             text = _activation(tensor, pair) if tensor.data is None else _constant(tensor, pair)
             if text:
@@ -60,7 +60,8 @@ _SAME_KIND = {"MatMul": "Gemm"}
 _BEHIND = {"Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize"}
 
 
-def _pairs(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
+def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
+    """The tensors that changed_values() compares."""
     yield from ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
     writers = other.producers()
     for op in graph.ops:
