@@ -59,6 +59,8 @@ class Builder:
         self.hidden_reads: dict[int, list[str]] = {}
         self.stated_scales: dict[str, list[float]] = {}
         self.source = ""
+        self._parameters: dict[tuple[str, str], tuple[str, str]] = {}  # (value, type of its real values) -> scale and zero point
+        self._points: dict[str, str] = {}  # value -> zero point
         self._real: dict[str, str] = {}  # quantized tensor -> the value behind its DequantizeLinear
         self._stored: dict[str, str] = {}  # the same from right to left
         self._node_names: set[str] = set()
@@ -200,17 +202,18 @@ class Builder:
 
     def parameters(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> tuple[str, str]:
         """Initializers for scale, of type `real`, and zero point, of rank 0 per tensor: onnxruntime's fused operators refuse shape [1]."""
-        key = f"{value}/scale" if real == "float32" else f"{value}/scale_{real}"
-        if key in self.initializers:  # QuantizeLinear and DequantizeLinear of one tensor share them
-            return key, f"{value}/zero_point"
+        if (value, real) in self._parameters:  # QuantizeLinear and DequantizeLinear of one tensor share them
+            return self._parameters[value, real]
         scales: Array = quantization.scale.astype(numpy_dtype(real), copy=False)
         points = quantization.zero_point.astype(numpy_dtype(dtype))
         if quantization.axis is None:
             scales, points = scales.reshape(()), points.reshape(())
-        self._taken.update((key, f"{value}/zero_point"))
-        self._initializer(key, np.asarray(scales))
-        self._initializer(f"{value}/zero_point", np.asarray(points))
-        return key, f"{value}/zero_point"
+        # By fresh names, as another tensor of the graph may be called so.
+        scale = self.const(scales, f"{value}/scale" if real == "float32" else f"{value}/scale_{real}")
+        if value not in self._points:
+            self._points[value] = self.const(points, f"{value}/zero_point")
+        self._parameters[value, real] = scale, self._points[value]
+        return self._parameters[value, real]
 
     def _axis(self, quantization: Quantization, where: str) -> dict[str, Any]:
         """The attributes that say along which axis, and in which blocks, the scales run."""

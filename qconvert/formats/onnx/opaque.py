@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.messages import captured, subgraphs
 from qconvert.formats.onnx.reading import Reading
@@ -38,11 +39,17 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
 
 def write_opaque(op: Op, b: Builder) -> None:
     """The node as it was, with the names that its values have now."""
+    from google.protobuf.message import DecodeError
     from onnx import NodeProto
 
     if op["format"] != "onnx":
         raise b.unsupported(op, f"an operator of {op['format']}")
-    node = NodeProto.FromString(base64.b64decode(str(op["payload"])))
+    try:
+        node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
+    except (ValueError, DecodeError) as error:
+        raise InvalidModelError("its payload is no node of ONNX in base64", where=f"{op.source} {op}".strip()) from error
+    if (node.op_type, node.domain) != (op["op_type"], op["domain"]):
+        raise InvalidModelError(f"its payload is a node {node.op_type!r} of {node.domain!r}", where=f"{op.source} {op}".strip())
     captures = [str(name) for name in op["captures"]]
     count = len(op.inputs) - len(captures)
     given = [b.stored(name) for name in op.inputs]

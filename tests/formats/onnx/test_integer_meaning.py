@@ -112,3 +112,15 @@ def test_reductions_along_no_axis(kind: str, noop: int, axes: list[int] | None, 
     found = results(data, tmp_path, form, x)
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() < 0.21
+
+
+def test_a_constant_with_the_name_of_a_scale_is_not_taken_for_it(tmp_path: Path) -> None:
+    """The writer calls the scale of q "q/scale", unless another tensor of the model has that name."""
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "d"), node("Add", "d q/scale", "a"),
+        node("Mul", "a q/zero_point", "y"),
+    ]  # fmt: skip
+    constants = {"s": np.float32(0.05), "z": np.int8(3), "q/scale": np.float32(7), "q/zero_point": np.float32(2)}
+    data = model(nodes, constants)
+    x = np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)
+    assert np.array_equal(results(data, tmp_path, "qdq", x), run(data, {"x": x})[0])
