@@ -121,7 +121,9 @@ def score(model: str, wanted: int, seed: int, folder: Path) -> Score:
             found.missed.append(f"{mutant.change}: {report.verdict} {list(report.unjudged)[:1]}")
             continue
         found.caught += 1
-        if any(repr(name) in text for name in mutant.tensors for text in report.problems):
+        operators = {op.source for op in own.ops if op.source and not mutant.tensors.isdisjoint(op.outputs)}
+        words = [*map(repr, mutant.tensors), *(f"{name} (" for name in operators)]
+        if any(word in text for word in words for text in report.problems):
             found.named += 1
         else:
             found.unnamed.append(f"{mutant.change}, of {sorted(mutant.tensors)}: {report.problems[0]}")

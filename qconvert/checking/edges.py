@@ -35,19 +35,28 @@ def vanished(graph: Graph, other: Graph) -> dict[str, str]:
 
     What only moves, converts or clips integers on one grid may be gone, since its values are still there.
     """
-    writers = {op.source for op in other.ops if op.source}
+    writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
     found = {}
     for op in graph.ops:
         for name in op.outputs:
-            if name in other.tensors or not name or not graph[name].is_quantized or KINDS[op.kind].rule != "real":
+            if name in other.tensors or not name or not graph[name].is_quantized or not _rounds(graph, op):
                 continue
             known = op.source in writers or any(
                 item.startswith(f"{name}/") and _scale(other, item) == _scale(graph, name) for item in other.tensors
             )
             clips = op.kind in ("Relu", "Clip") and graph[op.inputs[0]].quantization == graph[name].quantization
             if not known and not clips:
-                found[name] = "nothing in the result stands for it"
+                behind = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
+                without = f", and {_listed(behind)} is computed without it" if behind else ""
+                found[name] = f"nothing in the result stands for it{without}"
     return found
+
+
+def _rounds(graph: Graph, op: Op) -> bool:
+    """Whether an operator rounds onto a grid; a Quantize of a graph's input may be done by the program around."""
+    if op.kind in ("Quantize", "Requantize"):
+        return op.inputs[0] not in graph.inputs and not _keeps_values(graph, op, op.inputs[0])
+    return KINDS[op.kind].rule == "real"
 
 
 def _scale(graph: Graph, name: str) -> float:
