@@ -111,19 +111,47 @@ class LabellingReading(NodeReading):
         return self._keep(chain, quantization)
 
     def _keep(self, chain: list[Tensor], quantization: Quantization) -> bool:
-        readers = [op for tensor in chain for op in self._draft.readers.get(tensor.name, [])]
-        if any(KINDS[op.kind].rule in ("real", "index") for op in readers):
+        found = self._holders(chain, quantization)
+        if found is None:
             return False
-        writers = [self._draft.producers[tensor.name] for tensor in reversed(chain) if tensor.name in self._draft.producers]
-        pads = [op for op in writers if op.kind == "Pad" and op["mode"] == "constant"]
+        tensors, moves = found
+        pads = [op for op in moves if op.kind == "Pad" and op["mode"] == "constant"]
         values = [self._known.get(op.inputs[2]) if len(op.inputs) > 2 else np.array(0) for op in pads]
         if any(value is None or value.size != 1 for value in values):
             return False
-        for tensor in chain:
+        for tensor in tensors:
             self._draft.tensors[tensor.name] = replace(tensor, quantization=quantization)
         for op, value in zip(pads, values, strict=True):
             self._refill(op, int(np.asarray(value).reshape(())), quantization)
         return True
+
+    def _holders(self, chain: list[Tensor], quantization: Quantization) -> tuple[list[Tensor], list[Op]] | None:
+        """All tensors that hold the integers of `chain`, and the movements between them: a label is on all of them, or on none.
+
+        None if one of them has another label, or is read by what does not take this one: an operator on plain numbers, a joining one.
+        """
+        found = {tensor.name: tensor for tensor in chain}
+        moves = [self._draft.producers[tensor.name] for tensor in reversed(chain[:-1])]
+        waiting = list(chain)
+        while waiting:
+            name = waiting.pop().name
+            for op in self._draft.readers.get(name, []):
+                kind = KINDS[op.kind]
+                if kind.rule in ("real", "index"):
+                    return None
+                if kind.rule != "move" or name not in kind.moved(op):
+                    continue
+                results = [self._draft.tensors[item] for item in kind.results_of(op) if item]
+                new = [tensor for tensor in results if tensor.name not in found]
+                if not new:
+                    continue
+                along = quantization.axis is not None and op.kind != "Identity"
+                if along or kind.data(op) != [name] or any(tensor.quantization is not None for tensor in new):
+                    return None
+                moves.append(op)
+                found |= {tensor.name: tensor for tensor in new}
+                waiting += new
+        return list(found.values()), moves
 
     def _refill(self, op: Op, value: int, quantization: Quantization) -> None:
         """Gives the padding of integers the label that they got; none where it is real zero. ONNX's default is the integer 0."""

@@ -91,6 +91,11 @@ class Reading(LabellingReading):
             moved = first.quantization
         op = self._draft.checked(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
         shapes = output_shapes(self._draft.tensors, op)
+        if not integers and moved is not None and moved.axis is not None and not self._axis_stays(op, moved.axis, shapes[0]):
+            op = replace(
+                op, inputs=tuple(self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in ins)
+            )
+            moved = None
         for position, (name, shape) in enumerate(zip(outs, shapes, strict=True)):
             if not name:
                 continue
@@ -118,6 +123,19 @@ class Reading(LabellingReading):
             quantization = self._along(quantization, shape)
         label = quantization if old.quantization is None else old.quantization
         self._draft.tensors[name] = replace(old, shape=merged(name, shape if known is None else known, shape), quantization=label)
+
+    def _axis_stays(self, op: Op, axis: int, after: Shape | None) -> bool:
+        """Whether a movement leaves the axis of a label where it is."""
+        keeps, before = KINDS[op.kind].keeps_axis, self._draft.tensors[op.inputs[0]].shape
+        if keeps is None or before is None or after is None or axis >= min(len(before), len(after)) or before[axis] != after[axis]:
+            return False
+        return op.kind != "Pad" and keeps(  # it is filled with one integer, which has no axis
+            op, lambda index: self._integers(op.inputs[index]), before, after, axis, axis
+        )
+
+    def _integers(self, name: str) -> Array:
+        data = self._known.get(name)
+        return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
 
     @staticmethod
     def _along(quantization: Quantization, shape: Shape) -> Quantization | None:

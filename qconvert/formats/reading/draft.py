@@ -79,8 +79,10 @@ class Draft:
         del self.ops[count:]
 
     def exchange(self, op: Op, new: Op) -> None:
-        """Puts `new`, with the same outputs, in the place of an operator."""
+        """Puts `new`, with the same outputs and the same inputs but for constants, in the place of an operator."""
         position = self._positions.pop(id(op))
+        for name in filter(None, op.inputs):
+            self.readers[name] = [new if other is op else other for other in self.readers[name]]
         self._positions[id(new)] = position
         self.ops[position] = new
         self.producers.update((name, new) for name in new.outputs if name)

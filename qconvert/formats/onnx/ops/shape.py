@@ -204,7 +204,7 @@ def read_pad(r: Reading) -> None:
     if mode != "constant":
         r.emit("Pad", [data.name, amounts], mode=mode)
         return
-    if data.quantization is not None:
+    if data.quantization is not None and data.quantization.axis is None:
         filler = _stored_filler(r, filler, data.dtype, data.quantization)
     r.emit("Pad", [data.name, amounts, *([filler] if filler else [])], mode=mode)
 
@@ -225,7 +225,7 @@ def _stored_filler(r: Reading, filler: str, dtype: str, quantization: Quantizati
     value = np.array(0) if not filler else r.constant(2)
     if value is None or value.size != 1:
         raise NotCoveredError("a padding value that is computed at run time")
-    if quantization.is_per_tensor and int(value.reshape(())) == quantization.zero_point[0]:
+    if int(value.reshape(())) == quantization.zero_point[0]:
         return ""
     return r.const(value.reshape(()).astype(dtype), "padding", quantization)
 
