@@ -44,12 +44,18 @@ def vanished(graph: Graph, other: Graph) -> dict[str, str]:
             known = op.source in writers or any(
                 item.startswith(f"{name}/") and _scale(other, item) == _scale(graph, name) for item in other.tensors
             )
-            clips = op.kind in ("Relu", "Clip") and graph[op.inputs[0]].quantization == graph[name].quantization
-            if not known and not clips:
-                behind = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
+            read = readers.get(name, [])
+            fused = bool(read) and all(_clips(graph, reader) and reader.outputs[0] in other.tensors for reader in read)
+            if not known and not fused and not _clips(graph, op):
+                behind = [output for reader in read for output in reader.outputs if output in other.tensors]
                 without = f", and {_listed(behind)} is computed without it" if behind else ""
                 found[name] = f"nothing in the result stands for it{without}"
     return found
+
+
+def _clips(graph: Graph, op: Op) -> bool:
+    """Whether an operator clips integers on one grid, which another that writes or reads them may do."""
+    return op.kind in ("Relu", "Clip") and graph[op.inputs[0]].quantization == graph[op.outputs[0]].quantization
 
 
 def _rounds(graph: Graph, op: Op) -> bool:

@@ -44,3 +44,11 @@ def test_values_that_are_there_under_another_name_do_not_count() -> None:
     assert moved_edges(back, direct) == {}
     clip = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)))
     assert vanished(clip, graph(SIGMOID, MUL)) == {}
+
+
+def test_a_result_that_is_clipped_at_once_on_its_grid_is_not_missed() -> None:
+    clipped = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)))
+    fused = graph(replace(SIGMOID, outputs=("r",)), Op("Mul", ("x", "r"), ("y",)))
+    assert vanished(clipped, fused) == {}
+    elsewhere = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)), r=OTHER)
+    assert list(vanished(elsewhere, fused)) == ["s"]
