@@ -182,7 +182,8 @@ class _Check:
         dull = verdicts.hardly_vary(outputs)
         if equal and not changed and not dull and not per_op:
             return
-        cannot = self._compare_operators(border, feeds, model, changed, declared, per_op)
+        found = self._compare_operators(border, feeds, model, changed, declared, per_op)
+        cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
         self.problems += verdicts.operator_problems(self.findings)
         structure = {**vanished(graph, border.other), **moved_edges(graph, border.other)}
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
@@ -196,28 +197,29 @@ class _Check:
         self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
         self.problems += verdicts.real_problems(outputs, bool(declared))
         if not self.problems and all(op.equal == 1 for op in self.findings):
-            self._together(border, feeds)
+            self._together(border, feeds, changed, declared)
 
     def _compare_operators(
         self, border: Border, feeds: Feeds, model: LoadedModel, changed: Mapping[str, str], declared: frozenset[str], per_op: bool
-    ) -> str:
-        """Fills the findings; or says why operators cannot be compared."""
+    ) -> tuple[Finding, ...] | str:
+        """What is found of each operator; or why operators cannot be compared."""
         from qconvert.checking.per_operator import check_operators
 
         whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
         if whole is not None:
             return f"{whole.title} gives out no inner tensors"
         try:
-            self.findings, notes = check_operators(*self.sides, feeds, model, border, changed, declared, self.progress)
+            findings, notes = check_operators(*self.sides, feeds, model, border, changed, declared, self.progress)
         except QConvertError as error:
             if per_op:
                 raise
             return f"{error.where}: {error.reason}" if error.where else error.reason
         self.notes += notes
-        return ""
+        return findings
 
-    def _together(self, border: Border, feeds: Feeds) -> None:
-        """Outputs that differ although no operator does: equal as the graphs stand, they are the work of a runtime's optimizer."""
+    def _together(self, border: Border, feeds: Feeds, changed: Mapping[str, str], declared: frozenset[str]) -> None:
+        """Outputs that differ although no operator does: they are the work of a runtime's optimizer if they are equal as the graphs stand,
+        or every operator that differs there is explained."""
         plain = [_unoptimized(side) for side in self.sides]
         words = "every operator compared is equal by itself, the outputs are not"
         if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
@@ -227,8 +229,16 @@ class _Check:
         outputs = _outputs(border, feeds, [models[0].run(feed) for feed in feeds], models[1], self.progress)
         if not any(item.differs for item in outputs):
             self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
-        else:
+            return
+        self.sides = plain[0], plain[1]
+        found = self._compare_operators(border, feeds, models[0], changed, declared, False)
+        if isinstance(found, str) or all(op.equal == 1 for op in found):
             self.problems.append(f"{words}, nor are they without optimizations")
+            return
+        self.findings = found
+        self.problems += verdicts.operator_problems(found)
+        self.problems += verdicts.differing_and_left_out(border.graph, outputs, found)
+        self.notes.append(f"{words}; the operators are compared without optimizations")
 
 
 def _unoptimized(side: Side) -> Side:
