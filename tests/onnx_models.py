@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx_networks import DYNAMIC, NETWORKS, Network, build
+from onnx_networks import BLOCKS, DYNAMIC, NETWORKS, Network, build
 
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -89,7 +89,7 @@ def operators(data: bytes) -> list[str]:
 
 @cache
 def _float_model(kind: str, opset: int | None) -> bytes:
-    network = {**NETWORKS, **DYNAMIC}[kind]
+    network = {**NETWORKS, **DYNAMIC, **BLOCKS}[kind]
     if opset is not None:
         network = Network(network.nodes, network.inputs, network.weights, network.outputs, network.input_types, opset)
     data: bytes = build(kind, network).SerializeToString()
@@ -131,7 +131,7 @@ def quantized(
     reduce_range: bool = False,
     calibrate_method: str = "MinMax",
 ) -> bytes:
-    """A network of NETWORKS after quantize_static, calibrated with four random inputs.
+    """A network of NETWORKS or BLOCKS after quantize_static, calibrated with four random inputs.
 
     quant_format, the types and calibrate_method are names of onnxruntime.quantization's enumerations; extra is its extra_options; opset
     replaces the network's own.

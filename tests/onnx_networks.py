@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DYNAMIC", "NETWORKS", "Network", "build"]
+__all__ = ["BLOCKS", "DYNAMIC", "NETWORKS", "Network", "build"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -179,6 +179,22 @@ DYNAMIC: dict[str, Network] = {
     "lstm": _LSTM,
     **{name: NETWORKS[name] for name in "conv conv_no_bias matmul matmul_bias matmul_activations gemm gather_table".split()},
     **{name: NETWORKS[name] for name in "attention embed_layer_norm transpose encoder mobile".split()},
+}
+
+#: Pieces of networks for tests of whole conversions, beyond what each test of NETWORKS goes through.
+BLOCKS: dict[str, Network] = {
+    "matrices": Network(
+        "q = MatMul (x, w) m = MatMul (q, z) s = Softmax <axis=1> (m) y = MatMul (s, v)",
+        {"x": (2, 3, 8), "z": (2, 8, 4), "v": (2, 4, 5)},
+        {"w": (8, 8)},
+    ),
+    "shared_weights": Network(
+        _CONV
+        + "r = Relu (c) d = Conv <kernel_shape=[3,3], pads=[1,1,1,1]> (r, u, v) e = Conv <kernel_shape=[3,3], pads=[1,1,1,1]> (d, u, v)"
+        " s = Add (d, e) y = Concat <axis=1> (s, d, s)",
+        _IMAGE,
+        _CONV_WEIGHTS | {"u": (8, 8, 3, 3), "v": (8,)},
+    ),
 }
 
 

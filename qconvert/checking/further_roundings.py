@@ -59,6 +59,10 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collecti
     (see classify.py), which counts where it stands for a part of another operator.
     """
     inner: dict[str, float] = {}
+    onto = set(declared)
+    for op in reversed(ops):  # what is only moved to a declared grid was rounded onto it before
+        if KINDS[op.kind].rule == "move" and op.outputs[0] in onto:
+            onto.update(op.inputs[:1] if other[op.inputs[0]].quantization == other[op.outputs[0]].quantization else ())
     for op in ops:
         output = other[op.outputs[0]] if op.outputs else None
         if output is None or output.quantization is None or not output.quantization.is_per_tensor:
@@ -72,7 +76,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collecti
                 if before:
                     yield name, before / step + coarse
             else:
-                inner[name] = before + (0.5 + coarse) * step if rounds and name in declared else before
+                inner[name] = before + (0.5 + coarse) * step if rounds and name in onto else before
 
 
 def _is_storage(graph: Graph, op: Op) -> bool:

@@ -130,13 +130,20 @@ def _restated(old: Tensor, new: Tensor) -> Tensor | None:
     """The source's tensor with the values and the grid of the result's; None if they do not fit."""
     if old.data is None or new.data is None:
         return replace(old, dtype=new.dtype, quantization=new.quantization) if old.is_constant == new.is_constant else None
-    if old.data.shape == new.data.shape:
-        return replace(old, dtype=new.dtype, data=new.data, quantization=new.quantization)
+    forms = [replace(old, dtype=new.dtype, data=new.data, quantization=new.quantization)] if old.data.shape == new.data.shape else []
     if old.data.ndim == 2 and old.data.shape == new.data.shape[::-1]:
         grid = new.quantization
         turned = None if grid is None else replace(grid, axis=None if grid.axis is None else 1 - grid.axis)
-        return replace(old, dtype=new.dtype, data=new.data.T, quantization=turned)
-    return None
+        forms.append(replace(old, dtype=new.dtype, data=new.data.T, quantization=turned))
+    if len(forms) < 2:
+        return forms[0] if forms else None
+    real = _real(old, old.data)  # a square matrix may be turned or not: as it fits
+    return min(forms, key=lambda form: float(np.square(_real(form, _data(form)) - real).sum()))
+
+
+def _data(tensor: Tensor) -> Array:
+    assert tensor.data is not None
+    return tensor.data
 
 
 def _real(tensor: Tensor, values: Array) -> Array:

@@ -160,7 +160,7 @@ _REFERENCE: dict[str, Rule] = {
 _INT16: dict[str, Rule] = {
     **dict.fromkeys(("Mul", "Requantize"), _twice_on_16_bits),
     **dict.fromkeys(("Add", "Sub"), _added_twice),
-    **dict.fromkeys(("LeakyRelu", "PRelu"), _by_sign),
+    **dict.fromkeys(("LeakyRelu", "PRelu", *_CHOOSING), _by_sign),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
     # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
     # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.

@@ -1,0 +1,30 @@
+"""Networks that onnxruntime's quantizer made, converted to TFLite: whatever its grids demand, the check without options passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx_models import quantized
+
+from qconvert import check, convert
+
+S16 = {"activation_type": "QInt16", "per_channel": True, "extra": {"ActivationSymmetric": True}, "opset": 21}
+UNSIGNED = {"activation_type": "QUInt8", "weight_type": "QUInt8"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "target"),
+    [
+        pytest.param("matrices", {}, None, id="a softmax along an axis that is moved behind, on a grid of its own"),
+        pytest.param("matrices", UNSIGNED, "tflite", id="square weights, turned and on other scales"),
+        pytest.param("shared_weights", S16, None, id="a concatenation of int16 grids"),
+    ],
+)
+def test_the_check_passes(kind: str, options: dict[str, object], target: str | None, tmp_path: Path) -> None:
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    source.write_bytes(quantized(kind, **options))  # type: ignore[arg-type]
+    convert(source, result, target=target)
+    report = check(source, result)
+    assert report.passed, (report.problems, report.unjudged)
+    assert len(report.operators) >= 4  # the outputs alone say nothing here, since roundings differ
