@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from qconvert.conversion import load
 from qconvert.conversion.loading import source_format
+from qconvert.errors import QConvertError
 from qconvert.graph import Graph
 from qconvert.plugins import Format, Inside, LoadedModel, Runtime, runtime_of
 
@@ -30,6 +31,7 @@ class Side:
     runtime: Runtime
     kernels: str
     _graph: Graph | None = None
+    _taken: Mapping[str, str] | None = None
 
     @property
     def graph(self) -> Graph:
@@ -49,6 +51,15 @@ class Side:
     def choice(self) -> str:
         """What runs the file, as `--kernels` names it."""
         return f"{self.runtime.name}:{self.kernels}"
+
+    def kernels_of(self, name: str) -> str:
+        """What computes a tensor of the file, likewise: the runtime may leave an operator to another set of its kernels."""
+        if self._taken is None:
+            try:
+                self._taken = self.runtime.taken_by(self.path, self.kernels) if self.runtime.taken_by is not None else {}
+            except QConvertError:
+                self._taken = {}
+        return f"{self.runtime.name}:{self._taken.get(name, self.kernels)}"
 
 
 def side_of(path: Path, kernels: str | Sequence[str]) -> Side:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from qconvert.graph import Graph, Op
+from qconvert.arithmetic.dtypes import integer_range
+from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["moved_edges", "vanished"]
@@ -33,9 +34,11 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
 def vanished(graph: Graph, other: Graph) -> dict[str, str]:
     """Quantized results of the source's operators that the result has under no name, in words: an operator, or its rounding, is left out.
 
-    What only moves, converts or clips integers on one grid may be gone, since its values are still there.
+    What only moves, converts or clips integers on one grid may be gone, since its values are still there; and so may what is read by
+    nothing else, since its rounding is seen behind that.
     """
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
+    seen, first = _seen_behind(graph, other), _representatives(graph, other.tensors)
     found = {}
     for op in graph.ops:
         for name in op.outputs:
@@ -44,10 +47,8 @@ def vanished(graph: Graph, other: Graph) -> dict[str, str]:
             known = op.source in writers or any(
                 item.startswith(f"{name}/") and _scale(other, item) == _scale(graph, name) for item in other.tensors
             )
-            read = readers.get(name, [])
-            fused = bool(read) and all(_clips(graph, reader) and reader.outputs[0] in other.tensors for reader in read)
-            if not known and not fused and not _clips(graph, op):
-                behind = [output for reader in read for output in reader.outputs if output in other.tensors]
+            if not known and name not in seen and first[name] not in other.tensors and not _clips(graph, op):
+                behind = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
                 without = f", and {_listed(behind)} is computed without it" if behind else ""
                 found[name] = f"nothing in the result stands for it{without}"
     return found
@@ -65,6 +66,34 @@ def _rounds(graph: Graph, op: Op) -> bool:
     return KINDS[op.kind].rule == "real"
 
 
+def _seen_behind(graph: Graph, other: Graph) -> set[str]:
+    """The tensors of the source whose readers all give their integers on the same grid again, under a name that the result has too."""
+    readers = graph.consumers()
+    found: set[str] = set()
+    for name in reversed([name for op in graph.ops for name in op.outputs if name]):
+        behind = [item for op in readers.get(name, []) if _carries(graph, op, name) for item in op.outputs[:1]]
+        if behind and len(behind) == len(readers[name]) and all(item in other.tensors or item in found for item in behind):
+            found.add(name)
+    return found
+
+
+def _carries(graph: Graph, op: Op, name: str) -> bool:
+    """Whether an operator clips, moves or stores `name` otherwise, real values being kept."""
+    if op.inputs[0] != name:
+        return False
+    grids = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
+    return _clips(graph, op) or KINDS[op.kind].rule == "move" or (op.kind == "Requantize" and _same_steps(*grids[0], *grids[1]))
+
+
+def _same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
+    """Whether two grids have the same steps, stored in types of one width."""
+    if a is None or b is None or not (a.is_per_tensor and b.is_per_tensor):
+        return False
+    (low, high), (other_low, other_high) = integer_range(first), integer_range(second)
+    shifted = int(a.zero_point[0]) - low == int(b.zero_point[0]) - other_low
+    return shifted and high - low == other_high - other_low and bool(a.scale[0] == b.scale[0])
+
+
 def _scale(graph: Graph, name: str) -> float:
     grid = graph[name].quantization
     return 0.0 if grid is None else float(grid.scale.flat[0])
@@ -72,16 +101,35 @@ def _scale(graph: Graph, name: str) -> float:
 
 def _roots(graph: Graph, shared: Collection[str]) -> dict[str, str]:
     """Each shared tensor of data with the one that holds the same values under its first name; sizes and indices, which are folded where
-    they are known, are left out."""
+    they are known, are left out. An operator that the source has twice, with the same operands, gives the same values."""
     found: dict[str, str] = {}
-    writers = graph.producers()
+    writers, first = graph.producers(), _representatives(graph, shared)
     for op in graph.ops:
         for name in (*op.inputs, *op.outputs):
             if name in shared and name not in found and ("int" not in graph[name].dtype or graph[name].is_quantized):
                 writer = writers.get(name)
                 root = name if writer is None or not writer.inputs else found.get(writer.inputs[0], name)
-                found[name] = root if writer is not None and _keeps_values(graph, writer, root) else name
+                twin = found.get(first.get(name, name), name)
+                found[name] = root if writer is not None and _keeps_values(graph, writer, root) else twin
     return found
+
+
+def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
+    """Each computed tensor with the first `preferred` one, else the first, that an operator of the same kind computes from the same
+    operands onto the same grid."""
+    equals: dict[object, str] = {}
+    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
+    for op in graph.ops:
+        what = (op.kind, tuple(found.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items())))
+        for index, name in enumerate(op.outputs):
+            if name and KINDS[op.kind].rule not in ("opaque", "state"):
+                grid = graph[name].quantization
+                stored = grid and (grid.scale.tobytes(), grid.zero_point.tobytes(), grid.axis, grid.quant_min, grid.quant_max)
+                first = found[name] = equals.setdefault((what, index, graph[name].dtype, stored), name)
+                if name in preferred:
+                    chosen.setdefault(first, name)
+    return {name: chosen.get(first, first) for name, first in found.items()}
 
 
 def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
@@ -95,9 +143,9 @@ def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
 def _origins(graph: Graph, shared: Collection[str]) -> dict[str, frozenset[str]]:
     """For each shared tensor that is computed, the shared ones next before it."""
     nearest: dict[str, frozenset[str]] = {}
-    found = {}
+    found, first = {}, _representatives(graph, shared)
     for op in graph.ops:
-        names = [name for name in op.inputs if name and op.kind not in ("Shape", "Size")]  # sizes are no values
+        names = [first.get(name, name) for name in op.inputs if name and op.kind not in ("Shape", "Size")]  # sizes are no values
         origins = frozenset().union(*(frozenset([name]) if name in shared else nearest.get(name, frozenset()) for name in names))
         for name in op.outputs:
             nearest[name] = origins

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qconvert.checking.checked_file import Side
 from qconvert.checking.classify import classify, classify_sums
 from qconvert.checking.exact_values import dynamic_bound, exact_value, quantizes_at_run_time, sum_bound
 from qconvert.checking.findings import CLASSES, Finding
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
-from qconvert.plugins import kernels_named
 
 __all__ = ["Judge", "name_changed"]
 
@@ -29,7 +29,7 @@ class Judge:
         graph: the source's canonical graph.
         writers: the operator that computes each of its tensors.
         other, others: likewise the result's.
-        kernels: of the source and the result; see classify.classify().
+        sides: the source's file and the result's.
         further: what further roundings add to the result's reach, by the tensor; see classify.classify().
         cuts: names of the tensors at which both sides are cut; the result computes all others anew.
     """
@@ -38,7 +38,7 @@ class Judge:
     writers: Mapping[str, Op]
     other: Graph
     others: Mapping[str, Op]
-    kernels: tuple[str, str]
+    sides: tuple[Side, Side]
     further: Mapping[str, float]
     cuts: Collection[str]
 
@@ -76,11 +76,14 @@ class Judge:
                 return self._real(op, rounder, values, a, b, real)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
                 rounder = replace(rounder, outputs=(name,))
-                return classify(self.graph, rounder, a, b, real, self.kernels, self.further.get(name, 0.0))
+                return classify(self.graph, rounder, a, b, real, self._kernels(name), self.further.get(name, 0.0))
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
-            return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self.kernels)
+            return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(name))
         return _compared(a, b)
+
+    def _kernels(self, name: str) -> tuple[str, str]:
+        return self.sides[0].kernels_of(name), self.sides[1].kernels_of(name)
 
     def _real(self, op: Op, rounder: Op, values: Mapping[str, Array], a: Array, b: Array, real: Array) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
@@ -88,10 +91,10 @@ class Judge:
         if bound is None or real.shape != a.shape:
             return _compared(a, b)
         rounds = [
-            kernels_named(kernels)[0].dynamic and quantizes_at_run_time(graph, sums, writers)
-            for kernels, graph, sums, writers in (
-                (self.kernels[0], self.graph, rounder, self.writers),
-                (self.kernels[1], self.other, self._result_of(op), self.others),
+            side.runtime.dynamic and quantizes_at_run_time(graph, sums, writers)
+            for side, graph, sums, writers in (
+                (self.sides[0], self.graph, rounder, self.writers),
+                (self.sides[1], self.other, self._result_of(op), self.others),
             )
         ]
         wide = self._spread(op, rounder, dynamic_bound(self.graph, rounder, values), a) if any(rounds) else None

@@ -13,10 +13,21 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Tensor
 
-__all__ = ["changed_names", "changed_values", "declared_changes", "declared_names", "difference", "digest", "off", "paired_tensors"]
+__all__ = [
+    "changed_names",
+    "changed_values",
+    "declared_changes",
+    "declared_names",
+    "difference",
+    "digest",
+    "off",
+    "paired_tensors",
+    "unread_labels",
+]
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
 _REALS = {"float16", "bfloat16", "float32", "float64"}
@@ -46,12 +57,32 @@ def changed_names(graph: Graph, other: Graph) -> set[str]:
 
 
 def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
-    """The name in each graph, and what differs."""
+    """The name in each graph, and what differs.
+
+    A scale that the source states and nothing computes with may be another where the other side's comes from what it computes.
+    """
+    idle = unread_labels(graph) - unread_labels(other)
     for tensor, pair in paired_tensors(graph, other):
-        if pair is not tensor and tensor.is_constant == pair.is_constant:
+        if pair is not tensor and tensor.is_constant == pair.is_constant and (tensor.name not in idle or tensor.is_constant):
             text = _activation(tensor, pair) if tensor.data is None else _constant(tensor, pair)
             if text:
                 yield tensor.name, pair.name, text
+
+
+def unread_labels(graph: Graph) -> set[str]:
+    """The tensors with scales that nothing rounds to and nothing reads: their integers are given, moved and then relabelled."""
+    readers = graph.consumers()
+    given = {name for name, tensor in graph.tensors.items() if tensor.is_quantized} - {name for op in graph.ops for name in op.outputs}
+    for op in graph.ops:
+        if op.kind == "Reinterpret" or (KINDS[op.kind].rule == "move" and given.issuperset(KINDS[op.kind].moved(op))):
+            given.update(op.outputs)
+    found: set[str] = set()
+    for name in [name for op in reversed(graph.ops) for name in reversed(op.outputs)] + list(graph.inputs):
+        behind = readers.get(name, [])
+        relabelled = all(op.kind == "Reinterpret" or (KINDS[op.kind].rule == "move" and found.issuperset(op.outputs)) for op in behind)
+        if name in given and behind and relabelled and name not in graph.outputs:
+            found.add(name)
+    return found
 
 
 #: Kinds that stand for each other in two graphs, with the same operands.

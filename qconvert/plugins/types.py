@@ -189,6 +189,8 @@ class Runtime:
         inside: (file, canonical graph, kernels) -> the file's inner tensors; None if the runtime does not give them out. They
             then come from the evaluator.
         layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
+        taken_by: (file, kernels) -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
+            name of what they compute; None if all are of the chosen one.
         dynamic: whether its kernels round real data to integers at each run where the weights are integers (dynamic range).
     """
 
@@ -204,4 +206,5 @@ class Runtime:
     whole: bool = False
     inside: Callable[[Path, Graph, str], Inside] | None = None
     layers: Callable[[Path, str], tuple[Layer, ...]] | None = None
+    taken_by: Callable[[Path, str], Mapping[str, str]] | None = None
     dynamic: bool = False

@@ -16,7 +16,7 @@ from qconvert.graph import Array, Graph
 from qconvert.plugins import Layer, Pieces
 from qconvert.runtimes.packages import runtime_package
 
-__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "layers", "open_model"]
+__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "layers", "open_model", "taken_by"]
 
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
@@ -166,6 +166,13 @@ def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
         for node in nodes
         if node["op_name"] != "DELEGATE"
     )
+
+
+def taken_by(path: Path, kernels: str) -> dict[str, str]:
+    """What XNNPACK leaves to TFLite's own kernels, which round as the reference kernels do."""
+    if kernels != "default":
+        return {}
+    return {name: "reference" for layer in layers(path, kernels) if layer.by != "XNNPACK" for name in layer.outputs}
 
 
 def _on_integers(node: Any) -> bool:

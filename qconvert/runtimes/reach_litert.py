@@ -62,12 +62,12 @@ def _added_once(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _mean(graph: Graph, op: Op, exact: Array) -> Reach:
-    """A sum, by one multiplier that holds the number of elements (reference_ops::QuantizedMeanOrSum)."""
+    """A sum, by one multiplier that holds the number n of elements, 2^floor(log2(n)) in its shift (reference_ops::QuantizedMeanOrSum)."""
     data = graph[op.inputs[0]].static_shape
     if data is None:
         return fine(exact) + _MOST_TWICE, False
     count = float(np.prod(data)) / max(exact.size, 1) if op.kind != "ReduceSum" else 1.0
-    return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1]), count), False
+    return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1]), 2.0 ** np.floor(np.log2(max(count, 1)))), False
 
 
 def _eight_bits(graph: Graph, op: Op, exact: Array) -> Reach:
@@ -109,11 +109,12 @@ def _curve(graph: Graph, op: Op, exact: Array, steps: float) -> Reach:
 def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
     """Two tables of 513 points: exp, which is off by 1.6 of 2^-15 and rounded twice, and 1 / sum (reference/softmax.h, SoftmaxInt16).
 
-    An error of a summand counts with its share of the sum, which is 1 / (largest result) times the largest summand, 1.
+    An error of a summand counts with its share of the sum, which is 1 / (largest result) times the largest summand, 1. The table ends at
+    exp(-10), which it holds as 2 of 2^-15: so does whatever is farther below the largest.
     """
     shares = np.abs(exact) * 2.0**-15
     largest = shares.max(axis=op["axis"], keepdims=True, initial=0)
-    return 1.5 + 2.6 * largest + shares * (1.6 + exact.shape[op["axis"]] * largest), True
+    return 1.5 + 2.6 * largest + shares * (1.6 + 2 * exact.shape[op["axis"]] * largest), True
 
 
 def _interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Reach:

@@ -52,3 +52,23 @@ def test_a_result_that_is_clipped_at_once_on_its_grid_is_not_missed() -> None:
     assert vanished(clipped, fused) == {}
     elsewhere = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)), r=OTHER)
     assert list(vanished(elsewhere, fused)) == ["s"]
+
+
+def test_equal_operators_count_once() -> None:
+    """A source that computes a tensor twice, and a result that has one of the two."""
+    twice = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)))
+    once = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
+    assert moved_edges(twice, once) == vanished(twice, once) == {}
+    coarser = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)), t=OTHER)
+    assert list(moved_edges(coarser, once)) == ["y"]
+    assert list(vanished(coarser, once)) == ["t"]
+
+
+def test_a_result_that_is_only_stored_otherwise_is_not_missed() -> None:
+    def stored(grid: Quantization) -> Graph:
+        given = graph(SIGMOID, Op("Requantize", ("s",), ("y",)))
+        return replace(given, tensors={**given.tensors, "s": Tensor("s", "uint8", (1, 4), None, grid)})
+
+    at_once = graph(replace(SIGMOID, outputs=("y",)))
+    assert vanished(stored(Quantization.per_tensor(0.05, 131)), at_once) == {}
+    assert list(vanished(stored(Quantization.per_tensor(0.05, 130)), at_once)) == ["s"]

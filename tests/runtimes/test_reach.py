@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from loaded import tflite_graph
-from tflite_models import run_litert, single_op
+from tflite_models import TensorSpec, run_litert, single_op
 
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import integer_range
@@ -56,3 +56,40 @@ def test_the_reach_of_requantizing_is_what_8_fractional_bits_need() -> None:
     """Single elements are off by 0.2 of a step and more; the bound is not much wider."""
     found = [beyond("REQUANTIZE", "int8", "default", seed) for seed in range(25)]
     assert -0.1 < max(off for off, _ in found) <= 0
+
+
+def test_int16_softmax_of_values_far_below_the_largest() -> None:
+    """Each is 2 steps instead of none, and all together take from the largest."""
+    count = 40
+    data = single_op(
+        "SOFTMAX", {"beta": 1.0}, [TensorSpec("x", (1, count), "int16", 0.002, 0)], [TensorSpec("y", (1, count), "int16", 1 / 32768, 0)]
+    )
+    given = np.full((1, count), -30000, np.int16)
+    given[0, 0] = 30000
+    (found,) = run_litert(data, [given])
+    graph = tflite_graph(data)
+    exact = np.zeros((1, count))
+    exact[0, 0] = 32768
+    allowed, _ = reach(graph, graph.ops[0], exact, "default")
+    off = np.abs(found - np.minimum(exact, 32767)) - 0.5
+    assert 40 < off[0, 0] <= allowed[0, 0] < 120
+    assert (off <= allowed).all()
+
+
+@pytest.mark.parametrize("count", [3, 24, 40, 63])
+def test_int16_mean_over_a_count_that_is_no_power_of_two(count: int) -> None:
+    """The right shift of the multiplier holds a power of two alone, so the second rounding is coarser than the ratio says."""
+    rng, worst = np.random.default_rng(0), -1.0
+    for ratio in rng.uniform(0.3, 16, 12):
+        inputs = [TensorSpec("x", (1, 300, count), "int16", 0.001, 0), TensorSpec("axes", (1,), "int32", data=np.array([2], np.int32))]
+        output = TensorSpec("y", (1, 300), "int16", float(np.float32(0.001 / ratio)), 0)
+        data = single_op("MEAN", {"keepDims": False}, inputs, [output])
+        given = rng.integers(-2000, 2000, (1, 300, count)).astype(np.int16)
+        (found,) = run_litert(data, [given])
+        graph = tflite_graph(data)
+        (op,) = graph.ops
+        scales = [float(graph[name].quantization.scale[0]) for name in (op.inputs[0], op.outputs[0])]
+        exact = given.astype(np.float64).mean(axis=2) * scales[0] / scales[1]
+        allowed, _ = reach(graph, op, exact, "default")
+        worst = max(worst, float((np.abs(found - exact) - 0.5 - allowed).max()))
+    assert worst <= 0

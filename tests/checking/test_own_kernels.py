@@ -1,0 +1,54 @@
+"""Sources whose kernels are not those that one expects: what XNNPACK leaves to TFLite's own, and scales that no kernel reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tflite_models import OpSpec, TensorSpec, model, single_op
+
+from qconvert import Quantization, check, convert, load, save
+
+_SIDE = 24
+
+
+def _depthwise(ratio: float) -> bytes:
+    """One scale along an axis, which XNNPACK does not take; results are input * weight * ratio steps."""
+    shape = (1, _SIDE, _SIDE, 3)
+    weights = np.array([[[[131, 132, 129]]]], np.uint8)
+    inputs = [
+        TensorSpec("x", shape, "uint8", 0.05, 131),
+        TensorSpec("w", (1, 1, 1, 3), "uint8", 0.02, 130, axis=3, data=weights),
+        TensorSpec("b", (3,), "int32", float(np.float32(0.05) * np.float32(0.02)), 0, data=np.array([1, -5, 3], np.int32)),
+    ]
+    options = {"padding": 1, "strideH": 1, "strideW": 1, "depthMultiplier": 1}
+    return single_op("DEPTHWISE_CONV_2D", options, inputs, [TensorSpec("y", shape, "uint8", 0.05 * 0.02 / ratio, 131)])
+
+
+@pytest.mark.parametrize("ratio", [0.2499, 0.4999, 0.062])
+def test_a_kernel_that_xnnpack_leaves_to_tflite_may_round_twice(ratio: float, tmp_path: Path) -> None:
+    source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    source.write_bytes(_depthwise(ratio))
+    convert(source, result)
+    report = check(source, result)
+    assert report.passed, report.problems
+    assert report.operators[0].verdict == "one rounding" and report.operators[0].equal < 0.99
+
+
+def test_a_scale_that_no_kernel_reads_may_be_another(tmp_path: Path) -> None:
+    """MAXIMUM takes integers of two scales for equal: its second input's is stated and not used."""
+    a, b, y = (TensorSpec(name, (1, 8), "int8", scale, 3) for name, scale in (("a", 0.1), ("b", 0.05), ("y", 0.1)))
+    source, result, back = tmp_path / "source.tflite", tmp_path / "result.onnx", tmp_path / "back.tflite"
+    source.write_bytes(model([OpSpec("MAXIMUM", ["a", "b"], ["y"])], [a, b, y], ["a", "b"], ["y"]))
+    convert(source, result)
+    report = check(source, result)
+    assert report.passed and all(item.equal == 1 for item in report.outputs), report.problems
+    convert(source, back)
+    assert check(source, back).passed
+    graph = load(back)
+    wider = Quantization.per_tensor(0.15, 3)
+    stated = [replace(tensor, quantization=wider) for tensor in graph.tensors.values() if tensor.quantization == graph["b"].quantization]
+    save(graph.evolve(tensors=stated), back, force=True)
+    assert any("'b'" in text for text in check(source, back).problems), "a file that states scales has to state the source's"
