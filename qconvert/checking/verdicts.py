@@ -23,6 +23,11 @@ _VARYING = 0.1
 LEAST_SQNR, MOST_STEPS = 20.0, 2.0
 #: There, this share of the runs has the same best class.
 _LEAST_TOP1 = 0.5
+#: Outputs that are nearly all zero, as those of a Softmax, have little signal: they hold if no element is off by more of such steps than
+#: the first number, and their mean is by no more than the second.
+_FAINT = 8.0, 0.5
+#: Their results are places of values among others, or in their order: what is a little off may be in another place.
+_RANKING = ("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "DetectionPostProcess")
 #: The largest difference, in LSB or 1/255 of the range, that may be an accumulation of single roundings where nothing tells more.
 _ROUNDING = 1.0
 
@@ -52,11 +57,17 @@ def in_lsb(item: OutputComparison) -> float:
     return item.largest * (1 if item.unit == "LSB" else 255)
 
 
-def real_problems(outputs: Iterable[OutputComparison], declared: bool) -> list[str]:
-    """Outputs whose real values are too far off although operators were changed in a way that the conversion declared."""
-    found = []
+def real_problems(graph: Graph, outputs: Iterable[OutputComparison], declared: bool) -> list[str]:
+    """Outputs whose real values are too far off although operators were changed in a way that the conversion declared.
+
+    Outputs that are ranked (best classes, boxes in the order of their scores) are judged by their operators alone.
+    """
+    found, ranked = [], _ranked(graph)
     for item in outputs:
-        near = item.sqnr_db is None or item.sqnr_db >= LEAST_SQNR or (item.unit == "LSB" and item.largest <= MOST_STEPS)
+        if item.name in ranked:
+            continue
+        faint = item.largest <= _FAINT[0] and item.mean <= _FAINT[1]
+        near = item.sqnr_db is None or item.sqnr_db >= LEAST_SQNR or (item.unit == "LSB" and (item.largest <= MOST_STEPS or faint))
         if declared and not near:
             steps = "steps" + (" of the coarser grid" if item.grids else "") if item.unit == "LSB" else item.unit
             found.append(
@@ -67,6 +78,15 @@ def real_problems(outputs: Iterable[OutputComparison], declared: bool) -> list[s
             found.append(
                 f"output {item.name!r}: {100 * item.same_top1:.3g}% of the runs have the same best class, below {100 * _LEAST_TOP1:g}%"
             )
+    return found
+
+
+def _ranked(graph: Graph) -> set[str]:
+    """The tensors that are computed from the place of values among others."""
+    found: set[str] = set()
+    for op in graph.ops:
+        if op.kind in _RANKING or not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
     return found
 
 

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert, load, save
+from qconvert.checking.findings import OutputComparison
+from qconvert.checking.verdicts import real_problems
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.changed_values import declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED
@@ -231,3 +233,14 @@ def test_a_rounding_that_nobody_declared_explains_nothing(tmp_path: Path) -> Non
     report = check(chain(tmp_path / "source.tflite"), chain(tmp_path / "wrong.tflite", twice))
     assert report.verdict == "not equal"
     assert "ADD #0 ('a')" in report.problems[0]
+
+
+def test_outputs_on_other_grids_that_are_faint_or_ranked() -> None:
+    """Where the conversion declared other values: a few steps of an output that is nearly all zero, and boxes in another order."""
+    tensors = {name: Tensor(name, "int8", (1, 4), None, Quantization.per_tensor(0.1, 0)) for name in ("x", "y")}
+    plain = Graph("g", tensors, (Op("Sigmoid", ("x",), ("y",)),), ("x",), ("y",))
+    ranked = plain.evolve(ops=(Op("TopK", ("x",), ("y",)),))
+    faint, wrong = (OutputComparison("y", 0.9, largest, mean, "LSB", 16.0, 1.0) for largest, mean in ((3.0, 0.02), (9.0, 0.6)))
+    assert real_problems(plain, [faint], True) == []
+    assert "SQNR 16.0 dB, below 20, and up to 9 steps off" in real_problems(plain, [wrong], True)[0]
+    assert real_problems(ranked, [wrong], True) == real_problems(plain, [wrong], False) == []

@@ -201,12 +201,24 @@ class Writing:
         """The canonical tensor called `name`, or one that was added here."""
         return self.tensors[name] if name in self.tensors else self.graph.tensors[name]
 
-    def shape(self, name: str, op: Op) -> tuple[int, ...]:
-        """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
-        shape = self.tensor(name).static_shape
-        if shape is None:
+    def shape(self, name: str, op: Op, axes: slice = slice(None)) -> tuple[int, ...]:
+        """The sizes of a tensor along `axes` in numbers; raises UnsupportedError if one of them is known only at run time."""
+        shape = self.tensor(name).shape
+        sizes = tuple(size for size in (shape or ())[axes] if isinstance(size, int))
+        if shape is None or len(sizes) != len(shape[axes]):
+            raise self.unsupported(op, f"{name!r} of shape {shape}, which is known only at run time")
+        return sizes
+
+    def sizes(self, name: str, op: Op) -> str:
+        """The constant that makes a RESHAPE of a tensor's shape: -1 is the one size that is known only at run time.
+
+        Raises UnsupportedError if more are, or the other sizes do not tell it.
+        """
+        shape = self.tensor(name).shape or ()
+        known = [size if isinstance(size, int) else -1 for size in shape]
+        if known.count(-1) > 1 or (-1 in known and 0 in known) or self.tensor(name).shape is None:
             raise self.unsupported(op, f"{name!r} of shape {self.tensor(name).shape}, which is known only at run time")
-        return shape
+        return self.ints(known, f"{name}/shape")
 
     def use(self, name: str) -> str:
         """Declares a tensor of the graph as it is; "" stays "". Returns its name."""

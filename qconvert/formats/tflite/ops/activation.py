@@ -145,7 +145,7 @@ def write_clip(op: Op, w: Writing) -> None:
     if not data.shares_grid(result) or not steps:
         target = result.name if not steps else w.like(f"{result.name}/requantized", result.name, result.shape)
         if result.quantization is None:
-            w.emit("RESHAPE", [name, w.ints(w.shape(name, op), f"{result.name}/shape")], [target], "ReshapeOptions")
+            w.emit("RESHAPE", [name, w.sizes(name, op)], [target], "ReshapeOptions")
         else:
             w.emit("QUANTIZE", [name], [target], "QuantizeOptions")
         name = target

@@ -199,7 +199,7 @@ def _log_sum_exp(f: Formula) -> None:
     if f.op["keepdims"]:
         f.end("ADD", largest, total)
     else:
-        f.end("RESHAPE", f("ADD", largest, total), f.w.ints(f.w.shape(f.result, f.op), f"{f.result}/shape"))
+        f.end("RESHAPE", f("ADD", largest, total), f.w.sizes(f.result, f.op))
 
 
 def _normalized(f: Formula, axes: list[int], centred: bool = True) -> str:
@@ -257,9 +257,9 @@ def _batch_normalization(f: Formula) -> None:
 
 def _trilu(f: Formula) -> None:
     """The data where a mask of the triangle is true, else 0."""
-    shape, dtype = f.w.shape(f.data, f.op), f.w.tensor(f.data).dtype
+    shape, dtype = f.w.shape(f.data, f.op, slice(-2, None)), f.w.tensor(f.data).dtype
     offset = f.w.values(f.op, 1)[0] if len(f.op.inputs) > 1 and f.op.inputs[1] else 0
-    ones = np.ones(shape[-2:], bool)
+    ones = np.ones(shape, bool)
     mask = np.triu(ones, offset) if f.op["upper"] else np.tril(ones, offset)
     f.end("SELECT_V2", f.w.const(mask, f"{f.result}/mask"), f.data, f.w.const(np.zeros((), dtype), f"{f.result}/zero"))
 

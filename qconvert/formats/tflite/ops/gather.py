@@ -115,7 +115,7 @@ def write_gather_nd(op: Op, w: Writing) -> None:
 
 def write_reverse_sequence(op: Op, w: Writing) -> None:
     """REVERSE_SEQUENCE, whose kernel knows positive axes alone."""
-    time, batch = (int(op[name]) % len(w.shape(op.inputs[0], op)) for name in ("time_axis", "batch_axis"))
+    time, batch = (w.axis(op, int(op[name]), op.inputs[0]) for name in ("time_axis", "batch_axis"))
     operands = [op.inputs[0], w.index(op, 1, wide=True)]
     w.emit("REVERSE_SEQUENCE", operands, op.outputs, "ReverseSequenceOptions", seqDim=time, batchDim=batch)
 

@@ -65,7 +65,7 @@ def _whole(op: Op, w: Writing) -> Op:
     """The operator with what its last windows hang over (ceil_mode) as padding at the end."""
     if not op["ceil_mode"]:
         return op
-    data, size = w.shape(op.inputs[0], op)[1:3], w.shape(op.outputs[0], op)[1:3]
+    data, size = (w.shape(name, op, slice(1, 3)) for name in (op.inputs[0], op.outputs[0]))
     begins = op["pads"][:2]
     ends = [(size[i] - 1) * op["strides"][i] + op["kernel_shape"][i] - data[i] - begins[i] for i in range(2)]
     return op.with_attributes(pads=(*begins, *(max(value, 0) for value in ends)), ceil_mode=0)
@@ -80,7 +80,7 @@ def _emit(op: Op, w: Writing, builtin: str, found: Window) -> None:
 
 
 def _spatial_axes(op: Op, w: Writing) -> str:
-    rank = len(w.shape(op.inputs[0], op))
+    rank = w.axis(op, -1, op.inputs[0]) + 1
     return w.ints(list(range(1, rank - 1) if op["data_format"] == "channels_last" else range(2, rank)), f"{op.outputs[0]}/axes")
 
 

@@ -96,7 +96,7 @@ def _written_search(builtin: str, table: str) -> WriteFunction:
         number = w.const(np.array(axis, np.int32), f"{op.outputs[0]}/axis")
         w.emit(builtin, [op.inputs[0], number], [target], table, outputType=DTYPE_NUMBERS[result.dtype])
         if target != result.name:
-            sizes = w.ints(w.shape(result.name, op), f"{result.name}/shape")
+            sizes = w.sizes(result.name, op)
             w.emit("RESHAPE", [target, sizes], [result.name], "ReshapeOptions")
 
     return write

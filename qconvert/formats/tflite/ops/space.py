@@ -100,7 +100,7 @@ def write_resize(op: Op, w: Writing) -> None:
     _require_channels_last(op, w)
     coordinates, size = str(op["coordinate_transformation_mode"]), w.index(op, 1)
     name, result = op.inputs[0], op.outputs[0]
-    if coordinates == "pytorch_half_pixel" and 1 not in w.shape(result, op)[1:3]:
+    if coordinates == "pytorch_half_pixel" and 1 not in w.shape(result, op, slice(1, 3)):
         coordinates = "half_pixel"
     if op["mode"] == "linear" and coordinates in _LINEAR:
         w.emit("RESIZE_BILINEAR", [name, size], [result], "ResizeBilinearOptions", **_LINEAR[coordinates])
@@ -109,7 +109,7 @@ def write_resize(op: Op, w: Writing) -> None:
         raise w.unsupported(op, f"mode {op['mode']!r} and coordinates {coordinates!r}")
     wanted = (coordinates, str(op["nearest_mode"]))
     if wanted not in _NEAREST:
-        spans = list(zip(w.shape(name, op)[1:3], w.shape(result, op)[1:3], strict=True))
+        spans = list(zip(w.shape(name, op, slice(1, 3)), w.shape(result, op, slice(1, 3)), strict=True))
         same = (form for form in _NEAREST if all(np.array_equal(_positions(*span, *form), _positions(*span, *wanted)) for span in spans))
         wanted = next(same, wanted)
     if wanted not in _NEAREST:
