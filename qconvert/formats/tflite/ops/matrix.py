@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, stored_weights
 from qconvert.formats.tflite.reading import ReadFunction, Reading
@@ -94,9 +97,7 @@ READERS: dict[str, ReadFunction] = {
 
 def write_gemm(op: Op, w: Writing) -> None:
     """Gemm as FULLY_CONNECTED, which flattens its data and gives leading dimensions back by itself."""
-    bias = op.inputs[2] if len(op.inputs) > 2 else ""
-    if bias and w.tensor(bias).rank != 1:
-        raise w.unsupported(op, f"a bias of shape {w.tensor(bias).shape}")
+    bias = _bias_vector(op, w)
     data, outputs = op.inputs[0], op.outputs
     flatten, restore = w.producer(data), w.successor(op.outputs[0])
     if flatten is not None and flatten.kind == "Reshape" and w.is_inner(data, "flattened"):
@@ -111,6 +112,19 @@ def write_gemm(op: Op, w: Writing) -> None:
         outputs = restore.outputs
     fields: dict[str, Any] = {"fusedActivationFunction": w.activation(op), "keepNumDims": keep}
     w.emit("FULLY_CONNECTED", [data, stored_weights(op, w), bias], outputs, "FullyConnectedOptions", **fields)
+
+
+def _bias_vector(op: Op, w: Writing) -> str:
+    """The bias, which FULLY_CONNECTED takes as one number for each output; a constant one of a row or a single number is spread."""
+    name, outputs = op.inputs[2] if len(op.inputs) > 2 else "", (w.tensor(op.inputs[1]).shape or ("",))[:1]
+    if not name or w.tensor(name).shape == outputs:
+        return name
+    data, grid = w.tensor(name).data, w.tensor(name).quantization
+    row = data is not None and data.shape[-1:] == outputs and data.size == data.shape[-1]
+    if data is None or not isinstance(outputs[0], int) or not (row or data.size == 1):
+        raise w.unsupported(op, f"a bias of shape {w.tensor(name).shape}")
+    grid = grid if grid is None or grid.is_per_tensor else replace(grid, axis=0)
+    return w.variant(name, f"of {outputs[0]}", np.array(np.broadcast_to(data.reshape(-1), outputs[0])), grid)
 
 
 def write_matmul(op: Op, w: Writing) -> None:
