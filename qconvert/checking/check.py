@@ -11,6 +11,7 @@ from qconvert.checking.checked_file import Side, side_of
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.outputs import Border
+from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
@@ -131,7 +132,10 @@ class _Check:
         if not quick:
             changed = self._changed(declared)
             changed |= costly_constants(graph, other, declared)
-            self._judge(border, feeds, models[1], outputs, changed, declared, per_op)
+            again = remade(source, result)
+            self.notes += again.notes
+            changed = {**again.altered, **changed}
+            self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(
             str(source.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),

@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qconvert.conversion.report import keeps_values
-from qconvert.graph.metadata import CHANGES, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
-from qconvert.plugins import Change, Target
+from qconvert.graph.metadata import CHANGES, OPTIONS, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
+from qconvert.plugins import Change, Target, declared_options
 from qconvert.version import __version__
 
-__all__ = ["provenance"]
+__all__ = ["file_digest", "provenance"]
 
 
-def provenance(source: Path, others: tuple[Path, ...], target: Target | None, changes: tuple[Change, ...]) -> dict[str, str]:
+def provenance(
+    source: Path,
+    others: tuple[Path, ...],
+    target: Target | None,
+    changes: tuple[Change, ...],
+    passes: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
     """What the result says of where it came from; no paths, since a model file travels.
 
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """
-    with source.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    known = declared_options()
+    given = {name: value for name, value in (options or {}).items() if name not in known or value != known[name].default}
     return {
         VERSION: __version__,
         SOURCE: source.name,
-        SOURCE_SHA256: digest,
+        SOURCE_SHA256: file_digest(source),
         **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
         TARGET: target.name if target else "",
+        OPTIONS: json.dumps({"passes": list(passes), "options": given}, default=str),
         CHANGES: json.dumps([_said(change) for change in changes]),
         SCALES: "all scales and zero points are the source's own" if keeps_values(changes) else "some are new: see qconvert.changes",
     }
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _said(change: Change) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["diff", "equal", "paired"]
+__all__ = ["attribute_differences", "diff", "equal", "paired", "tensor_differences"]
 
 
 def equal(a: Graph, b: Graph, *, exact: bool = False) -> bool:
@@ -40,7 +40,7 @@ def diff(a: Graph, b: Graph, *, exact: bool = False) -> list[str]:
             lines.append(f"{'-' if name in a.functions else '+'} function {name!r}")
     for name in sorted({*a.states, *b.states}):
         if name in a.states and name in b.states:
-            lines += [f"state {name!r}: {text}" for text in _tensor(a.states[name], b.states[name])]
+            lines += [f"state {name!r}: {text}" for text in tensor_differences(a.states[name], b.states[name])]
         else:
             lines.append(f"{'-' if name in a.states else '+'} state {name!r}")
     return lines
@@ -65,7 +65,7 @@ def _compared(a: Graph, b: Graph, exact: bool) -> list[str]:
             lines.append(f"output {name!r}: what computed it now computes {pairing.renamed[name]!r}")
     for old, new in pairing.renamed.items():
         what = f"tensor {old!r}" if old == new else f"tensor {old!r} ({new!r})"
-        lines += [f"{what}: {text}" for text in _tensor(a[old], b[new])]
+        lines += [f"{what}: {text}" for text in tensor_differences(a[old], b[new])]
     return lines + list(_exactly(a, b, pairing)) if exact else lines
 
 
@@ -164,13 +164,18 @@ def _attributes(op: Op) -> dict[str, str]:
 def _operator(pairing: _Pairing, old: Op, new: Op) -> Iterator[str]:
     if old.kind != new.kind:
         yield f"kind {old.kind} -> {new.kind}"
+    yield from attribute_differences(old, new)
+    for what, x, y in (("inputs", old.inputs, new.inputs), ("outputs", old.outputs, new.outputs)):
+        if len(x) != len(y) or not all(_is_same(pairing, *names) for names in zip(x, y, strict=True)):
+            yield f"{what} {[pairing.renamed.get(name, name) for name in x]} -> {list(y)}"
+
+
+def attribute_differences(old: Op, new: Op) -> Iterator[str]:
+    """A line for each attribute that two operators have otherwise, defaults included."""
     before, after = _attributes(old), _attributes(new)
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
             yield f"{name} {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
-    for what, x, y in (("inputs", old.inputs, new.inputs), ("outputs", old.outputs, new.outputs)):
-        if len(x) != len(y) or not all(_is_same(pairing, *names) for names in zip(x, y, strict=True)):
-            yield f"{what} {[pairing.renamed.get(name, name) for name in x]} -> {list(y)}"
 
 
 def _is_same(pairing: _Pairing, old: str, new: str) -> bool:
@@ -181,10 +186,11 @@ def _is_same(pairing: _Pairing, old: str, new: str) -> bool:
     return x.is_constant and _sort(x) == _sort(y) and equal_data(x.data, y.data)
 
 
-def _tensor(a: Tensor, b: Tensor) -> Iterator[str]:
+def tensor_differences(a: Tensor, b: Tensor, *, shapes: bool = True) -> Iterator[str]:
+    """A line for each difference in type, shape (unless `shapes` is False), quantization and data."""
     if a.dtype != b.dtype:
         yield f"type {a.dtype} -> {b.dtype}"
-    if a.shape != b.shape:
+    if shapes and a.shape != b.shape:
         yield f"shape {a.shape} -> {b.shape}"
     yield from _quantization(a.quantization, b.quantization)
     if not equal_data(a.data, b.data):

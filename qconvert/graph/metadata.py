@@ -10,6 +10,7 @@ __all__ = [
     "CHANGED",
     "CHANGES",
     "IGNORED_SCALES",
+    "OPTIONS",
     "PROVENANCE",
     "SCALES",
     "SOURCE",
@@ -29,6 +30,7 @@ __all__ = [
     "TARGET",
     "TRANSPOSED",
     "VERSION",
+    "origin",
     "transposed_names",
 ]
 
@@ -71,6 +73,8 @@ SOURCE_SHA256 = "qconvert.source_sha256"
 SOURCE_DATA = "qconvert.source_data"
 TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
+#: JSON: the passes that were named and the options that are not their defaults, so that the conversion can be made again.
+OPTIONS = "qconvert.options"
 #: JSON, tensor -> digest: those whose values or grid a pass that is not exact has changed (graph/changed_values.py).
 CHANGED = "qconvert.changed"
 SCALES = "qconvert.scales"
@@ -85,3 +89,17 @@ def transposed_names(metadata: Mapping[str, str]) -> frozenset[str]:
     except ValueError:
         return frozenset()
     return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
+
+
+def origin(metadata: Mapping[str, str]) -> dict[str, object]:
+    """What a file's own metadata say of the conversion that made it (VERSION, SOURCE, OPTIONS …); nothing if they say nothing.
+
+    A .tflite file has them in a buffer of its own, PROVENANCE.
+    """
+    if VERSION in metadata:
+        return dict(metadata)
+    try:
+        found = json.loads(metadata.get(SOURCE_METADATA + PROVENANCE, "{}")) if metadata.get(SOURCE_FORMAT) == "tflite" else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

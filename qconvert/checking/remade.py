@@ -1,0 +1,113 @@
+"""The conversion that a result says it comes from, made once more: whatever is altered in the result since then is named."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qconvert.checking.checked_file import Side
+from qconvert.conversion import convert, load
+from qconvert.conversion.provenance import file_digest
+from qconvert.errors import QConvertError
+from qconvert.graph import Graph, Op
+from qconvert.graph.differences import attribute_differences, tensor_differences
+from qconvert.graph.metadata import OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, transposed_names
+from qconvert.version import __version__
+
+__all__ = ["Remade", "remade"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """What a result has that the conversion it says it comes from does not give.
+
+    Attributes:
+        altered: in words, by the tensor of the result at which it is.
+        rebuilt: whether operators of the conversion are in the result under no name, or others are: it was worked on since.
+        notes: what the reader should know.
+    """
+
+    altered: Mapping[str, str] = field(default_factory=dict)
+    rebuilt: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def remade(source: Side, result: Side) -> Remade:
+    """Makes the conversion that a result's metadata name, with their target, passes and options, and compares.
+
+    Nothing is known where the metadata name no such conversion, or one by another version of qconvert. Where they name another source,
+    a note says so.
+    """
+    said = origin(result.graph.metadata)
+    if OPTIONS not in said or said.get(VERSION) != __version__:
+        return Remade()
+    if said.get(SOURCE_SHA256) != file_digest(source.path):
+        return Remade(notes=(f"{result.path.name} says that it was made of another file than {source.path.name}",))
+    try:
+        given = json.loads(str(said[OPTIONS]))
+        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+            again = Path(folder, f"again{result.format.suffixes[0]}")
+            convert(
+                source.path, again, target=str(said.get(TARGET, "")), passes=given["passes"], allow_loss=float("-inf"), **given["options"]
+            )
+            companions = result.format.companions(result.path) if result.format.companions else ()
+            if not companions and file_digest(again) == file_digest(result.path):
+                return Remade()
+            altered, rebuilt = _compared(load(again), result.graph)
+            return Remade(altered, rebuilt)
+    except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
+        return Remade(notes=(f"the conversion that {result.path.name} says it comes from cannot be made again",))
+
+
+def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
+    """What is altered in `graph`, and whether its operators are others."""
+    found: dict[str, list[str]] = {}
+    others = {op.outputs: op for op in graph.ops if op.outputs}
+    gone = False
+    for op in again.ops:
+        other = others.pop(op.outputs, None)
+        if other is None or other.kind != op.kind:
+            gone = True
+        else:
+            found.setdefault(next(filter(None, op.outputs), ""), []).extend(_altered(again, op, graph, other))
+    for name, tensor in again.tensors.items():
+        other_tensor = graph.tensors.get(name)
+        if other_tensor is not None and not tensor.is_constant and not other_tensor.is_constant:
+            found.setdefault(name, []).extend(tensor_differences(tensor, other_tensor, shapes=False))
+    for name, lines in _border(again, graph):
+        found.setdefault(name, []).append(lines)
+    altered = {name: f"not as the conversion makes it: {'; '.join(dict.fromkeys(lines))}" for name, lines in found.items() if lines}
+    return altered, gone or bool(others)
+
+
+def _altered(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:
+    """What two operators of one kind with the same outputs do otherwise."""
+    yield from attribute_differences(op, other)
+    if len(op.inputs) != len(other.inputs):
+        yield f"{len(op.inputs)} inputs -> {len(other.inputs)}"
+    for name, own in zip(op.inputs, other.inputs, strict=False):
+        if bool(name) != bool(own):
+            yield f"input {name!r} -> {own!r}"
+        elif name and again[name].is_constant and graph[own].is_constant:
+            yield from (f"constant {name!r}: {text}" for text in tensor_differences(again[name], graph[own]))
+        elif name != own and name in graph.tensors and own in again.tensors:
+            yield f"reads {own!r} instead of {name!r}"
+
+
+def _border(again: Graph, graph: Graph) -> Iterator[tuple[str, str]]:
+    """What is altered in the order of inputs and outputs, in signatures, and in the record of layouts."""
+    for what, own, other in (("inputs", again.inputs, graph.inputs), ("outputs", again.outputs, graph.outputs)):
+        if own != other and set(own) == set(other):
+            yield other[0], f"the {what} are in another order"
+    if _signatures(again) != _signatures(graph):
+        yield next(iter(graph.outputs), ""), "the signatures are others"
+    for name in sorted(transposed_names(again.metadata) ^ transposed_names(graph.metadata)):
+        yield name, f"the record of its layout ({TRANSPOSED}) is another"
+
+
+def _signatures(graph: Graph) -> list[Any]:
+    return sorted((item.key, sorted(item.inputs.items()), sorted(item.outputs.items())) for item in graph.signatures)
