@@ -184,12 +184,12 @@ class _Check:
         graph = border.graph
         equal = not any(item.differs for item in outputs)
         dull = verdicts.hardly_vary(outputs)
-        if equal and not changed and not dull and not per_op:
+        structure = {**vanished(graph, border.other), **moved_edges(graph, border.other)}
+        if equal and not changed and not structure and not dull and not per_op:
             return
         found = self._compare_operators(border, feeds, model, changed, declared, per_op)
         cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
         self.problems += verdicts.operator_problems(self.findings)
-        structure = {**vanished(graph, border.other), **moved_edges(graph, border.other)}
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:
             problems, unjudged = verdicts.fault_of(outputs, cannot)

@@ -29,7 +29,7 @@ def provenance(
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """
     known = declared_options()
-    given = {name: value for name, value in (options or {}).items() if name not in known or value != known[name].default}
+    given = {name: value for name, value in sorted((options or {}).items()) if name not in known or value != known[name].default}
     return {
         VERSION: __version__,
         SOURCE: source.name,

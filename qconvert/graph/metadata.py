@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Mapping
 
 __all__ = [
     "ACTIVATIONS",
+    "BASE64",
     "CHANGED",
     "CHANGES",
     "IGNORED_SCALES",
@@ -49,6 +51,8 @@ SOURCE_DESCRIPTION = "source.description"
 SOURCE_SIGNATURES = "source.signatures"
 #: Prefix: metadata buffers of a .tflite file, by their names.
 SOURCE_METADATA = "source.metadata."
+#: What stands before such a buffer's content where it is no short text.
+BASE64 = "base64:"
 #: Prefix: files in the archive behind a .tflite file, by their names.
 SOURCE_FILES = "source.file."
 
@@ -98,8 +102,9 @@ def origin(metadata: Mapping[str, str]) -> dict[str, object]:
     """
     if VERSION in metadata:
         return dict(metadata)
+    text = metadata.get(SOURCE_METADATA + PROVENANCE, "{}") if metadata.get(SOURCE_FORMAT) == "tflite" else "{}"
     try:
-        found = json.loads(metadata.get(SOURCE_METADATA + PROVENANCE, "{}")) if metadata.get(SOURCE_FORMAT) == "tflite" else {}
+        found = json.loads(b64decode(text.removeprefix(BASE64)).rstrip(b"\0") if text.startswith(BASE64) else text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

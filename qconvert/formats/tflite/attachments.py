@@ -13,11 +13,10 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 
-from qconvert.graph.metadata import SOURCE_FILES
+from qconvert.graph.metadata import BASE64, SOURCE_FILES
 
 __all__ = ["bytes_of", "read_files", "text_of", "with_files"]
 
-_BASE64 = "base64:"
 #: Larger contents are named by their size alone.
 _LARGEST = 2**18
 #: The end record of a ZIP archive and its longest comment.
@@ -29,14 +28,14 @@ def text_of(data: bytes) -> str:
     text = data.rstrip(b"\0")
     if len(text) < 256 and text.isascii() and text.decode("ascii").isprintable():
         return text.decode("ascii")
-    return _BASE64 + base64.b64encode(data).decode("ascii") if len(data) <= _LARGEST else f"{len(data)} bytes"
+    return BASE64 + base64.b64encode(data).decode("ascii") if len(data) <= _LARGEST else f"{len(data)} bytes"
 
 
 def bytes_of(text: str) -> bytes | None:
     """What text_of() made a text of, without trailing zeros; None where it kept the size alone."""
-    if text.startswith(_BASE64):
+    if text.startswith(BASE64):
         try:
-            return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+            return base64.b64decode(text.removeprefix(BASE64), validate=True)
         except ValueError:  # a text that someone else put there
             return text.encode()
     return None if text.endswith(" bytes") and text[:-6].isdigit() else text.encode()

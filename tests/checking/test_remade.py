@@ -1,0 +1,146 @@
+"""The conversion that a result says it comes from, made once more: what was altered since is named, also where no input shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from qconvert import check, convert, load, save
+from qconvert.checking.checked_file import side_of
+from qconvert.checking.remade import Remade, remade
+from qconvert.graph import Graph
+from qconvert.graph.metadata import OPTIONS, TRANSPOSED, origin
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+WAKEWORD, ATTENTION = FIXTURES / "tiny_wakeword_int8.tflite", FIXTURES / "onnx" / "torch_fx_fbgemm_attention.onnx"
+
+
+def again(source: Path, result: Path) -> Remade:
+    return remade(side_of(source, ()), side_of(result, ()))
+
+
+def altered(source: Path, result: Path, change: Callable[[Graph], Graph], **options: Any) -> Path:
+    """A conversion of `source`, read, changed and written over itself."""
+    convert(source, result, **options)
+    save(change(load(result)), result, force=True)
+    return result
+
+
+def with_attributes(kind: str, **attributes: Any) -> Callable[[Graph], Graph]:
+    def change(graph: Graph) -> Graph:
+        place = next(index for index, op in enumerate(graph.ops) if op.kind == kind)
+        ops = [op.with_attributes(**attributes) if index == place else op for index, op in enumerate(graph.ops)]
+        return graph.evolve(ops=ops)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("source", "suffix", "change", "said"),
+    [
+        (WAKEWORD, "tflite", with_attributes("Softmax", beta=1.25), "SOFTMAX #10 ('StatefulPartitionedCall:0'): "),
+        (WAKEWORD, "tflite", with_attributes("Conv", activation="relu_n1_to_1"), "activation '' -> 'relu_n1_to_1'"),
+        (ATTENTION, "onnx", with_attributes("LayerNormalization", epsilon=0.01), "('/norm/QuantizeLinear_output_0'): "),
+        (ATTENTION, "onnx", with_attributes("Softmax", axis=2), "Softmax"),
+    ],
+    ids=["beta", "activation", "epsilon", "axis"],
+)
+def test_an_attribute_that_hardly_shows(source: Path, suffix: str, change: Callable[[Graph], Graph], said: str, tmp_path: Path) -> None:
+    report = check(source, altered(source, tmp_path / f"m.{suffix}", change), samples=1)
+    assert report.verdict == "not equal"
+    assert said in report.problems[0]
+
+
+def test_a_constant_of_plain_integers(tmp_path: Path) -> None:
+    """A row of a table that no input reads."""
+    table, rows = np.arange(64, dtype=np.int64), np.array([3], np.int64)
+    nodes = [helper.make_node("Gather", ["table", "rows"], ["y"], name="look"), helper.make_node("Mul", ["x", "y"], ["z"], name="mul")]
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [1]) for name in ("x", "z")]
+    held = [helper.make_tensor(name, onnx.TensorProto.INT64, data.shape, data) for name, data in (("table", table), ("rows", rows))]
+    inputs = [value[0], helper.make_tensor_value_info("rows", onnx.TensorProto.INT64, [1])]
+    onnx.save(
+        helper.make_model(
+            helper.make_graph(nodes, "g", inputs, value[1:], held[:1]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ),
+        tmp_path / "m.onnx",
+    )
+
+    def change(graph: Graph) -> Graph:
+        data = graph["table"].data.copy()  # type: ignore[union-attr]
+        data[63] = 99
+        return graph.evolve(tensors=[replace(graph["table"], data=data)])
+
+    report = check(tmp_path / "m.onnx", altered(tmp_path / "m.onnx", tmp_path / "r.onnx", change), samples=1)
+    said = "Gather look ('y'): not as the conversion makes it: constant 'table': 1 of 64 elements differ, by at most 36; "
+    assert [problem.startswith(said) for problem in report.problems] == [True]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [
+        ("onnx", {"io_layout": "nchw", "target": "ort-arm", "opset": 21}),
+        ("onnx", {"form": "qoperator", "io_float": True}),
+        ("onnx", {"passes": ["store_activations"], "numerics": "fast", "external_data": True}),
+        ("tflite", {"target": "tflite-micro"}),
+        ("qgraph", {}),
+    ],
+    ids=str,
+)
+def test_options_are_those_of_the_first_time(suffix: str, options: dict[str, Any], tmp_path: Path) -> None:
+    source, result = FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / f"m.{suffix}"
+    convert(source, result, allow_loss=float("-inf"), **options)
+    graph = load(result)
+    assert OPTIONS in origin(graph.metadata)
+    if suffix == "qgraph":
+        return  # nothing runs it
+    assert again(source, result) == Remade()
+    save(
+        graph.evolve(metadata={**graph.metadata, "note": "written once more"}),
+        result,
+        force=True,
+        **{key: options[key] for key in options if key == "form"},
+    )
+    assert again(source, result).altered == {}
+
+
+def test_the_record_of_layouts_and_the_signatures(tmp_path: Path) -> None:
+    source = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+    recorded = altered(source, tmp_path / "m.onnx", lambda graph: graph.evolve(metadata={**graph.metadata, TRANSPOSED: '["input_1"]'}))
+    assert again(source, recorded).altered == {
+        "input_1": f"not as the conversion makes it: the record of its layout ({TRANSPOSED}) is another"
+    }
+    convert(WAKEWORD, tmp_path / "s.tflite")
+    (signature,) = load(tmp_path / "s.tflite").signatures
+    renamed = replace(signature, inputs={f"{name}_2": tensor for name, tensor in signature.inputs.items()})
+    unsigned = altered(WAKEWORD, tmp_path / "t.tflite", lambda graph: replace(graph, signatures=(renamed,)))
+    assert list(again(WAKEWORD, unsigned).altered.values()) == ["not as the conversion makes it: the signatures are others"]
+
+
+def test_what_was_worked_on_since_is_compared_by_operators(tmp_path: Path) -> None:
+    source, result = FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "m.onnx"
+    convert(source, result)
+    model = onnx.load(result)
+    nodes = model.graph.node
+    place = next(index for index, node in enumerate(nodes) if node.op_type == "Conv")
+    nodes.insert(place, helper.make_node("Neg", [nodes[place].input[0]], ["negative"], name="negative"))
+    nodes.insert(place + 1, helper.make_node("Neg", ["negative"], ["positive"], name="positive"))
+    nodes[place + 2].input[0] = "positive"
+    onnx.save(model, result)
+    assert again(source, result) == Remade({}, rebuilt=True)
+    report = check(source, result, samples=1)
+    assert (report.verdict, len(report.operators) > 5) == ("passed", True)
+
+
+def test_a_result_of_another_source_says_so(tmp_path: Path) -> None:
+    convert(WAKEWORD, tmp_path / "middle.onnx")
+    convert(tmp_path / "middle.onnx", tmp_path / "m.tflite")
+    report = check(WAKEWORD, tmp_path / "m.tflite", samples=1)
+    assert report.verdict == "passed"
+    assert "m.tflite says that it was made of another file than tiny_wakeword_int8.tflite" in report.notes
