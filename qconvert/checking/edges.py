@@ -3,7 +3,7 @@ in the source may compute nearly the same."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from qconvert.arithmetic.dtypes import integer_range
 from qconvert.graph import Graph, Op, Quantization
@@ -67,14 +67,31 @@ def _rounds(graph: Graph, op: Op) -> bool:
 
 
 def _seen_behind(graph: Graph, other: Graph) -> set[str]:
-    """The tensors of the source whose readers all give their integers on the same grid again, under a name that the result has too."""
-    readers = graph.consumers()
+    """The tensors of the source whose readers all give their integers on the same grid again, under a name that the result has too, where
+    an operator computes them."""
+    readers, writers = graph.consumers(), other.producers()
     found: set[str] = set()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
         behind = [item for op in readers.get(name, []) if _carries(graph, op, name) for item in op.outputs[:1]]
-        if behind and len(behind) == len(readers[name]) and all(item in other.tensors or item in found for item in behind):
+        if (
+            behind
+            and len(behind) == len(readers[name])
+            and all(_is_computed(graph, other, writers, item) or item in found for item in behind)
+        ):
             found.add(name)
     return found
+
+
+def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: str) -> bool:
+    """Whether the result has a tensor, and computes it: it does not only clip, move or store another that the source has too."""
+    if name not in other.tensors:
+        return False
+    op = writers.get(name)
+    while op is not None and (op.kind in ("Relu", "Clip") or KINDS[op.kind].rule in ("move", "convert")):
+        if op.inputs[0] in graph.tensors:
+            return False
+        op = writers.get(op.inputs[0])
+    return op is not None
 
 
 def _carries(graph: Graph, op: Op, name: str) -> bool:

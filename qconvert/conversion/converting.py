@@ -100,7 +100,10 @@ def convert(
     changes = (*by_hand, *changes)
     refuse_losses(changes, allow_loss)
     refuse_violations(graph, chosen)
-    origin = {**provenance(source, others, chosen, changes, passes, options), **declared.provenance(graph)}
+    origin = {
+        **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}),
+        **declared.provenance(graph),
+    }
     try:
         notes = write_file(graph, result, writer, force=force, provenance=origin, reads=(source, *others), **given.write)
     except QConvertError as error:

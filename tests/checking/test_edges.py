@@ -72,3 +72,15 @@ def test_a_result_that_is_only_stored_otherwise_is_not_missed() -> None:
     at_once = graph(replace(SIGMOID, outputs=("y",)))
     assert vanished(stored(Quantization.per_tensor(0.05, 131)), at_once) == {}
     assert list(vanished(stored(Quantization.per_tensor(0.05, 130)), at_once)) == ["s"]
+
+
+def test_a_result_that_is_gone_with_its_operator_is_missed() -> None:
+    """Also where what clips it is there: that clips something else then."""
+    clipped = graph(SIGMOID, Op("Relu", ("s",), ("y",)))
+    assert vanished(clipped, graph(replace(SIGMOID, outputs=("y",)))) == {}
+    assert list(vanished(clipped, graph(Op("Relu", ("x",), ("y",))))) == ["s"]
+
+
+def test_a_result_that_is_moved_at_once_is_not_missed() -> None:
+    moved = graph(SIGMOID, Op("Transpose", ("s",), ("t",), {"perm": (0, 1)}), Op("Mul", ("x", "t"), ("y",)))
+    assert vanished(moved, graph(replace(SIGMOID, outputs=("t",)), Op("Mul", ("x", "t"), ("y",)))) == {}
