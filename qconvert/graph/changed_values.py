@@ -130,9 +130,19 @@ def _constant(a: Tensor, b: Tensor) -> str:
         if grids[0].block_size or grids[1].block_size:
             return _real_difference(a, b)
         return difference(a, _centred(b), b.quantization)
+    if _is_spelled_out(a, b) or _is_spelled_out(b, a):
+        return ""
     if any(grids) or {a.dtype, b.dtype} <= _REALS:
         return _real_difference(a, b)
     return ""
+
+
+def _is_spelled_out(a: Tensor, b: Tensor) -> bool:
+    """Whether b holds a's stored integers as plain numbers: an operator that is spelled out has the scale and zero point elsewhere."""
+    if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= _INTEGERS:
+        return False
+    low = integer_range(a.dtype)[0] - integer_range(b.dtype)[0]
+    return _differing(a.data.astype(np.int64) - low, b.data.astype(np.int64)) == 0
 
 
 def _centred(tensor: Tensor) -> Array:

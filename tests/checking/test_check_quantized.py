@@ -28,3 +28,14 @@ def test_the_check_passes(kind: str, options: dict[str, object], target: str | N
     report = check(source, result)
     assert report.passed, (report.problems, report.unjudged)
     assert len(report.operators) >= 4  # the outputs alone say nothing here, since roundings differ
+
+
+def test_a_constant_whose_operator_is_spelled_out_on_the_way_back_is_the_sources(tmp_path: Path) -> None:
+    """An Add that rounds as XNNPACK does, spelled out for onnxruntime, reads the stored integers of its constant as plain numbers."""
+    source, between, result = tmp_path / "source.onnx", tmp_path / "between.tflite", tmp_path / "result.onnx"
+    source.write_bytes(quantized("matmul_bias", activation_type="QUInt8", per_channel=True))
+    convert(source, between)
+    convert(between, result)
+    for before in (source, between):
+        report = check(before, result)
+        assert report.passed, report.problems
