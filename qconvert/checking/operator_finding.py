@@ -76,14 +76,16 @@ class Judge:
                 return self._real(op, rounder, values, a, b, real)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
                 rounder = replace(rounder, outputs=(name,))
-                return classify(self.graph, rounder, a, b, real, self._kernels(name), self.further.get(name, 0.0))
+                return classify(self.graph, rounder, a, b, real, self._kernels(rounder, name), self.further.get(name, 0.0))
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
-            return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(name))
+            return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(op, name))
         return _compared(a, b)
 
-    def _kernels(self, name: str) -> tuple[str, str]:
-        return self.sides[0].kernels_of(name), self.sides[1].kernels_of(name)
+    def _kernels(self, op: Op, name: str) -> tuple[str, str]:
+        """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""
+        result = self.sides[1]
+        return self.sides[0].kernels_of(name), result.choice if KINDS[op.kind].chooses else result.kernels_of(name)
 
     def _real(self, op: Op, rounder: Op, values: Mapping[str, Array], a: Array, b: Array, real: Array) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx_models import quantized
+from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert
 
@@ -39,3 +41,16 @@ def test_a_constant_whose_operator_is_spelled_out_on_the_way_back_is_the_sources
     for before in (source, between):
         report = check(before, result)
         assert report.passed, report.problems
+
+
+def test_a_concatenation_of_more_than_xnnpack_takes(tmp_path: Path) -> None:
+    """Its own kernel rounds nothing; the QUANTIZE before each operand is XNNPACK's, with 8 fractional bits."""
+    source, result = tmp_path / "source.tflite", tmp_path / "result.tflite"
+    scales = np.linspace(0.027, 0.049, 6)
+    operands = [TensorSpec(f"x{i}", (1, 4, 300), "uint8", scale=scale, zero_point=200 + i) for i, scale in enumerate(scales)]
+    source.write_bytes(
+        single_op("CONCATENATION", {"axis": 1}, operands, [TensorSpec("y", (1, 24, 300), "uint8", scale=0.0497, zero_point=223)])
+    )
+    convert(source, result, target="tflite")
+    report = check(source, result)
+    assert report.passed, report.problems
