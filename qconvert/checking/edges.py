@@ -149,6 +149,24 @@ def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]
     return {name: chosen.get(first, first) for name, first in found.items()}
 
 
+def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
+    """The result of each operator with a fused activation, with that of an equal operator without one, which may be clipped instead."""
+    plain: dict[object, list[str]] = {}
+    fused: dict[object, list[str]] = {}
+    for op in graph.ops:
+        if "activation" in op.attributes and len(op.outputs) == 1:
+            rest = sorted((key, value) for key, value in op.attributes.items() if key != "activation")
+            grid = graph[op.outputs[0]].quantization
+            what = (
+                op.kind,
+                tuple(first.get(name, name) for name in op.inputs),
+                repr(rest),
+                grid and (grid.scale.tobytes(), grid.zero_point.tobytes()),
+            )
+            (fused if op["activation"] else plain).setdefault(what, []).append(op.outputs[0])
+    return {name: first[plain[what][0]] for what, names in fused.items() if what in plain for name in names}
+
+
 def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
     """Whether an operator gives the values of `root` again: real, under another name, or back on the same grid."""
     a, b = graph[root], graph[op.outputs[0]]
@@ -161,10 +179,12 @@ def _origins(graph: Graph, shared: Collection[str]) -> dict[str, frozenset[str]]
     """For each shared tensor that is computed, the shared ones next before it."""
     nearest: dict[str, frozenset[str]] = {}
     found, first = {}, _representatives(graph, shared)
+    unclipped = {name: item for name, item in _unclipped(graph, first).items() if item in shared}
     for op in graph.ops:
         names = [first.get(name, name) for name in op.inputs if name and op.kind not in ("Shape", "Size")]  # sizes are no values
         origins = frozenset().union(*(frozenset([name]) if name in shared else nearest.get(name, frozenset()) for name in names))
         for name in op.outputs:
+            origins = frozenset([unclipped[name]]) if name in unclipped else origins
             nearest[name] = origins
             if name in shared:
                 found[name] = origins

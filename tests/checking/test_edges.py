@@ -64,6 +64,18 @@ def test_equal_operators_count_once() -> None:
     assert list(vanished(coarser, once)) == ["t"]
 
 
+def test_a_fused_activation_may_be_a_clip_of_an_equal_operator() -> None:
+    def doubled(**attributes: str) -> Op:
+        return Op("Add", ("x", "x"), ("a" if attributes["activation"] else "s",), attributes)
+
+    sums = Op("Mul", ("s", "a"), ("y",))
+    fused = graph(doubled(activation="relu"), doubled(activation=""), sums)
+    clipped = graph(doubled(activation=""), Op("Relu", ("s",), ("a",)), sums)
+    assert moved_edges(fused, clipped) == moved_edges(clipped, fused) == {}
+    other = graph(doubled(activation=""), Op("Relu", ("x",), ("a",)), sums)
+    assert list(moved_edges(fused, other)) == ["a"]
+
+
 def test_a_result_that_is_only_stored_otherwise_is_not_missed() -> None:
     def stored(grid: Quantization) -> Graph:
         given = graph(SIGMOID, Op("Requantize", ("s",), ("y",)))

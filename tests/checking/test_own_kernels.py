@@ -1,4 +1,4 @@
-"""Sources whose kernels are not those that one expects: what XNNPACK leaves to TFLite's own, and scales that no kernel reads."""
+"""Sources that are easily judged wrongly: kernels that XNNPACK leaves to TFLite's own, unread scales, shapes that show no layout."""
 
 from __future__ import annotations
 
@@ -52,3 +52,18 @@ def test_a_scale_that_no_kernel_reads_may_be_another(tmp_path: Path) -> None:
     stated = [replace(tensor, quantization=wider) for tensor in graph.tensors.values() if tensor.quantization == graph["b"].quantization]
     save(graph.evolve(tensors=stated), back, force=True)
     assert any("'b'" in text for text in check(source, back).problems), "a file that states scales has to state the source's"
+
+
+@pytest.mark.parametrize("layout", ["", "nchw"])
+def test_a_shape_that_shows_no_layout_is_fed_the_right_way_round(layout: str, tmp_path: Path) -> None:
+    """(1, 3, 3, 3) is the same shape in both layouts."""
+    rng = np.random.default_rng(0)
+    x, y = TensorSpec("x", (1, 3, 3, 3), "int8", 0.05, 3), TensorSpec("y", (1, 3, 3, 4), "int8", 0.1, -7)
+    w = TensorSpec("w", (4, 1, 1, 3), "int8", 0.02, 0, data=rng.integers(-90, 90, (4, 1, 1, 3)).astype(np.int8))
+    b = TensorSpec("b", (4,), "int32", 0.05 * 0.02, 0, data=np.zeros(4, np.int32))
+    source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    source.write_bytes(single_op("CONV_2D", {"strideH": 1, "strideW": 1, "padding": 1}, [x, w, b], [y]))
+    convert(source, result, **({"io_layout": layout} if layout else {}))
+    report = check(source, result, per_op=True)
+    assert report.passed and [item.equal for item in report.outputs] == [1], report.problems
+    assert [op.verdict for op in report.operators] == ["equal"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from passes.graphs import constant, make, q
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
-from qconvert import Op, Tensor, convert, load, save
+from qconvert import Op, Quantization, Tensor, check, convert, diff, load, save
 from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.passes.guard_saturation import largest_pair_sum
@@ -106,17 +106,38 @@ def test_additions_are_equal_for_all_pairs(seed: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_an_addition_spelled_out_without_its_scales_comes_back(dtype: str, tmp_path: Path) -> None:
-    """A file of integers alone: no DequantizeLinear says the scales, so that the nodes stay, and give the same integers."""
+    """A file of integers alone: no DequantizeLinear says the scales, but the note does."""
     zeros = (3, -11, -7) if dtype == "int8" else (131, 117, 121)
     a, b, y = (TensorSpec(n, (7, 30), dtype, scale, zero) for n, scale, zero in zip("aby", (0.05, 0.031, 0.09), zeros, strict=True))
     (tmp_path / "m.tflite").write_bytes(single_op("ADD", {}, [a, b], [y]))
     assert "1 are spelled out" in str(convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target="generic").changes)
     graph = load(tmp_path / "m.onnx")
-    assert "Clip" in {op.kind for op in graph.ops} and not any(op.attributes.get("arithmetic") for op in graph.ops)
+    assert [(op.kind, op["arithmetic"]) for op in graph.ops] == [("Add", "xnnpack")]
+    assert [graph[name].quantization for name in "aby"] == [Quantization.per_tensor(t.scale, t.zero_point) for t in (a, b, y)]
     rng = np.random.default_rng(3)
     feeds = [rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (7, 30)).astype(dtype) for _ in "ab"]
     found = evaluate(graph, dict(zip("ab", feeds, strict=True)))
     assert np.array_equal(run_litert((tmp_path / "m.tflite").read_bytes(), feeds)[0], found["y"])
+    convert(tmp_path / "m.onnx", tmp_path / "back.tflite")
+    assert np.array_equal(run_litert((tmp_path / "back.tflite").read_bytes(), feeds)[0], found["y"])
+
+
+def test_additions_of_additions_and_of_constants_come_back(tmp_path: Path) -> None:
+    """Sums that only other sums read, a constant that sums share with others, and one that a plain reader takes too."""
+    shape, one = (7, 30), np.array([90], np.int8)
+    grids = {"x": (0.05, 3), "s": (0.07, -11), "t": (0.09, -7), "u": (0.1, 4), "v": (0.4, 5), "c": (0.02, 9)}
+    tensors = [
+        TensorSpec(name, (1,) if name == "c" else shape, "int8", *grid, data=one if name == "c" else None) for name, grid in grids.items()
+    ]
+    ops = [OpSpec("ADD", ["x", "c"], ["s"]), OpSpec("ADD", ["s", "x"], ["t"], {"fusedActivationFunction": 1}),
+           OpSpec("ADD", ["c", "t"], ["u"]), OpSpec("MUL", ["u", "c"], ["v"])]  # fmt: skip
+    (tmp_path / "m.tflite").write_bytes(model(ops, tensors, ["x"], ["v"]))
+    convert(tmp_path / "m.tflite", tmp_path / "m.onnx")
+    convert(tmp_path / "m.onnx", tmp_path / "back.tflite")
+    assert [op.kind for op in load(tmp_path / "back.tflite").ops] == ["Add", "Add", "Add", "Mul"]
+    assert diff(load(tmp_path / "m.tflite"), load(tmp_path / "back.tflite")) == []
+    for source, result in (("m.tflite", "m.onnx"), ("m.onnx", "back.tflite"), ("m.tflite", "back.tflite")):
+        assert (report := check(tmp_path / source, tmp_path / result)).passed, report.problems
 
 
 def test_fast_numerics_leave_additions_alone() -> None:

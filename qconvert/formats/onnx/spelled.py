@@ -1,7 +1,8 @@
 """Operators that ONNX spells out as several nodes, and how a reader finds them again.
 
-The writer notes each such operator in the metadata. The reader does not believe the note: it writes the operator once more, reads that, and
-puts the one operator in place of the many only if they are the same operators on the same constants.
+The writer notes each such operator in the metadata, with the grids of its operands, which nodes on plain numbers do not state. The reader
+does not believe the note: it writes the operator once more, reads that, and puts the one operator in place of the many only if they are
+the same operators on the same constants.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.graph import Graph, Op, Tensor, equal_data
+from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SPELLED
 from qconvert.graph.validation import validate
@@ -20,14 +21,22 @@ from qconvert.graph.validation import validate
 __all__ = ["notes", "restored"]
 
 
-def notes(ops: tuple[Op, ...], is_spelled_out: Callable[[Op], bool]) -> str:
+def notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
     """The metadata entry for the operators that are spelled out; "" if there are none."""
     found = [
-        {"kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source}
-        for op in ops
+        {
+            "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
+            "grids": {name: _stated(grid) for name in (*op.inputs, *op.outputs) if name and (grid := graph[name].quantization) is not None
+                      and grid.is_per_tensor},
+        }
+        for op in graph.ops
         if is_spelled_out(op)
-    ]
+    ]  # fmt: skip
     return json.dumps(found) if found else ""
+
+
+def _stated(grid: Quantization) -> tuple[float, int]:
+    return float(grid.scale[0]), int(grid.zero_point[0])
 
 
 def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
@@ -43,12 +52,50 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     text = graph.metadata.get(SPELLED)
     if text is None:
         return graph
-    ops = _parsed(text, len(graph.ops))
+    noted = _parsed(text, len(graph.ops))
     graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
+    labelled = graph.evolve(tensors=_labelled(graph, noted))
+    producers = graph.producers()
+    ops = []
+    for op, _ in noted:
+        if _is_spelled(graph, labelled, op, rewritten, producers):
+            producers.update(dict.fromkeys(op.outputs, op))
+            ops.append(op)
+    while True:
+        found = graph.evolve(ops=_joined(graph, ops))
+        unfit = _unfit(found, labelled, ops)
+        if not unfit:
+            needed = {name for op in ops for name in (*op.inputs, *op.outputs) if name}
+            return found.evolve(tensors=[labelled[name] for name in needed if labelled[name] is not graph[name]])
+        ops = [op for op in ops if unfit.isdisjoint((*op.inputs, *op.outputs))]
+
+
+def _labelled(graph: Graph, noted: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
+    """The tensors of plain integers that notes give one grid."""
+    found: dict[str, set[tuple[float, int]]] = {}
+    for _, grids in noted:
+        for name, grid in grids.items():
+            tensor = graph.tensors.get(name)
+            if tensor is not None and tensor.quantization is None and "int" in tensor.dtype:
+                found.setdefault(name, set()).add(_stated(grid))
+    chosen = {name: grids.pop() for name, grids in found.items() if len(grids) == 1}
+    return [replace(graph[name], quantization=Quantization.per_tensor(*grid)) for name, grid in chosen.items()]
+
+
+def _unfit(graph: Graph, labelled: Graph, ops: list[Op]) -> set[str]:
+    """The tensors whose grid comes from notes, and that others than the noted operators read or write as plain integers."""
+    given = {name for op in ops for name in (*op.inputs, *op.outputs) if name and graph[name].quantization is None}
+    given = {name for name in given if labelled[name].quantization is not None}
+    known = {id(op) for op in ops}
+    others = [op for op in graph.ops if id(op) not in known]
+    return given.intersection(name for op in others for name in (*op.inputs, *op.outputs))
+
+
+def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
+    """The operators of a graph, those noted in place of what they are spelled with."""
     producers = graph.producers()
     for op in ops:
-        if _is_spelled(graph, op, rewritten, producers):
-            producers.update(dict.fromkeys(op.outputs, op))
+        producers.update(dict.fromkeys(op.outputs, op))
     chosen: list[Op] = []
     done: set[int] = set()
     written: set[str] = set()
@@ -60,17 +107,17 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
             if id(op) not in done and (op is old or written.issuperset(op.outputs)):
                 done.add(id(op))
                 chosen.append(op)
-    return graph.evolve(ops=_needed(graph, chosen))
+    return _needed(graph, chosen)
 
 
-def _parsed(text: str, most: int) -> list[Op]:
-    """The operators noted; `most` is the number of nodes, of which each takes one at least."""
+def _parsed(text: str, most: int) -> list[tuple[Op, Mapping[str, Quantization]]]:
+    """The operators noted, with the grids of tensors; `most` is the number of nodes, of which each takes one at least."""
     try:
         listed = json.loads(text)
         if not isinstance(listed, list) or len(listed) > most:
             raise ValueError("no list, or too long a one")
-        return [_operator(item) for item in listed]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return [(_operator(item), _grids(item.get("grids", {}))) for item in listed]
+    except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"the metadata entry {SPELLED} is no list of operators: {error}") from error
 
 
@@ -83,13 +130,17 @@ def _operator(item: Mapping[str, Any]) -> Op:
     return Op(kind, inputs, outputs, attributes, str(item.get("source", "")))
 
 
-def _is_spelled(graph: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
-    """Whether the graph computes the outputs of `op` from its inputs just as the writer spells it out."""
+def _grids(stated: Mapping[str, Any]) -> dict[str, Quantization]:
+    return {str(name): Quantization.per_tensor(float(scale), int(zero_point)) for name, (scale, zero_point) in stated.items()}
+
+
+def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
+    """Whether the graph computes the outputs of `op` from its inputs just as the writer spells it out, `labelled` saying their grids."""
     names = [name for name in (*op.inputs, *op.outputs) if name]
     if not op.outputs or any(name not in graph.tensors for name in names) or any(name not in producers for name in op.outputs):
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
-    alone = Graph("", {name: graph[name] for name in names}, (op,), inputs, op.outputs, metadata=graph.metadata)
+    alone = Graph("", {name: labelled[name] for name in names}, (op,), inputs, op.outputs, metadata=graph.metadata)
     try:
         validate(alone)
         other = rewritten(alone)
@@ -118,7 +169,8 @@ def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mappin
 
 
 def _same_constant(a: Tensor, b: Tensor) -> bool:
-    return a.is_constant and b.is_constant and a.quantization == b.quantization and equal_data(a.data, b.data)
+    """Whether two tensors are one constant; the first may have a label from elsewhere."""
+    return a.is_constant and b.is_constant and b.quantization in (None, a.quantization) and equal_data(a.data, b.data)
 
 
 def _needed(graph: Graph, ops: list[Op]) -> list[Op]:

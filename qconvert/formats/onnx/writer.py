@@ -113,7 +113,7 @@ def _properties(graph: Graph, builder: Builder, named: Collection[str], provenan
         properties[SOURCE_SIGNATURES] = json.dumps(found)
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = notes(graph.ops, lambda op: op.kind == "DetectionPostProcess" or op.attributes.get("arithmetic") == "xnnpack"
+    spelled = notes(graph, lambda op: op.kind == "DetectionPostProcess" or op.attributes.get("arithmetic") == "xnnpack"
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op)))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
