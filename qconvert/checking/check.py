@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qconvert.checking import verdicts
+from qconvert.checking.attributes import other_attributes
 from qconvert.checking.checked_file import Side, side_of
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
@@ -134,7 +135,8 @@ class _Check:
             changed |= costly_constants(graph, other, declared)
             again = remade(source, result)
             self.notes += again.notes
-            changed = {**again.altered, **changed}
+            attributes = {name: text for name, text in other_attributes(graph, other).items() if name not in declared}
+            changed = {**again.altered, **attributes, **changed}
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qconvert.checking.attributes import same_activation
 from qconvert.checking.checked_file import Side
 from qconvert.conversion import convert, load
 from qconvert.conversion.provenance import file_digest
@@ -86,7 +87,8 @@ def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
 
 def _altered(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:
     """What two operators of one kind with the same outputs do otherwise."""
-    yield from attribute_differences(op, other)
+    fused = "activation" in op.attributes and bool(op.outputs[0]) and same_activation(again, op, graph, other)
+    yield from attribute_differences(op, other.with_attributes(activation=op.attributes["activation"]) if fused else other)
     if len(op.inputs) != len(other.inputs):
         yield f"{len(op.inputs)} inputs -> {len(other.inputs)}"
     for name, own in zip(op.inputs, other.inputs, strict=False):

@@ -46,7 +46,7 @@ def with_attributes(kind: str, **attributes: Any) -> Callable[[Graph], Graph]:
     ("source", "suffix", "change", "said"),
     [
         (WAKEWORD, "tflite", with_attributes("Softmax", beta=1.25), "SOFTMAX #10 ('StatefulPartitionedCall:0'): "),
-        (WAKEWORD, "tflite", with_attributes("Conv", activation="relu_n1_to_1"), "activation '' -> 'relu_n1_to_1'"),
+        (WAKEWORD, "tflite", with_attributes("Gemm", activation="relu_n1_to_1"), "the activation is relu_n1_to_1 instead of none"),
         (ATTENTION, "onnx", with_attributes("LayerNormalization", epsilon=0.01), "('/norm/QuantizeLinear_output_0'): "),
         (ATTENTION, "onnx", with_attributes("Softmax", axis=2), "Softmax"),
     ],
@@ -56,6 +56,32 @@ def test_an_attribute_that_hardly_shows(source: Path, suffix: str, change: Calla
     report = check(source, altered(source, tmp_path / f"m.{suffix}", change), samples=1)
     assert report.verdict == "not equal"
     assert said in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "suffix", "change", "said"),
+    [
+        (WAKEWORD, "tflite", with_attributes("Softmax", beta=1.25), "beta is 1.25 instead of 1"),
+        (WAKEWORD, "tflite", with_attributes("Gemm", activation="relu_n1_to_1"), "the activation is relu_n1_to_1 instead of none"),
+        (ATTENTION, "onnx", with_attributes("LayerNormalization", epsilon=0.01), "epsilon is 0.01 instead of 1e-05"),
+    ],
+    ids=["beta", "activation", "epsilon"],
+)
+def test_an_attribute_of_a_result_that_says_nothing_of_itself(
+    source: Path, suffix: str, change: Callable[[Graph], Graph], said: str, tmp_path: Path
+) -> None:
+    def bare(graph: Graph) -> Graph:
+        return change(graph).evolve(metadata={key: text for key, text in graph.metadata.items() if "qconvert" not in key})
+
+    report = check(source, altered(source, tmp_path / f"m.{suffix}", bare), samples=1)
+    assert report.verdict == "not equal"
+    assert said in report.problems[0]
+
+
+def test_an_activation_that_the_grid_implies_may_be_stated(tmp_path: Path) -> None:
+    result = altered(WAKEWORD, tmp_path / "m.tflite", with_attributes("Conv", activation="relu_n1_to_1"))
+    assert load(result).ops[0]["activation"] != load(WAKEWORD).ops[0]["activation"]
+    assert check(WAKEWORD, result, samples=1).verdict == "passed"
 
 
 def test_a_constant_of_plain_integers(tmp_path: Path) -> None:
