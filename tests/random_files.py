@@ -54,13 +54,13 @@ def _onnx(rng: Rng) -> bytes:
     """A node of an operator that is read, with as many inputs as it takes; float ones may come from a DequantizeLinear."""
     from onnx import helper, numpy_helper
 
-    from qconvert.formats.onnx.signatures import _signature
+    from qconvert.formats.onnx.signatures import signature as signature_of
     from qconvert.plugins import operators
 
     key = str(_one(rng, sorted(operators("onnx", "read"))))
     domain, _, kind = key.rpartition(".")
     opset = int(_one(rng, (7, 9, 11, 13, 17, 18, 21, 22, 25)))
-    signature = _signature(kind, domain, opset)
+    signature = signature_of(kind, domain, opset)
     fewest, most = signature.inputs if signature else (1, 3)
     count = int(rng.integers(fewest, min(most, fewest + 4) + 1))
     infos, constants, nodes, names = [], [], [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qconvert.arithmetic.dtypes import DTYPES
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS, REQUIRED, RULES, choice, flag, integer, integers, kind, number, register, text, texts
 from qconvert.graph.kinds.layout import Suits
@@ -39,6 +40,17 @@ def test_what_is_read_off_the_roles() -> None:
     assert {name for name, item in KINDS.items() if item.sums_products} == {"Conv", "ConvTranspose", "Gemm", "MatMul"}
     assert {name for name, item in KINDS.items() if item.chooses} == {"Concat", "Max", "Min", "Where"}
     assert {name for name, item in KINDS.items() if item.results == 1} == {"TopK"}
+
+
+def test_words_of_types_fit_the_roles() -> None:
+    known = {*DTYPES, "any", "index"}
+    for name, item in KINDS.items():
+        for words, most in zip(item.types.split("->"), (item.inputs[1], item.outputs[1]), strict=False):
+            listed = words.split()
+            assert 1 <= len(listed) <= abs(most) or not item.types, name
+            assert {word for word in listed if len(word) > 1 and not word.startswith("@")} <= known, name
+            assert {word[1:] for word in listed if word.startswith("@")} <= {*item.attributes}, name
+    assert {name for name, item in KINDS.items() if item.rule in ("index", "plain") and not item.types} == {"DetectionPostProcess"}
 
 
 def test_every_kind_that_decides_the_layout_says_it_in_an_attribute() -> None:

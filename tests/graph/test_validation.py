@@ -94,6 +94,7 @@ LAST = {"data_format": "channels_last"}
 POOL = {**LAST, "strides": (1, 1), "pads": (0, 0, 0, 0), "kernel_shape": (1, 1)}
 FOUR = Quantization.per_tensor(1, 4)
 ONE = np.zeros((1, 1, 1, 1), np.int64)
+AXES = Tensor("i", "int64", (1,), ONE[0, 0, 0])
 BROKEN: list[tuple[Callable[[Graph], Graph], str, str]] = [
     # names
     (lambda g: replace(g, tensors={**g.tensors, "z": g["x"]}), "tensor 'z'", "filed under another name than its own, 'x'"),
@@ -174,6 +175,23 @@ BROKEN: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (add_op(Op("GlobalMaxPool", ("t",), ("z",), LAST), t("z", shape=(1, 1, 1, 2))), "GlobalMaxPool 'z'", "have different quantizations"),
     (add_op(Op("ScatterElements", ("t", "i", "x"), ("z",)), t("z", quantization=HALF), Tensor("i", "int64", (1, 1, 1, 1), ONE)),
      "ScatterElements 'z'", "moves int8 of 't' into float32 of 'x'"),
+    # types
+    (add_op(Op("NonZero", ("t",), ("z",)), t("z", "bool", (4, 8))), "NonZero 'z'", "has 'z' of bool, not int32 or int64"),
+    (add_op(Op("IsNaN", ("x",), ("z",)), t("z", "float32", None)), "IsNaN 'z'", "has 'z' of float32, not bool"),
+    (add_op(Op("Cast", ("x",), ("z",), {"to": "int32"}), t("z", "int64", None)), "Cast 'z'", "has 'z' of int64, not int32"),
+    (add_op(Op("And", ("i", "i"), ("z",)), AXES, t("z", "bool", (1,))), "And 'z'", "of int64, not bool"),
+    (add_op(Op("ReduceAny", ("x", "i"), ("z",)), AXES, t("z", "bool", None)), "ReduceAny 'z'",
+     "has 'x' of float32, not bool"),
+    (add_op(Op("Equal", ("x", "i"), ("z",)), AXES, t("z", "bool", None)), "Equal 'z'",
+     "has 'x' of float32 and 'i' of int64, which must have one type"),
+    (add_op(Op("Tile", ("x", "i"), ("z",)), Tensor("i", "bool", (4,), np.ones(4, bool)), t("z", "float32", None)), "Tile 'z'",
+     "takes 'i' as plain numbers that say which or where, but it is bool"),
+    (add_op(Op("Floor", ("t",), ("z",)), t("z", "float64")), "Floor 'z'", "has 'z' of plain float64 beside quantized values"),
+    (with_tensor("w", dtype="float16", data=np.ones((2, 3, 1, 1), np.float16), quantization=None), "Conv 'c'",
+     "has 'w' of float16 beside quantized data"),
+    (add_op(Op("Gemm", ("i", "j"), ("z",)), Tensor("i", "float32", (2, 3), np.ones((2, 3), np.float32)),
+            Tensor("j", "float64", (4, 3), np.ones((4, 3))), t("z", "float32", (2, 4))), "Gemm 'z'",
+     "has 'i' of float32 and 'j' of float64, which no kernel computes together"),
     (add_op(Op("IsNaN", ("t",), ("z",)), t("z", quantization=HALF)), "IsNaN 'z'", "gives plain numbers, but 'z' is quantized"),
     (add_op(Op("AveragePool", ("t",), ("z",), {**POOL, "ceil_mode": 2}), t("z")), "AveragePool 'z'", "'ceil_mode', which is one of 0, 1"),
     (add_op(Op("GroupNormalization", ("t", "w", "w"), ("z",), LAST), t("z")), "GroupNormalization 'z'", "lacks the attribute 'num_groups'"),

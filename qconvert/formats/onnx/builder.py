@@ -14,6 +14,7 @@ import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.signatures import signature
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
@@ -30,6 +31,8 @@ QDQ_OPSETS = {
 
 #: Integer types for which onnxruntime's CPU provider has no Clip (1.31, measured).
 _NO_CLIP = ("int16", "uint16", "int4", "uint4", "int2", "uint2")
+
+_INT64 = frozenset(["int64"])
 
 
 class Builder:
@@ -91,6 +94,10 @@ class Builder:
         if isinstance(outputs, int):
             outputs = [self.name(hint or f"{inputs[0] or 'value'}/{op_type}") for _ in range(outputs)]
         given = {key: value for key, value in attributes.items() if value is not None}
+        found = signature(op_type, domain, self.opset)
+        for index, (_, allowed) in enumerate(found.input_types[: len(inputs)] if found is not None else ()):
+            if allowed == _INT64:
+                inputs = [*inputs[:index], self.int64(inputs[index]), *inputs[index + 1 :]]
         name = self.node_name(op_type, outputs)
         node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **given)
         if self.source:
@@ -149,6 +156,15 @@ class Builder:
         if tensor is not None and tensor.data is not None and name not in self.initializers:
             self._initializer(name, tensor.data)
         return name
+
+    def int64(self, name: str) -> str:
+        """The stored value of a tensor of the graph as int64, as ONNX wants most sizes, axes and indices; any other name as it is."""
+        tensor = self.graph.tensors.get(name)
+        if tensor is None or tensor.dtype in ("int64", "unknown") or tensor.is_quantized:
+            return self.stored(name) if tensor is not None else name
+        if tensor.data is not None:
+            return self.const(np.asarray(tensor.data).astype(np.int64), f"{name}/int64")
+        return self.node("Cast", [name], hint=f"{name}/int64", to=ELEMENT_TYPES["int64"])[0]
 
     def replaced(self, name: str, data: Array) -> str:
         """The constant `name` in the order of axes that ONNX wants: under its own name if nobody else reads or sees it."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.evaluate.known_values import KnownValues
+from qconvert.formats.onnx.signatures import type_reason
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
 from qconvert.graph import Array, Shape, Tensor
@@ -65,6 +66,13 @@ class NodeReading(OperatorReading):
         if isinstance(value, (list, tuple)) or found.type.name in ("INTS", "FLOATS", "STRINGS"):
             return tuple(value)
         return value
+
+    def require_types(self) -> None:
+        """Raises InvalidModelError if the operator does not take the types of its inputs, or gives its outputs other ones than declared."""
+        inputs = [self._draft.tensors[name].dtype if name else "" for name in self.inputs]
+        outputs = [self.declared_dtype(index) if name else "" for index, name in enumerate(self.outputs)]
+        if reason := type_reason(self.op_type, self.domain, self.version, inputs, outputs):
+            raise self.invalid(reason)
 
     def require_only(self, **defaults: Any) -> None:
         """Raises NotCoveredError if one of the attributes has another value than the one given here, which is its only covered one."""

@@ -82,6 +82,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     readers = operators("onnx", "read")
     for node in graph:
         reading = Reading(draft, known, node, _version(model, node), declared)
+        reading.require_types()
         key = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         count = len(draft.ops)
         try:

@@ -7,7 +7,7 @@ which ends the process where a required input is absent, may rely on what is che
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.contrib import CONTRIB, CONTRIB_SIGNATURES
 from qconvert.formats.onnx.messages import subgraphs
 
-__all__ = ["Signature", "check_signatures"]
+__all__ = ["Signature", "check_signatures", "signature", "type_reason"]
 
 _ENDLESS = 2**31 - 1
 #: AttributeProto.AttributeType -> its name and the field that holds the value (onnx.proto).
@@ -27,6 +27,8 @@ _FIELDS = {
     14: ("TYPE_PROTOS", "type_protos"),
 }  # fmt: skip
 _NUMBERS = {name: number for number, (name, _) in _FIELDS.items()}
+#: Types of ONNX that have another canonical name.
+_TYPE_NAMES = {"float": "float32", "double": "float64"}
 _VALUES = frozenset(name for _, name in _FIELDS.values())
 
 
@@ -40,6 +42,8 @@ class Signature:
         attributes: by name its type in onnx.proto.
         required: the attributes without which the node means nothing.
         is_closed: whether there are no other attributes.
+        input_types, output_types: for each in turn the letter of its type and the types that it may have, both empty where nothing is
+            said; those behind these are like the last one. One letter is one type.
     """
 
     inputs: tuple[int, int]
@@ -48,6 +52,8 @@ class Signature:
     attributes: Mapping[str, int] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     is_closed: bool = True
+    input_types: tuple[tuple[str, frozenset[str]], ...] = ()
+    output_types: tuple[tuple[str, frozenset[str]], ...] = ()
 
 
 def check_signatures(model: Any) -> None:
@@ -61,7 +67,7 @@ def check_signatures(model: Any) -> None:
     while waiting:
         for node in waiting.pop():
             domain = "" if node.domain == "ai.onnx" else node.domain
-            found = _signature(node.op_type, domain, versions.get(domain, 1))
+            found = signature(node.op_type, domain, versions.get(domain, 1))
             reason = _payload_reason(node.attribute)
             if not reason and found is not None:
                 reason = _arity_reason(node, found) or _attribute_reason(node.attribute, found)
@@ -70,8 +76,31 @@ def check_signatures(model: Any) -> None:
             waiting += [graph.node for graph in subgraphs(node)]
 
 
+def type_reason(op_type: str, domain: str, version: int, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """Why a node's types do not fit its operator, "" if they do; onnxruntime loads no model where they do not.
+
+    Args:
+        op_type, domain, version: of the node.
+        inputs, outputs: canonical names of the types, as far as known; "" or "unknown" elsewhere.
+    """
+    found = signature(op_type, domain, version)
+    if found is None:
+        return ""
+    bound: dict[str, str] = {}
+    for what, given, stated in (("input", inputs, found.input_types), ("output", outputs, found.output_types)):
+        for index, dtype in enumerate(given):
+            if dtype in ("", "unknown") or not stated:
+                continue
+            letter, allowed = stated[min(index, len(stated) - 1)]
+            if allowed and dtype not in allowed:
+                return f"has {what} {index} of {dtype}, not {' or '.join(sorted(allowed))}"
+            if letter and bound.setdefault(letter, dtype) != dtype:
+                return f"has {what} {index} of {dtype}, not {bound[letter]}"
+    return ""
+
+
 @cache
-def _signature(op_type: str, domain: str, version: int) -> Signature | None:
+def signature(op_type: str, domain: str, version: int) -> Signature | None:
     """The signature of an operator in an opset of its domain; None if nobody here knows it."""
     if domain == CONTRIB:
         described = CONTRIB_SIGNATURES.get(op_type)
@@ -81,6 +110,7 @@ def _signature(op_type: str, domain: str, version: int) -> Signature | None:
     if not defs.has(op_type, version, domain):
         return None
     schema: Any = defs.get_schema(op_type, version, domain)  # the stubs of its enumerations lack their names
+    constraints = {item.type_param_str: item for item in schema.type_constraints}
     optional = defs.OpSchema.FormalParameterOption.Optional
     return Signature(
         (schema.min_input, schema.max_input),
@@ -88,7 +118,19 @@ def _signature(op_type: str, domain: str, version: int) -> Signature | None:
         tuple(item.option != optional for item in schema.inputs),
         {name: _NUMBERS[attribute.type.name] for name, attribute in schema.attributes.items()},
         frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
+        True,
+        tuple(_types(item, constraints) for item in schema.inputs) if version <= defs.onnx_opset_version() or domain else (),
+        tuple(_types(item, constraints) for item in schema.outputs) if version <= defs.onnx_opset_version() or domain else (),
     )
+
+
+def _types(parameter: Any, constraints: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
+    """The letter and the types of a parameter; nothing where each of many may have its own, or where it may be no tensor."""
+    if not parameter.is_homogeneous:
+        return "", frozenset()
+    names = [text.removeprefix("tensor(").removesuffix(")") for text in parameter.types]
+    letter = parameter.type_str if parameter.type_str in constraints else ""
+    return letter, frozenset(_TYPE_NAMES.get(name, name) for name in names if "(" not in name)
 
 
 def _contrib_signature(inputs: str, attributes: Mapping[str, str]) -> Signature:

@@ -13,8 +13,9 @@ from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
 from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.kernel_faults import kernel_fault
+from qconvert.formats.onnx.node_types import require_types
 from qconvert.formats.onnx.spelled import notes
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_OPSET, SOURCE_SIGNATURES, SPELLED, STATED_ATTRIBUTES, STATED_BIAS_SCALES
@@ -87,6 +88,8 @@ def build(
     for name in graph.outputs:
         builder.stored(name)
     nodes, named = used_nodes(builder, graph.outputs)
+    types = {tensor.name: tensor.dtype for tensor in graph.tensors.values()}
+    require_types(nodes, types | {name: canonical_dtype(data.dtype) for name, data in builder.initializers.items()}, opset)
     proto = helper.make_graph(
         nodes,
         graph.name,

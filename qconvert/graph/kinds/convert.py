@@ -101,6 +101,7 @@ KINDS = (
         evaluate=cast,
         fold=_cast_fold,
         layout=ELEMENTWISE,
+        types="any -> @to",
         attributes=has(to=choice([dtype for dtype in DTYPES if dtype != "unknown"])),
     ),
     # These take scale and zero point from their tensors, not from inputs.
@@ -108,5 +109,13 @@ KINDS = (
     kind("Dequantize", shape=same_shape, rule="convert", evaluate=Call.values, fold=_dequantize_fold, layout=ELEMENTWISE),
     kind("Requantize", shape=same_shape, rule="convert", evaluate=Call.values, layout=ELEMENTWISE),
     kind("Reinterpret", shape=same_shape, rule="relabel", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE),
-    kind("DynamicQuantizeLinear", "data", "data data data", shape=_dynamic_quantize_shape, rule="plain", evaluate=dynamic_quantize),
+    kind(
+        "DynamicQuantizeLinear",
+        "data",
+        "data data data",
+        shape=_dynamic_quantize_shape,
+        rule="plain",
+        evaluate=dynamic_quantize,
+        types="float32 -> uint8 float32 uint8",
+    ),
 )

@@ -183,6 +183,7 @@ KINDS = (
         shape=_conv_shape,
         rule="plain",
         evaluate=conv_integer,
+        types="any -> int32",
         layout=DECIDES,
         attributes=has(_CONV),
     ),

@@ -117,8 +117,16 @@ def shape_of(call: Call) -> Array:
 
 
 KINDS = (
-    kind("Shape", shape=_shape_shape, rule="index", evaluate=shape_of),
-    kind("Range", "data data data", shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold),
-    kind("OneHot", "data index data", shape=_one_hot_shape, rule="plain", evaluate=one_hot, attributes=has(axis=integer(-1))),
-    kind("Trilu", "data index?", shape=_trilu_shape, rule="plain", evaluate=trilu, attributes=has(upper=flag(1))),
+    kind("Shape", shape=_shape_shape, rule="index", evaluate=shape_of, types="any -> index"),
+    kind("Range", "data data data", shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold, types="T T T -> T"),
+    kind(
+        "OneHot",
+        "data index data",
+        shape=_one_hot_shape,
+        rule="plain",
+        evaluate=one_hot,
+        types="any any T -> T",
+        attributes=has(axis=integer(-1)),
+    ),
+    kind("Trilu", "data index?", shape=_trilu_shape, rule="plain", evaluate=trilu, types="T any -> T", attributes=has(upper=flag(1))),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from qconvert.arithmetic.dtypes import DTYPES
 from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec
 from qconvert.graph.kinds.call import Call, Fold, Function
 from qconvert.graph.kinds.common import same_axes
@@ -64,7 +65,8 @@ class Kind:
         keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
         chooses: whether each element of the result is an element of its data, although several grids may meet (Max, Concat, Where).
         attributes: every attribute.
-        result_type: the type of the results; "" means that of the data.
+        types: the storage types of its inputs and outputs as words, such as "bool bool -> bool" or "T any -> T"; "" where the rule alone
+            says which go together. See graph/kinds/typing.py.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Kind:
     chooses: bool = False
     results: int = -1
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)
-    result_type: str = ""
+    types: str = ""
 
     def role(self, index: int) -> str:
         """The role of input `index`."""
@@ -156,6 +158,12 @@ class Kind:
                 yield f"lacks the attribute {name!r}"
 
     @property
+    def result_type(self) -> str:
+        """The one storage type that output 0 has in every operator of this kind; "" if it depends on the operator."""
+        word = self.types.partition("->")[2].split()[:1]
+        return word[0] if word and word[0] in DTYPES else ""
+
+    @property
     def defaults(self) -> dict[str, Any]:
         """The default of every attribute that has one."""
         return {name: spec.default for name, spec in self.attributes.items() if spec.default is not REQUIRED}
@@ -173,7 +181,7 @@ def kind(
     layout: Layout = PINNED,
     keeps_axis: AxisRule | None = None,
     chooses: bool = False,
-    result_type: str = "",
+    types: str = "",
     attributes: Mapping[str, AttributeSpec] = MappingProxyType({}),
 ) -> Kind:
     """A Kind whose inputs and outputs are written as the roles of each.
@@ -183,7 +191,7 @@ def kind(
         inputs: roles separated by spaces; "?" behind one makes it optional, "..." stands for any number of it, at least one, and "...?"
             for any number at all. "data weights bias?" is a convolution.
         outputs: likewise, of "data" and "index".
-        shape, rule, evaluate, fold, layout, keeps_axis, chooses, result_type: see Kind.
+        shape, rule, evaluate, fold, layout, keeps_axis, chooses, types: see Kind.
         attributes: each with its specification; has() puts them together.
     """
     roles, span = _parsed(inputs)
@@ -193,7 +201,7 @@ def kind(
         raise ValueError(f"{name}: no such role or rule: {', '.join(sorted(unknown)) or rule}")
     count = -1 if "index" not in results else results.index("index")
     return Kind(
-        name, roles, span, produced, rule, shape, evaluate, fold, layout, keeps_axis, chooses, count, attributes, result_type
+        name, roles, span, produced, rule, shape, evaluate, fold, layout, keeps_axis, chooses, count, attributes, types
     )  # fmt: skip
 
 

@@ -46,17 +46,18 @@ def _binary(function: Callable[[Array, Array], Any]) -> Function:
 
 def _compare(name: str, function: Callable[[Array, Array], Any]) -> Kind:
     return kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=_binary(function), fold=compare_fold(function),
-                layout=ELEMENTWISE, result_type="bool")  # fmt: skip
+                layout=ELEMENTWISE, types="T T -> bool")  # fmt: skip
 
 
 def _logic(name: str, function: Callable[[Array, Array], Any]) -> Kind:
     return kind(name, "data data", shape=broadcast_shape, rule="plain", evaluate=_binary(function), fold=logic_fold(function),
-                layout=ELEMENTWISE, result_type="bool")  # fmt: skip
+                layout=ELEMENTWISE, types="bool bool -> bool")  # fmt: skip
 
 
 def _test(name: str, function: Callable[[Array], Any]) -> Kind:
     """A question to each element."""
-    return kind(name, shape=same_shape, rule="index", evaluate=lambda call: np.asarray(function(call.values())), layout=ELEMENTWISE)
+    return kind(name, shape=same_shape, rule="index", evaluate=lambda call: np.asarray(function(call.values())), layout=ELEMENTWISE,
+                types="any -> bool")  # fmt: skip
 
 
 KINDS = (
@@ -76,8 +77,18 @@ KINDS = (
         evaluate=lambda call: np.logical_not(call.values()),
         fold=logic_fold(np.logical_not),
         layout=ELEMENTWISE,
+        types="bool -> bool",
     ),
     _test("IsNaN", np.isnan),
     _test("IsInf", np.isinf),
-    kind("Where", "index data data", shape=broadcast_shape, evaluate=where, fold=_where_fold, layout=ELEMENTWISE, chooses=True),
+    kind(
+        "Where",
+        "index data data",
+        shape=broadcast_shape,
+        evaluate=where,
+        fold=_where_fold,
+        layout=ELEMENTWISE,
+        chooses=True,
+        types="bool any any -> any",
+    ),
 )

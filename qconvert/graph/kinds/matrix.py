@@ -123,6 +123,13 @@ KINDS = (
     # y = A @ B.T + C, B being O,I
     kind("Gemm", "data weights bias?", shape=_gemm_shape, evaluate=gemm, attributes=has(ACTIVATION)),
     kind("MatMul", "data factor", shape=_matmul_shape, evaluate=matmul, attributes=has(ACTIVATION, trans_a=flag(0), trans_b=flag(0))),
-    kind("MatMulInteger", "data factor zero_point? zero_point?", shape=_matmul_shape, rule="plain", evaluate=matmul_integer),
+    kind(
+        "MatMulInteger",
+        "data factor zero_point? zero_point?",
+        shape=_matmul_shape,
+        rule="plain",
+        evaluate=matmul_integer,
+        types="any -> int32",
+    ),
     kind("Einsum", "data...", shape=_einsum_shape, evaluate=einsum, attributes=has(equation=text())),
 )

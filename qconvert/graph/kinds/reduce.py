@@ -109,10 +109,10 @@ def _kept(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a
     return a not in gone and b == (a if op["keepdims"] else a - int((gone < a).sum()))
 
 
-def _reduction(name: str, evaluate: Function, fold: Fold | None = None, *, rule: str = "real") -> Kind:
+def _reduction(name: str, evaluate: Function, fold: Fold | None = None, *, rule: str = "real", types: str = "") -> Kind:
     keeps_axis = _kept if rule == "move" else None
     return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
-                attributes=has(KEEPDIMS))  # fmt: skip
+                types=types, attributes=has(KEEPDIMS))  # fmt: skip
 
 
 KINDS = (
@@ -126,8 +126,8 @@ KINDS = (
     _reduction("ReduceLogSumExp", reduce_log_sum_exp),
     _reduction("ReduceMax", _of_stored(np.max), reduced(np.max), rule="move"),
     _reduction("ReduceMin", _of_stored(np.min), reduced(np.min), rule="move"),
-    _reduction("ReduceAny", _of_stored(np.any), rule="plain"),
-    _reduction("ReduceAll", _of_stored(np.all), rule="plain"),
+    _reduction("ReduceAny", _of_stored(np.any), rule="plain", types="bool any -> bool"),
+    _reduction("ReduceAll", _of_stored(np.all), rule="plain", types="bool any -> bool"),
     kind(
         "CumSum",
         shape=same_shape,

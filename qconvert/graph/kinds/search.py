@@ -79,6 +79,7 @@ KINDS = (
         rule="index",
         evaluate=_search(np.argmax),
         layout=Layout(Suits.REDUCES),
+        types="any -> index",
         attributes=has(KEEPDIMS, axis=integer(0)),
     ),
     kind(
@@ -87,6 +88,7 @@ KINDS = (
         rule="index",
         evaluate=_search(np.argmin),
         layout=Layout(Suits.REDUCES),
+        types="any -> index",
         attributes=has(KEEPDIMS, axis=integer(0)),
     ),
     kind(
@@ -98,7 +100,14 @@ KINDS = (
         evaluate=top_k,
         layout=ALONG_AXIS,
         keeps_axis=unless_along,
+        types="T any -> T index",
         attributes=has(axis=integer(-1), largest=flag(1), sorted=flag(1)),
     ),
-    kind("NonZero", shape=_non_zero_shape, rule="index", evaluate=lambda call: np.array(np.nonzero(call.values()))),
+    kind(
+        "NonZero",
+        shape=_non_zero_shape,
+        rule="index",
+        evaluate=lambda call: np.array(np.nonzero(call.values())),
+        types="any -> index",
+    ),
 )

@@ -10,6 +10,7 @@ from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.typing import type_problems
 from qconvert.graph.validation.structure import Problems, located
 
 __all__ = ["is_axis_kept", "quantization"]
@@ -33,7 +34,7 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
     yield from _indices(graph, op)
     if rule == "move":
         yield from _moves(graph, op)
-    elif rule == "real" or op.kind in ("Range", "Trilu"):
+    elif rule == "real":
         yield from _computes(graph, op)
     elif rule == "convert":
         yield from _converts(graph, op)
@@ -45,6 +46,8 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
                 yield f"gives plain numbers, but {name!r} is quantized"
     if KINDS[op.kind].has_weights:
         yield from _accumulates(graph, op)
+    tensors = ([graph[name] if name else None for name in names] for names in (op.inputs, op.outputs))
+    yield from type_problems(KINDS[op.kind], op, *tensors)
 
 
 def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
@@ -126,7 +129,7 @@ def _indices(graph: Graph, op: Op) -> Iterator[str]:
     """Shapes, axes, indices and conditions are plain integers or truth values."""
     for name in KINDS[op.kind].named(op, "index"):
         tensor = graph[name]
-        if tensor.dtype in _NO_INDEX or tensor.is_quantized:
+        if tensor.dtype in _NO_INDEX or tensor.is_quantized or (tensor.dtype == "bool" and op.kind != "Where"):
             sort = f"quantized {tensor.dtype}" if tensor.is_quantized else tensor.dtype
             yield f"takes {name!r} as plain numbers that say which or where, but it is {sort}"
 
@@ -140,11 +143,11 @@ def _computes(graph: Graph, op: Op) -> Iterator[str]:
     if op.attributes.get("activation") and graph[op.outputs[0]].dtype in ("bool", "string"):
         yield f"fuses {op['activation']} on {graph[op.outputs[0]].dtype}"
     operands = kind.data(op)[: 1 if op.kind == "Pow" else None]  # whose exponent may have a type of its own
-    sides = [graph[name] for name in (*operands, *(kind.results_of(op) if not kind.result_type else ())) if name]
+    sides = [graph[name] for name in (*operands, *kind.results_of(op)) if name]
     plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]
     for tensor in plain:
-        if len(plain) < len(sides) and tensor.dtype not in REALS:
-            yield f"has {tensor.name!r} of plain {tensor.dtype}, which is neither quantized nor real, beside quantized values"
+        if len(plain) < len(sides) and tensor.dtype != "float32":
+            yield f"has {tensor.name!r} of plain {tensor.dtype} beside quantized values, whose real values are float32"
         elif tensor.dtype != plain[0].dtype:
             yield f"has {plain[0].name!r} of {plain[0].dtype} and {tensor.name!r} of {tensor.dtype}, which no kernel computes together"
 
@@ -197,9 +200,15 @@ def _relabels(graph: Graph, op: Op) -> Iterator[str]:
 def _accumulates(graph: Graph, op: Op) -> Iterator[str]:
     """Weights are quantized along O; an integer bias has the products' scale, input * weight, and no zero point."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
-    for tensor in (data, weights, graph[op.outputs[0]]):
-        if not tensor.is_quantized and tensor.dtype not in REALS:
+    sides = (data, weights, graph[op.outputs[0]])
+    plain = [tensor for tensor in sides if not tensor.is_quantized and tensor.dtype != "unknown"]
+    for tensor in plain:
+        if tensor.dtype not in REALS:
             yield f"has {tensor.name!r} of plain {tensor.dtype}, which is neither quantized nor real"
+        elif tensor.dtype != plain[0].dtype:
+            yield f"has {plain[0].name!r} of {plain[0].dtype} and {tensor.name!r} of {tensor.dtype}, which no kernel computes together"
+        elif data.is_quantized and tensor.dtype != "float32":
+            yield f"has {tensor.name!r} of {tensor.dtype} beside quantized data, whose real values are float32"
     along = weights.quantization
     if along is not None and along.axis not in (None, 0) and not along.block_size:
         yield f"has weights {weights.name!r} quantized along axis {along.axis}, not along their outputs (0)"

@@ -14,10 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 from qconvert.errors import InvalidGraphError, InvalidModelError
 from qconvert.formats.onnx.contrib import CONTRIB, CONTRIB_SIGNATURES
 from qconvert.formats.onnx.reader import read_bytes
-from qconvert.formats.onnx.signatures import _contrib_signature, _signature
+from qconvert.formats.onnx.signatures import _contrib_signature, signature
 from qconvert.plugins import operators
 
 WEIGHTS = numpy_helper.from_array(np.ones((4, 2, 3, 3), np.float32), "w")
+INDEX = numpy_helper.from_array(np.ones(4, np.int64), "index")
+NOTHING = numpy_helper.from_array(np.ones((3, 0), np.int64), "n")
 ONES = numpy_helper.from_array(np.ones(4, np.float32), "s")
 
 
@@ -25,7 +27,7 @@ def model(*nodes: Any, opset: int = 17, domains: tuple[str, ...] = ()) -> bytes:
     """x (1, 4, 8, 8), constants w and s, output y."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(list(nodes), "g", [x], [y], [WEIGHTS, ONES])
+    graph = helper.make_graph(list(nodes), "g", [x], [y], [WEIGHTS, ONES, INDEX, NOTHING])
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
     data: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
     return data
@@ -65,6 +67,10 @@ BAD = {
     "groups that do not divide": (one("ConvTranspose", "x w", group=3), "3 groups"),
     "stride 0": (one("Conv", "x w", group=2, strides=[0, 1]), "strides (0, 1)"),
     "kernel 0": (one("MaxPool", kernel_shape=[0, 2]), "kernel_shape"),
+    "type": (model(node("Softmax", ["index"], ["o"]), node("Cast", ["o"], ["y"], to=1)), "input 0 of int64, not bfloat16 or float16 or"),
+    "two types": (one("Add", "x index"), "Add ('y'): has input 1 of int64, not float32"),
+    "type of a result": (one("Shape"), "Shape ('y'): has output 0 of float32, not int64"),
+    "type of an opaque one": (one("Softmax", "n", opset=11), "Softmax ('y'): has input 0 of int64, not "),
     "contrib operator": (
         model(node("QLinearSigmoid", ["x", "s", "", ""], ["y"], domain=CONTRIB), domains=(CONTRIB,)), "lacks input 3",
     ),
@@ -125,7 +131,7 @@ def test_every_contrib_operator_that_is_read_has_onnxruntimes_signature() -> Non
 
 
 def test_operators_that_nobody_knows_are_not_judged() -> None:
-    assert _signature("Foo", "", 17) is None
-    assert _signature("Relu", "somebody", 1) is None
+    assert signature("Foo", "", 17) is None
+    assert signature("Relu", "somebody", 1) is None
     graph = read_bytes(model(node("Foo", ["", "x"], ["y", "z"], domain="own", size=[1]), domains=("own",)), "m")
     assert [op.kind for op in graph.ops] == ["Opaque"]

@@ -7,6 +7,8 @@ import pytest
 from passes.graphs import constant, make, outputs, q
 
 from qconvert import Op, Tensor
+from qconvert.errors import UnsupportedError
+from qconvert.formats.onnx.writer import build
 
 X = np.linspace(-9, 9, 12, dtype=np.float32).reshape(3, 4)
 
@@ -79,3 +81,31 @@ def test_a_resize_onto_another_type_of_the_same_numbers() -> None:
     (found,) = outputs(make(ops, tensors, "x", "b"), {"x": X.reshape(1, 1, 3, 4)})
     wanted = np.clip(np.rint(X * 8), 0, 127).repeat(2, 0).repeat(2, 1)
     assert found.dtype == np.uint8 and np.array_equal(found[0, 0], wanted)
+
+
+def test_indices_of_int32_are_int64_where_onnx_has_no_others() -> None:
+    x, i = Tensor("x", "float32", (3, 4)), constant("i", np.array([[0, 1], [2, 3]], np.int32))
+    (found,) = outputs(make([Op("GatherND", ("x", "i"), ("y",))], [x, i], "x", "y"), {"x": X})
+    assert np.array_equal(found, X[[0, 2], [1, 3]])
+    rows = constant("i", np.array([[0, 3], [1, 1], [2, 0]], np.int32))
+    (found,) = outputs(make([Op("Gather", ("x", "i"), ("y",), {"axis": 1, "batch_dims": 1})], [x, rows], "x", "y"), {"x": X})
+    assert np.array_equal(found, np.take_along_axis(X, np.array([[0, 3], [1, 1], [2, 0]]), 1))
+    codes = [constant(name, np.array(value, dtype)) for name, value, dtype in (("d", 4, np.int32), ("v", [0, 1], np.float32))]
+    where = Tensor("n", "int32", (3,))
+    (found,) = outputs(make([Op("OneHot", ("n", "d", "v"), ("y",))], [where, *codes], "n", "y"), {"n": np.array([2, 0, 3], np.int32)})
+    assert np.array_equal(found, np.eye(4, dtype=np.float32)[[2, 0, 3]])
+    sizes = Tensor("n", "int32", (2,))
+    tile = make([Op("Tile", ("x", "n"), ("y",))], [x, sizes, Tensor("y", "float32", ("a", "b"))], "x n", "y")
+    (found,) = outputs(tile, {"x": X, "n": np.array([2, 1], np.int32)})
+    assert np.array_equal(found, np.tile(X, (2, 1)))
+
+
+def test_a_type_that_an_operator_of_onnx_does_not_have_is_refused() -> None:
+    graph = make(
+        [Op("ReduceMean", ("x", "a"), ("y",))],
+        [Tensor("x", "uint16", (3, 4)), constant("a", np.array([1])), Tensor("y", "uint16", (3, 1))],
+        "x",
+        "y",
+    )
+    with pytest.raises(UnsupportedError, match="ReduceMean of ONNX has input 0 of uint16, not "):
+        build(graph, 17, {})

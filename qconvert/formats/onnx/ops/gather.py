@@ -41,7 +41,7 @@ def write_gather(op: Op, b: Builder) -> None:
         raise b.unsupported(op, f"batch_dims {batch} on axis {axis} of shape {b.tensor(op.inputs[0]).shape}")
     name, batches, size = op.outputs[0], math.prod(shape[:batch]), shape[axis]
     starts = (np.arange(batches) * size).reshape(*shape[:batch], *[1] * (len(index_shape) - batch))
-    rows = b.node("Add", [indices, b.const(starts.astype(np.int64), f"{name}/batch_starts")], hint=f"{name}/rows")[0]
+    rows = b.node("Add", [b.int64(op.inputs[1]), b.const(starts.astype(np.int64), f"{name}/batch_starts")], hint=f"{name}/rows")[0]
     flat = b.const(np.array([batches * size, *shape[axis + 1 :]], np.int64), f"{name}/flat_shape")
     b.node("Gather", [b.node("Reshape", [data, flat], hint=f"{name}/flat")[0], rows], op.outputs, axis=0)
 
@@ -131,7 +131,7 @@ _ONE_HOT = ("float32", "int64", "string")
 
 def write_one_hot(op: Op, b: Builder) -> None:
     """OneHot; indices outside the range give the off value, in TFLite for negative ones too, which ONNX counts from the end."""
-    indices, depth, values = (b.stored(name) for name in op.inputs)
+    indices, depth, values = b.int64(op.inputs[0]), b.stored(op.inputs[1]), b.stored(op.inputs[2])
     name, result = op.outputs[0], b.tensor(op.outputs[0])
     negative = b.node("Less", [indices, b.const(np.int64(0), f"{name}/zero")])[0]
     far = b.const(np.int64(2**62), f"{name}/far")

@@ -17,10 +17,24 @@ def _reduction(kind: str) -> ReadFunction:
 
     def read(r: Reading) -> None:
         rank = r.rank()
+        if not r.ints(1):
+            _read_copy(kind, r)
+            return
         axes = r.shape_const(sorted({r.axis(axis, rank) for axis in r.ints(1)}), "axes")
         r.emit(kind, [r.input(0), axes], keepdims=int(r.option("keepDims", False)))
 
     return read
+
+
+def _read_copy(kind: str, r: Reading) -> None:
+    """A reduction over no axes, which LiteRT copies (reduce.cc); averages and sums it brings onto the result's grid."""
+    data, result = r.tensor(), r.result()
+    if data.dtype == result.dtype and data.quantization == result.quantization:
+        r.emit("Identity", [data.name])
+    elif kind in ("ReduceMean", "ReduceSum") and data.is_quantized and result.is_quantized:
+        r.emit("Requantize", [data.name])
+    else:
+        raise r.unsupported(f"no axes and a result {result.name!r} on another grid or of another type")
 
 
 def read_cumsum(r: Reading) -> None:

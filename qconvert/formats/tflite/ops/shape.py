@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
@@ -13,18 +15,20 @@ __all__ = ["READERS", "WRITERS"]
 
 
 def read_reshape(r: Reading) -> None:
-    """RESHAPE: the new shape is input 1, or an option in old files."""
+    """RESHAPE: the new shape is input 1, or an option in old files. A 0 is a size where the data have no elements (reshape_utils.h);
+    elsewhere it copies a size, as XNNPACK has it."""
     result = r.result().static_shape
+    extra: dict[str, Any] = {"allowzero": 1} if 0 in (r.tensor().static_shape or ()) else {}
     if r.has(1) and r.constant(1) is None and result is not None:
-        r.emit("Reshape", [r.input(0), r.shape_const(result, "shape")])
+        r.emit("Reshape", [r.input(0), r.shape_const(result, "shape")], **extra)
         return
     if r.has(1):
-        r.emit("Reshape", [r.input(0), r.int64(1)])
+        r.emit("Reshape", [r.input(0), r.int64(1)], **extra)
         return
     sizes = r.option("newShape", None)
     if sizes is None:
         raise r.invalid("has no new shape")
-    r.emit("Reshape", [r.input(0), r.shape_const([int(size) for size in sizes], "shape")])
+    r.emit("Reshape", [r.input(0), r.shape_const([int(size) for size in sizes], "shape")], **extra)
 
 
 def read_squeeze(r: Reading) -> None:
