@@ -18,7 +18,8 @@ def type_problems(kind: Kind, op: Op, inputs: Sequence[Tensor | None], outputs: 
     """What is wrong with the types of an operator's tensors.
 
     Words of Kind.types stand for one tensor each, the last of a side for all further ones: a type; "any"; "index", int32 or int64;
-    "@to", the type that the attribute `to` names; a capital letter, one type for all tensors under it that are not quantized.
+    "@to", the type that the attribute `to` names; a capital letter, one type for all tensors under it. Where real values are
+    compared (the rule "index"), quantized ones may have any type, and stand beside float32.
 
     Args:
         kind: of the operator.
@@ -41,6 +42,9 @@ def type_problems(kind: Kind, op: Op, inputs: Sequence[Tensor | None], outputs: 
             if word != "any" and tensor.dtype not in wanted:
                 yield f"has {tensor.name!r} of {tensor.dtype}, not {' or '.join(wanted)}"
     for group in same.values():
-        for first, other in pairwise(tensor for tensor in group if not tensor.is_quantized):
+        plain = [tensor for tensor in group if not tensor.is_quantized or kind.rule != "index"]
+        for first, other in pairwise(plain):
             if first.dtype != other.dtype:
                 yield f"has {first.name!r} of {first.dtype} and {other.name!r} of {other.dtype}, which must have one type"
+        if 0 < len(plain) < len(group) and plain[0].dtype != "float32":
+            yield f"has {plain[0].name!r} of plain {plain[0].dtype} beside quantized values, whose real values are float32"

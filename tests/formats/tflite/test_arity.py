@@ -115,3 +115,12 @@ def test_changed_models_are_converted_or_refused(seed: int) -> None:
             except QConvertError:
                 refused += 1
     assert 20 < refused < 120
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (2, 1)])
+def test_one_hot_has_one_value_for_on_and_one_for_off(sizes: tuple[int, int]) -> None:
+    values = [TensorSpec(name, (size,), "float32", data=np.ones(size, np.float32)) for name, size in zip(("on", "off"), sizes, strict=True)]
+    depth = TensorSpec("d", (), "int32", data=np.array(4, np.int32))
+    source = single_op("ONE_HOT", {"axis": -1}, [TensorSpec("i", (3,), "int32"), depth, *values], [TensorSpec("y", (3, 4), "float32")])
+    with pytest.raises(InvalidModelError, match=f"{sizes[0]} on values and {sizes[1]} off values, not one each"):
+        tflite_graph(source, "model")

@@ -63,6 +63,8 @@ def read_one_hot(r: Reading) -> None:
     on, off = r.constant(2), r.constant(3)
     if on is None or off is None:
         raise r.unsupported("on and off values that are computed at run time")
+    if on.size != 1 or off.size != 1:
+        raise r.invalid(f"{on.size} on values and {off.size} off values, not one each")
     values = r.const(np.array([off.reshape(-1)[0], on.reshape(-1)[0]], on.dtype), "off_on", r.tensor(2).quantization)
     r.emit("OneHot", [r.int64(0), r.int64(1), values], axis=r.option("axis", -1))
 
