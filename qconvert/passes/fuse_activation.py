@@ -62,7 +62,9 @@ def _drop_implied(graph: Graph) -> tuple[Graph, int]:
     same: dict[str, str] = {}
     for op in graph.ops:
         bounds = _bounds(graph, op)
-        if bounds is None or op.outputs[0] in _public(graph) or graph[op.outputs[0]].dtype != "float32" or graph[op.inputs[0]].is_quantized:
+        if bounds is None or op.outputs[0] in _public(graph):
+            continue
+        if {graph[name].dtype for name in (op.inputs[0], op.outputs[0])} != {"float32"}:  # or of an opaque operator's unknown type
             continue
         readers = consumers.get(op.outputs[0], [])
         if readers and all(reader.kind == "Quantize" and _implies(graph[reader.outputs[0]], bounds) for reader in readers):

@@ -133,3 +133,12 @@ def test_a_relu_behind_the_second_part_of_a_split_stays() -> None:
     ops = [Op("Split", ("x", "sizes"), ("a", "b"), {"axis": 1}), Op("Relu", ("b",), ("y",))]
     graph = make(ops, [Tensor("x", "float32", (1, 4)), sizes, *parts], "x", "y")
     assert applied(graph, "fuse_activation") == (graph, ())
+
+
+def test_a_relu_behind_an_operator_whose_type_nobody_knows_stays() -> None:
+    """Without it a Quantize would read what is perhaps no real number."""
+    odd = {"format": "onnx", "domain": "own", "op_type": "Odd", "version": 1}
+    ops = [Op("Opaque", ("x",), ("a",), odd), Op("Relu", ("a",), ("b",)), Op("Quantize", ("b",), ("y",))]
+    tensors = [Tensor("x", "float32", (3,)), Tensor("a", "unknown", (3,)), Tensor("y", "uint8", (3,), None, q(0.1))]
+    graph = make(ops, tensors, "x", "y")
+    assert applied(graph, "fuse_activation") == (graph, ())
