@@ -107,8 +107,10 @@ class Requantized:
 
 def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
     """Declared constants whose real values are too far from the source's, by name, in words."""
-    found = {}
+    found, readers = {}, graph.consumers()
     for old, new in paired_tensors(graph, other):
+        if not any(name in other.tensors for op in readers.get(old.name, ()) for name in op.outputs):
+            continue  # another operator was taken into that which reads it, as a BatchNormalization is: they are judged together
         restated = _restated(old, new) if new.name in declared else None
         if old.data is None or restated is None or restated.data is None:
             continue

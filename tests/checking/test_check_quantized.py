@@ -1,4 +1,4 @@
-"""Networks that onnxruntime's quantizer made, converted to TFLite: whatever its grids demand, the check without options passes."""
+"""Small networks, most of them from onnxruntime's quantizer, converted to TFLite: whatever that demands, the check without options passes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import quantized
+from onnx_networks import NETWORKS, build
 from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert
@@ -52,5 +53,14 @@ def test_a_concatenation_of_more_than_xnnpack_takes(tmp_path: Path) -> None:
         single_op("CONCATENATION", {"axis": 1}, operands, [TensorSpec("y", (1, 24, 300), "uint8", scale=0.0497, zero_point=223)])
     )
     convert(source, result, target="tflite")
+    report = check(source, result)
+    assert report.passed, report.problems
+
+
+def test_weights_that_took_in_a_batch_normalization_are_judged_with_it(tmp_path: Path) -> None:
+    """They are far from the source's weights, and the Conv's own result is nowhere in the result."""
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    source.write_bytes(build("batch_normalization", NETWORKS["batch_normalization"]).SerializeToString())
+    convert(source, result)
     report = check(source, result)
     assert report.passed, report.problems
