@@ -1,4 +1,4 @@
-"""Small networks, most of them from onnxruntime's quantizer, converted to TFLite: whatever that demands, the check without options passes."""
+"""Small networks, most from onnxruntime's quantizer, converted to TFLite: whatever that demands, the check without options passes."""
 
 from __future__ import annotations
 
