@@ -149,6 +149,8 @@ def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], r
         difference = np.abs(left - right)
     nan = np.isnan(left) & np.isnan(right)
     difference[(left == right) | nan] = 0  # infinities of both sides are equal
+    if pairs[0][0].dtype == pairs[0][1].dtype == np.int64:  # two that are one float64
+        difference[(difference == 0) & np.concatenate([(a != b).reshape(-1) for a, b in pairs])] = 1
     difference[np.isnan(difference)] = np.inf
     finite = left[np.isfinite(left)]
     scale = 1.0 if on.unit != "of range" else float(finite.max(initial=0) - finite.min(initial=0)) or 1.0
@@ -172,8 +174,10 @@ def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], r
 
 def _varied(values: list[Array]) -> float:
     """The share of elements that differ between runs; of a single run, the share of its values that differ from the commonest."""
-    if len({value.shape for value in values}) != 1 or not values[0].size:
+    if len({value.shape for value in values}) != 1:
         return 1.0
+    if not values[0].size:
+        return 0.0
     if len(values) > 1:
         return float(np.mean(np.any([value != values[0] for value in values[1:]], axis=0)))
     _, counts = np.unique(values[0].astype(str) if values[0].dtype.kind == "O" else values[0], return_counts=True)
