@@ -53,11 +53,19 @@ class LiteRT:
                     experimental_op_resolver_type=getattr(litert.OpResolverType, KERNELS[kernels]),
                     num_threads=threads,
                 )
-                self._interpreter.allocate_tensors()
+                self._allocate()
             except (ValueError, RuntimeError) as error:
                 raise RuntimeRefusedError(f"LiteRT does not take the model: {error}") from error
         self.inputs = self._describe(self._interpreter.get_input_details())
         self.outputs = self._describe(self._interpreter.get_output_details())
+
+    def _allocate(self) -> None:
+        """Plans the tensors; where that fails with the sizes that stand for open ones, run() may still give sizes that fit."""
+        try:
+            self._interpreter.allocate_tensors()
+        except RuntimeError:
+            if all(size >= 0 for item in self._interpreter.get_input_details() for size in item["shape_signature"]):
+                raise
 
     @staticmethod
     def _describe(details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:

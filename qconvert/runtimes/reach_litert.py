@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op
+from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.runtimes.reach import UNKNOWN, Reach, Rule, fine, is_linear, smallest_shift
 
 __all__ = ["reach"]
@@ -93,8 +93,9 @@ def _brought_to_one_grid(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Reach:
-    """16 bits of a multiplier from 2^14 to 2^15, so that it is off by a share of up to 2^-15."""
-    return fine(exact) + np.abs(exact) * 2.0**-15, True
+    """Sums of 64 bits by 16 bits of a multiplier from 2^14 to 2^15, which is off by a share of up to 2^-15; without a bias of int64 sums
+    have 32 bits, and are rounded twice (fully_connected.cc, conv.cc)."""
+    return fine(exact) + np.maximum(np.abs(exact) * 2.0**-15, _second_rounding(graph, op)), True
 
 
 def _twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
@@ -117,12 +118,21 @@ def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
     return 1.5 + 2.6 * largest + shares * (1.6 + 2 * exact.shape[op["axis"]] * largest), True
 
 
+def _tabulated(graph: Graph, op: Op, exact: Array) -> Reach:
+    """See reach_tables.py; without known scales the kernel says nothing."""
+    from qconvert.runtimes.reach_tables import table_reach
+
+    found = table_reach(graph, op, exact)
+    return (found, True) if found is not None else _table(graph, op, exact)
+
+
 def _interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Reach:
     if not is_linear(op):
         return _table(graph, op, exact)
     sizes = graph[op.outputs[0]].static_shape or (1024,)
     coordinate = (max(sizes) if fraction_of_size else 1) * 2.0**-10
-    return np.full(exact.shape, 0.02 + 255 * coordinate), True
+    low, high = integer_range(graph[op.outputs[0]].dtype)
+    return np.full(exact.shape, 0.02 + (high - low) * coordinate), True
 
 
 def _averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Reach:
@@ -168,4 +178,6 @@ _INT16: dict[str, Rule] = {
     "Sigmoid": partial(_curve, steps=1.3),
     "Tanh": partial(_curve, steps=3.2),
     "Softmax": _softmax_on_16_bits,
+    **dict.fromkeys(("Exp", "Log", "Rsqrt", "Gelu"), _tabulated),
+    "Resize": partial(_interpolated, fraction_of_size=True),
 }

@@ -93,3 +93,47 @@ def test_int16_mean_over_a_count_that_is_no_power_of_two(count: int) -> None:
         allowed, _ = reach(graph, op, exact, "default")
         worst = max(worst, float((np.abs(found - exact) - 0.5 - allowed).max()))
     assert worst <= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("EXP", -9, 2), ("LOG", 0.001, 8), ("LOG", 0.0001, 0.002), ("RSQRT", 0.02, 9), ("GELU", -5, 5)]
+)
+def test_int16_functions_that_are_looked_up(name: str, least: float, most: float) -> None:
+    """Every input of the range, among them those beside a logarithm's pole, where lines are off by hundreds of steps."""
+    given = np.arange(-32768, 32768, dtype=np.int16)
+    scale = float(np.float32(max(abs(least), abs(most)) / 32767))
+    function = {"EXP": np.exp, "LOG": np.log, "RSQRT": lambda x: 1 / np.sqrt(x), "GELU": lambda x: x}[name]
+    largest = float(np.abs(function(np.array([least, most], np.float64))).max())
+    inputs = [TensorSpec("x", (65536,), "int16", scale, 0)]
+    output = TensorSpec("y", (65536,), "int16", float(np.float32(largest / 32767)), 0)
+    data = single_op(name, {"approximate": False} if name == "GELU" else None, inputs, [output])
+    inside = given > 0 if name in ("LOG", "RSQRT") else np.full(given.shape, True)
+    (found,) = run_litert(data, [np.where(inside, given, 1).astype(np.int16)])
+    graph = tflite_graph(data)
+    (op,) = graph.ops
+    with np.errstate(all="ignore"):
+        real = evaluate_op(graph, op, [given])[0].real
+    assert real is not None
+    exact = real[inside] / float(graph[op.outputs[0]].quantization.scale[0])
+    allowed, _ = reach(graph, op, exact, "default")
+    off = np.abs(found[inside] - np.clip(exact, -32768, 32767)) - 0.5
+    assert (off <= allowed).all(), (off - allowed).max()
+    assert off.max() > 0.3 * allowed.max(), "the bound is hardly wider than the kernel needs"
+
+
+def test_int16_sums_without_a_bias_are_rounded_twice() -> None:
+    """Their sums have 32 bits: 367 * 0.0013625 is 0.50004, and becomes 0."""
+    weights = np.array([[1]], np.int8)
+    inputs = [TensorSpec("x", (400, 1), "int16", 0.001, 0), TensorSpec("w", (1, 1), "int8", 0.001, 0, data=weights)]
+    worst = []
+    for ratio in np.linspace(0.00132, 0.00142, 40):
+        data = single_op("FULLY_CONNECTED", {}, inputs, [TensorSpec("y", (400, 1), "int16", float(np.float32(1e-6 / ratio)), 0)])
+        given = np.arange(200, 600, dtype=np.int16).reshape(400, 1)
+        (found,) = run_litert(data, [given])
+        graph = tflite_graph(data)
+        op = next(op for op in graph.ops if op.kind in ("Gemm", "MatMul"))
+        scales = [float(graph[name].quantization.scale[0]) for name in (*op.inputs[:2], op.outputs[0])]
+        exact = given * scales[0] * scales[1] / scales[2]
+        allowed, _ = reach(graph, op, exact, "default")
+        worst.append(float((np.abs(found - exact) - 0.5 - allowed).max()))
+    assert -1e-3 < max(worst) <= 0

@@ -151,12 +151,13 @@ def _rearrange(op: Op, b: Builder, split: list[int], perm: list[int], joined: li
 
 
 def _spatial_axes(op: Op, b: Builder) -> tuple[list[int], list[int], list[int]]:
-    """Shape of the data, the block sizes, and the axes that they divide."""
-    shape, blocks = b.tensor(op.inputs[0]).static_shape, b.ints(op, 1)
-    if shape is None:
-        raise b.unsupported(op, f"data of shape {b.tensor(op.inputs[0]).shape}")
+    """Shape of the data, -1 for a batch known only at run time, the block sizes, and the axes that they divide."""
+    sizes, blocks = b.tensor(op.inputs[0]).shape, b.ints(op, 1)
+    if not sizes or not all(isinstance(size, int) for size in sizes[1:]):
+        raise b.unsupported(op, f"data of shape {sizes}")
+    shape = [size if isinstance(size, int) else -1 for size in sizes]
     first = 1 if op["data_format"] == "channels_last" or len(shape) != 4 else 2
-    return list(shape), blocks, list(range(first, first + len(blocks)))
+    return shape, blocks, list(range(first, first + len(blocks)))
 
 
 def write_space_to_batch(op: Op, b: Builder) -> None:
@@ -170,7 +171,7 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
         zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
         filler = b.const(np.array(zero, tensor.dtype), f"{op.outputs[0]}/padding")
         value = b.node("Pad", [value, b.const(rows.reshape(-1), f"{op.outputs[0]}/pads"), filler])[0]
-        shape = [size + int(rows[:, axis].sum()) for axis, size in enumerate(shape)]
+        shape = [size + int(rows[:, axis].sum()) if axis else size for axis, size in enumerate(shape)]
     split, inner, outer = [], [], []
     for axis, size in enumerate(shape):
         if axis in axes:
@@ -181,7 +182,7 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
         else:
             split.append(size)
             outer.append(len(split) - 1)
-    joined = [shape[0] * int(np.prod(blocks))]
+    joined = [shape[0] * int(np.prod(blocks)) if shape[0] >= 0 else -1]
     joined += [size // blocks[axes.index(axis)] if axis in axes else size for axis, size in enumerate(shape) if axis]
     _rearrange(op, b, split, [*inner, *outer], joined, value)
 
@@ -190,8 +191,9 @@ def write_batch_to_space(op: Op, b: Builder) -> None:
     """BatchToSpace: blocks leave the batch for their axes, which are then cropped."""
     shape, blocks, axes = _spatial_axes(op, b)
     crops, count = b.ints(op, 2), len(blocks)
-    split = [*blocks, shape[0] // int(np.prod(blocks)), *shape[1:]]
-    perm, joined = [count], [shape[0] // int(np.prod(blocks))]
+    batch = shape[0] // int(np.prod(blocks)) if shape[0] >= 0 else -1
+    split = [*blocks, batch, *shape[1:]]
+    perm, joined = [count], [batch]
     for axis, size in enumerate(shape[1:], start=1):
         perm.append(count + axis)
         joined.append(size)
