@@ -41,14 +41,18 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     return graph.evolve(tensors=tensors.values(), ops=ops), (note,)
 
 
-def _runs_on_integers(kind: str, target: Target | None) -> bool:
-    """Whether there is an integer kernel to gain; a Div becomes a Mul."""
-    return target is None or not target.integer_kernels or ("Mul" if kind == "Div" else kind) in target.integer_kernels
+def _runs_on_integers(kind: str, dtype: str, target: Target | None) -> bool:
+    """Whether there is an integer kernel to gain, for data of as many bits; a Div becomes a Mul."""
+    if target is None or not target.integer_kernels:
+        return True
+    types = target.integer_kernels.get("Mul" if kind == "Div" else kind)
+    return types is not None and (not types or not {dtype, f"u{dtype}", dtype.removeprefix("u")}.isdisjoint(types))
 
 
 def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     kind = KINDS[op.kind]
-    if kind.rule != "real" or kind.sums_products or not graph[op.outputs[0]].is_quantized or not _runs_on_integers(op.kind, target):
+    result = graph[op.outputs[0]]
+    if kind.rule != "real" or kind.sums_products or not result.is_quantized or not _runs_on_integers(op.kind, result.dtype, target):
         return []
     operands = [graph[name] for name in kind.data(op)]
     real = [tensor for tensor in operands if not tensor.is_quantized]

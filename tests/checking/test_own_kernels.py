@@ -67,3 +67,24 @@ def test_a_shape_that_shows_no_layout_is_fed_the_right_way_round(layout: str, tm
     report = check(source, result, per_op=True)
     assert report.passed and [item.equal for item in report.outputs] == [1], report.problems
     assert [op.verdict for op in report.operators] == ["equal"]
+
+
+def test_real_slopes_beside_int16_data_stay_real(tmp_path: Path) -> None:
+    """LiteRT has no PRELU of int16, so the operator runs on real values, and nothing is gained by rounding its slopes to a grid."""
+    x, y = TensorSpec("x", (1, 4, 4, 3), "int16", 0.001, 0), TensorSpec("y", (1, 4, 4, 3), "int16", 0.001, 0)
+    slopes = np.array([[[0.1, 0.2345678, -0.3]]], np.float32)
+    tensors = [
+        x,
+        TensorSpec("r", x.shape, "float32"),
+        TensorSpec("a", (1, 1, 3), "float32", data=slopes),
+        TensorSpec("p", x.shape, "float32"),
+        y,
+    ]
+    ops = [OpSpec("DEQUANTIZE", ["x"], ["r"]), OpSpec("PRELU", ["r", "a"], ["p"]), OpSpec("QUANTIZE", ["p"], ["y"])]
+    source, there, back = (tmp_path / name for name in ("source.tflite", "there.onnx", "back.tflite"))
+    source.write_bytes(model(ops, tensors, ["x"], ["y"]))
+    convert(source, there)
+    convert(there, back)
+    (op,) = (op for op in load(back).ops if op.kind == "PRelu")
+    np.testing.assert_array_equal(load(back)[op.inputs[1]].data.reshape(-1), slopes.reshape(-1))
+    assert check(there, back).passed and check(source, back).passed
