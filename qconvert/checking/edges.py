@@ -177,18 +177,40 @@ def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
 
 def _origins(graph: Graph, shared: Collection[str]) -> dict[str, frozenset[str]]:
     """For each shared tensor that is computed, the shared ones next before it."""
-    nearest: dict[str, frozenset[str]] = {}
-    found, first = {}, _representatives(graph, shared)
+    computed: dict[str, frozenset[str]] = {}
+    first, forms = _representatives(graph, shared), _other_forms(graph, shared)
     unclipped = {name: item for name, item in _unclipped(graph, first).items() if item in shared}
     for op in graph.ops:
         names = [first.get(name, name) for name in op.inputs if name and op.kind not in ("Shape", "Size")]  # sizes are no values
-        origins = frozenset().union(*(frozenset([name]) if name in shared else nearest.get(name, frozenset()) for name in names))
-        for name in op.outputs:
-            origins = frozenset([unclipped[name]]) if name in unclipped else origins
-            nearest[name] = origins
-            if name in shared:
-                found[name] = origins
+        own = {forms.get(name, name) for name in op.outputs}
+        origins: frozenset[str] = frozenset()
+        for name in names:
+            form = forms.get(name, name)
+            origins |= frozenset([form]) if form in shared and form not in own else computed.get(name, frozenset())
+        computed.update((name, frozenset([unclipped[name]]) if name in unclipped else origins) for name in op.outputs)
+    return {name: origins for name, origins in computed.items() if name in shared}
+
+
+def _other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
+    """Each tensor that is not shared but holds the values of a shared one that is made of it: an output before it gets back its type, its
+    layout, or a tensor of its own."""
+    writers = graph.producers()
+    found: dict[str, str] = {}
+    for stored in (True, False):  # what is stored comes before the real values of it
+        for name in sorted(shared):
+            op = writers.get(name)
+            while op is not None and op.inputs and op.inputs[0] not in shared and _is_form(graph, op, name, stored):
+                found.setdefault(op.inputs[0], name)
+                op = writers.get(op.inputs[0])
     return found
+
+
+def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
+    a, b = graph[op.inputs[0]], graph[op.outputs[0]]
+    if op.kind == "Requantize":
+        return _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    moved = op.kind in ("Transpose", "Reshape") and a.name.startswith(f"{name}/")
+    return moved or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
 
 
 def _listed(names: Collection[str]) -> str:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
+from qconvert.arithmetic import dequantize, quantize
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.kinds import KINDS
@@ -62,9 +63,11 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
     A scale that the source states and nothing computes with may be another where the other side's comes from what it computes.
     """
     idle = unread_labels(graph) - unread_labels(other)
+    bounds, others = _bounds(graph), _bounds(other)
     for tensor, pair in paired_tensors(graph, other):
         if pair is not tensor and tensor.is_constant == pair.is_constant and (tensor.name not in idle or tensor.is_constant):
-            text = _activation(tensor, pair) if tensor.data is None else _constant(tensor, pair)
+            left, right = bounds.get(tensor.name, tensor), others.get(pair.name, pair)
+            text = _activation(left, right) if tensor.data is None else _constant(left, right)
             if text:
                 yield tensor.name, pair.name, text
 
@@ -82,6 +85,21 @@ def unread_labels(graph: Graph) -> set[str]:
         relabelled = all(op.kind == "Reinterpret" or (KINDS[op.kind].rule == "move" and found.issuperset(op.outputs)) for op in behind)
         if name in given and behind and relabelled and name not in graph.outputs:
             found.add(name)
+    return found
+
+
+def _bounds(graph: Graph) -> dict[str, Tensor]:
+    """The real bounds of each Clip onto a grid as it has them: the nearest value of the grid, its last one for what is beyond."""
+    found: dict[str, Tensor] = {}
+    for op in graph.ops:
+        result = graph[op.outputs[0]] if op.kind == "Clip" else None
+        if result is None or result.quantization is None or not result.quantization.is_per_tensor:
+            continue
+        for name in filter(None, op.inputs[1:]):
+            tensor = graph[name]
+            if tensor.data is not None and tensor.dtype == "float32":
+                stored = quantize(tensor.data, result.quantization, result.dtype)
+                found[name] = replace(tensor, data=np.asarray(dequantize(stored, result.quantization), np.float32))
     return found
 
 

@@ -74,7 +74,7 @@ class _Matching:
         fixed = self._target.fixed_outputs.get(op.kind, {}).get(result.dtype)
         if fixed is not None:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
-            self._give(op, result, wanted)
+            self._give(op, result, replace(result, quantization=wanted))
         elif result.dtype not in self._target.equal_scales.get(op.kind, ()):
             shares = result.dtype in self._target.equal_inputs.get(op.kind, ())
             self.ops.append(self._met(op, None) if shares else op)
@@ -84,18 +84,19 @@ class _Matching:
             self._convolve(op, result)
         elif len(data_of(self._graph, op, results=False)) > 1:
             met = self._met(op, result)
-            self._give(met, result, self._tensor(met.inputs[0]).quantization)
+            self._give(met, result, self._tensor(met.inputs[0]))
         elif self._graph[op.inputs[0]].quantization is not None:
-            self._give(op, result, self._graph[op.inputs[0]].quantization)
+            self._give(op, result, self._graph[op.inputs[0]])
         else:
             self.ops.append(op)
 
-    def _give(self, op: Op, result: Tensor, wanted: Quantization | None) -> None:
-        """The result on the grid `wanted`, and from there on its own."""
-        if wanted is None or wanted == result.quantization:
+    def _give(self, op: Op, result: Tensor, like: Tensor) -> None:
+        """The result on the grid of `like`, and from there on its own."""
+        wanted = like.quantization
+        if wanted is None or like.shares_grid(result):
             self.ops.append(op)
             return
-        name = self._add(f"{result.name}/kernel_scale", replace(result, quantization=wanted))
+        name = self._add(f"{result.name}/kernel_scale", replace(result, dtype=like.dtype, quantization=wanted))
         self.ops += [replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)]
         self.rounded += 1
         if result.quantization is not None:
@@ -107,7 +108,7 @@ class _Matching:
         counts = not any(op["pads"]) or bool(op["count_include_pad"])
         plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and len(op["kernel_shape"]) == 2
         known = data.rank == 4 and isinstance(self._channels(op), int)
-        same = data.quantization is None or data.quantization == result.quantization
+        same = data.quantization is None or data.shares_grid(result)
         return counts and plain and known and not same and data.dtype == result.dtype
 
     def _channels(self, op: Op) -> int | str:
@@ -130,7 +131,7 @@ class _Matching:
         names = list(op.inputs)
         for index, name in enumerate(names):
             tensor = self._graph.tensors.get(name)
-            if tensor is None or tensor.quantization is None or tensor.quantization == result.quantization:
+            if tensor is None or tensor.quantization is None or tensor.shares_grid(result):
                 continue
             moved = replace(tensor, dtype=result.dtype, data=None, quantization=result.quantization)
             names[index] = self._add(f"{name}/{result.name}_scale", moved)

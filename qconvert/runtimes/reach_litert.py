@@ -82,6 +82,17 @@ def _eight_bits(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact) + np.minimum(steps, 255) * 2.0**-9, True
 
 
+def _rescaled(graph: Graph, op: Op, exact: Array) -> Reach:
+    """By TFLite's own kernel, a multiplier that rounds twice, such as Relu onto another grid (QuantizedReluX in activations.cc)."""
+    return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1])), False
+
+
+def _requantized(graph: Graph, op: Op, exact: Array) -> Reach:
+    """XNNPACK takes one type on both sides; TFLite's own kernel takes the others."""
+    same = graph[op.inputs[0]].dtype == graph[op.outputs[0]].dtype
+    return (_eight_bits if same else _rescaled)(graph, op, exact)
+
+
 def _by_sign(graph: Graph, op: Op, exact: Array) -> Reach:
     """A multiplier that is not that of the scales alone, such as a second one for what is below zero, and that rounds twice."""
     return fine(exact) + _MOST_TWICE, False
@@ -148,13 +159,14 @@ def _table(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 _CHOOSING = ("Concat", "Max", "Min", "Where")
-_BOTH: dict[str, Rule] = {"MatMul": _rounded_twice, "PRelu": _by_sign, "LpNormalization": _by_sign}
+_BOTH: dict[str, Rule] = {"Relu": _rescaled, "Clip": _rescaled, "MatMul": _rounded_twice, "PRelu": _by_sign, "LpNormalization": _by_sign}
 _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _averaged_once),
     **dict.fromkeys(("Add", "Sub"), _added_once),
     **_BOTH,  # XNNPACK takes no second operand of a MatMul that is computed; TFLite's own kernel does
-    **dict.fromkeys(("Requantize", "LeakyRelu"), _eight_bits),
+    "Requantize": _requantized,
+    "LeakyRelu": _eight_bits,
     **dict.fromkeys(_CHOOSING, _brought_to_one_grid),
     "Resize": partial(_interpolated, fraction_of_size=False),
     "AveragePool": partial(_averaged, twice=False),
@@ -171,6 +183,7 @@ _REFERENCE: dict[str, Rule] = {
 _INT16: dict[str, Rule] = {
     **dict.fromkeys(("Mul", "Requantize"), _twice_on_16_bits),
     **dict.fromkeys(("Add", "Sub"), _added_twice),
+    **dict.fromkeys(("Relu", "Clip"), _rescaled),
     **dict.fromkeys(("LeakyRelu", "PRelu", *_CHOOSING), _by_sign),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
     # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is

@@ -96,3 +96,25 @@ def test_a_result_that_is_gone_with_its_operator_is_missed() -> None:
 def test_a_result_that_is_moved_at_once_is_not_missed() -> None:
     moved = graph(SIGMOID, Op("Transpose", ("s",), ("t",), {"perm": (0, 1)}), Op("Mul", ("x", "t"), ("y",)))
     assert vanished(moved, graph(replace(SIGMOID, outputs=("t",)), Op("Mul", ("x", "t"), ("y",)))) == {}
+
+
+def test_an_output_in_the_middle_that_gets_its_type_back_is_what_its_readers_read() -> None:
+    """x -> s/uint8 -> y, and s/uint8 -> s for the output alone."""
+    stored = graph(
+        replace(SIGMOID, outputs=("s/uint8",)), Op("Requantize", ("s/uint8",), ("s",)), Op("Relu", ("s/uint8",), ("y",)),
+        **{"s/uint8": Quantization.per_tensor(0.05, 131)},
+    )  # fmt: skip
+    stored = stored.evolve(tensors=[replace(stored["s/uint8"], dtype="uint8")])
+    direct = graph(SIGMOID, Op("Relu", ("s",), ("y",)))
+    assert moved_edges(direct, stored) == moved_edges(stored, direct) == {}
+    skipped = stored.evolve(ops=[*stored.ops[:2], Op("Relu", ("x",), ("y",))])
+    assert moved_edges(direct, skipped) == {"y": "is computed from 'x' instead of 's'"}
+
+
+def test_an_output_in_the_middle_that_gets_its_layout_back_is_what_its_readers_read() -> None:
+    """x -> s/channels_last -> s/source_layout -> s, and s/channels_last -> y; the real values of it, r, are shared too."""
+    ops = (replace(SIGMOID, outputs=("s/channels_last",)), Op("Transpose", ("s/channels_last",), ("s/source_layout",)),
+           Op("Dequantize", ("s/source_layout",), ("r",)), Op("Reshape", ("s/source_layout",), ("s",)),
+           Op("Relu", ("s/channels_last",), ("y",)))  # fmt: skip
+    direct = graph(SIGMOID, Op("Dequantize", ("s",), ("r",)), Op("Relu", ("s",), ("y",)))
+    assert moved_edges(direct, graph(*ops)) == moved_edges(graph(*ops), direct) == {}

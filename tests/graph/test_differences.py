@@ -8,6 +8,7 @@ import numpy as np
 
 import qconvert
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph.changed_values import changed_values
 from qconvert.graph.differences import diff, equal
 
 HALF = Quantization.per_tensor(0.5, 3)
@@ -167,3 +168,13 @@ def test_exact_counts_sources_signatures_and_metadata() -> None:
 
 def test_diff_is_public() -> None:
     assert qconvert.diff is diff
+
+
+def test_bounds_of_a_clip_beyond_its_grid_are_those_of_the_grid() -> None:
+    def clipped(highest: float) -> Graph:
+        bounds = [Tensor(name, "float32", (), np.array(value, np.float32)) for name, value in (("low", 0.0), ("high", highest))]
+        x, y = (Tensor(name, "uint8", (2,), None, Quantization.per_tensor(0.031, 78)) for name in "xy")
+        return Graph("g", {t.name: t for t in (x, y, *bounds)}, (Op("Clip", ("x", "low", "high"), ("y",)),), ("x",), ("y",))
+
+    assert changed_values(clipped(6.0), clipped(177 * 0.031)) == {}
+    assert changed_values(clipped(6.0), clipped(176 * 0.031)) == {"high": "1 of 1 values of 'high' are not the source's"}

@@ -124,3 +124,24 @@ def test_a_constant_with_the_name_of_a_scale_is_not_taken_for_it(tmp_path: Path)
     data = model(nodes, constants)
     x = np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)
     assert np.array_equal(results(data, tmp_path, "qdq", x), run(data, {"x": x})[0])
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["all moved", "one joined"])
+def test_a_scale_is_said_of_what_was_moved_before_it_was_known_too(outside: bool, tmp_path: Path) -> None:
+    """x (uint8) -> Transpose -> t -> Reshape -> y, and x -> DequantizeLinear behind them."""
+    rows = node("Concat", "t t", "y", axis=0) if outside else node("Reshape", "t n", "y")
+    nodes = [node("Transpose", "x", "t", perm=[1, 0]), rows, node("DequantizeLinear", "x s z", "d"), node("Relu", "d", "w")]
+    constants = {"s": np.float32(0.02), "z": np.uint8(7), "n": np.array([8])}
+    found = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.UINT8, (2, 4))],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, None), helper.make_tensor_value_info("w", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    data = helper.make_model(found, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    graph = read_bytes(data, "m")
+    assert (graph["t"].quantization == graph["x"].quantization) and (graph["t"].quantization is None) == outside
+    (tmp_path / "m.onnx").write_bytes(data)
+    convert(tmp_path / "m.onnx", tmp_path / "r.onnx")
+    x = np.random.default_rng(0).integers(0, 256, (2, 4)).astype(np.uint8)
+    for a, b in zip(run(data, {"x": x}), run((tmp_path / "r.onnx").read_bytes(), {"x": x}), strict=True):
+        np.testing.assert_array_equal(a, b)
