@@ -30,7 +30,7 @@ from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["WAYS", "Way", "attempt", "attempt_apart", "make", "refused_apart"]
+__all__ = ["WAYS", "Way", "attempt", "attempt_apart", "make", "refused"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -211,9 +211,8 @@ def _plain(error: object) -> str:
 
 
 def attempt_apart(data: bytes, way: str, folder: Path, checked: bool = False) -> Outcome:
-    """attempt(), in a process of its own where LiteRT runs, which may end it."""
-    how = WAYS[way]
-    if how.source != "tflite" and how.steps[-1][0] != "tflite":
+    """attempt(), in a process of its own where LiteRT runs the result, which may end it. That it runs the source is known before."""
+    if WAYS[way].steps[-1][0] != "tflite":
         return attempt(data, way, folder, checked)
     said = folder / "said.txt"
     said.write_text("the process died\0\0")
@@ -230,7 +229,8 @@ def attempt_apart(data: bytes, way: str, folder: Path, checked: bool = False) ->
     return Outcome(*said.read_text().split("\0"))
 
 
-def _refused(source: str, data: bytes) -> str:
+def refused(source: str, data: bytes) -> str:
+    """Why the source's own runtime refuses a model; "" if it runs it."""
     try:
         _run(data, source == "tflite", _inputs(data, source == "tflite"))
     except RuntimeRefusedError as error:
@@ -239,15 +239,15 @@ def _refused(source: str, data: bytes) -> str:
 
 
 def refused_apart(source: str, data: bytes, folder: Path) -> str:
-    """Why the source's own runtime refuses a model; "" if it runs it."""
+    """refused(), in a process of its own where LiteRT may end it."""
     if source != "tflite":
-        return _refused(source, data)
+        return refused(source, data)
     said = folder / "said.txt"
     said.write_text("the process died")
     child = os.fork()
     if not child:
         try:
-            said.write_text(_refused(source, data))
+            said.write_text(refused(source, data))
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -266,9 +266,9 @@ def main() -> None:
         for source in dict.fromkeys(WAYS[way].source for way in ways):
             data = make(source, seed)
             count[f"models: {source}"] += 1
-            refused = refused_apart(source, data, folder)
-            if refused:
-                key = f"not runnable: {source}: {refused}"
+            reason = refused_apart(source, data, folder)
+            if reason:
+                key = f"not runnable: {source}: {reason}"
                 count[key] += 1
                 kept.setdefault(key, []).append(seed)
                 continue
