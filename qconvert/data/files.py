@@ -149,12 +149,12 @@ def _fits(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
 
 
 def _raw(tensor: Tensor, file: Path) -> Array:
-    """Bytes of the input's own type; of float32 if there are four for each element; of uint8 for an int8 input."""
+    """Bytes of the input's own type; of float32 if there are four for each element of one sample; of uint8 for an int8 input."""
     raw = file.read_bytes()
     shape, size = tensor.shape or (), numpy_dtype(tensor.dtype).itemsize
     count = math.prod(size for size in shape if isinstance(size, int))
     is_open = any(isinstance(size, str) for size in shape)
-    if not is_open and len(raw) == 4 * count and size != 4:
+    if len(raw) == 4 * count and size != 4 and not any(isinstance(size, str) for size in shape[1:]):
         return np.frombuffer(raw, np.float32)
     if len(raw) != size * count and (not is_open or not count or len(raw) % (size * count)):
         raise OptionError(f"holds {len(raw)} bytes, the input {tensor.name!r} has {size * count}", file=str(file), remedy=_REMEDY)
