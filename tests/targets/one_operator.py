@@ -424,7 +424,7 @@ CASES[_SQUEEZE] = lambda dtype, rank: ({"squeezeDims": [0]}, [act("x", (1, *_sha
 #: Functions of real numbers, which mean nothing on integers without a scale.
 _REAL = frozenset(
     "EXP LOG SQRT RSQRT SIN COS ROUND FLOOR CEIL ELU GELU HARD_SWISH LEAKY_RELU PRELU LOGISTIC TANH SOFTMAX LOG_SOFTMAX L2_NORMALIZATION "
-    "MEAN AVERAGE_POOL_2D RESIZE_BILINEAR DIV RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 BATCH_MATMUL".split()
+    "MEAN AVERAGE_POOL_2D DIV RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 BATCH_MATMUL".split()
 )
 
 
