@@ -188,7 +188,10 @@ def _chosen_opset(graph: Graph, opset: int) -> int:
 
 
 def _value_info(tensor: Tensor) -> Any:
+    import onnx
     from onnx import helper
 
     shape = None if tensor.shape is None else list(tensor.shape)
+    if tensor.dtype not in ELEMENT_TYPES:  # behind an operator of which nothing is known
+        return onnx.ValueInfoProto(name=tensor.name)
     return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], shape)
