@@ -27,7 +27,7 @@ def other_attributes(graph: Graph, other: Graph) -> dict[str, str]:
         name = next(filter(None, op.outputs), "")
         pair = writers.get(name)
         if pair is not None and pair.kind == op.kind and pair.outputs[: len(op.outputs)] == op.outputs:
-            lines = _activation(graph, op, other, pair) + _numbers(op, pair)
+            lines = _activation(graph, op, other, pair) + _numbers(op, pair, _factor(other, writers.get(next(iter(pair.inputs), ""))))
             if lines:
                 found[name] = ", ".join(lines)
     return found
@@ -57,8 +57,16 @@ def _limits(tensor: Tensor, activation: str) -> tuple[float, float]:
     return (low - zero_point) * scale, (high - zero_point) * scale
 
 
-def _numbers(op: Op, pair: Op) -> list[str]:
-    """Other numbers that are no integers, defaults included."""
+def _factor(graph: Graph, op: Op | None) -> float:
+    """The constant by which an operator multiplies its data, as formats spell Softmax's beta; 1 if it does no such thing."""
+    if op is None or op.kind != "Mul":
+        return 1.0
+    constants = [tensor for tensor in map(graph.__getitem__, op.inputs) if tensor.data is not None and not tensor.is_quantized]
+    return float(constants[0].data.reshape(-1)[0]) if constants and constants[0].data is not None and constants[0].data.size == 1 else 1.0
+
+
+def _numbers(op: Op, pair: Op, factor: float) -> list[str]:
+    """Other numbers that are no integers, defaults included; a factor in front of the result's Softmax counts as its beta."""
     found = []
     for name, spec in KINDS[op.kind].attributes.items():
         if spec.sort != "number":
@@ -66,6 +74,8 @@ def _numbers(op: Op, pair: Op) -> list[str]:
         try:
             own, its = float(op[name]), float(pair[name])
         except KeyError:
+            continue
+        if op.kind == "Softmax" and name == "beta" and isclose(own, its * factor, rel_tol=_ROUNDING):
             continue
         if not isclose(own, its, rel_tol=_ROUNDING):
             found.append(f"{name} is {its:g} instead of {own:g}")

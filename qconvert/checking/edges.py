@@ -69,17 +69,25 @@ def _rounds(graph: Graph, op: Op) -> bool:
 def _seen_behind(graph: Graph, other: Graph) -> set[str]:
     """The tensors of the source whose readers all give their integers on the same grid again, under a name that the result has too, where
     an operator computes them."""
-    readers, writers = graph.consumers(), other.producers()
+    readers, own, writers = graph.consumers(), graph.producers(), other.producers()
     found: set[str] = set()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
         behind = [item for op in readers.get(name, []) if _carries(graph, op, name) for item in op.outputs[:1]]
         if (
             behind
             and len(behind) == len(readers[name])
-            and all(_is_computed(graph, other, writers, item) or item in found for item in behind)
+            and all(
+                _is_computed(graph, other, writers, item) or item in found or _same_quantize(own[name], writers.get(item))
+                for item in behind
+            )
         ):
             found.add(name)
     return found
+
+
+def _same_quantize(op: Op, pair: Op | None) -> bool:
+    """Whether the source's operator and the result's round the same real values."""
+    return pair is not None and op.kind == pair.kind == "Quantize" and op.inputs[0] == pair.inputs[0]
 
 
 def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: str) -> bool:

@@ -88,3 +88,18 @@ def test_real_slopes_beside_int16_data_stay_real(tmp_path: Path) -> None:
     (op,) = (op for op in load(back).ops if op.kind == "PRelu")
     np.testing.assert_array_equal(load(back)[op.inputs[1]].data.reshape(-1), slopes.reshape(-1))
     assert check(there, back).passed and check(source, back).passed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_softmax_with_a_beta_passes_on_its_way_and_back(dtype: str, tmp_path: Path) -> None:
+    """ONNX spells the beta as a product in front; on the way back the result is rounded at once onto the grid that it is stored on."""
+    grids = [(None, None), (None, None)] if dtype == "float32" else [(0.1, 3), (1 / 256, -128)]
+    x, y = (TensorSpec(name, (1, 8), dtype, *grid) for name, grid in zip("xy", grids, strict=True))
+    source, result, back = tmp_path / "source.tflite", tmp_path / "result.onnx", tmp_path / "back.tflite"
+    source.write_bytes(single_op("SOFTMAX", {"beta": 0.5}, [x], [y]))
+    convert(source, result)
+    convert(result, back)
+    assert check(source, result).problems == ()
+    assert check(result, back).problems == ()
+    source.write_bytes(single_op("SOFTMAX", {"beta": 0.51}, [x], [y]))
+    assert not check(source, result).passed

@@ -15,6 +15,9 @@ from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]
 
+#: Where a rank is unknown, an axis counted from behind is believed up to here: numpy has no more.
+_MOST_AXES = 64
+
 
 def write_channel_normalization(op: Op, b: Builder) -> None:
     """BatchNormalization and InstanceNormalization."""
@@ -52,7 +55,7 @@ def write_layer_normalization(op: Op, b: Builder) -> None:
         b.finish(op, b.node(op.kind, operands, hint=f"{name}/real_result", axis=axis, epsilon=epsilon)[0])
         return
     data, x = b.tensor(op.inputs[0]), operands[0]
-    if data.rank is None and axis >= 0:
+    if data.rank is None and not -_MOST_AXES <= axis < 0:
         raise b.unsupported(op, f"data of unknown rank in opset {b.opset}")
     axes = list(range(axis - (data.rank or 0) if axis >= 0 else axis, 0))
     if op.kind == "LayerNormalization":
