@@ -82,7 +82,7 @@ def write_gelu(op: Op, b: Builder) -> None:
         kind = "FastGelu" if op["approximate"] == "tanh" else "Gelu"
         b.finish(op, b.node(kind, [x], hint=f"{name}/real_result", domain="com.microsoft")[0])
         return
-    dtype = real_dtype(b.tensor(op.inputs[0]))
+    dtype = real_dtype(op, b)
 
     def number(value: float) -> str:
         return b.const(np.array(value, dtype), f"{name}/constant")
@@ -97,8 +97,15 @@ def write_gelu(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Mul", [half, b.node("Add", [curve, number(1.0)])[0]], hint=f"{name}/real_result")[0])
 
 
-def real_dtype(tensor: Tensor) -> Any:
-    """The numpy type of a tensor's real values."""
+def real_dtype(op: Op, b: Builder) -> Any:
+    """The numpy type of the real values of an operator's data.
+
+    Raises:
+        UnsupportedError: they are plain integers, of which constants beside them would lose their fractions.
+    """
+    tensor = b.tensor(op.inputs[0])
+    if not tensor.is_quantized and "float" not in tensor.dtype:
+        raise b.unsupported(op, f"data of {tensor.dtype}")
     return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 

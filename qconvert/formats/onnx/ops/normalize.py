@@ -37,7 +37,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     data = b.tensor(op.inputs[0])
     if data.rank is None:
         raise b.unsupported(op, f"data of unknown rank below opset 21, in opset {b.opset},")
-    dtype = real_dtype(data)
+    dtype = real_dtype(op, b)
     ones, zeros = (b.const(np.full(groups, value, dtype), f"{name}/{hint}") for value, hint in ((1, "ones"), (0, "zeros")))
     rows = b.node("Reshape", [x, b.const(np.array([0, groups, -1]), f"{name}/groups")], hint=f"{name}/grouped")[0]
     even = b.node("InstanceNormalization", [rows, ones, zeros], epsilon=epsilon)[0]
@@ -60,7 +60,7 @@ def write_layer_normalization(op: Op, b: Builder) -> None:
     axes = list(range(axis - (data.rank or 0) if axis >= 0 else axis, 0))
     if op.kind == "LayerNormalization":
         x = b.node("Sub", [x, _mean(b, x, axes)])[0]
-    spread = b.node("Add", [_mean(b, b.node("Mul", [x, x])[0], axes), b.const(np.array(epsilon, real_dtype(data)), f"{name}/epsilon")])
+    spread = b.node("Add", [_mean(b, b.node("Mul", [x, x])[0], axes), b.const(np.array(epsilon, real_dtype(op, b)), f"{name}/epsilon")])
     value = b.node("Div", [x, b.node("Sqrt", spread)[0]])[0]
     for kind, operand in zip(("Mul", "Add"), operands[1:], strict=False):
         if operand:
