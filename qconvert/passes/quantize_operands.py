@@ -51,8 +51,10 @@ def _runs_on_integers(kind: str, dtype: str, target: Target | None) -> bool:
 
 def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     kind = KINDS[op.kind]
+    if kind.rule != "real" or kind.sums_products:
+        return []
     result = graph[op.outputs[0]]
-    if kind.rule != "real" or kind.sums_products or not result.is_quantized or not _runs_on_integers(op.kind, result.dtype, target):
+    if not result.is_quantized or not _runs_on_integers(op.kind, result.dtype, target):
         return []
     operands = [graph[name] for name in kind.data(op)]
     real = [tensor for tensor in operands if not tensor.is_quantized]

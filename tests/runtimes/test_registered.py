@@ -69,7 +69,7 @@ REACHES = {
     ("MatMul", "litert:default"): (FINE + 2.0**-6, False),
     ("Add", "litert:default"): (np.maximum(FINE, 4e-4), False),
     ("Add", "litert:reference"): (FINE + 2e-3, False),
-    ("ReduceMean", "litert:reference"): (FINE + 2.0**-6, False),  # of 256 / 3 elements: 0.023 has a shift of 5
+    ("ReduceMean", "litert:reference"): (FINE + 2.0**-5, False),  # 256 / 3 elements: 2 / 2**6 has a shift of 4
     ("ReduceMean", "litert:default"): (4 * FINE, False),
     # 100 steps are 50 of the input, -1000 are more than 255 of it with the slope of 0.01.
     ("LeakyRelu", "litert:default"): (FINE + np.array([0, 50, 255]) / 512, True),
@@ -92,7 +92,7 @@ def test_the_reach_of_kernels(kind: str, kernels: str) -> None:
 def test_the_reach_of_16_bits_and_4_bits() -> None:
     op = Op("Conv", ("x", "w"), ("y",))
     wide = reach_of("litert", graph_of(op, "int16"), op, STEPS)
-    assert np.allclose(wide[0], FINE + np.abs(STEPS) / 2**15) and wide[1]
+    assert np.allclose(wide[0], FINE + np.maximum(np.abs(STEPS) / 2**15, 2.0**-6)) and wide[1]  # 32-bit sums: there is no bias of int64
     assert np.allclose(reach_of("onnxruntime", graph_of(op, "int16"), op, STEPS)[0], 0.02)
     four = graph_of(op)
     four = four.evolve(tensors=[Tensor("w", "int4", (4, 1, 1, 4), None, Quantization.per_tensor(0.01))])
