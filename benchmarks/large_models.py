@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import Section, show, update
+from page import Section, publish
 
 WIDTH, HIDDEN = 4096, 16384
 TITLE = "Large models"
@@ -196,11 +196,7 @@ def main() -> None:
             raise SystemExit(f"{free / 1e9:.1f} GB are free, {3.2 * size / 1e9:.1f} GB are needed")
         runs, total = measure(Path(name), size, options.repeat)
     part = section(runs, total, f"{os.cpu_count()} cores, Python {platform.python_version()}.")
-    from rich.console import Console
-
-    show(Console(), [part], [])
-    if options.markdown:
-        update(options.markdown, part, "python benchmarks/large_models.py")
+    publish(part, options.markdown, "python benchmarks/large_models.py")
 
 
 if __name__ == "__main__":

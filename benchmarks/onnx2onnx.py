@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from measures import interleaved_latency
-from page import Section, show, update
+from page import Section, publish
 
 from qconvert import QConvertError, convert, diff, load
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -74,11 +74,7 @@ def main() -> None:
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
     note = f"onnxruntime on the CPU, 1 thread, best of {options.runs} runs in turns. {machine}."
     part = Section("QDQ and QOperator", HEADER, found, note)
-    from rich.console import Console
-
-    show(Console(), [part], [])
-    if options.markdown:
-        update(options.markdown, part, "python benchmarks/onnx2onnx.py")
+    publish(part, options.markdown, "python benchmarks/onnx2onnx.py")
 
 
 if __name__ == "__main__":

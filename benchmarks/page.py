@@ -11,7 +11,7 @@ from typing import Any
 
 from measures import Fidelity
 
-__all__ = ["LITERT", "Row", "Section", "sections", "show", "update", "write"]
+__all__ = ["LITERT", "Row", "Section", "publish", "sections", "show", "update", "write"]
 
 LITERT = "LiteRT"
 COLUMNS = "The column qconvert is the default target ort-x86, qconvert-vnni the target ort-x86-vnni."
@@ -206,3 +206,12 @@ def update(page: Path, part: Section, command: str) -> None:
     _, mark, after = rest.partition("\n## ")
     lines = [f"## {part.title}", "", f"Made by `{command}`.", "", *_table(part), "", part.note]
     page.write_text(before.rstrip() + "\n\n" + "\n".join(lines) + "\n" + (mark + after if mark else ""))
+
+
+def publish(part: Section, page: Path | None, command: str, width: int | None = None) -> None:
+    """Prints one section and, if there is a page, writes it there."""
+    from rich.console import Console
+
+    show(Console(width=width), [part], [])
+    if page:
+        update(page, part, command)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from measures import SourceModel, interleaved_latency, random_inputs
-from page import Section, show, update
+from page import Section, publish
 
 from qconvert import QConvertError, convert, diff, load
 from qconvert.formats.tflite.probe import accepted_copy
@@ -76,11 +76,7 @@ def main() -> None:
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
     note = f"LiteRT, {options.samples} random samples; 1 thread, best of {options.runs} runs in turns. {machine}."
     part = Section("TFLite to ONNX to TFLite", HEADER, found, note)
-    from rich.console import Console
-
-    show(Console(width=200), [part], [])
-    if options.markdown:
-        update(options.markdown, part, "python benchmarks/tflite_round_trip.py")
+    publish(part, options.markdown, "python benchmarks/tflite_round_trip.py", 200)
 
 
 if __name__ == "__main__":

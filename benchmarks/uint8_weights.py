@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from measures import Array, SourceModel
-from page import Section, show, update
+from page import Section, publish
 
 from qconvert import convert
 
@@ -82,11 +82,7 @@ def main() -> None:
         "Random numbers are no picture: no class is more likely than 25 of 255."
     )
     part = Section("uint8 weights to ONNX and back", HEADER, lines, note)
-    from rich.console import Console
-
-    show(Console(width=200), [part], [])
-    if options.markdown:
-        update(options.markdown, part, "python benchmarks/uint8_weights.py")
+    publish(part, options.markdown, "python benchmarks/uint8_weights.py", 200)
 
 
 if __name__ == "__main__":

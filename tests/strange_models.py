@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from choices import NamedChoices
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 __all__ = ["feed", "strange_model"]
@@ -42,31 +43,21 @@ class Value:
     shape: tuple[int, ...]
 
 
-class Strange:
+class Strange(NamedChoices):
     """A model while it grows."""
 
     def __init__(self, rng: Random, opset: int) -> None:
-        self.rng, self.opset = rng, opset
+        super().__init__(rng)
+        self.opset = opset
         self.nodes: list[Any] = []
         self.constants: dict[str, Array] = {}
         self.values: list[Value] = []
         self.outputs: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.inputs: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.symbols: set[str] = set()  # inputs whose first size has a name
-        self._count = 0
         self._shared: dict[tuple[Any, ...], str] = {}
 
     # what recipes use
-
-    def chance(self, share: float) -> bool:
-        return self.rng.random() < share
-
-    def pick(self, choices: Sequence[Any]) -> Any:
-        return self.rng.choice(list(choices))
-
-    def fresh(self, word: str) -> str:
-        self._count += 1
-        return f"{word}{self._count}"
 
     def constant(self, data: Any, word: str = "c") -> str:
         """An initializer, a Constant node, or an equal initializer that is there already."""

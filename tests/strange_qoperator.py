@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from choices import NamedChoices
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 __all__ = ["strange_qoperator"]
@@ -41,28 +42,17 @@ class Stored:
 Recipe = Callable[["Linear", Stored], "Stored | None"]
 
 
-class Linear:
+class Linear(NamedChoices):
     """A model while it grows."""
 
     def __init__(self, rng: Random) -> None:
-        self.rng = rng
+        super().__init__(rng)
         self.nodes: list[Any] = []
         self.constants: dict[str, Array] = {}
         self.values: list[Stored] = []
         self.inputs: list[Stored] = []
         self.extra: list[Stored] = []
-        self._count = 0
         self._shared: dict[tuple[Any, ...], str] = {}
-
-    def chance(self, share: float) -> bool:
-        return self.rng.random() < share
-
-    def pick(self, choices: Sequence[Any]) -> Any:
-        return self.rng.choice(list(choices))
-
-    def fresh(self, word: str) -> str:
-        self._count += 1
-        return f"{word}{self._count}"
 
     def constant(self, data: Any) -> str:
         data = np.asarray(data)

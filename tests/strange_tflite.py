@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from choices import Choices
 from tflite_models import OpSpec, TensorSpec, model
 
 __all__ = ["Grown", "strange_tflite"]
@@ -29,11 +30,11 @@ _LARGEST = 500
 _FUSED = (0, 0, 0, 1, 2, 3)
 
 
-class Grown:
+class Grown(Choices):
     """A model while it grows."""
 
     def __init__(self, rng: Random) -> None:
-        self.rng = rng
+        super().__init__(rng)
         self.ops: list[OpSpec] = []
         self.tensors: dict[str, TensorSpec] = {}
         self.inputs: list[str] = []
@@ -41,12 +42,6 @@ class Grown:
         self.values: list[TensorSpec] = []
         self.linear: list[tuple[str, str, TensorSpec, TensorSpec | None]] = []  # builtin, type of data, weights, bias
         self._shared: dict[tuple[Any, ...], str] = {}
-
-    def chance(self, share: float) -> bool:
-        return self.rng.random() < share
-
-    def pick(self, choices: Sequence[Any]) -> Any:
-        return self.rng.choice(list(choices))
 
     def add(self, word: str, shape: Sequence[int], dtype: str, **more: Any) -> TensorSpec:
         tensor = TensorSpec(f"{word}{len(self.tensors)}", tuple(int(size) for size in shape), dtype, **more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,6 +60,12 @@ class Quantization:
     @property
     def is_symmetric(self) -> bool:
         return not self.zero_point.any()
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """Equal for equal quantizations, to look them up by: arrays cannot be hashed."""
+        arrays = self.scale.shape, self.scale.tobytes(), self.zero_point.tobytes()
+        return (*arrays, self.axis, self.block_size, self.quant_min, self.quant_max)
 
     def limits(self, dtype: str) -> tuple[int, int]:
         """The smallest and largest stored value that is used of an integer dtype."""

@@ -20,8 +20,9 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     """
     shared = {name for name, tensor in graph.tensors.items() if name in other.tensors and not tensor.is_constant}
     shared = {name for name in shared if not other[name].is_constant}
-    roots = _roots(graph, shared)
-    before, after = _origins(graph, shared), _origins(other, shared)
+    first = _representatives(graph, shared)
+    roots = _roots(graph, shared, first)
+    before, after = _origins(graph, shared, first), _origins(other, shared, _representatives(other, shared))
     found = {}
     for name, origins in before.items():
         if name in after:
@@ -124,11 +125,11 @@ def _scale(graph: Graph, name: str) -> float:
     return 0.0 if grid is None else float(grid.scale.flat[0])
 
 
-def _roots(graph: Graph, shared: Collection[str]) -> dict[str, str]:
+def _roots(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, str]:
     """Each shared tensor of data with the one that holds the same values under its first name; sizes and indices, which are folded where
     they are known, are left out. An operator that the source has twice, with the same operands, gives the same values."""
     found: dict[str, str] = {}
-    writers, first = graph.producers(), _representatives(graph, shared)
+    writers = graph.producers()
     for op in graph.ops:
         for name in (*op.inputs, *op.outputs):
             if name in shared and name not in found and ("int" not in graph[name].dtype or graph[name].is_quantized):
@@ -150,8 +151,7 @@ def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]
         for index, name in enumerate(op.outputs):
             if name and KINDS[op.kind].rule not in ("opaque", "state"):
                 grid = graph[name].quantization
-                stored = grid and (grid.scale.tobytes(), grid.zero_point.tobytes(), grid.axis, grid.quant_min, grid.quant_max)
-                first = found[name] = equals.setdefault((what, index, graph[name].dtype, stored), name)
+                first = found[name] = equals.setdefault((what, index, graph[name].dtype, grid and grid.key), name)
                 if name in preferred:
                     chosen.setdefault(first, name)
     return {name: chosen.get(first, first) for name, first in found.items()}
@@ -183,10 +183,10 @@ def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
     )
 
 
-def _origins(graph: Graph, shared: Collection[str]) -> dict[str, frozenset[str]]:
+def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:
     """For each shared tensor that is computed, the shared ones next before it."""
     computed: dict[str, frozenset[str]] = {}
-    first, forms = _representatives(graph, shared), _other_forms(graph, shared)
+    forms = _other_forms(graph, shared)
     unclipped = {name: item for name, item in _unclipped(graph, first).items() if item in shared}
     for op in graph.ops:
         names = [first.get(name, name) for name in op.inputs if name and op.kind not in ("Shape", "Size")]  # sizes are no values

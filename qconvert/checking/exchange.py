@@ -9,9 +9,9 @@ import numpy as np
 
 from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array, Graph, Tensor, integer_range
-from qconvert.graph.metadata import transposed_names
+from qconvert.graph.metadata import turned_between
 
-__all__ = ["Exchange", "transposed", "turned"]
+__all__ = ["Exchange", "turned"]
 
 #: From a layout to the other.
 PERMUTATIONS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
@@ -70,13 +70,8 @@ def turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, tu
         source, result: the layouts of files for their runtimes. Where these are one, the result has the other.
     """
     wanted = result if source != result else next((layout for layout in PERMUTATIONS if layout != result), "")
-    names = transposed(graph) ^ transposed(other)
+    names = turned_between(graph.metadata, other.metadata)
     return dict.fromkeys(names, PERMUTATIONS[wanted]) if wanted in PERMUTATIONS else {}
-
-
-def transposed(graph: Graph) -> frozenset[str]:
-    """The names that a file's own metadata say are in another layout than in the first file of its conversions."""
-    return transposed_names(graph.metadata)
 
 
 def _shifted(tensor: Tensor, data: Array, have: str, want: str) -> Array:

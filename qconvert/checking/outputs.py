@@ -10,10 +10,10 @@ from zlib import crc32
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.exchange import transposed
 from qconvert.checking.findings import OutputComparison
 from qconvert.errors import OptionError
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
+from qconvert.graph.metadata import turned_between
 from qconvert.plugins import LoadedModel
 
 __all__ = ["Border", "compared"]
@@ -49,7 +49,7 @@ class Border:
         """Raises OptionError if one side has more inputs or outputs than the other."""
         inputs, wrong_inputs = _paired("input", graph.inputs, other.inputs)
         outputs, wrong_outputs = _paired("output", graph.outputs, other.outputs)
-        turned = transposed(graph) ^ transposed(other)
+        turned = turned_between(graph.metadata, other.metadata)
         return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, regridded)
 
     def matched_inputs(self, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:

@@ -12,11 +12,11 @@ from typing import Any
 from qconvert.checking.attributes import same_activation
 from qconvert.checking.checked_file import Side
 from qconvert.conversion import convert, load
-from qconvert.conversion.provenance import file_digest
 from qconvert.errors import QConvertError
+from qconvert.files import file_digest
 from qconvert.graph import Graph, Op
 from qconvert.graph.differences import attribute_differences, tensor_differences
-from qconvert.graph.metadata import OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, transposed_names
+from qconvert.graph.metadata import OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
 from qconvert.version import __version__
 
 __all__ = ["Remade", "remade"]
@@ -107,7 +107,7 @@ def _border(again: Graph, graph: Graph) -> Iterator[tuple[str, str]]:
             yield other[0], f"the {what} are in another order"
     if _signatures(again) != _signatures(graph):
         yield next(iter(graph.outputs), ""), "the signatures are others"
-    for name in sorted(transposed_names(again.metadata) ^ transposed_names(graph.metadata)):
+    for name in sorted(turned_between(again.metadata, graph.metadata)):
         yield name, f"the record of its layout ({TRANSPOSED}) is another"
 
 

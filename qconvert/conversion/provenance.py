@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qconvert.conversion.report import keeps_values
+from qconvert.files import file_digest
 from qconvert.graph.metadata import CHANGES, OPTIONS, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
 from qconvert.plugins import Change, Target, declared_options
 from qconvert.version import __version__
 
-__all__ = ["file_digest", "provenance"]
+__all__ = ["provenance"]
 
 
 def provenance(
@@ -40,12 +40,6 @@ def provenance(
         CHANGES: json.dumps([_said(change) for change in changes]),
         SCALES: "all scales and zero points are the source's own" if keeps_values(changes) else "some are new: see qconvert.changes",
     }
-
-
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _said(change: Change) -> dict[str, Any]:

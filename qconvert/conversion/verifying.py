@@ -14,7 +14,7 @@ from qconvert.conversion.normalizing import require_valid
 from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
-from qconvert.graph.metadata import transposed_names
+from qconvert.graph.metadata import turned_between
 from qconvert.plugins import Change, Pass
 
 __all__ = ["Verifier", "change", "followed", "random_inputs"]
@@ -127,7 +127,7 @@ def _turned(values: Array, tensor: Tensor) -> Array:
 
 def _turned_unseen(before: Graph, after: Graph) -> set[str]:
     """Tensors that a pass turned although their shapes, cubes, do not show it."""
-    return set(transposed_names(before.metadata) ^ transposed_names(after.metadata))
+    return set(turned_between(before.metadata, after.metadata))
 
 
 def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, Array]) -> tuple[float, str]:

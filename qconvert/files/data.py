@@ -6,12 +6,13 @@ belong to it. What a model that was replaced leaves behind is removed once nothi
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+
+from qconvert.files.mapped import file_digest
 
 __all__ = ["named_by_content", "remove_obsolete"]
 
@@ -73,8 +74,7 @@ def _data_files(model: Path) -> list[Path]:
 
 
 def _digest(data: Path) -> str:
-    with data.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:_DIGITS]
+    return file_digest(data)[:_DIGITS]
 
 
 def _named_in(folder: Path, names: list[str]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import mmap
 import os
 import weakref
@@ -14,7 +15,7 @@ import numpy as np
 from qconvert.errors import FileAccessError, InvalidModelError
 from qconvert.files.names import require_utf8
 
-__all__ = ["copy_mapped", "map_file", "release_pages"]
+__all__ = ["copy_mapped", "file_digest", "map_file", "release_pages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,6 +44,12 @@ def map_file(path: Path) -> mmap.mmap:
         raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
     except ValueError as error:  # mmap of something that is not a regular file
         raise FileAccessError(f"cannot be mapped into memory: {error}", file=str(path)) from error
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def release_pages(data: Array) -> None:

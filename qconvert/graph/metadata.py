@@ -34,6 +34,7 @@ __all__ = [
     "VERSION",
     "origin",
     "transposed_names",
+    "turned_between",
 ]
 
 #: The format of the file that the graph was read from.
@@ -93,6 +94,11 @@ def transposed_names(metadata: Mapping[str, str]) -> frozenset[str]:
     except ValueError:
         return frozenset()
     return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
+
+
+def turned_between(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:
+    """The names that one of two graphs' metadata list as transposed and the other's do not: these are in different layouts."""
+    return transposed_names(before) ^ transposed_names(after)
 
 
 def origin(metadata: Mapping[str, str]) -> dict[str, object]:

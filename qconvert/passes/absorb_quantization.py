@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Graph, Op, Quantization, Tensor, canonical_dtype
+from qconvert.graph import Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
 from qconvert.passes.absorb.clips import fuse_clips
@@ -86,14 +86,10 @@ def _merge_equal(graph: Graph) -> Graph:
         op = renamed(op, names)
         if op.kind in ("Quantize", "Dequantize"):
             result = graph[op.outputs[0]]
-            key = (op.kind, op.inputs[0], result.dtype, _key(result.quantization))
+            key = (op.kind, op.inputs[0], result.dtype, result.quantization and result.quantization.key)
             if key in first and result.name not in graph.public:
                 names[result.name] = first[key]
                 continue
             first.setdefault(key, result.name)
         ops.append(op)
     return graph.evolve(ops=ops)
-
-
-def _key(q: Quantization | None) -> tuple[object, ...]:
-    return () if q is None else (q.scale.tobytes(), q.zero_point.tobytes(), q.axis, q.block_size, q.quant_min, q.quant_max)

@@ -48,9 +48,7 @@ def _split(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashable]) ->
 
 
 def _form(tensor: Tensor) -> Hashable:
-    q = tensor.quantization
-    grid = None if q is None else (q.axis, q.block_size, q.quant_min, q.quant_max, q.scale.shape, q.scale.tobytes(), q.zero_point.tobytes())
-    return tensor.dtype, tensor.shape, grid
+    return tensor.dtype, tensor.shape, tensor.quantization and tensor.quantization.key
 
 
 def _sample(tensor: Tensor) -> bytes:
