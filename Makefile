@@ -5,8 +5,9 @@ STAMP := $(VENV)/.installed
 DEMO := build/demo
 MODEL := fixtures/tiny_resnet_cifar10_int8.tflite
 FUZZ_SECONDS ?= 3600
+ZOO ?= build/zoo
 
-.PHONY: demo test lint fuzz bench clean
+.PHONY: demo test lint fuzz bench zoo clean
 
 demo: $(STAMP)
 	mkdir -p $(DEMO)
@@ -30,6 +31,10 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/tflite2onnx.py
+
+# Every model of a folder both ways (fixtures/README.md says how to make them); the suite converts a few small ones.
+zoo: $(STAMP)
+	$(BIN)/python fixtures/zoo/run.py $(ZOO) --jobs 2 --coverage docs/coverage.md
 
 clean:
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

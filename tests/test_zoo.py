@@ -1,0 +1,72 @@
+"""The zoo's runner on the small models that are kept here: nothing goes wrong, and what goes wrong is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+RUN = FIXTURES / "zoo" / "run.py"
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(RUN), str(folder), "--jobs", "1", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def records(folder: Path) -> dict[tuple[str, str], dict[str, object]]:
+    lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return {(record["model"], record["way"]): record for line in lines for record in line["records"]}
+
+
+def put(folder: Path, family: str, source: Path) -> None:
+    place = folder / family / source.stem
+    place.mkdir(parents=True)
+    shutil.copy(source, place / f"int8{source.suffix}")
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A zoo of the small models of every source that are in fixtures/."""
+    folder = tmp_path_factory.mktemp("zoo")
+    for path in sorted([*FIXTURES.glob("*.tflite"), *FIXTURES.glob("keras/*.tflite"), *FIXTURES.glob("onnx/*.onnx")]):
+        if path.stat().st_size < 40_000 and "attention" not in path.name:
+            put(folder, path.parent.name, path)
+    return folder
+
+
+def test_small_models_of_all_sources(zoo: Path) -> None:
+    page = zoo / "coverage.md"
+    done = run(zoo, "--coverage", str(page))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    found = records(zoo)
+    outcomes = [record["outcome"] for record in found.values()]
+    assert outcomes.count("equal") + outcomes.count("explained") > 40
+    assert found["keras/keras_causal_int8/int8.tflite", "onnx"]["outcome"] in ("equal", "explained")
+    assert found["keras/keras_causal_int8/int8.tflite", "onnx>tflite"]["integer"]
+    assert "| keras_causal_int8 |" in page.read_text()
+
+
+def test_a_run_goes_on_where_it_was(zoo: Path) -> None:
+    before = (zoo / "journal.jsonl").read_text()
+    done = run(zoo)
+    assert done.returncode == 0
+    assert (zoo / "journal.jsonl").read_text() == before
+
+
+def test_what_ends_the_process_or_is_slow_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    put(tmp_path, "keras", FIXTURES / "keras" / "keras_transposed_int8.tflite")
+    damaged = tmp_path / "keras" / "damaged" / "int8.tflite"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"\0" * 100)
+    run(tmp_path, "--limit", "0")
+    assert {record["outcome"] for record in records(tmp_path).values()} <= {"no source", "time"}
+    assert run(tmp_path, "--again", "all").returncode == 0
+    found = records(tmp_path)
+    assert found["keras/damaged/int8.tflite", "onnx"]["code"] == "invalid-model"
+    assert found["keras/keras_transposed_int8/int8.tflite", "onnx"]["outcome"] in ("equal", "explained")
