@@ -72,7 +72,7 @@ def test_reports(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("name", [EVIL, LONG], ids=["escape sequences", "a million characters"])
 def test_errors(name: str, tmp_path: Path) -> None:
     with pytest.raises(QConvertError) as caught:
-        convert(custom(tmp_path / "m.onnx", name), tmp_path / "r.tflite")
+        convert(custom(tmp_path / "m.onnx", name), tmp_path / "r.tflite", custom="refuse")
     assert_harmless(str(caught.value))
     assert "Foo" in str(caught.value)
     assert name.replace("\n", "\\n") in json.loads(json.dumps(caught.value.to_dict()))["reason"]

@@ -22,6 +22,7 @@ from qconvert.conversion.saving import write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_writable
 from qconvert.graph import Graph
+from qconvert.graph.kinds.opaque import custom_name, is_custom
 from qconvert.plugins import Format, format_named, format_of, formats, named_changes
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
@@ -66,6 +67,8 @@ def convert(
             opset: the ONNX opset; 0 for the default;
             numerics: "exact" takes the forms that are equal to the source's default kernels wherever such a form is cheap;
             "fast" always takes the form that the target runs fastest;
+            custom: operators that only a program registers (TFLite's custom ones, nodes of other domains than ONNX's and onnxruntime's):
+            "carry" takes them over as they are, with a warning, and refuses what a compiler has made; "refuse" refuses all, "keep" none;
             partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid"
             makes them an error;
             external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB;
@@ -124,6 +127,7 @@ def convert(
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
+        custom=dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
     )
 
 

@@ -32,6 +32,7 @@ class ConversionReport:
         seconds: wall time.
         provenance: what the file's metadata say of where it came from.
         verified: with verify_each, each pass that changed the graph and what it did to the outputs.
+        custom: operators of the result that run only where they are registered, with their counts.
     """
 
     source: str
@@ -48,6 +49,7 @@ class ConversionReport:
     seconds: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)
     verified: tuple[tuple[str, str], ...] = ()
+    custom: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kept_all(self) -> bool:

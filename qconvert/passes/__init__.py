@@ -35,12 +35,14 @@ _IO_FLOAT = Option("io_float", bool, False, "Float inputs and outputs instead of
 _IO_INTEGER = Option(
     "io_integer", bool, False, "Integer inputs and outputs where the model quantizes them at once.", by_hand=True, border=True
 )
+_CUSTOM = Option("custom", str, "carry", "Custom operators: carry or refuse; keep: compiled ones too.", ("carry", "refuse", "keep"))
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
 #: Three change a value by one step where it is a tie, and little else: match_add rounds as the source's kernel does, isolate_float
 #: rounds to float32 before it rounds to the grid, and matmul_to_gemm may add in another order.
 #: The property "absorbed" holds behind reading: quantization stands on tensors, not in Quantize and Dequantize around operators.
 _REGISTER = (
+    _pass("carry_custom", "custom operators are named; compiled ones, or all, are refused", options=(_CUSTOM,)),
     _pass("fuse_pad", "a Pad with real zero before a convolution becomes the convolution's own padding"),
     _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
          options=(_IO_LAYOUT,), after=("fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),

@@ -39,6 +39,7 @@ class Change:
         costs: of each tensor that loses something.
         by: the name of the pass, or of the format that was written.
         user_named: whether the user named the pass himself; else a target, or the format, took the step.
+        code: of a warning, stable, so that scripts can rely on it; "" of all else.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Change:
     costs: tuple[Cost, ...] = ()
     by: str = ""
     user_named: bool = False
+    code: str = ""
 
     def __str__(self) -> str:
         return f"{self.by}: {self.text}{' (exact)' if self.exact else ''}"

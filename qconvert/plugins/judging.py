@@ -46,6 +46,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "nothing of it is quantized")
     if rule in ("move", "relabel", "state"):
         return Verdict("integers", "moves stored integers")
+    if rule == "opaque":
+        return Verdict("integers", "carried as it is, with its stored integers")
     if rule == "convert":
         return Verdict("floats", "converts between real and stored values")
     stored = _on_stored_integers(graph, op)

@@ -20,8 +20,8 @@ def computed_on(graph: Graph, op: Op) -> list[Tensor]:
 
 
 def quantized_data(graph: Graph, op: Op) -> list[Tensor]:
-    """The quantized data of an operator; a Dequantize of a constant is storage, not computing."""
-    if op.kind in ("Dequantize", "Opaque") and all(graph[name].is_constant for name in op.inputs if name):
+    """The quantized data of an operator; a Dequantize of a constant is storage, not computing, and of an Opaque nothing is known."""
+    if op.kind == "Opaque" or (op.kind == "Dequantize" and all(graph[name].is_constant for name in op.inputs if name)):
         return []
     return [tensor for tensor in data_of(graph, op) if tensor.is_quantized]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from qconvert.formats.tflite.written import written
 from qconvert.graph import Graph, Op
+from qconvert.graph.kinds.opaque import is_custom
 from qconvert.plugins import Target, Violation, operators
 from qconvert.plugins.rules import Breach, Demand, demands, place
 from qconvert.plugins.sides import weights_of
@@ -123,12 +124,13 @@ def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -
             )
 
     def broken(op: Op) -> Iterator[Violation]:
-        if op.kind not in writers:
-            kind = f"{op['domain'] or 'ai.onnx'}.{op['op_type']}" if op.kind == "Opaque" else op.kind
+        foreign = op.kind == "Opaque" and not is_custom(op)
+        if op.kind not in writers or foreign:
+            kind = f"{op['domain'] or 'ai.onnx'}.{op['op_type']}" if foreign else op.kind
             yield Violation(f"{place(op)}: {kind}", _NO_FORM, "replace the operator before the model is exported")
         for rule in rules:
             yield from (Violation(f"{place(op)}: {name!r} {how}", rule.text, rule.remedy) for name, how in rule.find(graph, op))
-        yield from late.get(id(op), ())
+        yield from () if foreign else late.get(id(op), ())
 
     return broken
 

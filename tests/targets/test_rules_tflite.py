@@ -140,9 +140,9 @@ def test_a_sound_convolution_has_no_violation() -> None:
 
 
 def test_a_kind_without_an_operator_is_named() -> None:
-    op = Op("Opaque", ("x",), ("y",), {"format": "onnx", "domain": "my.domain", "op_type": "Thing", "version": 1})
+    op = Op("Opaque", ("x",), ("y",), {"format": "onnx", "domain": "com.microsoft", "op_type": "Thing", "version": 1})
     (found,) = check(graph(op, act("x", SHAPE, "float32"), act("y", SHAPE, "float32")))
-    assert "my.domain.Thing" in found.where and found.rule.startswith("TFLite has an operator")
+    assert "com.microsoft.Thing" in found.where and found.rule.startswith("TFLite has an operator")
 
 
 MICRO_BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [

@@ -7,16 +7,21 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.custom import read_tflite_custom, write_tflite_custom
 from qconvert.formats.onnx.messages import captured, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
+from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
 
 __all__ = ["WRITERS", "read_opaque"]
 
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
     """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs behind its own."""
+    if reading.domain == TFLITE_DOMAIN:
+        read_tflite_custom(reading, node, draft)
+        return
     proto = node.embedded()
     captures = tuple(name for name in dict.fromkeys(captured(proto)) if name in draft.tensors)
     for field in ("name", "input", "output", "doc_string", "metadata_props"):
@@ -38,10 +43,13 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
 
 
 def write_opaque(op: Op, b: Builder) -> None:
-    """The node as it was, with the names that its values have now."""
+    """The node as it was, with the names that its values have now; for a custom operator of TFLite a node that stands for it."""
     from google.protobuf.message import DecodeError
     from onnx import NodeProto
 
+    if op["domain"] == TFLITE_DOMAIN:
+        write_tflite_custom(op, b)
+        return
     if op["format"] != "onnx":
         raise b.unsupported(op, f"an operator of {op['format']}")
     try:

@@ -7,13 +7,14 @@ import math
 import mmap
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.arity import wrong_arity
 from qconvert.formats.tflite.attachments import read_files, text_of
+from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
 from qconvert.formats.tflite.tensors import read_tensors
@@ -55,19 +56,19 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
     subgraph = model.subgraphs[0]
     codes = _operator_codes(model)
     operations = subgraph.operators
-    names = [_code_of(codes, operation.opcodeIndex) for operation in operations]
+    named = [_code_of(codes, operation.opcodeIndex) for operation in operations]
     readers = operators("tflite", "read")
-    _require_covered([name for name, _ in names], readers)
+    _require_covered([code.name for code in named if not code.is_custom], readers, len(named))
     _require_one_subgraph(model)
     draft = Draft()
     tensor_names = read_tensors(model, data, draft)
     inputs = _indices(subgraph.inputs, tensor_names, "graph inputs")
     outputs = _indices(subgraph.outputs, tensor_names, "graph outputs")
     ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | set(inputs)
-    for index, (operation, (op_name, version)) in enumerate(zip(operations, names, strict=True)):
-        reading = _reading(draft, operation, index, op_name, version, tensor_names)
+    for index, (operation, code) in enumerate(zip(operations, named, strict=True)):
+        reading = _reading(draft, operation, index, code, tensor_names)
         _require_order(reading, ready)
-        readers[op_name](reading)
+        readers.get(code.key, read_custom)(reading)
         ready.update(reading.outputs)
     _require_produced(outputs, ready)
     outputs = draft.distinct(outputs)
@@ -89,36 +90,58 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
 def operator_names(model: Any, subgraph: Any) -> list[str]:
     """The operators of a subgraph in order, custom ones by their own names."""
     codes = _operator_codes(model)
-    return [_code_of(codes, operation.opcodeIndex)[0] for operation in subgraph.operators]
+    return [_code_of(codes, operation.opcodeIndex).name for operation in subgraph.operators]
 
 
-def _operator_codes(model: Any) -> list[tuple[str, int]]:
-    """Name and version of each operator code. Custom operators have their own name."""
+class _Code(NamedTuple):
+    """An operator code: the builtin operator's name, or the custom operator's own."""
+
+    name: str
+    version: int
+    is_custom: bool
+
+    @property
+    def key(self) -> str:
+        """Under which its read function is known; "" for a custom operator that is called as a builtin one."""
+        return "" if self.is_custom and self.name in BUILTIN_OPERATOR_NAMES else self.name
+
+
+def _operator_codes(model: Any) -> list[_Code]:
+    """The operator codes of a model; one that is wrong has an empty name, which counts only where an operator has it."""
     builtin = dict(enumerate(BUILTIN_OPERATOR_NAMES))
     found = []
     for code in model.operatorCodes:
         # Files older than 2020 have the number in the 8-bit field; newer ones fill both (schema.fbs, OperatorCode).
         number = max(code.builtinCode, code.deprecatedBuiltinCode)
         name = builtin.get(number, f"operator number {number}")
-        if name == "CUSTOM":
-            name = (code.customCode or b"CUSTOM").decode("utf-8", "replace")
-        found.append((name, code.version))
+        is_custom = name == "CUSTOM"
+        found.append(_Code(_custom_code(code.customCode) if is_custom else name, code.version, is_custom))
     return found
 
 
-def _code_of(codes: list[tuple[str, int]], index: int) -> tuple[str, int]:
+def _custom_code(code: bytes | None) -> str:
+    """The code of a custom operator as text; "" where it has none, or it is no text."""
+    try:
+        return (code or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def _code_of(codes: list[_Code], index: int) -> _Code:
     if index >= len(codes):
         raise InvalidModelError(f"an operator names operator code {index} of {len(codes)}")
+    if not codes[index].name:
+        raise InvalidModelError("a custom operator has no code, or one that is not UTF-8", where=f"operator code {index}")
     return codes[index]
 
 
-def _require_covered(names: list[str], readers: Any) -> None:
+def _require_covered(names: list[str], readers: Any, count: int) -> None:
     """Raises UnsupportedError with every operator that no plugin reads, and how often each occurs."""
     missing = Counter(name for name in names if name not in readers)
     if missing:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
         raise UnsupportedError(
-            f"{sum(missing.values())} of {len(names)} operators are not covered: {listed}",
+            f"{sum(missing.values())} of {count} operators are not covered: {listed}",
             remedy="A plugin can add operators (hook qconvert_operators); `qconvert plugins` lists what is loaded.",
         )
 
@@ -159,17 +182,17 @@ def _indices(indices: Any, names: list[str], what: str) -> list[str]:
     return found
 
 
-def _reading(draft: Draft, operation: Any, index: int, name: str, version: int, names: list[str]) -> Reading:
-    where = f"{name} #{index}"
+def _reading(draft: Draft, operation: Any, index: int, code: _Code, names: list[str]) -> Reading:
+    where = f"{code.name} #{index}"
     inputs = _indices(operation.inputs, names, f"the inputs of {where}")
     outputs = _indices(operation.outputs, names, f"the outputs of {where}")
     if not all(outputs) or not outputs:
         raise InvalidModelError("an operator without outputs" if not outputs else "an output is absent", where=where)
-    if wrong := wrong_arity(name, inputs, outputs):
+    if wrong := wrong_arity(code.key, inputs, outputs):
         raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})")
     custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
     options = operation.builtinOptions or operation.builtinOptions2
-    return Reading(draft, name, index, tuple(inputs), tuple(outputs), options, version, custom)
+    return Reading(draft, code.name, index, tuple(inputs), tuple(outputs), options, code.version, custom)
 
 
 def _require_order(reading: Reading, ready: set[str]) -> None:

@@ -80,6 +80,8 @@ class _File:
             self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
         self._known: dict[bytes, int] = {}
+        #: What custom operators compute: their kernels say the shape, so a file need not.
+        self._carried = {name for operator in writing.operators if operator.custom is not None for name in operator.outputs}
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
         model = schema.ModelT()
@@ -107,11 +109,11 @@ class _File:
         found = schema.TensorT()
         found.name = tensor.name
         found.type = DTYPE_NUMBERS[tensor.dtype]
-        if tensor.shape is None:  # a scalar, for every reader of a file
+        if tensor.shape is None and tensor.name not in self._carried:  # a scalar, for every reader of a file
             remedy = "Export the model with shapes; sizes that are open need only be counted."
             raise UnsupportedError("its rank is not known, which TFLite has to be told", where=f"tensor {tensor.name!r}", remedy=remedy)
-        found.hasRank = True
-        sizes = [size if isinstance(size, int) else -1 for size in tensor.shape]
+        found.hasRank = tensor.shape is not None
+        sizes = [size if isinstance(size, int) else -1 for size in tensor.shape or ()]
         found.shape = as_int32([max(size, 1) if size < 0 else size for size in sizes], tensor.name)
         if -1 in sizes:
             found.shapeSignature = np.array(sizes, np.int32)

@@ -284,6 +284,7 @@ class Writing:
         table: str = "",
         *,
         custom: bytes | None = None,
+        version: int = 1,
         **fields: Any,
     ) -> list[str]:
         """Adds an operator.
@@ -293,6 +294,7 @@ class Writing:
             inputs, outputs: tensor names; those of the graph are declared.
             table: the class of its option table, such as "Conv2DOptions"; "" without one.
             custom: options of a custom operator.
+            version: of a custom operator; that of a builtin one follows from its types.
             fields: of the option table, by the schema's names in camel case.
         """
         outputs = [self._relabelled(builtin, name) for name in outputs]
@@ -304,7 +306,6 @@ class Writing:
                 if not hasattr(options, key):
                     raise AttributeError(f"{table} has no field {key}")
                 setattr(options, key, value)
-        version = 1
         if custom is None:
             version = version_of(builtin, [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]], options)
         self._made_of.setdefault(id(self._current), []).append(self._made)

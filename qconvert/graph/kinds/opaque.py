@@ -1,4 +1,8 @@
-"""Opaque: an operator outside this set, carried unchanged from one file of a format to another of the same format."""
+"""Opaque: an operator outside this set, carried as it is.
+
+From one file of a format to another of the same format it is the same operator. A custom one, which belongs to no runtime's own set,
+goes to another format too: as TFLite's custom operator, as ONNX's node of the domain `tflite.custom`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,33 @@ from qconvert.graph.schema import Op
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "TFLITE_DOMAIN", "custom_name", "is_custom"]
+
+#: The domain of TFLite's custom operators, in ONNX files too.
+TFLITE_DOMAIN = "tflite.custom"
+#: Domains whose operators belong to ONNX and onnxruntime. A node of these that is not covered is no custom one: it means something that
+#: another format would have to state.
+_OWN = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
+
+
+def is_custom(op: Op) -> bool:
+    """Whether an operator is one that somebody registers with a runtime, so that other formats may name it likewise."""
+    if op.kind != "Opaque":
+        return False
+    domain = str(op["domain"])
+    return op["format"] != "onnx" or not (domain in _OWN or domain.startswith(("ai.onnx.", "com.microsoft.")))
+
+
+def custom_name(op: Op) -> str:
+    """The name of a custom operator in reports."""
+    return f"{op['domain']}.{op['op_type']}"
 
 
 def _opaque_shape(op: Op, s: ShapeContext) -> Shapes:
     return [None] * len(op.outputs)
 
 
+#: payload, in base64: of ONNX the node, without names; of TFLite the options of a custom operator, `op_type` being its code.
 KINDS = (
     kind(
         "Opaque",

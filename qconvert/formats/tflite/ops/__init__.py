@@ -10,6 +10,7 @@ from qconvert.formats.tflite.ops import (
     compositions,
     conv,
     conv_transpose,
+    custom,
     detection,
     elementwise,
     gather,
@@ -43,6 +44,7 @@ _FAMILIES = (
     quantize,
     detection,
     compositions,
+    custom,
 )
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from qconvert.errors import InvalidModelError
+from qconvert.formats.reading.flexbuffer import decoded
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -40,13 +42,11 @@ def read_detection_postprocess(r: Reading) -> None:
 
 
 def _options(r: Reading) -> dict[str, Any]:
-    """The FlexBuffer's map. The library checks little, so whatever goes wrong in it means damaged options."""
-    from flatbuffers import flexbuffers
-
+    """The FlexBuffer's map."""
     try:
-        value = flexbuffers.Loads(r.custom_options)
-    except Exception as error:  # flexbuffers raises IndexError, struct.error, UnicodeError and others on damaged data
-        raise r.invalid("its options are damaged") from error
+        value = decoded(r.custom_options)
+    except InvalidModelError as error:
+        raise r.invalid(f"its options: {error.reason}") from error
     if not isinstance(value, dict):
         raise r.invalid("its options are no map")
     return value

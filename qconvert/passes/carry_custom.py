@@ -1,0 +1,82 @@
+"""carry_custom: says which custom operators a result has that no runtime runs by itself, and refuses those that cannot be carried.
+
+Nothing is rewritten: a reader makes an Opaque of each, and a writer takes it as it is. What a vendor's compiler has made of a part of a
+model (COMPILED) is no operator that another runtime could have: the part is gone, and with it the integers and scales.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Graph, Op
+from qconvert.graph.kinds.opaque import custom_name, is_custom
+from qconvert.plugins import Change, Target
+
+__all__ = ["COMPILED", "run"]
+
+#: Codes of TFLite's custom operators that hold what a compiler has made, and the compiler.
+COMPILED = {
+    "ethos-u": "Arm's Vela for Ethos-U",
+    "edgetpu-custom-op": "Google's Edge TPU compiler",
+    "NeutronGraph": "NXP's Neutron converter",
+    "DISPATCH_OP": "LiteRT's ahead-of-time compiler for NPUs",
+    "vsi-npu": "VeriSilicon's compiler",
+}
+
+_FLEX = "Flex"
+
+
+def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[Graph, tuple[Change, ...]]:
+    """Names the custom operators, with counts.
+
+    Args:
+        graph: stays as it is.
+        target: whose format the result has.
+        custom: "carry"; "refuse" all that TFLite's format or the source's does not have; "keep" compiled ones too.
+
+    Raises:
+        UnsupportedError: some are refused; all are listed.
+    """
+    found = [op for op in graph.ops if is_custom(op)]
+    if not found:
+        return graph, ()
+    compiled = [op for op in found if op["format"] == "tflite" and op["op_type"] in COMPILED]
+    if compiled and custom != "keep":
+        makers = ", ".join(dict.fromkeys(COMPILED[str(op["op_type"])] for op in compiled))
+        raise UnsupportedError(
+            f"{len(compiled)} of {len(graph.ops)} operators are compiled code: {_listed(compiled)} ({makers})",
+            where=_place(compiled[0]),
+            remedy="Convert the file from before the compiler; --custom keep carries the compiled operators as they are.",
+        )
+    foreign = [op for op in found if target is None or op["format"] != target.format]
+    refused = [op for op in found if op["format"] == "tflite" or op in foreign] if custom == "refuse" else []
+    if refused:
+        raise UnsupportedError(
+            f"{len(refused)} of {len(graph.ops)} operators are not covered: {_listed(refused)}",
+            where=_place(refused[0]),
+            remedy="--custom carry takes custom operators over as they are; a plugin can add operators (hook qconvert_operators).",
+        )
+    if not foreign:
+        return graph, ()
+    said = f"warning: {len(foreign)} custom operators are carried as they are, and run only where they are registered: {_listed(foreign)}"
+    return graph, (Change(said.replace(" 1 custom operators are", " 1 custom operator is"), exact=True, code="custom-operator"),)
+
+
+def _listed(ops: list[Op]) -> str:
+    counts = Counter(_named(op) for op in ops)
+    listed = [f"{name} ({count})".replace("\n", "\\n") for name, count in counts.most_common()]
+    return ", ".join(listed[:12]) + (f" and {len(listed) - 12} others" if len(listed) > 12 else "")
+
+
+def _named(op: Op) -> str:
+    """TFLite's by their codes, those of TensorFlow with its name."""
+    code = str(op["op_type"])
+    if op["format"] != "tflite":
+        return custom_name(op)
+    flex = code.removeprefix(_FLEX)
+    return f"{code} (TensorFlow's {flex}, for the Flex delegate)" if code.startswith(_FLEX) and flex[:1].isupper() else code
+
+
+def _place(op: Op) -> str:
+    return f"{op.source} {op}".strip()
