@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from qconvert.checking import verdicts
 from qconvert.checking.attributes import other_attributes
 from qconvert.checking.checked_file import Side, side_of
+from qconvert.checking.custom import Around, around_custom
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.outputs import Border
@@ -16,7 +19,7 @@ from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
-from qconvert.graph import Array
+from qconvert.graph import Array, Graph
 from qconvert.graph.changed_values import changed_values, declared_names
 from qconvert.plugins import LoadedModel
 
@@ -79,9 +82,30 @@ def check(
         whole = next((side.runtime for side in sides if side.runtime.whole), None)
         if whole is not None and per_op:
             raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
-        return _Check(sides, bool(kernels), progress).report(data, preparation, samples, seed, per_op, quick, max_lsb)
+        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+            around = around_custom(sides, Path(folder))
+            if around is None:
+                return _Check(sides, bool(kernels), progress, sides).report(data, preparation, samples, seed, per_op, quick, max_lsb)
+            return _around(around, sides, bool(kernels), progress, (data, preparation, samples, seed, per_op, quick, max_lsb))
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(source), str(result), 0, (), (), (), (str(error),))
+
+
+def _around(around: Around, sides: tuple[Side, Side], chosen: bool, progress: Progress, options: tuple[Any, ...]) -> CheckReport:
+    """The check of what is around custom operators, with what is said of these."""
+    source, result = (str(side.path) for side in sides)
+    nothing = CheckReport(source, result, 0, (), (), around.problems, (around.unjudged,))
+    if around.sides is None:
+        return nothing
+    try:
+        found = _Check(around.sides, chosen, progress, sides).report(*options)
+    except (RuntimeRefusedError, MissingPackageError) as error:
+        return replace(nothing, unjudged=(around.unjudged, str(error)))
+    given = around.sides[0].graph.inputs
+    other = [item.name for item in found.outputs if item.differs and item.name in given]  # no operator stands between that would explain it
+    said = [f"{name!r}, which a custom operator or an output reads, is another tensor in the result" for name in other]
+    problems = tuple(dict.fromkeys((*around.problems, *found.problems, *said)))
+    return replace(found, source=source, result=result, problems=problems, unjudged=(around.unjudged, *found.unjudged))
 
 
 def _side(path: str | Path, kernels: str | Sequence[str]) -> Side:
@@ -94,11 +118,12 @@ def _side(path: str | Path, kernels: str | Sequence[str]) -> Side:
 
 @dataclass(slots=True)
 class _Check:
-    """A check on its way: what it found so far."""
+    """A check on its way: what it found so far. `files` are what the user named, of which `sides` may be copies."""
 
     sides: tuple[Side, Side]
     chosen: bool
     progress: Progress
+    files: tuple[Side, Side]
     findings: tuple[Finding, ...] = ()
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -120,7 +145,8 @@ class _Check:
         declared = frozenset() if quick else declared_names(other)
         border = Border.of(graph, other, declared)
         if data:
-            feeds, note = load_inputs(graph, data, samples, preparation or Preparation())
+            feeds, note = load_inputs(self.files[0].graph, data, samples, preparation or Preparation())
+            feeds = _completed(feeds, graph, seed, models[0])
             computed = [models[0].run(feed) for feed in feeds]
         else:
             feeds, computed, note = accepted_inputs(graph, samples, seed, models[0].run)
@@ -133,7 +159,7 @@ class _Check:
         if not quick:
             changed = self._changed(declared)
             changed |= costly_constants(graph, other, declared)
-            again = remade(source, result)
+            again = remade(*self.files)
             self.notes += again.notes
             attributes = {name: text for name, text in other_attributes(graph, other).items() if name not in declared}
             changed = {**again.altered, **attributes, **changed}
@@ -245,6 +271,14 @@ class _Check:
         self.problems += verdicts.operator_problems(found)
         self.problems += verdicts.differing_and_left_out(border.graph, outputs, found)
         self.notes.append(f"{words}; the operators are compared without optimizations")
+
+
+def _completed(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Feeds:
+    """The inputs, with random ones for what custom operators compute in the user's file."""
+    if not feeds or feeds[0].keys() >= set(graph.inputs):
+        return feeds
+    others = accepted_inputs(graph, len(feeds), seed, model.run)[0]
+    return [{name: feed.get(name, other[name]) for name in graph.inputs} for feed, other in zip(feeds, others, strict=False)]
 
 
 def _unoptimized(side: Side) -> Side:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,7 +11,7 @@ from qconvert.plugins.change import Change
 from qconvert.plugins.options import Option
 
 if TYPE_CHECKING:
-    from qconvert.graph import Array, Graph, Op
+    from qconvert.graph import Array, Graph, Op, Tensor
 
 __all__ = ["Format", "Inside", "Layer", "LoadedModel", "Pass", "Pieces", "Runtime"]
 
@@ -191,6 +191,9 @@ class Runtime:
         layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
         taken_by: (file, kernels) -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
             name of what they compute; None if all are of the chosen one.
+        around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
+            file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
+            it; None if it cannot.
         dynamic: whether its kernels round real data to integers at each run where the weights are integers (dynamic range).
     """
 
@@ -207,4 +210,5 @@ class Runtime:
     inside: Callable[[Path, Graph, str], Inside] | None = None
     layers: Callable[[Path, str], tuple[Layer, ...]] | None = None
     taken_by: Callable[[Path, str], Mapping[str, str]] | None = None
+    around: Callable[[Path, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
     dynamic: bool = False

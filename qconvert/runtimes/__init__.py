@@ -25,17 +25,18 @@ RUNTIMES = (
         "litert", ("tflite",), "LiteRT on the CPU: with XNNPACK (default), or its reference kernels", "LiteRT",
         open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
         layout="channels_last", inside=_from("litert", "LiteRTInside"), layers=_from("litert", "layers"),
-        taken_by=_from("litert", "taken_by"), dynamic=True,
+        taken_by=_from("litert", "taken_by"), around=_from("litert", "around"), dynamic=True,
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",
         open=_from("tflite_micro", "open_model"), reach=_from("reach_litert", "reach"), kernels=("reference",),
-        layout="channels_last", whole=True,
+        layout="channels_last", whole=True, around=_from("litert", "around"),
     ),
     Runtime(
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
         open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("optimized", "unoptimized"),
         layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), layers=_from("onnx_layers", "layers"),
+        around=_from("onnx_around", "around"),
     ),
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import numpy as np
 
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Layer, Pieces
 from qconvert.runtimes.packages import runtime_package
 
-__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "layers", "open_model", "taken_by"]
+__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "around", "layers", "open_model", "taken_by"]
 
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
@@ -119,6 +119,16 @@ def open_model(path: Path, kernels: str) -> LiteRT:
     from qconvert.formats.tflite.probe import accepted_copy
 
     return LiteRT(accepted_copy(bytes(map_file(path))), kernels)
+
+
+def around(path: Path, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path) -> None:
+    """See plugins.Runtime; what an operator computes that is gone has to have a shape in the file."""
+    from qconvert.formats.tflite.probe import without_operators
+
+    unknown = next((tensor.name for tensor, _ in inputs if tensor.shape is None), "")
+    if unknown:
+        raise RuntimeRefusedError(f"the file does not state the shape of {unknown!r}, which a custom operator computes")
+    copy.write_bytes(without_operators(bytes(map_file(path)), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
 
 
 class LiteRTInside:

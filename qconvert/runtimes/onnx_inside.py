@@ -18,7 +18,7 @@ from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import Pieces
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["OnnxInside"]
+__all__ = ["OnnxInside", "whole"]
 
 #: What is appended to the name of a value at which the file is cut for its second name, that of what the island computes.
 _COMPUTED = "/computed"
@@ -43,7 +43,7 @@ class OnnxInside:
     cuts = True
 
     def __init__(self, path: Path, graph: Graph, kernels: str) -> None:
-        self._model, self._optimize = _whole(path), kernels == "optimized"
+        self._model, self._optimize = whole(path), kernels == "optimized"
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
         self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
         self._described = {name: {**self._probe.inputs, **self._probe.outputs}[name] for name in wanted}
@@ -76,7 +76,7 @@ def _sizes(shape: tuple[Any, ...]) -> tuple[int | None, ...] | None:
     return tuple(size if isinstance(size, int) else None for size in shape) if shape else None
 
 
-def _whole(path: Path) -> Any:
+def whole(path: Path) -> Any:
     """The onnx.ModelProto of a file with its external data."""
     from qconvert.formats.onnx.container import external_files, load_proto
 

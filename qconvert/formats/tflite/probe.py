@@ -1,14 +1,21 @@
-"""Copies of a .tflite model for checks: one that LiteRT accepts, and one whose outputs are all its tensors."""
+"""Copies of a .tflite model for checks: one that LiteRT accepts, one whose outputs are all its tensors, one without some operators."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.flatbuffer import packed
 from qconvert.formats.tflite.schema import root, unpacked
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 
-__all__ = ["accepted_copy", "with_all_outputs"]
+__all__ = ["accepted_copy", "with_all_outputs", "without_operators"]
 
 
 def accepted_copy(data: bytes) -> bytes:
@@ -38,3 +45,63 @@ def with_all_outputs(data: bytes) -> tuple[bytes, list[str]]:
     subgraph.outputs = list(found)
     model.signatureDefs = None
     return packed(model, b"TFL3"), [names[index] for index in found]
+
+
+def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]) -> bytes:
+    """The model without the operators that compute tensors of the names `gone`, with further inputs and with these outputs.
+
+    Args:
+        data: the model.
+        gone: canonical names, as all names here.
+        inputs, outputs: each with its name in the copy; a RESHAPE makes a tensor of another name.
+    """
+    verify(data)
+    numbers = {name: index for index, name in enumerate(read_tensors(root(data), data, Draft()))}
+    model = unpacked(root(data))
+    subgraph = model.subgraphs[0]
+    removed = {numbers[name] for name in gone}
+    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in op.outputs)]
+    copies = _Copies(model, numbers)
+    given = [copies.before(name, wanted) for name, wanted in inputs]
+    subgraph.outputs = np.array([copies.behind(name, wanted) for name, wanted in outputs], np.int32)
+    subgraph.inputs = np.array([*(int(index) for index in subgraph.inputs), *given], np.int32)
+    subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
+    model.signatureDefs = None
+    return packed(model, b"TFL3")
+
+
+class _Copies:
+    """Tensors under second names, with the operators that copy them: `first` in front of all others, `last` behind them."""
+
+    def __init__(self, model: Any, numbers: Mapping[str, int]) -> None:
+        self._model, self._subgraph, self._numbers = model, model.subgraphs[0], numbers
+        self.first: list[Any] = []
+        self.last: list[Any] = []
+
+    def before(self, name: str, wanted: str) -> int:
+        """The tensor `wanted`, of which `name` is made."""
+        number = self._numbers[name]
+        return number if name == wanted else self._copied(self.first, number, wanted, forth=False)
+
+    def behind(self, name: str, wanted: str) -> int:
+        """The tensor `wanted`, which is made of `name`."""
+        number = self._numbers[name]
+        return number if name == wanted else self._copied(self.last, number, wanted, forth=True)
+
+    def _copied(self, operators: list[Any], number: int, wanted: str, *, forth: bool) -> int:
+        own = self._subgraph.tensors[number]
+        other = copy(own)
+        other.name, other.buffer = wanted, 0
+        self._subgraph.tensors = [*self._subgraph.tensors, other]
+        new = len(self._subgraph.tensors) - 1
+        code, operator, options = schema.OperatorCodeT(), schema.OperatorT(), schema.ReshapeOptionsT()
+        code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RESHAPE
+        code.version = 1
+        sizes = own.shape if own.shapeSignature is None else own.shapeSignature
+        options.newShape = np.array([] if sizes is None else sizes, np.int32)
+        self._model.operatorCodes = [*self._model.operatorCodes, code]
+        operator.opcodeIndex = len(self._model.operatorCodes) - 1
+        operator.builtinOptionsType, operator.builtinOptions = schema.BuiltinOptions.ReshapeOptions, options
+        operator.inputs, operator.outputs = (np.array([index], np.int32) for index in ((number, new) if forth else (new, number)))
+        operators.append(operator)
+        return new

@@ -1,0 +1,53 @@
+"""Copies of ONNX files without some operators, for checks of what is around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import RuntimeRefusedError
+from qconvert.graph import Tensor
+from qconvert.runtimes.onnx_inside import whole
+
+__all__ = ["around"]
+
+
+def around(path: Path, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path) -> None:
+    """See plugins.Runtime. Where the file does not state the type of what an operator computes that is gone, the graph says it."""
+    from onnx import ValueInfoProto, helper
+
+    model = whole(path)
+    graph = model.graph
+    stated = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+    kept = [node for node in graph.node if gone.isdisjoint(node.output)]
+    first = [helper.make_node("Identity", [name], [tensor.name]) for tensor, name in inputs if name != tensor.name]
+    last = [helper.make_node("Identity", [name], [wanted]) for name, wanted in outputs if name != wanted]
+    fed = [_called(_described(tensor, stated.get(tensor.name)), name) for tensor, name in inputs]
+    given = [_called(stated.get(name) or ValueInfoProto(name=name), wanted) for name, wanted in outputs]
+    names = {value.name for value in (*graph.input, *fed, *given)}
+    values = [value for value in graph.value_info if value.name not in names]
+    for field, items in (("node", [*first, *kept, *last]), ("output", given), ("value_info", values)):
+        del getattr(graph, field)[:]
+        getattr(graph, field).extend(items)
+    graph.input.extend(fed)
+    copy.write_bytes(model.SerializeToString())
+
+
+def _called(value: Any, name: str) -> Any:
+    found = type(value)()
+    found.CopyFrom(value)
+    found.name = name
+    return found
+
+
+def _described(tensor: Tensor, stated: Any) -> Any:
+    from onnx import helper
+
+    from qconvert.formats.onnx.builder import ELEMENT_TYPES
+
+    if stated is not None and stated.HasField("type"):
+        return stated
+    if tensor.dtype not in ELEMENT_TYPES:
+        raise RuntimeRefusedError(f"the file does not state the type of {tensor.name!r}, which a custom operator computes")
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))
