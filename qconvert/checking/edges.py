@@ -22,14 +22,15 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     shared = {name for name in shared if not other[name].is_constant}
     first = _representatives(graph, shared)
     roots = _roots(graph, shared, first)
-    before, after = _origins(graph, shared, first), _origins(other, shared, _representatives(other, shared))
+    # Of an operator that a graph has twice either result may stand for both; a conversion that spells one out may make it a third time.
+    before = [_origins(graph, shared, one) for one in (first, {})]
+    after = [_origins(other, shared, one) for one in (_representatives(other, shared), {})]
     found = {}
-    for name, origins in before.items():
-        if name in after:
-            old, new = ({roots[item] for item in items if item in roots} for items in (origins, after[name]))
-            if old != new:
-                found[name] = f"is computed from {_listed(new)} instead of {_listed(old)}"
-    return found
+    for name in before[0].keys() & after[0].keys():
+        olds, news = ([{roots[item] for item in origins[name] if item in roots} for origins in way] for way in (before, after))
+        if not any(old == new for old in olds for new in news):
+            found[name] = f"is computed from {_listed(news[0])} instead of {_listed(olds[0])}"
+    return {name: found[name] for name in before[0] if name in found}
 
 
 def vanished(graph: Graph, other: Graph) -> dict[str, str]:
@@ -96,7 +97,7 @@ def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: st
     if name not in other.tensors:
         return False
     op = writers.get(name)
-    while op is not None and (op.kind in ("Relu", "Clip") or KINDS[op.kind].rule in ("move", "convert")):
+    while op is not None and (_clips(other, op) or KINDS[op.kind].rule in ("move", "convert")):
         if op.inputs[0] in graph.tensors:
             return False
         op = writers.get(op.inputs[0])
@@ -126,18 +127,18 @@ def _scale(graph: Graph, name: str) -> float:
 
 
 def _roots(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, str]:
-    """Each shared tensor of data with the one that holds the same values under its first name; sizes and indices, which are folded where
-    they are known, are left out. An operator that the source has twice, with the same operands, gives the same values."""
+    """Each shared tensor of data with the first one that holds the same values; sizes and indices, which are folded where they are known,
+    are left out. An operator that the source has twice, with the same operands, gives the same values."""
     found: dict[str, str] = {}
     writers = graph.producers()
     for op in graph.ops:
         for name in (*op.inputs, *op.outputs):
-            if name in shared and name not in found and ("int" not in graph[name].dtype or graph[name].is_quantized):
+            if name and name not in found:
                 writer = writers.get(name)
                 root = name if writer is None or not writer.inputs else found.get(writer.inputs[0], name)
                 twin = found.get(first.get(name, name), name)
-                found[name] = root if writer is not None and _keeps_values(graph, writer, root) else twin
-    return found
+                found[name] = root if writer is not None and writer.inputs and _keeps_values(graph, writer, root) else twin
+    return {name: root for name, root in found.items() if name in shared and ("int" not in graph[name].dtype or graph[name].is_quantized)}
 
 
 def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
@@ -172,15 +173,16 @@ def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
                 grid and (grid.scale.tobytes(), grid.zero_point.tobytes()),
             )
             (fused if op["activation"] else plain).setdefault(what, []).append(op.outputs[0])
-    return {name: first[plain[what][0]] for what, names in fused.items() if what in plain for name in names}
+    return {name: first.get(plain[what][0], plain[what][0]) for what, names in fused.items() if what in plain for name in names}
 
 
 def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
-    """Whether an operator gives the values of `root` again: real, under another name, or back on the same grid."""
+    """Whether an operator gives the values of `root` again: real, in another shape, under another name, or back on the same grid."""
     a, b = graph[root], graph[op.outputs[0]]
-    return op.kind in ("Dequantize", "Identity") or (
-        op.kind in ("Quantize", "Requantize") and (a.dtype, a.quantization) == (b.dtype, b.quantization)
-    )
+    if op.kind in ("Dequantize", "Identity"):
+        return True
+    back = op.kind in ("Quantize", "Requantize") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
+    return back and ((a.dtype, a.quantization) == (b.dtype, b.quantization) or _same_steps(a.quantization, a.dtype, b.quantization, b.dtype))
 
 
 def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:

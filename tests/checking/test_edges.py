@@ -118,3 +118,28 @@ def test_an_output_in_the_middle_that_gets_its_layout_back_is_what_its_readers_r
            Op("Relu", ("s/channels_last",), ("y",)))  # fmt: skip
     direct = graph(SIGMOID, Op("Dequantize", ("s",), ("r",)), Op("Relu", ("s",), ("y",)))
     assert moved_edges(direct, graph(*ops)) == moved_edges(graph(*ops), direct) == {}
+
+
+def test_an_operator_that_is_spelled_out_beside_one_of_its_parts() -> None:
+    """The source computes Rsqrt and Sqrt of one tensor; the result divides by a root, of which it has two."""
+    source = graph(Op("Sqrt", ("x",), ("s",)), Op("Rsqrt", ("x",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
+    spelled = (Op("Sqrt", ("x",), ("s",)), Op("Sqrt", ("x",), ("r/root",)), Op("Reciprocal", ("r/root",), ("r",)))
+    assert moved_edges(source, graph(*spelled, Op("Mul", ("r", "s"), ("y",)))) == {}
+    assert list(moved_edges(source, graph(*spelled, Op("Mul", ("s", "s"), ("y",))))) == ["y"]
+
+
+def test_the_same_values_in_another_shape_or_as_real_numbers() -> None:
+    move, real = Op("Reshape", ("s", "shape"), ("t",)), Op("Dequantize", ("s",), ("t",))
+    for keeps in (move, real):
+        behind = graph(SIGMOID, keeps, Op("Mul", ("x", "t"), ("y",)))
+        assert moved_edges(behind, graph(SIGMOID, keeps, MUL)) == {}
+        assert list(moved_edges(behind, graph(SIGMOID, keeps, Op("Mul", ("x", "x"), ("y",))))) == ["y"]
+    stored = graph(Op("Requantize", ("x",), ("x/stored",)), Op("Dequantize", ("x/stored",), ("t",)), Op("Mul", ("t", "t"), ("y",)))
+    assert moved_edges(stored, graph(Op("Dequantize", ("x",), ("t",)), Op("Mul", ("x", "x"), ("y",)))) == {}
+
+
+def test_a_rounding_relu_stands_for_its_result_in_another_layout() -> None:
+    before = Op("Relu", ("s",), ("r/turned",)), Op("Transpose", ("r/turned",), ("r",), {"perm": (0, 1)}), Op("Mul", ("x", "r"), ("y",))
+    other = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)), s=OTHER)
+    assert vanished(graph(SIGMOID, *before, s=OTHER), other) == {}
+    assert list(vanished(graph(SIGMOID, *before, s=OTHER), graph(SIGMOID, Op("Mul", ("x", "s"), ("y",)), s=OTHER))) == ["r/turned"]
