@@ -68,5 +68,6 @@ def test_what_ends_the_process_or_is_slow_is_told_and_the_rest_goes_on(tmp_path:
     assert {record["outcome"] for record in records(tmp_path).values()} <= {"no source", "time"}
     assert run(tmp_path, "--again", "all").returncode == 0
     found = records(tmp_path)
+    assert found["keras/damaged/int8.tflite", "onnx"]["outcome"] == "no source"
     assert found["keras/damaged/int8.tflite", "onnx"]["code"] == "invalid-model"
     assert found["keras/keras_transposed_int8/int8.tflite", "onnx"]["outcome"] in ("equal", "explained")

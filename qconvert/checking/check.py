@@ -142,7 +142,7 @@ class _Check:
         source, result = self.sides
         graph, other = source.graph, result.graph
         models = self._open()
-        declared = frozenset() if quick else declared_names(other)
+        declared = frozenset() if quick else declared_names(other, graph)
         border = Border.of(graph, other, declared)
         if data:
             feeds, note = load_inputs(self.files[0].graph, data, samples, preparation or Preparation())

@@ -182,7 +182,9 @@ def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
     if op.kind in ("Dequantize", "Identity"):
         return True
     back = op.kind in ("Quantize", "Requantize") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
-    return back and ((a.dtype, a.quantization) == (b.dtype, b.quantization) or _same_steps(a.quantization, a.dtype, b.quantization, b.dtype))
+    return back and (
+        (a.dtype, a.quantization) == (b.dtype, b.quantization) or _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    )
 
 
 def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:

@@ -15,7 +15,7 @@ from qconvert.checking.verdicts import LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.changed_values import digest, paired_tensors
+from qconvert.graph.changed_values import paired_tensors
 
 __all__ = ["Requantized", "costly_constants", "sqnr"]
 
@@ -41,8 +41,7 @@ class Requantized:
             source, other: the canonical graphs of both sides.
             declared: names of tensors that are declared in the result.
         """
-        pairs = ((old, new) for old, new in paired_tensors(source, other) if new.name in declared)
-        restated = [_restated(old, new) for old, new in pairs if digest(old) != digest(new)]  # a step back may have made it the source's
+        restated = [_restated(old, new) for old, new in paired_tensors(source, other) if new.name in declared]
         found = [tensor for tensor in restated if tensor is not None]
         return cls(source, source.evolve(tensors=found), frozenset(tensor.name for tensor in found))
 

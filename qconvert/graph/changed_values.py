@@ -259,10 +259,17 @@ def declared_changes(graph: Graph, names: Iterable[str]) -> dict[str, str]:
     return {name: digest(graph[name]) for name in sorted(names) if name in graph.tensors}
 
 
-def declared_names(graph: Graph) -> frozenset[str]:
-    """The tensors of a result that are what its conversion declared of them."""
+def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
+    """The tensors of a result that are what its conversion declared of them.
+
+    Args:
+        graph: the result.
+        source: what it is compared with: tensors that have its values and grid are left out. An earlier conversion may have declared them,
+            of which the source is the result.
+    """
     found = _read(graph.metadata.get(CHANGED))
-    return frozenset(name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted))
+    names = [name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted)]
+    return frozenset(name for name in names if source is None or name not in source.tensors or not _is(graph[name], digest(source[name])))
 
 
 def _is(tensor: Tensor, wanted: object) -> bool:

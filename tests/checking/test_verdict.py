@@ -222,6 +222,18 @@ def test_a_declared_tensor_that_is_not_what_was_declared_is_named(tmp_path: Path
     assert any(repr(name) in text for text in report.problems)
 
 
+def test_what_an_earlier_conversion_declared_is_the_sources_own(tmp_path: Path) -> None:
+    """A chain of conversions: the first puts tensors in, the second only stores them otherwise."""
+    first, second = tmp_path / "first.tflite", tmp_path / "second.onnx"
+    convert(FIXTURES / "onnx" / "torch_pt2e_x86_attention.onnx", first)
+    convert(first, second)
+    assert declared_names(load(first)) and declared_names(load(second))
+    assert not declared_names(load(second), load(first))
+    report = check(first, second, per_op=True)
+    assert report.passed, report.problems
+    assert not any(op.verdict == "requantized" for op in report.operators)
+
+
 def test_a_rounding_that_nobody_declared_explains_nothing(tmp_path: Path) -> None:
     """The sum goes over a grid of its own, twice as coarse."""
 
