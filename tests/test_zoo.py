@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ RUN = FIXTURES / "zoo" / "run.py"
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(RUN), str(folder), "--jobs", "1", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": str(FIXTURES.parent)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
 
 
 def records(folder: Path) -> dict[tuple[str, str], dict[str, object]]:

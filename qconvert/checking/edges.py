@@ -177,11 +177,11 @@ def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
-    """Whether an operator gives the values of `root` again: real, in another shape, under another name, or back on the same grid."""
+    """Whether an operator gives the values of `root` again: real, in another shape or layout, under another name, or back on its grid."""
     a, b = graph[root], graph[op.outputs[0]]
     if op.kind in ("Dequantize", "Identity"):
         return True
-    back = op.kind in ("Quantize", "Requantize") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
+    back = op.kind in ("Quantize", "Requantize", "Transpose") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
     return back and (
         (a.dtype, a.quantization) == (b.dtype, b.quantization) or _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     )

@@ -130,7 +130,7 @@ def test_an_operator_that_is_spelled_out_beside_one_of_its_parts() -> None:
 
 def test_the_same_values_in_another_shape_or_as_real_numbers() -> None:
     move, real = Op("Reshape", ("s", "shape"), ("t",)), Op("Dequantize", ("s",), ("t",))
-    for keeps in (move, real):
+    for keeps in (move, real, Op("Transpose", ("s",), ("t",), {"perm": (0, 1)})):
         behind = graph(SIGMOID, keeps, Op("Mul", ("x", "t"), ("y",)))
         assert moved_edges(behind, graph(SIGMOID, keeps, MUL)) == {}
         assert list(moved_edges(behind, graph(SIGMOID, keeps, Op("Mul", ("x", "x"), ("y",))))) == ["y"]
