@@ -362,9 +362,7 @@ def normalization(g: Growing, x: Tensor, form: str = "") -> None:
 
 
 def gelu(g: Growing, x: Tensor) -> None:
-    """The Gelu that exporters spell out: x * 0.5 * (1 + erf(x / sqrt 2))."""
-    if x.quantization is not None:
-        return
+    """The Gelu that exporters spell out, with or without grids between its parts: x * 0.5 * (1 + erf(x / sqrt 2))."""
     number = [g.constant(np.array(value, np.float32)) for value in (np.sqrt(2), 1, 0.5)]
     (inner,) = g.real("Div", [x.name, number[0]], x) or [""]
     (erf,) = g.real("Erf", [inner], x) if inner else [""]

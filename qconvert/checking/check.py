@@ -212,7 +212,7 @@ class _Check:
         graph = border.graph
         equal = not any(item.differs for item in outputs)
         dull = verdicts.hardly_vary(outputs)
-        structure = {**vanished(graph, border.other), **moved_edges(graph, border.other)}
+        structure = {**vanished(graph, border.other, declared), **moved_edges(graph, border.other)}
         if equal and not changed and not structure and not dull and not per_op:
             return
         found = self._compare_operators(border, feeds, model, changed, declared, per_op)

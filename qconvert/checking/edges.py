@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from qconvert.arithmetic.dtypes import integer_range
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.checking.requantized import sqnr
+from qconvert.checking.verdicts import LEAST_SQNR
+from qconvert.evaluate.curves import Lookup, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS
 
@@ -33,18 +39,25 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     return {name: found[name] for name in before[0] if name in found}
 
 
-def vanished(graph: Graph, other: Graph) -> dict[str, str]:
+def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
     """Quantized results of the source's operators that the result has under no name, in words: an operator, or its rounding, is left out.
 
     What only moves, converts or clips integers on one grid may be gone, since its values are still there; and so may what is read by
-    nothing else, since its rounding is seen behind that.
+    nothing else, since its rounding is seen behind that. What leads to a tensor that the result looks up in a table is there if the table
+    holds what the source's operators give for every code.
+
+    Args:
+        graph, other: the canonical graphs of source and result; tensors of one name are the same.
+        declared: names of tensors that have another grid in the result, as the conversion declared: of tables between such, the real
+            values may be off by what a declared loss may cost.
     """
+    tabled = _in_tables(graph, other, declared)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
     seen, first = _seen_behind(graph, other), _representatives(graph, other.tensors)
     found = {}
     for op in graph.ops:
         for name in op.outputs:
-            if name in other.tensors or not name or not graph[name].is_quantized or not _rounds(graph, op):
+            if name in other.tensors or not name or not graph[name].is_quantized or not _rounds(graph, op) or name in tabled:
                 continue
             known = op.source in writers or any(
                 item.startswith(f"{name}/") and _scale(other, item) == _scale(graph, name) for item in other.tensors
@@ -54,6 +67,38 @@ def vanished(graph: Graph, other: Graph) -> dict[str, str]:
                 without = f", and {_listed(behind)} is computed without it" if behind else ""
                 found[name] = f"nothing in the result stands for it{without}"
     return found
+
+
+def _in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str]:
+    """The tensors of the source between the codes and the result of a table that holds what the source computes of these codes."""
+    writers, producers, roots = other.producers(), graph.producers(), curve_roots(graph)
+    found: set[str] = set()
+    for name, possible in roots.items():
+        lookup = lookup_of(other, writers, writers[name]) if name in writers else None
+        if lookup is None or lookup.root not in possible:
+            continue
+        root, expected = lookup.root, curve_values(graph, producers, name, lookup.root)
+        if _same_codes(graph, other, root) and _same_codes(graph, other, name):
+            lowest = [integer_range(side[name].dtype)[0] for side in (graph, other)]
+            holds = np.array_equal(lookup.values.astype(np.int64) - lowest[1], expected.astype(np.int64) - lowest[0])
+        else:
+            holds = not {root, name}.isdisjoint(declared) and _near(graph, other, lookup, name, expected)
+        if holds:
+            found.update(curve_way(graph, producers, name, root))
+    return found
+
+
+def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array) -> bool:
+    """Whether a table over other codes gives about the real values that the source does, at the codes that are nearest to its own."""
+    (own, old), (before, after) = ([side[item] for side in (graph, other)] for item in (lookup.root, name))
+    if any(tensor.quantization is None for tensor in (own, old, before, after)):
+        return False
+    assert own.quantization and old.quantization and before.quantization and after.quantization
+    low, high = integer_range(own.dtype)
+    codes = quantize(dequantize(np.arange(low, high + 1), own.quantization), old.quantization, old.dtype)
+    found = lookup.values[codes.astype(np.int64) - integer_range(old.dtype)[0]]
+    cost = sqnr(dequantize(expected, before.quantization), dequantize(found, after.quantization))
+    return cost is None or cost >= LEAST_SQNR
 
 
 def _clips(graph: Graph, op: Op) -> bool:
@@ -119,6 +164,12 @@ def _same_steps(a: Quantization | None, first: str, b: Quantization | None, seco
     (low, high), (other_low, other_high) = integer_range(first), integer_range(second)
     shifted = int(a.zero_point[0]) - low == int(b.zero_point[0]) - other_low
     return shifted and high - low == other_high - other_low and bool(a.scale[0] == b.scale[0])
+
+
+def _same_codes(graph: Graph, other: Graph, name: str) -> bool:
+    """Whether both graphs store a tensor in as many codes, with the same steps."""
+    a, b = graph[name], other[name]
+    return _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
 
 
 def _scale(graph: Graph, name: str) -> float:

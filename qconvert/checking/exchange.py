@@ -11,10 +11,13 @@ from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array, Graph, Tensor, integer_range
 from qconvert.graph.metadata import turned_between
 
-__all__ = ["Exchange", "turned"]
+__all__ = ["SAME_CODES", "Exchange", "turned"]
 
 #: From a layout to the other.
 PERMUTATIONS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
+
+#: Types of one width: one side's integers are the other's, moved.
+SAME_CODES = ({"int8", "uint8"}, {"int16", "uint16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +78,15 @@ def turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, tu
 
 
 def _shifted(tensor: Tensor, data: Array, have: str, want: str) -> Array:
-    """Stored values moved by 128 between int8 and uint8, or as real numbers where only one side has floats there, and back."""
+    """Stored values moved between signed and unsigned types of one width, or as real numbers where only one side has floats, and back."""
     if tensor.quantization is not None and have != want and "float32" in (have, want):
         scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
         if want == "float32":
             return np.asarray((data.astype(np.float64) - zero_point) * scale, np.float32)
         low, high = integer_range(want)
         return np.asarray(np.clip(np.rint(data.astype(np.float64) / scale) + zero_point, low, high).astype(want))
-    offset = {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((have, want), 0)
-    return np.asarray((data.astype(np.int16) + offset).astype(want) if offset else data)
+    offset = integer_range(want)[0] - integer_range(have)[0] if {have, want} in SAME_CODES else 0
+    return np.asarray((data.astype(np.int32) + offset).astype(want) if offset else data)
 
 
 def _fits(actual: Sequence[int], wanted: Sequence[int | None]) -> bool:

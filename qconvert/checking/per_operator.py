@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from qconvert.checking.canonical_pieces import canonical_pieces, computed_names
 from qconvert.checking.checked_file import Side
 from qconvert.checking.coverage import judged_within, left_out
-from qconvert.checking.exchange import Exchange, turned
+from qconvert.checking.exchange import SAME_CODES, Exchange, turned
 from qconvert.checking.findings import Finding, joined
 from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.known_tensors import completed, of_inputs, settled, varying
@@ -28,8 +28,6 @@ from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Inside, LoadedModel
 
 __all__ = ["check_operators"]
-
-_BYTES = {"int8", "uint8"}
 
 
 @dataclass(slots=True)
@@ -175,7 +173,7 @@ def _comparable(a: Tensor, b: Tensor) -> bool:
     if a.is_constant or b.is_constant or (a.rank is not None and b.rank is not None and a.rank != b.rank):
         return False
     stored_as_real = "float32" in (a.dtype, b.dtype) and a.quantization is not None and a.quantization.is_per_tensor
-    return a.dtype == b.dtype or {a.dtype, b.dtype} == _BYTES or stored_as_real
+    return a.dtype == b.dtype or {a.dtype, b.dtype} in SAME_CODES or stored_as_real
 
 
 def _name_misread(graph: Graph, misread: Mapping[str, Finding], findings: dict[str, Finding]) -> None:

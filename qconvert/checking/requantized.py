@@ -14,7 +14,7 @@ from qconvert.checking.operator_finding import Judge
 from qconvert.checking.verdicts import LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.changed_values import paired_tensors
 
 __all__ = ["Requantized", "costly_constants", "sqnr"]
@@ -131,7 +131,7 @@ def sqnr(signal: Array, other: Array) -> float | None:
 def _restated(old: Tensor, new: Tensor) -> Tensor | None:
     """The source's tensor with the values and the grid of the result's; None if they do not fit."""
     if old.data is None or new.data is None:
-        return replace(old, dtype=new.dtype, quantization=new.quantization) if old.is_constant == new.is_constant else None
+        return replace(old, dtype=new.dtype, quantization=_within(old, new)) if old.is_constant == new.is_constant else None
     forms = [replace(old, dtype=new.dtype, data=new.data, quantization=new.quantization)] if old.data.shape == new.data.shape else []
     if old.data.ndim == 2 and old.data.shape == new.data.shape[::-1]:
         grid = new.quantization
@@ -141,6 +141,17 @@ def _restated(old: Tensor, new: Tensor) -> Tensor | None:
         return forms[0] if forms else None
     real = _real(old, old.data)  # a square matrix may be turned or not: as it fits
     return min(forms, key=lambda form: float(np.square(_real(form, _data(form)) - real).sum()))
+
+
+def _within(old: Tensor, new: Tensor) -> Quantization | None:
+    """The grid of the result, which saturates where that of the source does, if it goes beyond by more than a step."""
+    before, after = old.quantization, new.quantization
+    if before is None or after is None or not (before.is_per_tensor and after.is_per_tensor) or "float" in old.dtype + new.dtype:
+        return after
+    low, high = after.limits(new.dtype)
+    lowest, highest = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype)
+    kept = replace(after, quant_min=int(lowest) if lowest > low + 1 else after.quant_min)
+    return replace(kept, quant_max=int(highest) if highest < high - 1 else after.quant_max)
 
 
 def _data(tensor: Tensor) -> Array:

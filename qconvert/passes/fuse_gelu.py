@@ -45,7 +45,8 @@ class _Finder:
         """The x of which the Mul `op` is the Gelu: factors x, 1 + erf(x / sqrt(2)), and constants that multiply to 1/2."""
         if op.kind != "Mul" or op["activation"]:
             return None
-        factors, product = self._factors(op.outputs[0], 3)
+        parts = [self._factors(operand, 2) for operand in op.inputs]
+        factors, product = [factor for found, _ in parts for factor in found], math.prod(number for _, number in parts)
         if len(factors) != 2 or not math.isclose(product, 0.5, rel_tol=1e-6):
             return None
         for data, gate in (factors, factors[::-1]):
@@ -58,7 +59,7 @@ class _Finder:
         number = self._number(name)
         if number is not None:
             return [], number
-        op = self._producers.get(name)
+        op = self._part(name)
         if op is None or depth == 0 or op.kind not in ("Mul", "Div") or op.attributes.get("activation"):
             return [name], 1.0
         if op.kind == "Div":
@@ -72,16 +73,20 @@ class _Finder:
 
     def _is_gate(self, name: str, data: str) -> bool:
         """Whether `name` is 1 + erf(data / sqrt(2))."""
-        op = self._producers.get(name)
+        op = self._part(name)
         if op is None or op.kind != "Add" or op["activation"]:
             return False
         for one, curve in (op.inputs, op.inputs[::-1]):
-            erf = self._producers.get(curve)
+            erf = self._part(curve)
             if self._number(one) == 1.0 and erf is not None and erf.kind == "Erf":
                 factors, product = self._factors(erf.inputs[0], 2)
                 same = [self._stored(name) for name in factors] == [self._stored(data)]
                 return same and math.isclose(product, 1 / _ROOT, rel_tol=1e-6)
         return False
+
+    def _part(self, name: str) -> Op | None:
+        """The operator that computes a tensor of real values; on a grid they were rounded, which one operator would not do."""
+        return None if self._graph[name].is_quantized else self._producers.get(name)
 
     def _stored(self, name: str) -> str:
         """The quantized tensor whose real values `name` is, or `name` itself."""

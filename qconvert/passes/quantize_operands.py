@@ -1,7 +1,8 @@
 """quantize_operands: real constants beside quantized data become quantized too, so that the operator runs on integers.
 
 A single value c is exact: the integer 1 or -1 on a grid of scale |c|. A list of values is put on a symmetric 8-bit grid (16-bit beside
-16-bit data), and the note says the largest error. A division by constants becomes a multiplication by their reciprocals.
+16-bit data), stored as unsigned beside unsigned data, and the note says the largest error. A division by constants becomes a
+multiplication by their reciprocals.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.costs import cost
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
 from qconvert.plugins import Change, Cost, Target, at_worst
 
 __all__ = ["run"]
@@ -78,6 +80,8 @@ def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor
         grid, stored = _grid(values, dtype)
         new = unused.fresh(f"{name}/{dtype}")
         tensors[new] = Tensor(new, dtype, data.shape, stored, grid)
+        if graph[op.outputs[0]].dtype in SIGNED:
+            tensors[new] = shifted(tensors[new], UNSIGNED[dtype])
         renamed[name] = new
         error = dequantize(stored, grid) - values
         if np.abs(error).max(initial=0.0) > 1e-6 * float(grid.scale[0]):  # else only the scale's own rounding to float32

@@ -1,7 +1,7 @@
 """store_activations: 8-bit activations are stored as the integer type that the target runs fastest.
 
 Exact: every stored integer and its zero point move by 128 together, so the real values stay as they are. Graph inputs and outputs
-keep the type that the model has; a Requantize stands between.
+keep the type that the model has; a Requantize stands between. Likewise 16-bit ones, by 32,768, where the target has one of their types.
 
 The type before is noted in the metadata, so that a target whose `activations` are "source" can give it back. Without a note such a target
 keeps what the model has, if the weights beside uint8 data can be uint8 with one scale too, which is what kernels for uint8 take; else, or
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.passes.stored_types import change_storage, needs_storage, shifted
@@ -32,24 +32,44 @@ def weight_inputs(op: Op) -> tuple[int, ...]:
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     """Shifts all 8-bit quantized activations to target.activations; constants that are data, not weights, go along."""
+    graph, notes = _widths_of_16(graph, target)
+    changed, others = _widths_of_8(graph, target)
+    return changed, (*notes, *others)
+
+
+def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
+    """uint16 or int16 activations in the other type if the target has that alone."""
+    for old, new in (("uint16", "int16"), ("int16", "uint16")):
+        if new in target.activation_dtypes and old not in target.activation_dtypes:
+            return _stored(graph, old, new)
+    return graph, ()
+
+
+def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     wanted = _source_type(graph, target) if target.activations == "source" else target.activations
     other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()
-    source, graph = graph, separated(graph, (other,))
+    changed, notes = _stored(graph, other, wanted)
+    if notes and ACTIVATIONS not in graph.metadata and not _inner(graph, wanted):
+        changed = replace(changed, metadata={**changed.metadata, ACTIVATIONS: other})
+    return changed, notes
+
+
+def _stored(graph: Graph, old: str, new: str) -> tuple[Graph, tuple[str, ...]]:
+    """All activations of one type in another of its width."""
+    source, graph = graph, separated(graph, (old,))
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
     moved = [
         tensor
         for tensor in graph.tensors.values()
-        if tensor.dtype == other and tensor.is_quantized and not (tensor.is_constant and tensor.name in weights)
+        if tensor.dtype == old and tensor.is_quantized and not (tensor.is_constant and tensor.name in weights)
     ]
     if not moved:
         return source, ()
-    changed, count = change_storage(graph, moved, {other: wanted}, keeps=needs_storage, keep_io=True)
-    offset = 128 if other == "int8" else -128
-    if ACTIVATIONS not in graph.metadata and not _inner(graph, wanted):
-        changed = replace(changed, metadata={**changed.metadata, ACTIVATIONS: other})
-    return changed, (f"{count} {other} activations are stored as {wanted} (integer and zero point {offset:+d})",)
+    changed, count = change_storage(graph, moved, {old: new}, keeps=needs_storage, keep_io=True)
+    offset = integer_range(new)[0] - integer_range(old)[0]
+    return changed, (f"{count} {old} activations are stored as {new} (integer and zero point {offset:+d})",)
 
 
 def separated(graph: Graph, dtypes: Collection[str]) -> Graph:

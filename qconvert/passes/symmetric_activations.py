@@ -1,12 +1,14 @@
 """symmetric_activations: signed activations get grids with zero point 0, as targets with symmetric kernels want them. Not exact.
 
 The new grid holds the old one's range: scale' = max(highest / 127, lowest / -128) in 8 bits. After a Relu, where the zero point is -128,
-steps become twice as large. Biases move to the new scale of the products. Graph inputs and outputs stay as they are, with a Requantize
-behind or in front of them. The note says by how much steps grow: each value is off by up to half of a new step.
+steps become twice as large. What saturated at an end of the old range still does: by an activation, or a Clip where none says it; after a
+Relu that the old grid implied, this is the Relu. Biases move to the new scale of the products. Graph inputs and outputs stay as they are,
+with a Requantize behind or in front of them. The note says by how much steps grow: each value is off by up to half of a new step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
+from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.linear import with_biases
 from qconvert.passes.store_activations import separated, weight_inputs
@@ -46,8 +49,45 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     known = set(graph.tensors)
     result, count = replace_grids(graph, dict(changed), lambda tensor: "symmetric", keeps=_keeps, keep_io=True)
     result = with_biases(result, {*changed, *(result.tensors.keys() - known)}, "symmetric")
-    note = f"{count} activations have zero point 0 now; their steps grow {np.mean(growth):.2f} times on average, at most {max(growth):.2f}"
+    result, clips = _saturated(result, {tensor.name: tensor for tensor in old})
+    clipped = f", {clips} of them clipped to the range they had" if clips else ""
+    grown = f"their steps grow {np.mean(growth):.2f} times on average, at most {max(growth):.2f}"
+    note = f"{count} activations have zero point 0 now{clipped}; {grown}"
     return result, (Change(f"{note}; {at_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
+
+
+def _saturated(graph: Graph, old: Mapping[str, Tensor]) -> tuple[Graph, int]:
+    """Clips what operators round onto the new grids to the ranges of the old ones; gives the number of clipped tensors too."""
+    tensors: dict[str, Tensor] = {}
+    names = graph.names(tensors)
+    ops: list[Op] = []
+    clips = 0
+    for op in graph.ops:
+        name = op.outputs[0] if len(op.outputs) == 1 else ""
+        bounds = _lost_bounds(old[name], graph[name]) if name in old and KINDS[op.kind].rounds else (None, None)
+        if bounds == (None, None):
+            ops.append(op)
+            continue
+        clips += 1
+        whole = names.fresh(f"{name}/whole")
+        tensors[whole] = replace(graph[name], name=whole)
+        limits = []
+        for word, bound in zip(("lowest", "highest"), bounds, strict=True):
+            limits.append("" if bound is None else names.fresh(f"{name}/{word}"))
+            if bound is not None:
+                tensors[limits[-1]] = Tensor(limits[-1], "float32", (), np.array(bound, np.float32))
+        ops += [replace(op, outputs=(whole,)), Op("Clip", (whole, *limits), (name,), {}, op.source)]
+    return (fuse_clips(graph.evolve(tensors=tensors.values(), ops=ops)), clips) if clips else (graph, 0)
+
+
+def _lost_bounds(old: Tensor, new: Tensor) -> tuple[np.float32 | None, np.float32 | None]:
+    """The ends of the old range that the new grid goes beyond by more than a step, as values of the new grid."""
+    before, after = old.quantization, new.quantization
+    if before is None or after is None or not after.is_per_tensor or old.dtype != new.dtype or after == before:
+        return None, None
+    limits, ends = after.limits(new.dtype), quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype)
+    kept = [None if abs(int(end) - limit) <= 1 else np.float32(int(end)) * after.scale[0] for end, limit in zip(ends, limits, strict=True)]
+    return kept[0], kept[1]
 
 
 def _cost(old: Tensor, new: Tensor) -> Cost | None:

@@ -50,6 +50,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return Verdict("integers", "carried as it is, with its stored integers")
     if rule == "convert":
         return Verdict("floats", "converts between real and stored values")
+    if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
+        return Verdict("integers", "takes stored integers for plain numbers")
     stored = _on_stored_integers(graph, op)
     if stored and op.kind in target.stored_kinds:
         return Verdict("integers", stored)

@@ -70,6 +70,7 @@ FAVOURED = {
     "merge_reshapes": (recipes.reshape, recipes.squeeze),
     "quantize_operands": (recipes.pair, recipes.convert),
     "remove_redundant_requantize": (recipes.convert,),
+    "unary_to_table": (recipes.gelu, recipes.gelu, recipes.convert),
     "widen_1d": (recipes.conv, recipes.pool),
 }
 #: The targets that ask a pass for something, where not all do.
@@ -77,6 +78,7 @@ ASKING = {
     "symmetric_activations": (STRICT,),
     "symmetric_weights": (STRICT, target_named("tflite"), target_named("tflite-uint8")),
     "guard_saturation": (target_named("ort-x86"), target_named("ort-arm")),
+    "unary_to_table": (target_named("tflite"), target_named("tflite-same")),
 }
 
 

@@ -1,0 +1,177 @@
+"""unary_to_table: what is computed of one tensor's codes, element by element, as a table: in numbers, in LiteRT, in the check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from passes.graphs import constant, make, outputs, q, said
+
+import qconvert
+from qconvert import Graph, Op, Tensor
+from qconvert.evaluate import evaluate
+from qconvert.evaluate.curves import lookup_of
+from qconvert.graph import integer_range, numpy_dtype
+from qconvert.graph.validation import validate
+from qconvert.plugins import pass_named, target_named
+
+SCALES = {8: (0.05, 0.04, 0.008, 0.016, 0.05, 0.025), 16: tuple(s / 256 for s in (0.05, 0.04, 0.008, 0.016, 0.05, 0.025))}
+
+
+def gelu(dtype: str, *read: str) -> Graph:
+    """x * (1 + erf(x / sqrt(2))) / 2 with a grid behind every part."""
+    low, high = integer_range(dtype)
+    bits = 8 if high - low < 256 else 16
+    zeros = [0] * 6 if dtype == "int16" else [low + (high - low + 1) // 2 + offset for offset in (7, 0, -3, -100, 2, -96)]
+    tensors = [Tensor(name, dtype, (2, 128 * (high - low + 1) // 256), None, q(scale, zero))
+               for name, scale, zero in zip("xdegpy", SCALES[bits], zeros, strict=True)]  # fmt: skip
+    tensors += [constant(name, np.array(value, np.float32)) for name, value in (("root", 2**0.5), ("half", 0.5))]
+    tensors.append(constant("one", np.array(100, numpy_dtype(dtype)), q(0.01)))
+    ops = [Op("Div", ("x", "root"), ("d",)), Op("Erf", ("d",), ("e",)), Op("Add", ("e", "one"), ("g",)), Op("Mul", ("x", "g"), ("p",)),
+           Op("Mul", ("p", "half"), ("y",))]  # fmt: skip
+    return make(ops, tensors, "x", " ".join(("y", *read)))
+
+
+def tabled(graph: Graph, target: str = "tflite") -> tuple[Graph, tuple[str, ...]]:
+    changed, notes = pass_named("unary_to_table").run(graph, target_named(target))
+    validate(changed)
+    return changed, said(notes)
+
+
+def assert_same(before: Graph, after: Graph, codes: np.ndarray) -> None:
+    """The same stored values; onnxruntime has the table's too. What it makes of the parts may be a step off, where float32 breaks a tie."""
+    wanted, found = (evaluate(graph, {"x": codes}) for graph in (before, after))
+    for name, values, parts in zip(before.outputs, outputs(after, {"x": codes}), outputs(before, {"x": codes}), strict=True):
+        assert np.array_equal(wanted[name], found[name]) and np.array_equal(found[name], values)
+        steps = np.abs(values.astype(np.int64) - parts)
+        assert steps.max() <= 2 and (steps > 0).mean() < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_a_function_of_one_tensor_is_one_table(dtype: str) -> None:
+    graph = gelu(dtype)
+    changed, notes = tabled(graph)
+    assert [op.kind for op in changed.ops] == ["Cast", "Add", "Gather"] if dtype != "uint8" else ["Cast", "Gather"]
+    low, high = integer_range(dtype)
+    words = "functions of one tensor with Erf, which the format lacks, are looked up in tables"
+    assert notes == (f"{words}: 1 of {high - low + 1} values (exact)",)
+    codes = np.arange(low, high + 1).astype(numpy_dtype(dtype)).reshape(2, -1)
+    assert_same(graph, changed, codes)
+
+
+def test_what_others_read_on_the_way_has_a_table_of_its_own() -> None:
+    graph = gelu("int8", "e", "d")
+    changed, _ = tabled(graph)
+    assert sorted(op.kind for op in changed.ops) == ["Add", "Add", "Cast", "Cast", "Div", "Gather", "Gather"]
+    assert_same(graph, changed, np.arange(-128, 128).astype(np.int8).reshape(2, 128))
+
+
+@pytest.mark.parametrize("wanted", ["float", "constants", "another tensor"])
+def test_no_table_for(wanted: str) -> None:
+    grid = q(0.1, 3)
+    x, z = Tensor("x", "int8", (2, 4), None, grid), Tensor("z", "int8", (2, 4), None, grid)
+    y, e = Tensor("y", "int8", (2, 4), None, grid), Tensor("e", "int8", (2, 4), None, grid)
+    if wanted == "float":
+        real = [Tensor(name, "float32", (2, 4)) for name in "xy"]
+        graph = make([Op("Erf", ("x",), ("y",))], real, "x", "y")
+    elif wanted == "constants":  # one for each column: a table for each would do, a single one does not
+        columns = constant("c", np.array([1, 2, 3, 4], np.int8), grid)
+        graph = make([Op("Mul", ("x", "c"), ("z",)), Op("Sinh", ("z",), ("y",))], [x, columns, y, z], "x", "y")
+    else:
+        graph = make([Op("Erf", ("x",), ("e",)), Op("Mul", ("e", "z"), ("y",))], [x, z, y, e], "x z", "y")
+    changed, _ = tabled(graph)
+    lookups = [lookup_of(changed, changed.producers(), op) for op in changed.ops]
+    roots = [lookup.root for lookup in lookups if lookup is not None]
+    assert roots == {"float": [], "constants": ["z"], "another tensor": ["x"]}[wanted]
+
+
+def test_equal_tables_are_one() -> None:
+    names = ("x", "z", "y", "v")
+    tensors = [Tensor(name, "int8", (2, 4), None, q(0.1, 3)) for name in names]
+    changed, _ = tabled(make([Op("Erf", ("x",), ("y",)), Op("Erf", ("z",), ("v",))], tensors, "x z", "y v"))
+    tables = {op.inputs[0] for op in changed.ops if op.kind == "Gather"}
+    assert len(tables) == 1
+
+
+# files
+
+
+def model(path: Path, activations: str, parts: str = "gelu") -> Path:
+    """MatMul, a function spelled out with pairs between its parts, MatMul, as onnxruntime's quantizer writes it."""
+    rng = np.random.default_rng(3)
+    kind = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int16": TensorProto.INT16, "uint16": TensorProto.UINT16}[activations]
+    low, high = integer_range(activations)
+    zero = (low + high + 1) // 2
+    nodes, constants = [], []
+
+    def const(name: str, value: object, dtype: object = np.float32) -> str:
+        constants.append(numpy_helper.from_array(np.array(value, dtype), name))
+        return name
+
+    def pair(name: str, scale: float, offset: int = 0) -> str:
+        wide = high - low > 256
+        parameters = [const(f"{name}_scale", scale / (256 if wide else 1))]
+        place = zero + (0 if activations == "int16" else offset * (256 if wide else 1))
+        parameters.append(const(f"{name}_zero", place, numpy_dtype(activations)))
+        nodes.append(helper.make_node("QuantizeLinear", [name, *parameters], [f"{name}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", *parameters], [f"{name}_dq"]))
+        return f"{name}_dq"
+
+    def weights(name: str, rows: int, columns: int) -> str:
+        const(f"{name}_q", rng.integers(-127, 128, (rows, columns)), np.int8)
+        nodes.append(
+            helper.make_node("DequantizeLinear", [f"{name}_q", const(f"{name}_scale", 0.02), const(f"{name}_zero", 0, np.int8)], [name])
+        )
+        return name
+
+    def node(kind: str, *inputs: str) -> str:
+        name = f"t{len(nodes)}"
+        nodes.append(helper.make_node(kind, list(inputs), [name]))
+        return name
+
+    x = pair(node("MatMul", pair("x", 0.04, 9), weights("w", 8, 16)), 0.06, -5)
+    if parts == "gelu":
+        half, root, one = const("half", 0.5), const("root", 2**0.5), const("one", 1.0)
+        gate = pair(node("Add", pair(node("Erf", pair(node("Div", x, root), 0.04)), 0.008), one), 0.008, -120)
+        y = pair(node("Mul", pair(node("Mul", x, gate), 0.06, -90), half), 0.03, -100)
+    else:
+        y = pair(node(parts, x), 0.01, 2)
+    result = pair(node("MatMul", y, weights("v", 16, 4)), 0.05)
+    graph = helper.make_graph(nodes, "m", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 8])],
+                              [helper.make_tensor_value_info(result, TensorProto.FLOAT, [3, 4])], constants)  # fmt: skip
+    assert kind  # the type that QuantizeLinear takes from its zero point
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize("parts", ["gelu", "Erf", "Sinh"])
+@pytest.mark.parametrize("activations", ["uint8", "int8", "int16", "uint16"])
+def test_spelled_out_functions_run_in_litert_and_come_back(activations: str, parts: str, tmp_path: Path) -> None:
+    source = model(tmp_path / "m.onnx", activations, parts)
+    report = qconvert.convert(source, tmp_path / "m.tflite")
+    assert any("are looked up in tables" in change.text for change in report.changes)
+    checked = qconvert.check(source, tmp_path / "m.tflite", per_op=True)
+    assert checked.passed, checked.problems
+    qconvert.convert(tmp_path / "m.tflite", tmp_path / "back.onnx")
+    again = qconvert.check(tmp_path / "m.tflite", tmp_path / "back.onnx")
+    assert again.passed, again.problems
+
+
+def test_a_table_with_a_wrong_value_is_found(tmp_path: Path) -> None:
+    """At a code that no input of the check reaches, so that only the table itself shows it."""
+    source = model(tmp_path / "m.onnx", "int8")
+    qconvert.convert(source, tmp_path / "m.tflite")
+    data = bytearray((tmp_path / "m.tflite").read_bytes())
+    from qconvert.conversion.loading import load
+
+    graph = load(tmp_path / "m.tflite")
+    (table,) = [graph.constant(op.inputs[0]) for op in graph.ops if op.kind == "Gather"]
+    assert table is not None
+    at = bytes(data).index(table.tobytes())
+    data[at] = (data[at] + 50) % 256
+    (tmp_path / "m.tflite").write_bytes(bytes(data))
+    checked = qconvert.check(source, tmp_path / "m.tflite")
+    assert not checked.passed and any("nothing in the result stands for it" in problem for problem in checked.problems)
