@@ -26,6 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: Builtins whose options table is not called as they are.
 _OPTIONS = {
     "AVERAGE_POOL_2D": "Pool2D",
+    "CONV_3D_TRANSPOSE": "Conv3D",
     "MAX_POOL_2D": "Pool2D",
     "L2_POOL_2D": "Pool2D",
     "L2_NORMALIZATION": "L2Norm",

@@ -9,12 +9,12 @@ import numpy as np
 
 from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array, Graph, Tensor, integer_range
+from qconvert.graph.kinds.layout import permutation
 from qconvert.graph.metadata import turned_between
 
 __all__ = ["SAME_CODES", "Exchange", "turned"]
 
-#: From a layout to the other.
-PERMUTATIONS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
+LAYOUTS = ("channels_first", "channels_last")
 
 #: Types of one width: one side's integers are the other's, moved.
 SAME_CODES = ({"int8", "uint8"}, {"int16", "uint16"})
@@ -26,13 +26,12 @@ class Exchange:
 
     Attributes:
         pieces: the result's.
-        turned: the permutation to the result's layout, of the tensors that the two files have in different ones although their shape does
-            not show it.
+        turned: the result's layout, of the tensors that the two files have in different ones although their shape does not show it.
         layout: the data_format of the result's files.
     """
 
     pieces: Splitting
-    turned: Mapping[str, tuple[int, ...]]
+    turned: Mapping[str, str]
     layout: str
 
     def to_result(self, tensor: Tensor, data: Array) -> Array:
@@ -54,27 +53,27 @@ class Exchange:
 
     def _permutation(self, name: str, own: Sequence[int], other: Sequence[int | None] | None) -> tuple[int, ...] | None:
         """From the source's layout to the result's: as the files say, or as only that fits the result's shape."""
-        if other is None or not len(own) == len(other) == 4:
+        if other is None or len(own) != len(other) or len(own) < 4:
             return None
         if name in self.turned:
-            return self.turned[name]
-        permutation = PERMUTATIONS.get(self.layout)
-        if permutation is None or _fits(own, other) or not _fits([own[axis] for axis in permutation], other):
+            return permutation(self.turned[name], len(own))
+        if self.layout not in LAYOUTS:
             return None
-        return permutation
+        turn = permutation(self.layout, len(own))
+        return turn if not _fits(own, other) and _fits([own[axis] for axis in turn], other) else None
 
 
-def turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, tuple[int, ...]]:
-    """The permutation of each tensor that two files have in different layouts, as their metadata say: a conversion notes there whatever
+def turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
+    """The result's layout of each tensor that two files have in different ones, as their metadata say: a conversion notes there whatever
     it transposed without the shape's showing it, from the first file of a chain on.
 
     Args:
         graph, other: the source's and the result's graphs.
         source, result: the layouts of files for their runtimes. Where these are one, the result has the other.
     """
-    wanted = result if source != result else next((layout for layout in PERMUTATIONS if layout != result), "")
+    wanted = result if source != result else next((layout for layout in LAYOUTS if layout != result), "")
     names = turned_between(graph.metadata, other.metadata)
-    return dict.fromkeys(names, PERMUTATIONS[wanted]) if wanted in PERMUTATIONS else {}
+    return dict.fromkeys(names, wanted) if wanted in LAYOUTS else {}
 
 
 def _shifted(tensor: Tensor, data: Array, have: str, want: str) -> Array:

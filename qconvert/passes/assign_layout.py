@@ -1,9 +1,9 @@
 """assign_layout: spatial operators get the layout that the target wants, with the fewest Transposes.
 
-Every tensor of rank 4 gets a label: stored as in the source, or transposed. A Transpose is needed wherever an operator wants the
-other label than the one its input has; one serves all such readers. The labelling with the fewest (then smallest) Transposes is a
-minimum cut: operators are nodes, tensors are edges, fixed operators are tied to a side. The reduction of "paid once, whichever
-readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov, 2004, section 3).
+Images and volumes are one after the other. Every tensor of rank 4 (or 5) gets a label: stored as in the source, or transposed. A
+Transpose is needed wherever an operator wants the other label than the one its input has; one serves all such readers. The labelling
+with the fewest (then smallest) Transposes is a minimum cut: operators are nodes, tensors are edges, fixed operators are tied to a side.
+The reduction of "paid once, whichever readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov, 2004, section 3).
 
 A graph in channels first, for a target that wants channels last (Relu and Add have no layout, Reshape pins the source's):
 
@@ -23,15 +23,17 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor
+from qconvert.graph.kinds.layout import permutation
 from qconvert.graph.metadata import TRANSPOSED, transposed_names
 from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.rewrite import permuted_op, permuted_tensor
-from qconvert.passes.layout.roles import RANK, Role, data_inputs, role
+from qconvert.passes.layout.roles import Role, data_inputs, role
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
-_PERMS = {"channels_first": (0, 3, 1, 2), "channels_last": (0, 2, 3, 1)}
+_IMAGES = 4  # the rank that --io-layout is about
+_RANKS = (_IMAGES, 5)
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
 
 
@@ -44,16 +46,17 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
         io_layout: "nchw" or "nhwc" if graph inputs and outputs of rank 4 shall have that layout; "" keeps the source's.
     """
     wanted = target.layout
-    others = {op["data_format"] for op in graph.ops if "data_format" in op.attributes} - {wanted}
-    if not wanted or not others:
+    other = [op for op in graph.ops if op.attributes.get("data_format", wanted) != wanted]
+    if not wanted or not other:
         return graph, ()
-    graph = _as_transposes(graph, _PERMS[wanted])
-    io_label = int({"nchw": "channels_first", "nhwc": "channels_last"}.get(io_layout) == wanted)
-    labels = _Labels(graph, wanted, io_label)
-    rewritten = _Rewriter(graph, wanted, labels, io_label).run()
-    added = sum(op.kind == "Transpose" for op in rewritten.ops)
+    for rank in [rank for rank in _RANKS if any(graph[op.inputs[0]].rank == rank for op in other)]:
+        io_label = int(rank == _IMAGES and {"nchw": "channels_first", "nhwc": "channels_last"}.get(io_layout) == wanted)
+        perm = permutation(wanted, rank)
+        graph = _as_transposes(graph, perm)
+        graph = _Rewriter(graph, wanted, perm, _Labels(graph, wanted, perm, io_label), io_label).run()
+    added = sum(op.kind == "Transpose" for op in graph.ops)
     moved = sum("data_format" in op.attributes for op in graph.ops)
-    return rewritten, (f"{moved} spatial operators are {wanted}; {added} Transposes in the graph",)
+    return graph, (f"{moved} spatial operators are {wanted}; {added} Transposes in the graph",)
 
 
 def _as_transposes(graph: Graph, perm: Sequence[int]) -> Graph:
@@ -62,7 +65,7 @@ def _as_transposes(graph: Graph, perm: Sequence[int]) -> Graph:
 
     def changed(op: Op) -> Op:
         source, result = (graph[name].shape for name in (op.inputs[0], op.outputs[0]))
-        if op.kind != "Reshape" or source is None or result is None or not len(source) == len(result) == RANK or source == result:
+        if op.kind != "Reshape" or source is None or result is None or not len(source) == len(result) == len(perm) or source == result:
             return op
         for order in (back, tuple(perm)):
             if tuple(source[axis] for axis in order) == result and _is_trivial(graph[op.inputs[0]], order):
@@ -89,10 +92,10 @@ def _cost(tensor: Tensor, perm: Sequence[int]) -> int:
 class _Labels:
     """The label of every operator: 0 as in the source, 1 transposed. A source's Transpose has one for each side."""
 
-    def __init__(self, graph: Graph, wanted: str, io_label: int) -> None:
-        self.roles = {id(op): role(graph, op, wanted) for op in graph.ops}
+    def __init__(self, graph: Graph, wanted: str, perm: tuple[int, ...], io_label: int) -> None:
+        self.roles = {id(op): role(graph, op, wanted, len(perm)) for op in graph.ops}
         self._flow = FlowGraph()
-        self._perm = _PERMS[wanted]
+        self._perm = perm
         self._reads: dict[int, int] = {}
         self._writes: dict[int, int] = {}
         for op in graph.ops:
@@ -125,7 +128,7 @@ class _Labels:
     def _add_tensors(self, graph: Graph, io_label: int) -> None:
         producers, consumers = graph.producers(), graph.consumers()
         for tensor in graph.tensors.values():
-            if tensor.rank != RANK or tensor.is_constant:
+            if tensor.rank != len(self._perm) or tensor.is_constant:
                 continue
             producer = producers.get(tensor.name)
             writer = io_label if producer is None else self._writes[id(producer)]
@@ -152,10 +155,11 @@ class _Labels:
 class _Rewriter:
     """Builds the new graph from the labels."""
 
-    def __init__(self, graph: Graph, wanted: str, labels: _Labels, io_label: int) -> None:
+    def __init__(self, graph: Graph, wanted: str, perm: tuple[int, ...], labels: _Labels, io_label: int) -> None:
         self._graph = graph
         self._wanted = wanted
-        self._perm = _PERMS[wanted]
+        self._perm = perm
+        self._rank = len(perm)
         self._back = tuple(int(axis) for axis in np.argsort(self._perm))
         self._labels = labels
         self._io_label = io_label
@@ -167,7 +171,7 @@ class _Rewriter:
 
     def run(self) -> Graph:
         for name in self._graph.inputs:
-            self._define(name, self._io_label if self._graph[name].rank == RANK else 0)
+            self._define(name, self._io_label if self._graph[name].rank == self._rank else 0)
         for op in self._graph.ops:
             if self._labels.roles[id(op)] is Role.TRANSPOSE:
                 self._transpose(op)
@@ -182,7 +186,7 @@ class _Rewriter:
 
     def _ambiguous(self) -> list[str]:
         """Tensors that changed layout although their shape stayed the same: a reader of the result could not tell."""
-        moved = [name for (name, label), new in self._stored.items() if label == 1 and new == name and self._graph[name].rank == RANK]
+        moved = [name for (name, label), new in self._stored.items() if label == 1 and new == name and self._graph[name].rank == self._rank]
         return [
             name
             for name in moved
@@ -192,7 +196,7 @@ class _Rewriter:
     def _define(self, name: str, label: int) -> str:
         """The name of a tensor that is about to be written with `label`; outputs keep theirs for the layout they must have."""
         tensor = self._graph[name]
-        if tensor.rank != RANK:
+        if tensor.rank != self._rank:
             self._stored[name, 0] = self._stored[name, 1] = name
             return name
         new = name
@@ -205,7 +209,7 @@ class _Rewriter:
     def _get(self, name: str, label: int) -> str:
         """The name of tensor `name` with `label`, through a Transpose if it does not exist yet."""
         tensor = self._graph.tensors[name] if name else None
-        if tensor is None or tensor.is_constant or tensor.rank != RANK:
+        if tensor is None or tensor.is_constant or tensor.rank != self._rank:
             return name
         if (name, label) not in self._stored:
             have = self._stored[name, 1 - label]
@@ -242,7 +246,7 @@ class _Rewriter:
     def _reads_any_layout(self, op: Op) -> bool:
         """A Reshape of data that the layouts order alike, to sizes that do not refer to the input's."""
         tensor, sizes = self._graph[op.inputs[0]], self._graph.constant(op.inputs[1])
-        known = not tensor.is_constant and tensor.rank == RANK and sizes is not None and not (sizes == 0).any()
+        known = not tensor.is_constant and tensor.rank == self._rank and sizes is not None and not (sizes == 0).any()
         return known and _is_trivial(tensor, self._perm)
 
     def _transpose(self, op: Op) -> None:
@@ -251,11 +255,11 @@ class _Rewriter:
         label = self._labels.writes[id(op)]
         steps = [self._back] if self._labels.reads[id(op)] else []
         steps += [tuple(op["perm"])] + ([self._perm] if label else [])
-        total = tuple(range(RANK))
+        total = tuple(range(self._rank))
         for step in steps:
             total = tuple(total[axis] for axis in step)
         new = self._define(op.outputs[0], label)
-        if total != tuple(range(RANK)):
+        if total != tuple(range(self._rank)):
             self._ops.append(self._turn(op, have, new, total))
         elif new in self._graph.public:
             self._ops.append(Op("Identity", (have,), (new,), {}, op.source))
@@ -273,7 +277,7 @@ class _Rewriter:
 
     def _deliver(self, name: str) -> None:
         """Gives a graph output the layout that it must have, under its own name."""
-        if self._graph[name].rank != RANK or self._graph[name].is_constant:
+        if self._graph[name].rank != self._rank or self._graph[name].is_constant:
             return
         have = self._stored.get((name, self._io_label))
         if have is None:

@@ -69,7 +69,7 @@ class LiteRT:
 
     @staticmethod
     def _describe(details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return {item["name"]: (np.dtype(item["dtype"]).name, tuple(int(s) for s in item["shape"])) for item in details}
+        return {item["name"]: _described(np.dtype(item["dtype"]).name, tuple(int(s) for s in item["shape"])) for item in details}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs are stored values by name; returns stored outputs by name."""
@@ -78,7 +78,7 @@ class LiteRT:
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
         details = self._interpreter.get_input_details()
-        given = [(item, _own_type(value)) for item, value in zip(details, inputs, strict=True)]
+        given = [(item, _own_type(_joined(item, value))) for item, value in zip(details, inputs, strict=True)]
         resized = [(item["index"], value.shape) for item, value in given if tuple(value.shape) != tuple(item["shape"])]
         try:
             for index, shape in resized:
@@ -90,7 +90,23 @@ class LiteRT:
             self._interpreter.invoke()
         except (ValueError, RuntimeError) as error:
             raise RuntimeRefusedError(f"LiteRT failed while running the model: {error}") from error
-        return [self._interpreter.get_tensor(item["index"]) for item in self._interpreter.get_output_details()]
+        return [_split(self._interpreter.get_tensor(item["index"])) for item in self._interpreter.get_output_details()]
+
+
+def _described(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    return ("float32", (*shape, 2)) if dtype == "complex64" else (dtype, shape)
+
+
+def _joined(item: Any, value: Array) -> Array:
+    """Complex numbers of real and imaginary parts along a last axis, as a graph has them."""
+    if np.dtype(item["dtype"]) != np.complex64 or value.dtype == np.complex64:
+        return value
+    return np.ascontiguousarray(value, np.float32).view(np.complex64)[..., 0]
+
+
+def _split(value: Array) -> Array:
+    """The parts of complex numbers along a last axis; other values as they are."""
+    return np.ascontiguousarray(value)[..., None].view(np.float32) if value.dtype == np.complex64 else value
 
 
 def _own_type(value: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,15 +105,18 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         metadata=_metadata(model),
     )
     found = _with_signatures(_with_bias_scales(found.evolve(ops=draft.ops)))
-    return found if again else restored(found, _rewritten)
+    return found if again else restored(found, partial(_rewritten, model))
 
 
-def _rewritten(graph: Graph) -> Graph:
-    """The graph as it comes back, operator by operator, when it is written."""
-    from qconvert.formats.onnx.writer import build
+def _rewritten(model: Any, graph: Graph) -> Graph:
+    """The graph as it comes back, operator by operator, when it is written as `model` was: of its source, in its opset."""
+    from qconvert.formats.onnx.writer import HIGHEST_OPSET, LOWEST_OPSET, build
 
-    metadata = {key: value for key, value in graph.metadata.items() if key.startswith("source.")}
-    return read_model(parse_model(build(replace(graph, metadata=metadata), 0, {}).SerializeToString(), infer=False), graph.name, again=True)
+    stated = {str(key): str(value) for key, value in model.metadata_props.items()}
+    metadata = {key: value for key, value in {**graph.metadata, **stated}.items() if key.startswith("source.")}
+    opset = min(max(_version_of(model, ""), LOWEST_OPSET), HIGHEST_OPSET)
+    written = build(replace(graph, metadata=metadata), opset, {}).SerializeToString()
+    return read_model(parse_model(written, infer=False), graph.name, again=True)
 
 
 def _declared(graph: Any) -> Any:
@@ -162,7 +166,11 @@ def constant_data(tensor: Any) -> Array:
 
 def _version(model: Any, node: Any) -> int:
     """The opset of a node's domain; 1 for a domain that the model does not import, which onnxruntime takes."""
-    return int(model.graph.opset_imports.get(node.domain, 1))
+    return _version_of(model, node.domain)
+
+
+def _version_of(model: Any, domain: str) -> int:
+    return int(model.graph.opset_imports.get(domain, 1))
 
 
 def _output_name(value: Any, draft: Draft) -> str:

@@ -8,9 +8,11 @@ the same operators on the same constants.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
@@ -18,7 +20,34 @@ from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SPELLED
 from qconvert.graph.validation import validate
 
-__all__ = ["notes", "restored"]
+__all__ = ["is_spelled_out", "notes", "restored"]
+
+
+_SMALL = 64  # elements of a constant in a note
+_NOTED = ("int32", "int64", "float32")
+
+#: Nodes around an operator that say how values are stored, or nothing.
+_STORAGE = frozenset(("QuantizeLinear", "DequantizeLinear", "Identity"))
+
+#: Nodes that a fused activation becomes.
+_ACTIVATIONS = frozenset(("Relu", "Clip"))
+
+#: Kinds that are found again without a note, whatever nodes they become.
+_RECOGNIZED = frozenset(
+    ("Quantize", "Dequantize", "Requantize", "Reinterpret", "Opaque", "Gemm", "Clip", "Cast", "Identity", "Pad", "Conv", "ConvTranspose")
+)  # fmt: skip
+
+
+#: Kinds whose own node is read as several operators.
+_NEVER_ALONE = frozenset(("Sum",))
+
+
+def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
+    """Whether the nodes, by their operators, that were written for `op` are others than the one that ONNX has for it."""
+    core = [name for name in nodes if name not in _STORAGE]
+    if op.attributes.get("activation") and core and core[-1] in _ACTIVATIONS:
+        core.pop()
+    return op.kind in _NEVER_ALONE or (op.kind not in _RECOGNIZED and core != [op.kind])
 
 
 def notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
@@ -28,11 +57,22 @@ def notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
             "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
             "grids": {name: _stated(grid) for name in (*op.inputs, *op.outputs) if name and (grid := graph[name].quantization) is not None
                       and grid.is_per_tensor},
+            "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
         }
         for op in graph.ops
         if is_spelled_out(op)
     ]  # fmt: skip
     return json.dumps(found) if found else ""
+
+
+def _is_small(tensor: Tensor) -> bool:
+    """Whether a tensor is a constant that a note can hold: sizes, axes, paddings, which nodes may have in another form."""
+    return tensor.data is not None and tensor.data.size <= _SMALL and tensor.dtype in _NOTED and bool(np.isfinite(tensor.data).all())
+
+
+def _listed(tensor: Tensor) -> tuple[str, list[int], list[float]]:
+    assert tensor.data is not None
+    return tensor.dtype, list(tensor.data.shape), tensor.data.reshape(-1).tolist()
 
 
 def _stated(grid: Quantization) -> tuple[float, int]:
@@ -52,9 +92,13 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     text = graph.metadata.get(SPELLED)
     if text is None:
         return graph
-    noted = _parsed(text, len(graph.ops))
+    parsed = _parsed(text, len(graph.ops))
+    noted = [(op, grids) for op, grids, _ in parsed]
     graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
-    labelled = graph.evolve(tensors=_labelled(graph, noted))
+    own = set(graph.tensors)
+    constants = {tensor.name: tensor for _, _, listed in parsed for tensor in listed if tensor.name not in own}
+    graph = replace(graph, tensors={**graph.tensors, **constants})
+    labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _labelled(graph, noted)}})
     producers = graph.producers()
     ops = []
     for op, _ in noted:
@@ -110,13 +154,13 @@ def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
     return _needed(graph, chosen)
 
 
-def _parsed(text: str, most: int) -> list[tuple[Op, Mapping[str, Quantization]]]:
-    """The operators noted, with the grids of tensors; `most` is the number of nodes, of which each takes one at least."""
+def _parsed(text: str, most: int) -> list[tuple[Op, Mapping[str, Quantization], list[Tensor]]]:
+    """The operators noted, with the grids of tensors and constants; `most` is the number of nodes, of which each takes one at least."""
     try:
         listed = json.loads(text)
         if not isinstance(listed, list) or len(listed) > most:
             raise ValueError("no list, or too long a one")
-        return [(_operator(item), _grids(item.get("grids", {}))) for item in listed]
+        return [(_operator(item), _grids(item.get("grids", {})), _constants(item.get("constants", {}))) for item in listed]
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"the metadata entry {SPELLED} is no list of operators: {error}") from error
 
@@ -132,6 +176,18 @@ def _operator(item: Mapping[str, Any]) -> Op:
 
 def _grids(stated: Mapping[str, Any]) -> dict[str, Quantization]:
     return {str(name): Quantization.per_tensor(float(scale), int(zero_point)) for name, (scale, zero_point) in stated.items()}
+
+
+def _constants(stated: Mapping[str, Any]) -> list[Tensor]:
+    found = []
+    for name, (dtype, shape, values) in stated.items():
+        if dtype not in _NOTED or len(values) > _SMALL:
+            raise ValueError("no small constant")
+        data = np.array([float(value) if dtype == "float32" else int(value) for value in values], dtype).reshape(
+            [int(size) for size in shape]
+        )
+        found.append(Tensor(str(name), dtype, data.shape, data))
+    return found
 
 
 def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:

@@ -14,7 +14,7 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
 from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node_types import require_types
-from qconvert.formats.onnx.spelled import notes
+from qconvert.formats.onnx.spelled import is_spelled_out, notes
 from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS
@@ -78,13 +78,17 @@ def build(
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}")
     builder = Builder(graph, opset, numerics)
+    spelled: set[int] = set()
     for op in graph.ops:
         builder.source = op.source
+        first = len(builder.nodes)
         reason = _write_qoperator(op, builder) if form == "qoperator" else None
         if reason != "":
             writers[op.kind](op, builder)
         if reason and kept is not None:
             kept[op.kind, reason] += 1
+        if reason != "" and is_spelled_out(op, [node.op_type for node in builder.nodes[first:]]):
+            spelled.add(id(op))
     for name in graph.outputs:
         builder.stored(name)
     nodes, named = used_nodes(builder, graph.outputs)
@@ -102,11 +106,13 @@ def build(
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    helper.set_model_props(model, _properties(graph, builder, named, provenance))
+    helper.set_model_props(model, _properties(graph, builder, named, provenance, spelled))
     return model
 
 
-def _properties(graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str]) -> dict[str, str]:
+def _properties(
+    graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], spelled_out: Collection[int]
+) -> dict[str, str]:
     """The metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
     from qconvert.formats.onnx.ops.pool import may_tie
 
@@ -116,7 +122,7 @@ def _properties(graph: Graph, builder: Builder, named: Collection[str], provenan
         properties[SOURCE_SIGNATURES] = json.dumps(found)
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = notes(graph, lambda op: op.kind == "DetectionPostProcess" or op.attributes.get("arithmetic") == "xnnpack"
+    spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") == "xnnpack"
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op)))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
@@ -172,16 +178,30 @@ def _inner_values(nodes: list[Any], graph: Graph) -> list[str]:
     return [name for name in written if name not in outputs and graph[name].dtype != "unknown"]
 
 
+#: Kinds whose nodes are newer than the lowest opset that is written, and since when.
+_NODE_OPSETS: dict[str, int] = {**dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18), "Rfft2d": 17, "SegmentSum": 16}
+
+
+def _node_opset(op: Op) -> int:
+    """The opset that the nodes of an operator need; ScatterND finds extremes from 18 on, and adds from 16 on."""
+    if op.kind == "UnsortedSegment":
+        return 18 if op["reduction"] in ("max", "min") else 16
+    return _NODE_OPSETS.get(op.kind, 0)
+
+
 def _chosen_opset(graph: Graph, opset: int) -> int:
-    """The opset asked for, or the source's, or the default, raised where a type in the graph needs more."""
+    """The opset asked for, or the source's, or the default, raised where a type or an operator in the graph needs more."""
+    needed = [*(_node_opset(op) for op in graph.ops), 0]
+    if 0 < opset < max(needed):
+        kind = max(graph.ops, key=_node_opset).kind
+        raise OptionError(f"{kind} needs opset {max(needed)}, not {opset}", remedy=f"Use --opset {max(needed)}.")
     if not opset:
         source = graph.metadata.get(SOURCE_OPSET, "")
         if source.isdigit() and graph.is_from("onnx"):
             wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
         else:
             wanted = DEFAULT_OPSET
-        needed = [QDQ_OPSETS.get(t.dtype, 0) for t in graph.tensors.values() if t.is_quantized]
-        return max(wanted, *needed) if needed else wanted
+        return max(wanted, *needed, *(QDQ_OPSETS.get(t.dtype, 0) for t in graph.tensors.values() if t.is_quantized))
     if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
         raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}")
     return opset

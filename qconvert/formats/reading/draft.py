@@ -29,6 +29,8 @@ class Draft:
         self.ignored_scales: dict[str, list[tuple[float, int]]] = {}
         #: Tensors whose stated scales mean nothing, and why: they may be moved, but nothing can compute on them.
         self.unsound: dict[str, str] = {}
+        #: Tensors of complex numbers, which are two real parts along a last axis here.
+        self.complex: set[str] = set()
         self._variants: dict[tuple[str, str], str] = {}
         self._names = Names(self.tensors, reserved)
         self._positions: dict[int, int] = {}  # id of each operator -> where it stands

@@ -15,7 +15,8 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.arity import wrong_arity
 from qconvert.formats.tflite.attachments import read_files, text_of
 from qconvert.formats.tflite.ops.custom import read_custom
-from qconvert.formats.tflite.reading import Reading
+from qconvert.formats.tflite.ops.signal import COMPLEX
+from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
@@ -68,7 +69,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
     for index, (operation, code) in enumerate(zip(operations, named, strict=True)):
         reading = _reading(draft, operation, index, code, tensor_names)
         _require_order(reading, ready)
-        readers.get(code.key, read_custom)(reading)
+        _reader(readers.get(code.key, read_custom), draft, reading)(reading)
         ready.update(reading.outputs)
     _require_produced(outputs, ready)
     outputs = draft.distinct(outputs)
@@ -85,6 +86,15 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
     return graph.evolve(ops=draft.ops)
+
+
+def _reader(usual: ReadFunction, draft: Draft, reading: Reading) -> ReadFunction:
+    """The function that reads an operator: one of few where it has complex numbers."""
+    if draft.complex.isdisjoint((*reading.inputs, *reading.outputs)):
+        return usual
+    if reading.name not in COMPLEX:
+        raise reading.unsupported("complex numbers")
+    return COMPLEX[reading.name]
 
 
 def operator_names(model: Any, subgraph: Any) -> list[str]:

@@ -252,6 +252,17 @@ class Reading(OperatorReading):
         self._append("Cast", [wide], [plain], {"to": narrow.dtype})
         return [narrow.name if plain == narrow.name else self._relabel(plain, narrow.name)]
 
+    def emit_plain(self, kind: str, inputs: Sequence[str] | None = None, **attributes: Attribute) -> list[str]:
+        """The same for a kernel that takes stored integers for plain numbers of their own type."""
+        ins = [self.under(name, None) for name in (self.inputs if inputs is None else inputs)]
+        results = [self._draft.tensors[name] for name in self.outputs]
+        plain = [t.name if t.quantization is None else self.intermediate("numbers", t.dtype, t.shape, base=t.name) for t in results]
+        self._append(kind, ins, plain, attributes)
+        for name, result in zip(plain, results, strict=True):
+            if name != result.name:
+                self._relabel(name, result.name)
+        return list(self.outputs)
+
     def _relabel(self, stored: str, name: str) -> str:
         self._draft.append(Op("Reinterpret", (stored,), (name,), {}, self.source))
         return name

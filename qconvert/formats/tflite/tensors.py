@@ -50,6 +50,11 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
             error.where = error.where or f"tensor {name!r}"
             raise
         stated = constant.shape if constant is not None else None if unknown else shape
+        if dtype == "complex64":
+            constant = None if constant is None else np.ascontiguousarray(constant)[..., None].view(np.float32)
+            names.append(draft.add(name, "float32", None if stated is None else (*stated, 2), constant, None))
+            draft.complex.add(names[-1])
+            continue
         names.append(draft.add(name, dtype, stated, constant, quantization))
         if fault:
             draft.unsound[names[-1]] = fault

@@ -27,6 +27,10 @@ _SCALELESS = frozenset(
 _SCALELESS_WIDE = frozenset("TRANSPOSE SLICE SPLIT MAX_POOL_2D CONCATENATION RESIZE_BILINEAR".split())
 
 
+#: Operators that take complex numbers.
+_COMPLEX = frozenset("REAL IMAG COMPLEX_ABS RESHAPE".split())
+
+
 class Operator:
     """One TFLite operator that will be written.
 
@@ -83,6 +87,7 @@ class Writing:
         self._made_of: dict[int, list[int]] = {}  # id of a canonical operator -> its operators here
         self._uses: Counter[str] = Counter()  # how often they name each tensor
         self._absorbed: set[int] = set()
+        self._parts: dict[str, str] = {}  # tensor of complex numbers -> its parts along a last axis
         self._current: Op | None = None
 
     @property
@@ -209,6 +214,33 @@ class Writing:
             raise self.unsupported(op, f"{name!r} of shape {shape}, which is known only at run time")
         return sizes
 
+    def complex(self, op: Op, name: str) -> str:
+        """Declares a tensor of real and imaginary parts along its last axis as one of complex numbers; returns its name."""
+        tensor = self.tensor(name)
+        if tensor.dtype == "complex64":
+            return name
+        if tensor.dtype != "float32" or tensor.data is not None or not tensor.shape or tensor.shape[-1] != 2:
+            raise self.unsupported(op, f"{name!r} of {tensor.dtype} and shape {tensor.shape} for complex numbers")
+        if name in self.tensors and name not in self.graph.inputs:
+            raise self.unsupported(op, f"{name!r} of real and imaginary parts from another operator than a transform")
+        self.tensors[name] = replace(tensor, dtype="complex64", shape=tensor.shape[:-1])
+        return name
+
+    def _with_parts(self, builtin: str, name: str) -> str:
+        """A tensor of complex numbers as its parts along a last axis, for an operator that does not know them."""
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.dtype != "complex64" or builtin in _COMPLEX:
+            return name
+        if name not in self._parts:
+            parts = [self.add(f"{name}/{part}", "float32", tensor.shape) for part in ("real", "imaginary")]
+            for part, kernel in zip(parts, ("REAL", "IMAG"), strict=True):
+                self.emit(kernel, [name], [part])
+            axis = len(tensor.shape or ())
+            joined = self.add(f"{name}/parts", "float32", self.graph.tensors[name].shape)
+            self._parts[name] = joined
+            self.emit("PACK", parts, [joined], "PackOptions", axis=axis, valuesCount=2)
+        return self._parts[name]
+
     def sizes(self, name: str, op: Op) -> str:
         """The constant that makes a RESHAPE of a tensor's shape: -1 is the one size that is known only at run time.
 
@@ -298,6 +330,7 @@ class Writing:
             fields: of the option table, by the schema's names in camel case.
         """
         outputs = [self._relabelled(builtin, name) for name in outputs]
+        inputs = [self._with_parts(builtin, name) for name in inputs]
         names = [self.use(name) for name in inputs], [self.use(name) for name in outputs]
         options = None
         if table:

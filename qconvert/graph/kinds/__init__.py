@@ -10,8 +10,11 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
 - the bias of a quantized Conv, ConvTranspose or Gemm is int32 at input scale * weight scale, or float32;
+- Rfft2d, Real, Imag and ComplexAbs have the two parts of complex numbers along a last axis; BitShift keeps the sign;
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace,
-  DetectionPostProcess, ReadState, WriteState and Opaque are not in ONNX.
+  DetectionPostProcess, SegmentSum, UnsortedSegment, DynamicUpdateSlice, SparseToDense, MatrixDiag, MatrixSetDiag, InteriorPad, Rfft2d,
+  Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, ReadState, WriteState and Opaque
+  are not in ONNX.
 
 Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
 """
@@ -56,6 +59,7 @@ _FAMILIES = (
     "normalize",
     "softmax",
     "pairs",
+    "bits",
     "logic",
     "elementwise",
     "activation",
@@ -66,9 +70,12 @@ _FAMILIES = (
     "reshape",
     "slice",
     "gather",
+    "segments",
+    "diagonals",
     "space",
     "create",
     "detection",
+    "signal",
     "state",
     "opaque",
 )

@@ -116,7 +116,29 @@ def shape_of(call: Call) -> Array:
     return np.array(call.raw().shape, numpy_dtype(call.results[0].dtype))
 
 
+def _broadcast_args_shape(op: Op, s: ShapeContext) -> Shapes:
+    first, second = s.shape(0), s.shape(1)
+    if first is None or second is None or isinstance(first[0], str) or isinstance(second[0], str):
+        return [(UNKNOWN,)]
+    return [(max(first[0], second[0]),)]
+
+
+def broadcast_args(call: Call) -> Array:
+    """The shape to which two shapes broadcast."""
+    return np.array(np.broadcast_shapes(call.ints(0), call.ints(1)), call.raw().dtype)
+
+
 KINDS = (
+    kind("Rank", shape=lambda op, s: [()], rule="index", evaluate=lambda call: np.array(call.raw().ndim), types="any -> index"),
+    kind("BroadcastArgs", "index index", shape=_broadcast_args_shape, rule="plain", evaluate=broadcast_args, types="T T -> T"),
+    kind(
+        "ZerosLike",
+        shape=lambda op, s: [s.shape(0)],
+        rule="plain",
+        evaluate=lambda call: np.zeros_like(call.raw()),
+        fold=lambda call: np.zeros_like(call.raw()),
+        types="T -> T",
+    ),
     kind("Shape", shape=_shape_shape, rule="index", evaluate=shape_of, types="any -> index"),
     kind("Range", "data data data", shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold, types="T T T -> T"),
     kind(

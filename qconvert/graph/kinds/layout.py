@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["ALONG_AXIS", "DECIDES", "ELEMENTWISE", "PINNED", "REDUCES", "TRANSPOSES", "Layout", "Suits", "per_axis"]
+__all__ = ["ALONG_AXIS", "DECIDES", "ELEMENTWISE", "PINNED", "REDUCES", "TRANSPOSES", "Layout", "Suits", "per_axis", "permutation"]
 
 
 class Suits(Enum):
@@ -49,3 +49,8 @@ REDUCES = Layout(Suits.REDUCES, axes=1)
 def per_axis(index: int, word: str) -> Layout:
     """The role of an operator whose input `index` has values for each axis, called `word`."""
     return Layout(Suits.KEEPS_RANK, per_axis=index, word=word)
+
+
+def permutation(wanted: str, rank: int) -> tuple[int, ...]:
+    """The transposition of data of `rank` dimensions to the data_format `wanted`."""
+    return (0, rank - 1, *range(1, rank - 1)) if wanted == "channels_first" else (0, *range(2, rank), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -142,4 +143,12 @@ KINDS = (
     _pair("FloorMod", np.mod, floored(np.mod)),
     _pair("SquaredDifference", lambda a, b: (a - b) ** 2),
     _pair("PRelu", prelu),
+    _pair("Atan2", np.arctan2),
+    kind(
+        "Sum",
+        "data...",
+        shape=broadcast_shape,
+        evaluate=lambda call: np.asarray(functools.reduce(np.add, call.all_values())),
+        layout=ELEMENTWISE,
+    ),
 )

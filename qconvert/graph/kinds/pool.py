@@ -124,6 +124,15 @@ def average_pool(call: Call) -> Result:
     return ExactResult(real, activated_stored(call, stored))
 
 
+def l2_pool(call: Call) -> Array:
+    """The square root of the mean of squares in each window; padding does not count."""
+    data = channels_last(call, call.values())
+    axes = tuple(range(-len(call["kernel_shape"]), 0))
+    count = _windowed(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0).sum(axis=axes)
+    total = _windowed(call, np.square(data), 0.0).sum(axis=axes)
+    return activated(channels_first(call, np.sqrt(total / count)), call["activation"])
+
+
 def global_average_pool(call: Call) -> Array:
     """GlobalAveragePool of ONNX: the mean over all spatial dimensions."""
     steps, scale = call.factor(0)
@@ -157,6 +166,7 @@ KINDS = (
         keeps_axis=_outside_space,
         attributes=has(_POOL, ACTIVATION, dilations=integers(())),
     ),
+    kind("L2Pool", shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
     kind("GlobalAveragePool", shape=_global_pool_shape, evaluate=global_average_pool, layout=DECIDES, attributes=has(DATA_FORMAT)),
     kind(
         "GlobalMaxPool",

@@ -53,7 +53,7 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
 
 
 def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants) -> str:
-    """A constant operand of an elementwise operator, of rank 4 and transposed; others keep their name."""
+    """A constant operand of an elementwise operator, of the rank concerned and transposed; others keep their name."""
     tensor = graph.tensors[name] if name else None
     if tensor is None or tensor.data is None or tensor.data.size == 1:
         return name

@@ -14,11 +14,9 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.kinds.layout import Suits
+from qconvert.graph.kinds.layout import Suits, permutation
 
-__all__ = ["RANK", "Role", "data_inputs", "data_positions", "role"]
-
-RANK = 4
+__all__ = ["Role", "data_inputs", "data_positions", "role"]
 
 
 class Role(Enum):
@@ -30,14 +28,14 @@ class Role(Enum):
     TRANSPOSE = 3
 
 
-def role(graph: Graph, op: Op, wanted: str) -> Role:
-    """The role of `op` when spatial operators want the data_format `wanted`."""
+def role(graph: Graph, op: Op, wanted: str, rank: int) -> Role:
+    """The role of `op` when spatial operators on data of `rank` dimensions want the data_format `wanted`."""
     suits = KINDS[op.kind].layout.suits
     if suits is Suits.DECIDES:
-        return Role.SOURCE if op["data_format"] == wanted or graph[op.inputs[0]].rank != RANK else Role.TARGET
+        return Role.SOURCE if op["data_format"] == wanted or graph[op.inputs[0]].rank != rank else Role.TARGET
     if suits is Suits.TRANSPOSES:
-        return Role.TRANSPOSE if graph[op.inputs[0]].rank == RANK else Role.SOURCE
-    return Role.FREE if suits in _FREE and _FREE[suits](graph, op, wanted) else Role.SOURCE
+        return Role.TRANSPOSE if graph[op.inputs[0]].rank == rank else Role.SOURCE
+    return Role.FREE if suits in _FREE and _FREE[suits](graph, op, permutation(wanted, rank)) else Role.SOURCE
 
 
 def data_inputs(op: Op) -> tuple[str, ...]:
@@ -51,10 +49,10 @@ def data_positions(op: Op) -> list[int]:
     return kind.positions(op, "data", "factor", *(["index"] if kind.layout.suits is Suits.BROADCASTS else []))
 
 
-def _keeps_rank(graph: Graph, op: Op, wanted: str) -> bool:
+def _keeps_rank(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
     """Data and results have the rank concerned, and what names axes or has values for each is constant."""
     kind, layout = KINDS[op.kind], KINDS[op.kind].layout
-    if any(graph[name].rank != RANK for name in (*kind.data(op), *kind.results_of(op))):
+    if any(graph[name].rank != len(perm) for name in (*kind.data(op), *kind.results_of(op))):
         return False
     if layout.flat >= 0:
         return graph[op.inputs[layout.flat]].rank == 1 and op["batch_dims"] == 0
@@ -62,30 +60,29 @@ def _keeps_rank(graph: Graph, op: Op, wanted: str) -> bool:
     return all(graph[name].is_constant for name in named)
 
 
-def _broadcasts(graph: Graph, op: Op, wanted: str) -> bool:
-    """Every operand has rank 4, or is a constant that can be given it, or is a single element."""
-    return graph[op.outputs[0]].rank == RANK and all(_fits(graph[name]) for name in op.inputs if name)
+def _broadcasts(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
+    """Every operand has the rank concerned, or is a constant that can be given it, or is a single element."""
+    return graph[op.outputs[0]].rank == len(perm) and all(_fits(graph[name], len(perm)) for name in op.inputs if name)
 
 
-def _fits(tensor: Tensor) -> bool:
-    return tensor.rank == RANK or tensor.is_constant or tensor.rank == 0 or tensor.static_shape == (1,)
+def _fits(tensor: Tensor, rank: int) -> bool:
+    return tensor.rank == rank or tensor.is_constant or tensor.rank == 0 or tensor.static_shape == (1,)
 
 
-def _reduces(graph: Graph, op: Op, wanted: str) -> bool:
+def _reduces(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
     """With keepdims any axes; without, only if the axes that remain keep their order in the other layout."""
     axes = np.array(op["axis"]) if "axis" in op.attributes else graph.constant(op.inputs[1])
-    if graph[op.inputs[0]].rank != RANK or axes is None:
+    if graph[op.inputs[0]].rank != len(perm) or axes is None:
         return False
     if op["keepdims"]:
         return True
-    gone = {int(axis) % RANK for axis in np.asarray(axes).reshape(-1)}
-    order = (0, 3, 1, 2) if wanted == "channels_first" else (0, 2, 3, 1)
-    left = [axis for axis in order if axis not in gone]
+    gone = {int(axis) % len(perm) for axis in np.asarray(axes).reshape(-1)}
+    left = [axis for axis in perm if axis not in gone]
     return left == sorted(left)
 
 
 #: What each kind of operator that suits any layout asks for.
-_FREE: dict[Suits, Callable[[Graph, Op, str], bool]] = {
+_FREE: dict[Suits, Callable[[Graph, Op, tuple[int, ...]], bool]] = {
     Suits.BROADCASTS: _broadcasts,
     Suits.KEEPS_RANK: _keeps_rank,
     Suits.REDUCES: _reduces,

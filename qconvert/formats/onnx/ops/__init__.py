@@ -9,6 +9,7 @@ from qconvert.formats.onnx import opaque
 from qconvert.formats.onnx.builder import WriteFunction
 from qconvert.formats.onnx.ops import (
     activation,
+    bits,
     conv,
     detection,
     elementwise,
@@ -18,14 +19,32 @@ from qconvert.formats.onnx.ops import (
     pool,
     quantize,
     reduce,
+    segments,
     shape,
+    signal,
     space,
 )
 from qconvert.formats.onnx.reading import ReadFunction
 
 __all__ = ["READERS", "WRITERS"]
 
-_FAMILIES = (conv, matrix, pool, elementwise, activation, normalize, reduce, shape, gather, space, quantize, detection)
+_FAMILIES = (
+    conv,
+    matrix,
+    pool,
+    elementwise,
+    bits,
+    activation,
+    normalize,
+    reduce,
+    shape,
+    gather,
+    segments,
+    space,
+    signal,
+    quantize,
+    detection,
+)
 
 WRITERS: Mapping[str, WriteFunction] = {
     **{kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()},

@@ -7,42 +7,13 @@ sides take the lower index first.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op
 
 __all__ = ["WRITERS"]
-
-
-class _Steps:
-    """Shorthand for float nodes around one operator."""
-
-    def __init__(self, op: Op, b: Builder) -> None:
-        self.op, self.b, self.name = op, b, op.outputs[0]
-
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        return self.b.node(kind, inputs, hint=f"{self.name}/{kind}", **attributes)[0]
-
-    def ints(self, *values: int) -> str:
-        return self.b.const(np.array(values, np.int64), f"{self.name}/ints")
-
-    def scalar(self, value: int) -> str:
-        return self.b.const(np.int64(value), f"{self.name}/scalar")
-
-    def number(self, value: float) -> str:
-        return self.b.const(np.float32(value), f"{self.name}/number")
-
-    def number_1d(self, value: float) -> str:
-        return self.b.const(np.array([value], np.float32), f"{self.name}/threshold")
-
-    def slice(self, value: str, start: int, end: int, axis: int) -> str:
-        return self.node("Slice", value, self.ints(start), self.ints(end), self.ints(axis))
-
-    def column(self, value: str, index: int, axis: int) -> str:
-        return self.node("Gather", value, self.scalar(index), axis=axis)
 
 
 def write_detection(op: Op, b: Builder) -> None:
@@ -51,7 +22,7 @@ def write_detection(op: Op, b: Builder) -> None:
         raise b.unsupported(op, f"data of shape {b.tensor(op.inputs[0]).shape}")
     if op["max_classes_per_detection"] > op["num_classes"]:
         raise b.unsupported(op, f"{op['max_classes_per_detection']} classes of {op['num_classes']} for each detection")
-    s = _Steps(op, b)
+    s = Steps(op, b)
     boxes = _decode(s, b.real(op.inputs[0]), b.real(op.inputs[2]))
     scores = _without_background(s, b.real(op.inputs[1]))
     if op["use_regular_nms"]:
@@ -66,7 +37,7 @@ def write_detection(op: Op, b: Builder) -> None:
     b.node("Cast", [count], [op.outputs[3]], to=ELEMENT_TYPES["float32"])
 
 
-def _decode(s: _Steps, encodings: str, anchors: str) -> str:
+def _decode(s: Steps, encodings: str, anchors: str) -> str:
     """Corners (ymin, xmin, ymax, xmax) of shape [boxes, 4] from encodings [1, boxes, 4] and anchors [boxes, 4]."""
     code = s.node("Squeeze", encodings, s.ints(0))
     y, x, h, w = (s.column(code, i, 1) for i in range(4))
@@ -85,21 +56,21 @@ def _decode(s: _Steps, encodings: str, anchors: str) -> str:
     return s.node("Concat", *(s.node("Unsqueeze", corner, s.ints(1)) for corner in corners), axis=1)
 
 
-def _without_background(s: _Steps, scores: str) -> str:
+def _without_background(s: Steps, scores: str) -> str:
     """Scores [1, boxes, classes] without the classes in front of the last num_classes."""
     shape = s.b.tensor(s.op.inputs[1]).shape or ()
     offset = int(shape[2]) - int(s.op["num_classes"])
     return scores if offset == 0 else s.slice(scores, offset, int(shape[2]), 2)
 
 
-def _suppress(s: _Steps, boxes: str, scores: str, limit: int) -> str:
+def _suppress(s: Steps, boxes: str, scores: str, limit: int) -> str:
     """Rows (batch, class, box). TFLite keeps scores at the threshold; ONNX wants them above, so it is one float lower."""
     lower = float(np.nextafter(np.float32(s.op["nms_score_threshold"]), np.float32(-np.inf)))
     batch = s.node("Unsqueeze", boxes, s.ints(0))
     return s.node("NonMaxSuppression", batch, scores, s.ints(limit), s.number_1d(s.op["nms_iou_threshold"]), s.number_1d(lower))
 
 
-def _fast(s: _Steps, boxes: str, scores: str) -> tuple[str, str, str, str]:
+def _fast(s: Steps, boxes: str, scores: str) -> tuple[str, str, str, str]:
     """One suppression on each box's best score; then the best classes of each box that is left."""
     per_box = int(s.op["max_classes_per_detection"])
     flat = s.node("Squeeze", scores, s.ints(0))
@@ -116,7 +87,7 @@ def _fast(s: _Steps, boxes: str, scores: str) -> tuple[str, str, str, str]:
     return chosen, kinds, values, count
 
 
-def _regular(s: _Steps, boxes: str, scores: str) -> tuple[str, str, str, str]:
+def _regular(s: Steps, boxes: str, scores: str) -> tuple[str, str, str, str]:
     """A suppression for each class, then the best detections of all."""
     by_class = s.node("Transpose", scores, perm=[0, 2, 1])
     rows = _suppress(s, boxes, by_class, int(s.op["detections_per_class"]))
@@ -127,7 +98,7 @@ def _regular(s: _Steps, boxes: str, scores: str) -> tuple[str, str, str, str]:
     return s.column(kept, 2, 1), s.column(kept, 1, 1), best, count
 
 
-def _padded(s: _Steps, value: str, rows: int, output: str, shape: list[int]) -> None:
+def _padded(s: Steps, value: str, rows: int, output: str, shape: list[int]) -> None:
     """`value`, whose first axis is the detections, filled with zeros to `rows` of them."""
     missing = s.node("Sub", s.ints(rows), s.slice(s.node("Shape", value), 0, 1, 0))
     wide = len(shape) == 3

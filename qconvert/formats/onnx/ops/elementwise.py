@@ -53,6 +53,16 @@ def write_add(op: Op, b: Builder) -> None:
     b.node("Cast", [moved], [result.name], to=ELEMENT_TYPES[result.dtype])
 
 
+def write_extreme(op: Op, b: Builder) -> None:
+    """Max and Min; plain integers of 16 bits, of which onnxruntime has no kernel, as int32."""
+    tensor = b.tensor(op.outputs[0])
+    if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
+        write_same_named(op, b)
+        return
+    wide = [b.node("Cast", [b.stored(name)], hint=f"{name}/int32", to=ELEMENT_TYPES["int32"])[0] for name in op.inputs]
+    b.node("Cast", b.node(op.kind, wide, hint=f"{tensor.name}/int32"), [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
+
+
 def write_floor_div(op: Op, b: Builder) -> None:
     """Division rounded down. ONNX's Div of integers rounds towards zero, so it is corrected where signs differ."""
     x, y = b.reals(op)
@@ -220,7 +230,8 @@ _UNARY = "Abs Neg Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Co
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(f"{_UNARY} Sub Mul Div Max Min Pow".split(), write_same_named),
+    **dict.fromkeys(f"{_UNARY} Sub Mul Div Pow".split(), write_same_named),
+    **dict.fromkeys(("Max", "Min"), write_extreme),
     **dict.fromkeys(f"{_COMPARISONS} NotEqual".split(), write_comparison),
     **dict.fromkeys(("And", "Or", "Xor", "Not"), write_logic),
     **dict.fromkeys(("IsNaN", "IsInf"), write_is),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from qconvert.formats.tflite.ops import (
     activation,
+    bits,
     compositions,
     conv,
     conv_transpose,
@@ -19,9 +20,12 @@ from qconvert.formats.tflite.ops import (
     pool,
     quantize,
     reduce,
+    segments,
     shape,
+    signal,
     slice,
     space,
+    volume,
 )
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction
@@ -31,15 +35,19 @@ __all__ = ["READERS", "WRITERS"]
 _FAMILIES = (
     conv,
     conv_transpose,
+    volume,
     matrix,
     pool,
     elementwise,
+    bits,
     activation,
     reduce,
     shape,
     join,
     slice,
     gather,
+    segments,
+    signal,
     space,
     quantize,
     detection,

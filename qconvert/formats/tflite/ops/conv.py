@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, is_accumulator_scale
+from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -62,7 +63,13 @@ def read_depthwise_conv_2d(r: Reading) -> None:
 
 
 def write_conv(op: Op, w: Writing) -> None:
-    """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel; with one channel in all, as its source was."""
+    """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel; with one channel in all, as its source was.
+
+    Volumes have CONV_3D.
+    """
+    if has_volume(op, w):
+        write_conv_3d(op, w)
+        return
     group = int(op["group"])
     shape = w.graph[op.inputs[1]].shape or ()
     depthwise = len(shape) == 4 and shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))

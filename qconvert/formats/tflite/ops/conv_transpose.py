@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qconvert.formats.tflite.ops.conv import accumulator_bias, constant_weights, float_weights, moved_axis, write_bias, written_weights
+from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
 from qconvert.formats.tflite.ops.window import SAME, VALID, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
@@ -61,6 +62,9 @@ def _numbers(r: Reading, shape: Shape | None) -> tuple[int, int, int]:
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
     """ConvTranspose. What neither SAME nor VALID crops is cropped by a SLICE of the whole result."""
+    if has_volume(op, w):
+        write_conv_3d_transpose(op, w)
+        return
     result = op.outputs[0]
     if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or w.graph[op.inputs[1]].rank != 4:
         raise w.unsupported(op, "groups, dilations or weights of other than two spatial dimensions")

@@ -81,6 +81,14 @@ def read_cast(r: Reading) -> None:
     r.emit("Cast", to=r.result().dtype)
 
 
+def read_atan2(r: Reading) -> None:
+    """ATAN2, whose kernel reads operands of other shapes beyond their ends."""
+    shapes = [r.tensor(index).static_shape for index in (0, 1)]
+    if None not in shapes and shapes[0] != shapes[1]:
+        raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}")
+    r.emit("Atan2")
+
+
 READERS: dict[str, ReadFunction] = {
     **{name: _activated(kind) for name, kind in (("ADD", "Add"), ("SUB", "Sub"), ("MUL", "Mul"), ("DIV", "Div"))},
     "MAXIMUM": _stored("Max"),
@@ -102,6 +110,9 @@ READERS: dict[str, ReadFunction] = {
     "FLOOR": _plain("Floor"),
     "CEIL": _plain("Ceil"),
     "SIGN": _plain("Sign"),
+    "ATAN2": read_atan2,
+    "ADD_N": _plain("Sum"),
+    "ZEROS_LIKE": _plain("ZerosLike"),
     "EQUAL": _plain("Equal"),
     "NOT_EQUAL": _plain("NotEqual"),
     "GREATER": _order("Greater"),
@@ -130,6 +141,9 @@ def _on_one_grid(builtin: str, table: str) -> WriteFunction:
     """The writer of a kind whose kernel compares or chooses stored integers: all data must have one quantization."""
 
     def write(op: Op, w: Writing) -> None:
+        if _is_plain_arithmetic(op, w):
+            w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
+            return
         _require_one_grid(op, w)
         w.emit(builtin, op.inputs, op.outputs, table)
 
@@ -144,8 +158,23 @@ def _require_one_grid(op: Op, w: Writing) -> None:
             raise w.unsupported(op, f"{name!r} and {op.outputs[0]!r} of different quantization")
 
 
+#: StableHLO's operators, whose kernels take integers without scales of any width.
+_STABLEHLO = {"Add": "STABLEHLO_ADD", "Mul": "STABLEHLO_MULTIPLY", "Max": "STABLEHLO_MAXIMUM", "Min": "STABLEHLO_MINIMUM"}
+
+
+def _is_plain_arithmetic(op: Op, w: Writing) -> bool:
+    """Whether an operator works on plain numbers of types for which TFLite's own kernels want scales, or which they do not have."""
+    tensors = [w.tensor(name) for name in (*op.inputs, *op.outputs)]
+    narrow = ("int8", "uint8", "int16", "uint16", "uint32", "uint64") if op.kind in ("Add", "Mul") else ("uint16", "uint32", "uint64")
+    fits = all(t.dtype in narrow and not t.is_quantized and t.shape == tensors[0].shape for t in tensors)
+    return fits and op.kind in _STABLEHLO and not op.attributes.get("activation")
+
+
 def write_arithmetic(op: Op, w: Writing) -> None:
     """Add, Sub, Mul and Div. Sums of int16 use the kernel without power-of-two scales."""
+    if _is_plain_arithmetic(op, w):
+        w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
+        return
     fields: dict[str, Any] = {"potScaleInt16": False} if op.kind in ("Add", "Sub") else {}
     w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
 
@@ -173,6 +202,13 @@ def write_cast(op: Op, w: Writing) -> None:
     w.emit("CAST", op.inputs, op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS[data.dtype], outDataType=DTYPE_NUMBERS[result.dtype])
 
 
+def write_atan2(op: Op, w: Writing) -> None:
+    """ATAN2, which knows no broadcasting."""
+    if len({w.tensor(name).shape for name in op.inputs}) > 1:
+        raise w.unsupported(op, "operands of different shapes")
+    w.emit("ATAN2", op.inputs, op.outputs, "ATan2Options")
+
+
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), write_arithmetic),
     "Max": _on_one_grid("MAXIMUM", "MaximumMinimumOptions"),
@@ -194,6 +230,9 @@ WRITERS: dict[str, WriteFunction] = {
     "Floor": _written("FLOOR"),
     "Ceil": _written("CEIL"),
     "Sign": _written("SIGN", "SignOptions"),
+    "Atan2": write_atan2,
+    "Sum": _written("ADD_N", "AddNOptions"),
+    "ZerosLike": _written("ZEROS_LIKE", "ZerosLikeOptions"),
     "Equal": _written("EQUAL", "EqualOptions"),
     "NotEqual": _written("NOT_EQUAL", "NotEqualOptions"),
     "Greater": _written("GREATER", "GreaterOptions"),

@@ -1,4 +1,4 @@
-"""AVERAGE_POOL_2D and MAX_POOL_2D."""
+"""AVERAGE_POOL_2D, MAX_POOL_2D and L2_POOL_2D."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def read_max_pool_2d(r: Reading) -> None:
     _read_pool(r, "MaxPool")
 
 
+def read_l2_pool_2d(r: Reading) -> None:
+    """L2_POOL_2D."""
+    _read_pool(r, "L2Pool")
+
+
 def _read_pool(r: Reading, kind: str, **more: Any) -> None:
     kernel = (r.option("filterHeight"), r.option("filterWidth"))
     r.emit_stored(kind, kernel_shape=kernel, activation=r.activation(), **more, **window(r, kernel))
@@ -33,6 +38,7 @@ def _read_pool(r: Reading, kind: str, **more: Any) -> None:
 READERS: dict[str, ReadFunction] = {
     "AVERAGE_POOL_2D": read_average_pool_2d,
     "MAX_POOL_2D": read_max_pool_2d,
+    "L2_POOL_2D": read_l2_pool_2d,
 }
 
 
@@ -59,6 +65,14 @@ def write_max_pool(op: Op, w: Writing) -> None:
         raise w.unsupported(op, f"{dtype} data")
     lowest = float(np.finfo(np.float32).min) if "float" in dtype else integer_range(dtype)[0]
     _emit(op, w, "MAX_POOL_2D", write_window(_whole(op, w), w, op["kernel_shape"], filler=lowest))
+
+
+def write_l2_pool(op: Op, w: Writing) -> None:
+    """L2Pool: padding that SAME does not give has no form, as it does not count."""
+    found = write_window(_whole(op, w), w, op["kernel_shape"])
+    if found.data != op.inputs[0]:
+        raise w.unsupported(op, f"padding {op['pads']} that is not SAME")
+    _emit(op, w, "L2_POOL_2D", found)
 
 
 def _whole(op: Op, w: Writing) -> Op:
@@ -97,6 +111,7 @@ def write_global_max_pool(op: Op, w: Writing) -> None:
 WRITERS: dict[str, WriteFunction] = {
     "AveragePool": write_average_pool,
     "MaxPool": write_max_pool,
+    "L2Pool": write_l2_pool,
     "GlobalAveragePool": write_global_average_pool,
     "GlobalMaxPool": write_global_max_pool,
 }

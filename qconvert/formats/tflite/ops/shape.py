@@ -87,6 +87,16 @@ def read_range(r: Reading) -> None:
     r.emit("Range")
 
 
+def read_rank(r: Reading) -> None:
+    """RANK."""
+    r.emit("Rank")
+
+
+def read_broadcast_args(r: Reading) -> None:
+    """BROADCAST_ARGS."""
+    r.emit("BroadcastArgs")
+
+
 READERS: dict[str, ReadFunction] = {
     "RESHAPE": read_reshape,
     "SQUEEZE": read_squeeze,
@@ -97,6 +107,8 @@ READERS: dict[str, ReadFunction] = {
     "FILL": read_fill,
     "SHAPE": read_shape,
     "RANGE": read_range,
+    "RANK": read_rank,
+    "BROADCAST_ARGS": read_broadcast_args,
 }
 
 
@@ -104,6 +116,11 @@ def write_reshape(op: Op, w: Writing) -> None:
     """Reshape. TFLite has no sizes of 0 that copy and takes one -1, so the known result counts where the sizes have these."""
     sizes, shape = w.tensor(op.inputs[1]).data, w.tensor(op.outputs[0]).shape
     known = [size if isinstance(size, int) else -1 for size in shape or ()]
+    data = w.tensors.get(op.inputs[0])
+    if data is not None and data.dtype == "complex64" and known[-1:] == [2] and known.count(-1) <= 1:
+        target = w.ints(known[:-1], f"{op.outputs[0]}/shape")
+        w.emit("RESHAPE", [op.inputs[0], target], [w.complex(op, op.outputs[0])], "ReshapeOptions", newShape=np.array(known[:-1], np.int32))
+        return
     if sizes is not None and (sizes != 0).all():
         target = w.index(op, 1)
         known = [int(size) for size in sizes]
@@ -181,6 +198,16 @@ def write_range(op: Op, w: Writing) -> None:
     w.emit("RANGE", op.inputs, op.outputs, "RangeOptions")
 
 
+def write_rank(op: Op, w: Writing) -> None:
+    """RANK."""
+    w.emit("RANK", op.inputs, op.outputs, "RankOptions")
+
+
+def write_broadcast_args(op: Op, w: Writing) -> None:
+    """BROADCAST_ARGS."""
+    w.emit("BROADCAST_ARGS", op.inputs, op.outputs)
+
+
 WRITERS: dict[str, WriteFunction] = {
     "Reshape": write_reshape,
     "Squeeze": write_squeeze,
@@ -190,4 +217,6 @@ WRITERS: dict[str, WriteFunction] = {
     "Expand": write_expand,
     "Shape": write_shape,
     "Range": write_range,
+    "Rank": write_rank,
+    "BroadcastArgs": write_broadcast_args,
 }

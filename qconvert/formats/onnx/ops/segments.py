@@ -1,0 +1,167 @@
+"""Rows put, or added up, at places that other inputs say; diagonals; gaps between elements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.steps import Steps
+from qconvert.graph import Op, Tensor, numpy_dtype
+from qconvert.graph.kinds.segments import first_value
+
+__all__ = ["WRITERS"]
+
+
+def write_segment_sum(op: Op, b: Builder) -> None:
+    """A ScatterND that adds to zeros; the number of segments is that of the last row, and one."""
+    s, data, ids = Steps(op, b), b.tensor(op.inputs[0]), b.int64(op.inputs[1])
+    count = s.node("Add", s.node("Slice", ids, s.ints(-1), s.ints(2**62), s.ints(0)), s.ints(1))
+    _scattered(s, data, ids, count, "add", 0)
+
+
+def write_unsorted_segment(op: Op, b: Builder) -> None:
+    """A ScatterND into first values. Rows of negative segments go to one more segment, which is cut off."""
+    s, data, ids = Steps(op, b), b.tensor(op.inputs[0]), b.int64(op.inputs[1])
+    reduction = {"sum": "add", "prod": "mul"}.get(str(op["reduction"]), str(op["reduction"]))
+    count = s.node("Reshape", b.int64(op.inputs[2]), s.ints(1))
+    known = b.graph.constant(op.inputs[1])
+    if known is not None and (known >= 0).all():
+        _scattered(s, data, ids, count, reduction, op["reduction"])
+        return
+    ids = s.node("Where", s.node("Less", ids, s.scalar(0)), count, ids)
+    _scattered(s, data, ids, count, reduction, op["reduction"], spare=True)
+
+
+def _scattered(s: Steps, data: Tensor, ids: str, count: str, reduction: str, name: object, spare: bool = False) -> None:
+    """`data`, whose rows belong to `ids`, into `count` segments. onnxruntime reduces floats and 32-bit integers."""
+    result, rank = s.b.tensor(s.name), (s.b.tensor(s.op.inputs[1]).rank or 0)
+    dtype = data.dtype if data.dtype in ("float32", "int32", "int64", "float64") else "int32" if "int" in data.dtype else "float32"
+    value = s.b.stored(data.name)
+    shape = s.node("Slice", s.node("Shape", value), s.ints(rank), s.ints(2**62), s.ints(0))
+    rows = s.node("Add", count, s.ints(1)) if spare else count
+    first = first_value(str(name) if name else "sum", np.dtype(numpy_dtype(data.dtype))).astype(numpy_dtype(dtype))
+    start = s.node("Expand", s.const(first), s.node("Concat", rows, shape, axis=0))
+    value = value if dtype == data.dtype else s.cast(value, dtype)
+    total = s.node("ScatterND", start, s.node("Unsqueeze", ids, s.ints(-1)), value, reduction=reduction)
+    if spare:
+        total = s.node("Slice", total, s.ints(0), count, s.ints(0))
+    if dtype == result.dtype:
+        s.b.rename(total, s.name)
+    else:
+        s.end_cast(total, result.dtype)
+
+
+def write_dynamic_update_slice(op: Op, b: Builder) -> None:
+    """A ScatterND of rows: of the axes up to the last along which the update is shorter than the data."""
+    s = Steps(op, b)
+    shape, update = b.tensor(op.inputs[0]).static_shape, b.tensor(op.inputs[1]).static_shape
+    if shape is None or update is None:
+        raise b.unsupported(op, "data or an update of a size known only at run time")
+    axes = max((axis + 1 for axis, (a, u) in enumerate(zip(shape, update, strict=True)) if a != u), default=0)
+    if axes == 0:
+        b.node("Identity", [b.stored(op.inputs[1])], op.outputs)
+        return
+    last = np.array([a - u for a, u in zip(shape, update, strict=True)], np.int64)[:axes]
+    starts = s.slice(b.int64(op.inputs[2]), 0, axes, 0)
+    starts = s.node("Max", s.node("Min", starts, s.const(last, "last_starts")), s.const(np.zeros(axes, np.int64)))
+    grid = np.moveaxis(np.indices(update[:axes]), 0, -1).astype(np.int64)
+    s.end("ScatterND", b.stored(op.inputs[0]), s.node("Add", starts, s.const(grid, "grid")), b.stored(op.inputs[1]))
+
+
+def write_sparse_to_dense(op: Op, b: Builder) -> None:
+    """A ScatterND into the default value."""
+    s, values = Steps(op, b), b.tensor(op.inputs[2])
+    rank = b.tensor(op.inputs[0]).rank
+    if rank is None or values.rank is None:
+        raise b.unsupported(op, "indices or values of unknown rank")
+    indices, value = b.int64(op.inputs[0]), b.stored(values.name)
+    if rank < 2:
+        indices = s.node("Reshape", indices, s.ints(-1, 1))
+    count = s.slice(s.node("Shape", indices), 0, 1, 0)
+    if values.rank == 0:
+        value = s.node("Expand", value, count)
+    default = s.node("Reshape", b.stored(op.inputs[3]), s.const(np.array([], np.int64)))
+    s.end("ScatterND", s.node("Expand", default, b.int64(op.inputs[1])), indices, value)
+
+
+#: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
+_CHOSEN = ("float32", "float64", "int32", "int64", "uint8", "string")
+
+
+def _chosen(s: Steps, condition: str, a: str, b: str, dtype: str) -> None:
+    """The result: `a` where the condition is true, else `b`; narrow types go through int32, which holds them."""
+    if dtype in _CHOSEN:
+        s.end("Where", condition, a, b)
+        return
+    wide = "float32" if "float" in dtype else "int64" if dtype in ("uint32", "uint64") else "int32"
+    s.end_cast(s.node("Where", condition, s.cast(a, wide), s.cast(b, wide)), dtype)
+
+
+def write_matrix_diag(op: Op, b: Builder) -> None:
+    """The data where a constant of the diagonal is true, else zero."""
+    s, tensor = Steps(op, b), b.tensor(op.inputs[0])
+    size = (tensor.shape or ("",))[-1]
+    if not isinstance(size, int):
+        raise b.unsupported(op, f"data of shape {tensor.shape}")
+    rows = s.node("Unsqueeze", b.stored(tensor.name), s.ints(-1))
+    zero = s.const(np.zeros((), numpy_dtype(tensor.dtype)), "zero")
+    _chosen(s, s.const(np.eye(size, dtype=bool), "diagonal"), rows, zero, tensor.dtype)
+
+
+def write_matrix_set_diag(op: Op, b: Builder) -> None:
+    """The diagonal, filled up to whole columns, where a constant is true, else the data."""
+    s, tensor = Steps(op, b), b.tensor(op.inputs[0])
+    rows, columns = (tensor.shape or ("", ""))[-2:]
+    if not isinstance(rows, int) or not isinstance(columns, int) or tensor.rank is None:
+        raise b.unsupported(op, f"data of shape {tensor.shape}")
+    places = s.const(np.minimum(np.arange(columns), min(rows, columns) - 1), "columns")
+    wide = s.node("Gather", b.stored(op.inputs[1]), places, axis=tensor.rank - 2)
+    mask = s.const(np.eye(rows, columns, dtype=bool), "diagonal")
+    _chosen(s, mask, s.node("Unsqueeze", wide, s.ints(-2)), b.stored(tensor.name), tensor.dtype)
+
+
+#: Types of which onnxruntime's CPU provider has a Pad (1.31, measured).
+_PADDED = ("float32", "float64", "int32", "int64", "uint32", "uint64", "int8", "uint8", "bool")
+
+
+def write_interior_pad(op: Op, b: Builder) -> None:
+    """For each axis with gaps: an axis of one behind it, which a Pad fills, and both as one. Edges are a Pad, which may cut, too."""
+    s, tensor = Steps(op, b), b.tensor(op.inputs[0])
+    shape, dtype = tensor.static_shape, tensor.dtype
+    if shape is None:
+        raise b.unsupported(op, f"data of shape {tensor.shape}")
+    value, filler = b.stored(tensor.name), b.stored(op.inputs[1])
+    if (b.tensor(op.inputs[1]).rank or 0) != 0:
+        filler = s.node("Reshape", filler, s.const(np.array([], np.int64)))
+    if dtype not in _PADDED:
+        wide = "float32" if "float" in dtype else "int32"
+        value, filler = s.cast(value, wide), s.cast(filler, wide)
+    sizes = list(shape)
+    for axis, gap in enumerate(op["interior"]):
+        if gap and sizes[axis]:
+            parts = [*sizes[: axis + 1], 1, *sizes[axis + 1 :]]
+            value = s.node("Reshape", value, s.ints(*parts))
+            value = s.node("Pad", value, s.ints(*[0] * len(parts), *(gap if i == axis + 1 else 0 for i in range(len(parts)))), filler)
+            sizes[axis] *= gap + 1
+            value = s.slice(s.node("Reshape", value, s.ints(*sizes)), 0, sizes[axis] - gap, axis)
+            sizes[axis] -= gap
+    value = s.node("Pad", value, s.ints(*(max(n, 0) for n in (*op["low"], *op["high"]))), filler)
+    cuts = [(axis, max(-low, 0), min(high, 0)) for axis, (low, high) in enumerate(zip(op["low"], op["high"], strict=True))]
+    for axis, start, end in cuts:
+        if start or end:
+            value = s.slice(value, start, end or 2**62, axis)
+    if dtype in _PADDED:
+        b.rename(value, s.name)
+    else:
+        s.end_cast(value, dtype)
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "SegmentSum": write_segment_sum,
+    "UnsortedSegment": write_unsorted_segment,
+    "DynamicUpdateSlice": write_dynamic_update_slice,
+    "SparseToDense": write_sparse_to_dense,
+    "MatrixDiag": write_matrix_diag,
+    "MatrixSetDiag": write_matrix_set_diag,
+    "InteriorPad": write_interior_pad,
+}

@@ -1,0 +1,193 @@
+"""Fourier transforms, complex numbers as two real parts along a last axis, ranges, and sums over neighbours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.steps import Steps
+from qconvert.graph import Op
+from qconvert.graph.kinds.signal import fake_quant_grid
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def write_rfft2d(op: Op, b: Builder) -> None:
+    """Two DFTs (opset 17): of the rows, which are real, the first half; then of the columns."""
+    s, data, lengths = Steps(op, b), b.tensor(op.inputs[0]), b.ints(op, 1)
+    shape = data.shape or ()
+    if len(shape) < 2 or not all(isinstance(size, int) for size in shape[-2:]):
+        raise b.unsupported(op, f"data of shape {data.shape}")
+    rank, value = len(shape), b.stored(data.name)
+    for axis, length in zip((rank - 2, rank - 1), lengths, strict=True):
+        size = int(shape[axis])
+        if size > length:
+            value = s.slice(value, 0, length, axis)
+        elif size < length:
+            value = s.node("Pad", value, s.ints(*[0] * rank, *(length - size if i == axis else 0 for i in range(rank))))
+    flat = s.node("Reshape", value, s.ints(-1, *lengths, 1))  # onnxruntime's kernel was seen right with one batch axis
+    for axis, half in ((2, 1), (1, 0)):
+        if lengths[axis - 1] == 1:  # the transform of one number is itself
+            continue
+        if b.opset < 20:
+            flat = s.node("DFT", flat, axis=axis, onesided=half)
+        else:
+            flat = s.node("DFT", flat, "", s.scalar(axis), onesided=half)
+    if lengths[1] == 1:
+        flat = s.node("Pad", flat, s.ints(0, 0, 0, 0, 0, 0, 0, 1)) if lengths[0] == 1 else flat
+    sizes = [size if isinstance(size, int) else -1 for size in shape[:-2]]
+    s.end("Reshape", flat, s.ints(*sizes, lengths[0], lengths[1] // 2 + 1, 2))
+
+
+def write_part(op: Op, b: Builder) -> None:
+    """Real and Imag: one index of the last axis."""
+    s, data = Steps(op, b), b.tensor(op.inputs[0])
+    s.end("Gather", b.stored(data.name), s.scalar(int(op.kind == "Imag")), axis=-1)
+
+
+def write_complex_abs(op: Op, b: Builder) -> None:
+    """The root of the sum of squares of the last axis."""
+    s = Steps(op, b)
+    parts = [s.node("Gather", b.stored(op.inputs[0]), s.scalar(index), axis=-1) for index in (0, 1)]
+    s.end("Sqrt", s.node("Add", *(s.node("Mul", part, part) for part in parts)))
+
+
+def write_bucketize(op: Op, b: Builder) -> None:
+    """The number of boundaries that are not above the element."""
+    s, tensor = Steps(op, b), b.tensor(op.inputs[0])
+    data = b.real(tensor.name)
+    data = s.cast(data, "float64") if tensor.dtype != "float32" else data
+    boundaries = b.graph.constant(op.inputs[1])
+    if boundaries is None:
+        raise b.unsupported(op, "boundaries that are computed at run time")
+    if 0 in (tensor.shape or ()):  # onnxruntime's sums over an axis keep it where there are no elements
+        s.end_cast(data, "int32")
+        return
+    limits = b.stored(op.inputs[1]) if tensor.dtype == "float32" else s.const(boundaries.astype(np.float64), "boundaries")
+    above = s.node("GreaterOrEqual", s.node("Unsqueeze", data, s.ints(-1)), limits)
+    b.node("ReduceSum", [s.cast(above, "int32"), s.ints(-1)], op.outputs, keepdims=0)
+
+
+def write_lrn(op: Op, b: Builder) -> None:
+    """LRN."""
+    require_channels_first(op, b)
+    attributes: dict[str, Any] = {name: float(op[name]) for name in ("alpha", "beta", "bias")}
+    b.finish(op, b.node("LRN", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", size=int(op["size"]), **attributes)[0])
+
+
+def read_lrn(r: Reading) -> None:
+    """LRN."""
+    numbers: dict[str, Any] = {
+        name: float(r.attribute(name, default)) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    }
+    r.emit("LRN", size=int(r.attribute("size", 0)), data_format="channels_first", **numbers)
+
+
+def write_fake_quant(op: Op, b: Builder) -> None:
+    """Steps from the lowest value, rounded up from a half, as TFLite's kernel computes them."""
+    s = Steps(op, b)
+    low, high, scale = fake_quant_grid(float(op["min"]), float(op["max"]), int(op["num_bits"]), bool(op["narrow_range"]))
+    clipped = s.node("Clip", b.stored(op.inputs[0]), s.number(low), s.number(high))
+    steps = s.node("Mul", s.node("Sub", clipped, s.number(low)), s.number(float(np.float32(1) / np.float32(scale))))
+    whole = s.node("Floor", s.node("Add", steps, s.number(0.5)))
+    s.end("Add", s.node("Mul", whole, s.number(scale)), s.number(low))
+
+
+def write_l2_pool(op: Op, b: Builder) -> None:
+    """The root of an AveragePool of squares."""
+    require_channels_first(op, b)
+    s, value = Steps(op, b), b.real(op.inputs[0])
+    pads = list(op["pads"]) if op["auto_pad"] == "NOTSET" else None
+    auto = None if op["auto_pad"] == "NOTSET" else op["auto_pad"]
+    mean = s.node("AveragePool", s.node("Mul", value, value), kernel_shape=list(op["kernel_shape"]), strides=list(op["strides"]),
+                  pads=pads, auto_pad=auto, ceil_mode=int(op["ceil_mode"]))  # fmt: skip
+    b.finish(op, s.node("Sqrt", mean))
+
+
+def write_atan2(op: Op, b: Builder) -> None:
+    """The arc tangent of y / x, moved by half a turn where x is negative, to the side of y; -0 is told from 0 by its reciprocal."""
+    s = Steps(op, b)
+    y, x = b.reals(op)
+    wanted = b.tensor(op.outputs[0])
+    if wanted.dtype in ("float16", "float64"):  # onnxruntime has an Atan of float32 alone
+        y, x = s.cast(y, "float32"), s.cast(x, "float32")
+
+    def number(value: float) -> str:
+        return s.const(np.array(value, np.float32))
+
+    def negative(value: str) -> str:
+        return s.node("Or", s.node("Less", value, number(0.0)), s.node("Less", s.node("Reciprocal", value), number(0.0)))
+
+    half = s.node("Where", negative(y), number(-math.pi), number(math.pi))
+    both = s.node("And", s.node("IsInf", x), s.node("IsInf", y))
+    ratio = s.node("Where", both, s.node("Mul", s.node("Sign", x), s.node("Sign", y)), s.node("Div", y, x))
+    still = s.node("And", s.node("Equal", x, number(0.0)), s.node("Equal", y, number(0.0)))
+    angle = s.node("Where", still, s.node("Mul", y, number(0.0)), s.node("Atan", ratio))
+    found = s.node("Where", negative(x), s.node("Add", angle, half), angle)
+    if wanted.dtype in ("float16", "float64"):
+        s.end_cast(found, wanted.dtype)
+    else:
+        b.finish(op, found)
+
+
+def write_sum(op: Op, b: Builder) -> None:
+    """Sum of floats, or a chain of Adds of integers, which Sum does not have."""
+    if "float" in b.tensor(op.outputs[0]).dtype or b.tensor(op.outputs[0]).is_quantized:
+        b.finish(op, b.node("Sum", b.reals(op), hint=f"{op.outputs[0]}/real_result")[0])
+        return
+    s, names = Steps(op, b), [b.stored(name) for name in op.inputs]
+    total = names[0]
+    for name in names[1:]:
+        total = s.node("Add", total, name)
+    b.rename(total, s.name)
+
+
+def write_rank(op: Op, b: Builder) -> None:
+    """The shape of the shape."""
+    s, result = Steps(op, b), b.tensor(op.outputs[0])
+    size = s.node("Shape", s.node("Shape", b.stored(op.inputs[0])))
+    s.end_cast(s.node("Reshape", size, s.const(np.array([], np.int64))), result.dtype)
+
+
+def write_zeros_like(op: Op, b: Builder) -> None:
+    """Zero, expanded to the shape of the data."""
+    s, tensor = Steps(op, b), b.tensor(op.outputs[0])
+    s.end("Expand", s.const(np.zeros((), tensor.dtype), "zero"), s.node("Shape", b.stored(op.inputs[0])))
+
+
+def write_broadcast_args(op: Op, b: Builder) -> None:
+    """The sizes of either shape, the shorter one filled up with 1 in front: of the second where the first has 1."""
+    s = Steps(op, b)
+    lengths = [(b.tensor(name).static_shape or (-1,))[0] for name in op.inputs]
+    if min(lengths) < 0:
+        raise b.unsupported(op, "shapes of an unknown number of sizes")
+    shapes = []
+    for name, length in zip(op.inputs, lengths, strict=True):
+        value, missing = b.int64(name), max(lengths) - length
+        shapes.append(s.node("Concat", s.ints(*[1] * missing), value, axis=0) if missing else value)
+    chosen = s.node("Where", s.node("Equal", shapes[0], s.ints(1)), shapes[1], shapes[0])
+    s.end_cast(chosen, b.tensor(op.outputs[0]).dtype)
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Rfft2d": write_rfft2d,
+    "Real": write_part,
+    "Imag": write_part,
+    "ComplexAbs": write_complex_abs,
+    "Bucketize": write_bucketize,
+    "LRN": write_lrn,
+    "FakeQuant": write_fake_quant,
+    "L2Pool": write_l2_pool,
+    "Atan2": write_atan2,
+    "Sum": write_sum,
+    "Rank": write_rank,
+    "ZerosLike": write_zeros_like,
+    "BroadcastArgs": write_broadcast_args,
+}
+
+READERS: dict[str, ReadFunction] = {"LRN": read_lrn}

@@ -1,0 +1,129 @@
+"""RFFT2D and complex numbers, which the canonical graph has as two real parts along a last axis; ranges; sums of neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+
+__all__ = ["COMPLEX", "READERS", "WRITERS"]
+
+
+def read_rfft2d(r: Reading) -> None:
+    """RFFT2D."""
+    r.emit("Rfft2d", [r.input(0), r.int64(1)])
+
+
+def _part(kind: str) -> ReadFunction:
+    """REAL, IMAG and COMPLEX_ABS."""
+
+    def read(r: Reading) -> None:
+        r.emit(kind)
+
+    return read
+
+
+def read_reshaped(r: Reading) -> None:
+    """RESHAPE, SQUEEZE and EXPAND_DIMS of complex numbers, to the result's known shape."""
+    shape = r.result().shape or ()
+    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    if not sizes or sizes.count(-1) > 1:
+        raise r.unsupported(f"complex numbers of shape {shape}")
+    r.emit("Reshape", [r.input(0), r.shape_const(sizes, "shape")])
+
+
+#: The readers of operators on complex numbers.
+COMPLEX: dict[str, ReadFunction] = {
+    "RFFT2D": read_rfft2d,
+    **{name: _part(kind) for name, kind in (("REAL", "Real"), ("IMAG", "Imag"), ("COMPLEX_ABS", "ComplexAbs"))},
+    **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), read_reshaped),
+}
+
+
+def read_bucketize(r: Reading) -> None:
+    """BUCKETIZE, whose boundaries are an option."""
+    boundaries = np.asarray(r.option("boundaries"), np.float32).reshape(-1)
+    if (np.diff(boundaries) < 0).any() or not np.isfinite(boundaries).all():
+        raise r.invalid("boundaries that do not rise")
+    r.emit("Bucketize", [r.input(0), r.const(boundaries, "boundaries")])
+
+
+def read_local_response_normalization(r: Reading) -> None:
+    """LOCAL_RESPONSE_NORMALIZATION: alpha is of each square, ONNX's of their mean."""
+    radius = r.option("radius")
+    if radius < 0:
+        raise r.invalid(f"a radius of {radius}")
+    size = 2 * radius + 1
+    numbers = {name: float(r.option(name, 0.0)) for name in ("alpha", "beta", "bias")}
+    r.emit("LRN", size=size, **{**numbers, "alpha": numbers["alpha"] * size}, data_format="channels_last")
+
+
+def read_fake_quant(r: Reading) -> None:
+    """FAKE_QUANT, whose kernel is of float32."""
+    if r.tensor().dtype != "float32":
+        raise r.invalid(f"data of {r.tensor().dtype}, not float32")
+    low, high = float(r.option("min", 0.0)), float(r.option("max", 0.0))
+    r.emit("FakeQuant", min=low, max=high, num_bits=r.option("numBits"), narrow_range=int(r.option("narrowRange")))
+
+
+READERS: dict[str, ReadFunction] = {
+    **{name: COMPLEX[name] for name in ("RFFT2D", "REAL", "IMAG", "COMPLEX_ABS")},
+    "BUCKETIZE": read_bucketize,
+    "LOCAL_RESPONSE_NORMALIZATION": read_local_response_normalization,
+    "FAKE_QUANT": read_fake_quant,
+}
+
+
+def write_rfft2d(op: Op, w: Writing) -> None:
+    """RFFT2D."""
+    w.emit("RFFT2D", [op.inputs[0], w.index(op, 1)], [w.complex(op, op.outputs[0])], "Rfft2dOptions")
+
+
+def _written_part(builtin: str) -> WriteFunction:
+    """The writer of REAL, IMAG or COMPLEX_ABS."""
+
+    def write(op: Op, w: Writing) -> None:
+        w.emit(builtin, [w.complex(op, op.inputs[0])], op.outputs)
+
+    return write
+
+
+def write_bucketize(op: Op, w: Writing) -> None:
+    """BUCKETIZE."""
+    boundaries = w.constant(op, 1).astype(np.float32).reshape(-1)
+    w.emit("BUCKETIZE", op.inputs[:1], op.outputs, "BucketizeOptions", boundaries=boundaries)
+
+
+def write_lrn(op: Op, w: Writing) -> None:
+    """LRN over an odd number of channels as LOCAL_RESPONSE_NORMALIZATION."""
+    size = int(op["size"])
+    if size % 2 == 0 or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
+        raise w.unsupported(op, f"a size of {size}, or data not of rank 4 and channels last,")
+    fields: dict[str, Any] = {"alpha": float(op["alpha"]) / size, "beta": float(op["beta"]), "bias": float(op["bias"])}
+    w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, "LocalResponseNormalizationOptions", radius=(size - 1) // 2, **fields)
+
+
+def write_fake_quant(op: Op, w: Writing) -> None:
+    """FAKE_QUANT."""
+    fields: dict[str, Any] = {
+        "min": float(op["min"]),
+        "max": float(op["max"]),
+        "numBits": int(op["num_bits"]),
+        "narrowRange": bool(op["narrow_range"]),
+    }
+    w.emit("FAKE_QUANT", op.inputs, op.outputs, "FakeQuantOptions", **fields)
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "Rfft2d": write_rfft2d,
+    "Real": _written_part("REAL"),
+    "Imag": _written_part("IMAG"),
+    "ComplexAbs": _written_part("COMPLEX_ABS"),
+    "Bucketize": write_bucketize,
+    "LRN": write_lrn,
+    "FakeQuant": write_fake_quant,
+}

@@ -1,0 +1,140 @@
+"""CONV_3D and CONV_3D_TRANSPOSE. Their weights are D,H,W,I,O and D,H,W,O,I; they become O,I,D,H,W as views, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qconvert.formats.tflite.ops.window import SAME, VALID, same_pads
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
+from qconvert.graph import Array, Op
+
+__all__ = ["READERS", "WRITERS", "has_volume", "write_conv_3d", "write_conv_3d_transpose"]
+
+_RANK = 5
+
+
+def has_volume(op: Op, w: Writing) -> bool:
+    """Whether the weights of a convolution have three spatial dimensions."""
+    return w.graph[op.inputs[1]].rank == _RANK
+
+
+def read_conv_3d(r: Reading) -> None:
+    """CONV_3D: weights D,H,W,I,O; I smaller than the input's channels means groups."""
+    weights = _weights(r, 1)
+    channels = r.static_shape()[-1] if len(r.tensor().shape or ()) == _RANK and isinstance((r.tensor().shape or ())[-1], int) else 0
+    *kernel, depth, outputs = weights.shape
+    if channels == 0 or channels % depth or outputs % (channels // depth):
+        raise r.invalid(f"weights of shape {weights.shape} do not fit data of shape {r.tensor().shape}")
+    strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
+    operands = [r.input(0), r.turned(1, "OIDHW", weights.transpose(4, 3, 0, 1, 2), None), *([r.input(2)] if r.has(2) else [])]
+    sizes = r.static_shape()[1:-1]
+    pads = same_pads(sizes, kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
+    r.emit("Conv", operands, strides=strides, dilations=dilations, pads=pads, group=channels // depth, data_format="channels_last",
+           activation=r.activation())  # fmt: skip
+
+
+def read_conv_3d_transpose(r: Reading) -> None:
+    """CONV_3D_TRANSPOSE: inputs are (output shape, weights D,H,W,O,I, data[, bias])."""
+    weights = _weights(r, 1)
+    *kernel, outputs, depth = weights.shape
+    size = tuple(r.ints(0)) if r.constant(0) is not None else r.result().static_shape
+    data = r.static_shape(2)
+    if size is None or len(size) != _RANK or len(data) != _RANK:
+        raise r.unsupported(f"data of shape {data} and a result of shape {size}")
+    if data[-1] != depth or size[-1] != outputs:
+        raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit")
+    strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
+    pads = same_pads(size[1:-1], kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
+    spans = zip(size[1:-1], data[1:-1], strides, kernel, dilations, pads[:3], strict=True)
+    extra = [n - (m - 1) * stride - (taps - 1) * dilation - 1 + pad for n, m, stride, taps, dilation, pad in spans]
+    operands = [r.input(2), r.turned(1, "OIDHW", weights.transpose(3, 4, 0, 1, 2), None), *([r.input(3)] if r.has(3) else [])]
+    r.emit("ConvTranspose", operands, strides=strides, dilations=dilations, pads=(*pads[:3], *(max(-n, 0) for n in extra)),
+           output_padding=tuple(max(n, 0) for n in extra), data_format="channels_last", activation=r.activation())  # fmt: skip
+
+
+def _weights(r: Reading, index: int) -> Array:
+    """The weights, a constant; a DEQUANTIZE in front of it is turned with it."""
+    maker = r.dequantized(index)
+    weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
+    if weights is None:
+        raise r.unsupported("weights that are computed at run time")
+    if weights.ndim != _RANK or 0 in weights.shape:
+        raise r.invalid(f"weights of shape {weights.shape}")
+    return weights
+
+
+def _per_axis(r: Reading, option: str) -> tuple[int, ...]:
+    """An option of depth, height and width."""
+    found = tuple(int(r.option(option.format(axis), 1)) for axis in "DHW")
+    if min(found) < 1:
+        raise r.invalid(f"{option.format('')} {found} is not positive")
+    return found
+
+
+def write_conv_3d(op: Op, w: Writing) -> None:
+    """Conv over three dimensions as CONV_3D, behind a PAD where its padding is not SAME."""
+    kernel, weights = _kernel(op, w, "DHWIO", (2, 3, 4, 1, 0))
+    taps, strides, dilations = weights.shape[2:], op["strides"], op["dilations"]
+    sizes = w.shape(op.inputs[0], op, slice(1, 4))
+    same = same_pads(sizes, taps, strides, dilations)
+    pads = {"NOTSET": tuple(op["pads"]), "VALID": (0,) * 6, "SAME_UPPER": same, "SAME_LOWER": (*same[3:], *same[:3])}[op["auto_pad"]]
+    data, padding = op.inputs[0], SAME if any(pads) and pads == same else VALID
+    if any(pads) and padding == VALID:
+        data = _padded(op, w, pads)
+    operands = [data, kernel, *op.inputs[2:3]]
+    w.emit("CONV_3D", operands, op.outputs, "Conv3DOptions", padding=padding, fusedActivationFunction=w.activation(op), **_fields(op))
+
+
+def write_conv_3d_transpose(op: Op, w: Writing) -> None:
+    """ConvTranspose over three dimensions as CONV_3D_TRANSPOSE; what neither SAME nor VALID crops is cropped by a SLICE of the whole."""
+    if int(op["group"]) != 1:
+        raise w.unsupported(op, "groups of three spatial dimensions")
+    kernel, weights = _kernel(op, w, "DHWOI", (2, 3, 4, 0, 1))
+    result, taps, strides, dilations = op.outputs[0], weights.shape[2:], op["strides"], op["dilations"]
+    batch, *size, channels = w.shape(result, op)
+    data = w.shape(op.inputs[0], op, slice(1, 4))
+    full = [(n - 1) * stride + (t - 1) * d + 1 for n, stride, t, d in zip(data, strides, taps, dilations, strict=True)]
+    crops = [max(f - n, 0) for f, n in zip(full, size, strict=True)]
+    begins = list(op["pads"][:3]) if op["auto_pad"] == "NOTSET" else [(n + (op["auto_pad"] == "SAME_LOWER")) // 2 for n in crops]
+    same = same_pads(size, taps, strides, dilations)
+    target, whole, padding = result, size, VALID
+    if any(same) and begins == list(same[:3]) and all(-(-n // s) == m for n, s, m in zip(size, strides, data, strict=True)):
+        padding = SAME
+    elif any(crops) or any(begins):
+        whole = [max(b + n, f) for b, n, f in zip(begins, size, full, strict=True)]
+        target = w.like(f"{result}/uncropped", result, (batch, *whole, channels))
+    shape = w.ints([batch, *whole, channels], f"{result}/output_shape")
+    w.emit("CONV_3D_TRANSPOSE", [shape, kernel, op.inputs[0], *op.inputs[2:3]], [target], "Conv3DOptions", padding=padding,
+           fusedActivationFunction=w.activation(op), **_fields(op))  # fmt: skip
+    if target != result:
+        bounds = [w.ints([0, *begins, 0], f"{result}/begin"), w.ints([-1, *size, -1], f"{result}/size")]
+        w.emit("SLICE", [target, *bounds], [result], "SliceOptions")
+
+
+def _kernel(op: Op, w: Writing, key: str, axes: Sequence[int]) -> tuple[str, Array]:
+    """The weights in TFLite's order of axes, and their data in O,I,D,H,W. LiteRT's kernels are of float32."""
+    data = w.constant(op, 1)
+    if op["data_format"] != "channels_last":
+        raise w.unsupported(op, "data that are not channels last (the layout pass has not run)")
+    return w.variant(op.inputs[1], key, data.transpose(axes), None), data
+
+
+def _fields(op: Op) -> dict[str, Any]:
+    strides, dilations = (dict(zip("DHW", map(int, op[name]), strict=True)) for name in ("strides", "dilations"))
+    return {**{f"stride{axis}": n for axis, n in strides.items()}, **{f"dilation{axis}Factor": n for axis, n in dilations.items()}}
+
+
+def _padded(op: Op, w: Writing, pads: Sequence[int]) -> str:
+    batch, *sizes, channels = w.tensor(op.inputs[0]).shape or ()
+    spatial = [int(size) + pads[i] + pads[3 + i] for i, size in enumerate(sizes)]
+    result = w.like(f"{op.outputs[0]}/padded", op.inputs[0], (batch, *spatial, channels))
+    rows = [[0, 0], *([pads[i], pads[3 + i]] for i in range(3)), [0, 0]]
+    w.emit("PAD", [op.inputs[0], w.const(as_int32(rows, op.outputs[0]), f"{op.outputs[0]}/paddings")], [result], "PadOptions")
+    return result
+
+
+READERS: dict[str, ReadFunction] = {"CONV_3D": read_conv_3d, "CONV_3D_TRANSPOSE": read_conv_3d_transpose}
+
+WRITERS: dict[str, WriteFunction] = {}
