@@ -60,9 +60,11 @@ def seeds(format: str) -> dict[str, bytes]:
 
 
 def _tflite_seeds() -> dict[str, bytes]:
+    from custom_models import custom_model
     from one_operator import CASES, model_of
 
-    found = {"seanet": (FIXTURES / "tflm_seanet_conv_int16x8.tflite").read_bytes()}
+    found = {"custom": custom_model(), "custom uint8": custom_model("FlexErf", dtype="uint8")}
+    found |= {"seanet": (FIXTURES / "tflm_seanet_conv_int16x8.tflite").read_bytes()}
     for name in CASES:
         for dtype in ("int8", "float32"):
             made = next(filter(None, (model_of(name, dtype, rank) for rank in (4, 3, 2))), None)
@@ -72,12 +74,14 @@ def _tflite_seeds() -> dict[str, bytes]:
 
 
 def _onnx_seeds() -> dict[str, bytes]:
+    from custom_models import foreign_model
     from onnx_networks import NETWORKS, build
 
     small = [path for path in sorted((FIXTURES / "onnx").glob("*.onnx")) if path.stat().st_size < 25_000]
     found = {path.name: path.read_bytes() for path in small}
     found |= {name: build(name, network).SerializeToString() for name, network in NETWORKS.items()}
     found |= {"functions and subgraphs": _with_functions()}
+    found |= {"foreign": foreign_model(alpha=0.5, names=["a", "b"], ints=[1, 2]).SerializeToString()}
     for form in ("qdq", "qoperator"):
         found |= {f"{name} {form}": data for name, data in _converted("onnx", form=form).items()}
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from custom_models import CONV, OPTIONS, foreign_model
 from onnx import numpy_helper
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import check, convert
 from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED
 from qconvert.graph.kinds.opaque import TFLITE_DOMAIN
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "formats"))
-from test_custom import CONV, OPTIONS, foreign_model
 
 
 def between() -> bytes:

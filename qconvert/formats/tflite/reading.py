@@ -73,9 +73,13 @@ class Reading(OperatorReading):
             raise self.invalid(f"output {index} is absent")
         return self._draft.tensors[self.outputs[index]]
 
-    def with_shape(self, shape: Shape) -> Tensor:
-        """Gives output 0 the shape that the kernel gives it, where the file states another; LiteRT resizes it so."""
-        tensor = replace(self.result(), shape=shape)
+    def maker(self, name: str) -> Op | None:
+        """The operator that computes the tensor called `name`; None for inputs of the graph and constants."""
+        return self._draft.producers.get(name)
+
+    def with_shape(self, shape: Shape, index: int = 0) -> Tensor:
+        """Gives output `index` the shape that the kernel gives it, where the file states another; LiteRT resizes it so."""
+        tensor = replace(self.result(index), shape=shape)
         self._draft.tensors[tensor.name] = tensor
         return tensor
 

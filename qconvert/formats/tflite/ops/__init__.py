@@ -17,6 +17,7 @@ from qconvert.formats.tflite.ops import (
     gather,
     join,
     matrix,
+    mediapipe,
     pool,
     quantize,
     reduce,
@@ -53,6 +54,7 @@ _FAMILIES = (
     detection,
     compositions,
     custom,
+    mediapipe,
 )
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

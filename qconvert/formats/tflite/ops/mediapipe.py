@@ -1,0 +1,170 @@
+"""MediaPipe's custom operators that builtin ones can state: a transposed convolution, a pool with indices, and its reverse.
+
+Their options are the structures of TFLite's C API as they lie in memory: 32-bit integers. What their kernels take and these functions do
+not (windows that overlap, indices from elsewhere) stays a custom operator. Kernels: mediapipe/util/tflite/operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qconvert.formats.tflite.ops.conv import constant_weights, float_weights, moved_axis
+from qconvert.formats.tflite.ops.custom import read_custom
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction
+from qconvert.graph import Shape, Tensor
+
+__all__ = ["READERS", "WRITERS"]
+
+#: TfLitePadding and TfLiteFusedActivation.
+_SAME, _VALID = 1, 2
+_ACTIVATIONS = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
+#: What the kernel adds to an index, so that it is the same integer when it is cut off.
+_HALF = np.float32(0.1)
+
+
+def read_convolution_transpose_bias(r: Reading) -> None:
+    """Convolution2DTransposeBias: (data, weights O,H,W,I, bias). Options: padding, stride of the width, of the height."""
+    options, data = _integers(r, 3), r.tensor(0)
+    shape = data.shape
+    if options is None or len(r.inputs) != 3 or not _are_floats(r) or shape is None or len(shape) != 4:
+        return read_custom(r)
+    padding, strides, sizes = options[0], (options[2], options[1]), shape[1:3]
+    known = r.dequantized(1) is not None or r.constant(1) is not None
+    if padding not in (_SAME, _VALID) or min(strides) < 1 or not known or not all(isinstance(size, int) for size in sizes):
+        return read_custom(r)
+    weights = constant_weights(r, 1)
+    crops = [0, 0]
+    if padding == _SAME:
+        crops = [max(0, weights.shape[1 + i] - (int(sizes[i]) - 1) % strides[i] - 1) for i in range(2)]
+    begins = [crop // 2 for crop in crops]
+    spatial = [strides[i] * (int(sizes[i]) - 1) + weights.shape[1 + i] - crops[i] for i in range(2)]
+    if weights.shape[3] != shape[3] or r.tensor(2).static_shape != weights.shape[:1]:
+        raise r.invalid(f"data of shape {shape}, weights {weights.shape} and a bias of shape {r.tensor(2).shape} do not fit")
+    kernel = r.turned(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, 1, {0: 0}))
+    r.with_shape((shape[0], *spatial, weights.shape[0]))
+    r.emit(
+        "ConvTranspose",
+        [r.input(0), float_weights(r, kernel, 0), r.input(2)],
+        strides=strides,
+        pads=(*begins, *(crop - begin for crop, begin in zip(crops, begins, strict=True))),
+        dilations=(1, 1),
+        data_format="channels_last",
+    )
+    return None
+
+
+def read_max_pooling_with_argmax(r: Reading) -> None:
+    """MaxPoolingWithArgmax2D: data -> the largest of each window, and its place there, row by row, plus 0.1.
+
+    The first of equal values is taken. Windows of one after the other become an axis, of which ArgMax tells the place.
+    """
+    window, data = _window(r), r.tensor(0)
+    if window is None or len(r.outputs) != 2:
+        return read_custom(r)
+    (height, width), activation, shape = window
+    rows, columns, channels = (int(size) for size in shape[1:])
+    if rows % height or columns % width:
+        return read_custom(r)
+    pooled, indices = r.outputs
+    small = (shape[0], rows // height, columns // width, channels)
+    for position in range(2):
+        r.with_shape(small, position)
+    r.emit("MaxPool", [data.name], [pooled], kernel_shape=(height, width), strides=(height, width), pads=(0, 0, 0, 0),
+           activation=activation, data_format="channels_last")  # fmt: skip
+    apart = _reshaped(r, data, "rows", (-1, height, columns // width, width * channels))
+    turned = _transposed(r, apart, "windows")
+    windows = _reshaped(r, turned, "window", (-1, columns // width, height * width, channels))
+    found = r.intermediate("place", "int64", None)
+    r.emit("ArgMax", [windows.name], [found], axis=2, keepdims=0)
+    real = r.intermediate("place_real", "float32", None)
+    r.emit("Cast", [found], [real], to="float32")
+    whole = _reshaped(r, r.lookup(real), "places", (-1, *(int(size) for size in small[1:])))
+    r.emit("Add", [whole.name, r.const(np.array(_HALF), "tenth")], [indices])
+    return None
+
+
+def read_max_unpooling(r: Reading) -> None:
+    """MaxUnpooling2D: (data, places in windows) -> each value at its place in a window of zeros."""
+    window = _window(r)
+    if window is None or len(r.inputs) != 2 or not _are_floats(r):
+        return read_custom(r)
+    (height, width), activation, shape = window
+    rows, columns, channels = (int(size) for size in shape[1:])
+    if activation or r.tensor(1).shape != shape or _places(r) > height * width:
+        return read_custom(r)
+    values = _reshaped(r, r.tensor(0), "values", (-1, columns, 1, channels))
+    places = _reshaped(r, r.tensor(1), "places", (-1, columns, 1, channels))
+    whole = r.intermediate("place", "int64", None)
+    r.emit("Cast", [places.name], [whole], to="int64")
+    every = r.const(np.arange(height * width).reshape(1, 1, -1, 1), "every_place")
+    here = r.intermediate("here", "bool", None)
+    r.emit("Equal", [whole, every], [here])
+    spread = r.intermediate("window", "float32", None)
+    r.emit("Where", [here, values.name, r.const(np.array(0, np.float32), "nothing")], [spread])
+    apart = _reshaped(r, r.lookup(spread), "windows", (-1, columns, height, width * channels))
+    turned = _transposed(r, apart, "rows")
+    r.with_shape((shape[0], rows * height, columns * width, channels))
+    r.emit("Reshape", [turned.name, r.shape_const((-1, rows * height, columns * width, channels), "shape")])
+    return None
+
+
+def _integers(r: Reading, count: int) -> list[int] | None:
+    """The first 32-bit integers of the options; None if these are shorter."""
+    if len(r.custom_options) < 4 * count:
+        return None
+    return [int(value) for value in np.frombuffer(r.custom_options[: 4 * count], "<i4")]
+
+
+def _are_floats(r: Reading) -> bool:
+    names = [name for name in (*r.inputs, *r.outputs) if name]
+    return len(names) == len(r.inputs) + len(r.outputs) and all(r.lookup(name).dtype == "float32" for name in names)
+
+
+def _window(r: Reading) -> tuple[tuple[int, int], str, Shape] | None:
+    """Height and width of windows that touch and do not overlap, the activation and the data's shape; None for others.
+
+    TfLitePoolParams: padding, stride of the width, of the height, the window's width, its height, activation.
+    """
+    options, shape = _integers(r, 6), r.tensor(0).shape
+    if options is None or not _are_floats(r) or shape is None or len(shape) != 4 or any(isinstance(size, str) for size in shape[1:]):
+        return None
+    padding, step_x, step_y, width, height, activation = options
+    fits = padding in (_SAME, _VALID) and (step_x, step_y) == (width, height) and 0 < width < 2**15 and 0 < height < 2**15
+    return ((height, width), _ACTIVATIONS[activation], shape) if fits and activation in _ACTIVATIONS else None
+
+
+def _places(r: Reading) -> int:
+    """How many places a window has in the pool that input 1 comes from; more than any window if it comes from elsewhere."""
+    name, size = r.input(1), 2**31
+    for kind in ("Add", "Reshape", "Cast", "ArgMax"):
+        op = r.maker(name)
+        if op is None or op.kind != kind or not op.source.startswith("MaxPoolingWithArgmax2D"):
+            return size
+        name = op.inputs[0]
+    found = (r.lookup(name).shape or (0, 0, size))[2]
+    return found if isinstance(found, int) else size
+
+
+def _reshaped(r: Reading, tensor: Tensor, hint: str, sizes: Sequence[int]) -> Tensor:
+    name = r.intermediate(hint, tensor.dtype, None)
+    r.emit("Reshape", [tensor.name, r.shape_const(sizes, f"{hint}_shape")], [name])
+    return r.lookup(name)
+
+
+def _transposed(r: Reading, tensor: Tensor, hint: str) -> Tensor:
+    """The tensor with its axes 1 and 2 exchanged."""
+    name = r.intermediate(hint, tensor.dtype, None)
+    r.emit("Transpose", [tensor.name], [name], perm=(0, 2, 1, 3))
+    return r.lookup(name)
+
+
+READERS: dict[str, ReadFunction] = {
+    "Convolution2DTransposeBias": read_convolution_transpose_bias,
+    "MaxPoolingWithArgmax2D": read_max_pooling_with_argmax,
+    "MaxUnpooling2D": read_max_unpooling,
+}
+
+WRITERS: dict[str, WriteFunction] = {}
