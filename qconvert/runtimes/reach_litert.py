@@ -153,13 +153,39 @@ def _averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Reach:
     return fine(exact) + (_second_rounding(graph, op, window) if rescaled and twice else 0), False
 
 
+def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
+    """A product of n elements, scaled by the n-th root of its factor at each step, by 16 bits of it, and rounded each time; what a step is
+    off by is multiplied by all elements that follow (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling)."""
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    axes = graph[op.inputs[1]].data if len(op.inputs) > 1 and op.inputs[1] else np.arange(data.rank or 0)
+    sizes = [data.shape[int(axis)] for axis in axes.reshape(-1)] if data.shape is not None and axes is not None else [""]
+    count = int(np.prod([size for size in sizes if isinstance(size, int)]))
+    if data.quantization is None or result.quantization is None or not all(isinstance(size, int) for size in sizes):
+        return _table(graph, op, exact)
+    step = float(data.quantization.scale[0]) * float(result.quantization.scale[0]) ** (-1 / count)
+    low, high = integer_range(data.dtype)
+    zero = int(data.quantization.zero_point[0])
+    widest, most = max(high - zero, zero - low) * step, float(np.subtract(*integer_range(result.dtype)[::-1]))
+    off = 0.0
+    for _ in range(count - 1):
+        off = min(off * widest + 0.5, most)
+    return fine(exact) + off * step + count * 2.0**-15 * np.abs(exact), True
+
+
 def _table(graph: Graph, op: Op, exact: Array) -> Reach:
     """Tables of 256 floats and 16-bit chains."""
     return np.full(exact.shape, 0.03), False
 
 
 _CHOOSING = ("Concat", "Max", "Min", "Where")
-_BOTH: dict[str, Rule] = {"Relu": _rescaled, "Clip": _rescaled, "MatMul": _rounded_twice, "PRelu": _by_sign, "LpNormalization": _by_sign}
+_BOTH: dict[str, Rule] = {
+    "ReduceProd": _multiplied,
+    "Relu": _rescaled,
+    "Clip": _rescaled,
+    "MatMul": _rounded_twice,
+    "PRelu": _by_sign,
+    "LpNormalization": _by_sign,
+}
 _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _averaged_once),
@@ -186,6 +212,7 @@ _INT16: dict[str, Rule] = {
     **dict.fromkeys(("Relu", "Clip"), _rescaled),
     **dict.fromkeys(("LeakyRelu", "PRelu", *_CHOOSING), _by_sign),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
+    "ReduceProd": _multiplied,
     # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
     # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
     "Sigmoid": partial(_curve, steps=1.3),

@@ -20,7 +20,21 @@ from one_operator import BUILTINS, CASES, random_feed
 
 #: Their outputs have one grid that the specification names.
 _FIXED = ("LOGISTIC", "TANH", "SOFTMAX")
-_NAMES = ("CONV_2D", "TRANSPOSE_CONV", "BATCH_MATMUL", "REQUANTIZE", "LEAKY_RELU", "RELU", "RELU6", "MEAN", "ADD", "SUB", "MUL", *_FIXED)
+_NAMES = (
+    "CONV_2D",
+    "TRANSPOSE_CONV",
+    "BATCH_MATMUL",
+    "REQUANTIZE",
+    "LEAKY_RELU",
+    "RELU",
+    "RELU6",
+    "MEAN",
+    "REDUCE_PROD",
+    "ADD",
+    "SUB",
+    "MUL",
+    *_FIXED,
+)
 
 
 def beyond(name: str, dtype: str, kernels: str, seed: int) -> tuple[float, float]:
