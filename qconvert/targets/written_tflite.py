@@ -115,8 +115,10 @@ def _linear(operator: Operator, inputs: Sequence[Tensor], data: Tensor, result: 
 
 
 def _sum(operator: Operator, inputs: Sequence[Tensor], data: Tensor, result: Tensor) -> Iterator[_Factor]:
-    """2 * the larger input scale / (2**shift * output scale) has to be below 1 (add.cc, sub.cc)."""
-    yield 2 * max(map(_scale, inputs[:2])) / _scale(result), 0, _wide(data, 2**20, 2**15), "2 * larger input scale / output scale"
+    """2 * the larger input scale / (2**shift * output scale) has to be below 1, and the divisor is a float32 (add.cc, sub.cc)."""
+    steps = _wide(data, 2**20, 2**15)
+    yield 2 * max(map(_scale, inputs[:2])) / _scale(result), 0, steps, "2 * larger input scale / output scale"
+    yield steps * _scale(result), 0, float(np.finfo(np.float32).max), f"{steps} * output scale"
 
 
 def _product(operator: Operator, inputs: Sequence[Tensor], data: Tensor, result: Tensor) -> Iterator[_Factor]:

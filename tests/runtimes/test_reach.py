@@ -90,6 +90,17 @@ def test_int16_softmax_of_values_far_below_the_largest() -> None:
     assert (off <= allowed).all()
 
 
+def test_int16_softmax_behind_a_mask_overflows() -> None:
+    """Quantized scores with -1e9 among them: the kernel's 32 bits do not hold their differences, and any result is within reach."""
+    x, y = TensorSpec("x", (1, 4), "int16", 1e9 / 32767, 0), TensorSpec("y", (1, 4), "int16", 1 / 32768, 0)
+    data = single_op("SOFTMAX", {"beta": 1.0}, [x], [y])
+    (found,) = run_litert(data, [np.array([[0, 0, -32767, -32767]], np.int16)])
+    exact = np.array([[16384.0, 16384, 0, 0]])
+    allowed, coarse = reach(tflite_graph(data), tflite_graph(data).ops[0], exact, "default")
+    off = np.abs(found - exact)
+    assert off.max() > 1000 and (off <= allowed).all() and coarse
+
+
 @pytest.mark.parametrize("count", [3, 24, 40, 63])
 def test_int16_mean_over_a_count_that_is_no_power_of_two(count: int) -> None:
     """The right shift of the multiplier holds a power of two alone, so the second rounding is coarser than the ratio says."""

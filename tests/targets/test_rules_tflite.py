@@ -117,6 +117,7 @@ BROKEN: list[tuple[str, str, Callable[[], Graph]]] = [
     ("LiteRT has a kernel", "'x'", lambda: unary("Dequantize", const("x", np.ones(3), "int32", q()), act("y", (3,), "float32"))),
     ("the factors", "'y'", lambda: conv(y=act("y", (1, 4, 4, 3), "int8", q(1e-6)))),
     ("the factors", "'y'", lambda: pair("Add", act("a", SHAPE), act("b", SHAPE), act("y", SHAPE, "int8", q(1e-8)))),
+    ("the factors", "'y'", lambda: pair("Add", act("a", SHAPE), act("b", SHAPE, "int8", q(1e36)), act("y", SHAPE, "int8", q(1e36)))),
     ("the factors", "'y'", lambda: pair("Less", act("a", SHAPE, "int8", q(3)), act("b", SHAPE, "int8", q(3)), act("y", SHAPE, "bool"))),
     ("TFLite can state the operator", "Conv", channels_first),
 ]
