@@ -161,6 +161,26 @@ def padded(g: Growing, x: Tensor) -> None:
             conv(g, g.tensors[name], form)
 
 
+def dilated(g: Growing, x: Tensor) -> None:
+    """A convolution between blocks that go to the batch and come back, mostly such as TensorFlow writes for dilations."""
+    if x.rank != 4:
+        return
+    form = _form(g)
+    blocks = [int(value) for value in g.rng.integers(1, 4, 2)]
+    sizes: Any = (x.shape or ())[1:3] if form == "channels_last" else (x.shape or ())[2:]
+    begins = [int(value) for value in g.rng.integers(0, 3, 2)]
+    missing = [-(size + begin) % block for size, begin, block in zip(sizes, begins, blocks, strict=True)]
+    pads = g.integers(*begins, *(more + block for more, block in zip(missing, blocks, strict=True)))
+    (split,) = g.moved("SpaceToBatch", [x.name, g.integers(*blocks), pads], x, data_format=form) or [""]
+    count = len(g.made)
+    if split:
+        conv(g, g.tensors[split], form)
+    if len(g.made) > count:
+        result = g.tensors[g.made[-1]]
+        crops = g.integers(0, 0, *(missing if g.rng.random() < 0.7 else (1, 0)))
+        g.moved("BatchToSpace", [result.name, g.integers(*blocks), crops], result, data_format=form)
+
+
 def normalized(g: Growing, x: Tensor) -> None:
     """A real convolution with its normalization."""
     if x.rank == 4 and x.quantization is None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.evaluate.folding import evaluate_constant
+from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Op, Tensor
 
 __all__ = ["KnownValues"]
@@ -22,15 +23,21 @@ GROWTH = 4
 class KnownValues:
     """The known values of a graph, each worked out once.
 
+    Integers that are made of sizes are known where the sizes that have names do not count (known_sizes.py).
+
     All of them together have at most LARGEST bytes, or GROWTH times the bytes of the constants: what would be more is not known. A file of
     1 MB can name as many large values as it likes.
 
     Args:
         tensors: every tensor by name. More may be added while this object is in use.
         producers: the operator that writes each tensor; likewise.
+
+    Attributes:
+        sizes: what is known of the integers that depend on sizes.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], producers: Mapping[str, Op]) -> None:
+        self.sizes = KnownSizes(tensors, producers)
         self._tensors = tensors
         self._producers = producers
         self._found: dict[str, Array | None] = {}
@@ -66,6 +73,10 @@ class KnownValues:
         values = [self._found.get(value) if value else None for value in op.inputs]
         known = all(self._found.get(value) is not None for value in op.inputs if value)
         found = evaluate_constant(op, self._tensors, values) if known or op.kind == "Shape" else None
+        if found is None:
+            numbers = [self.sizes.numbers(output) if output else None for output in op.outputs]
+            found = [data for data in numbers if data is not None]
+            found = found if len(found) == len(numbers) else None
         return found if found is not None and self._is_affordable(found, values) else None
 
     def _is_affordable(self, found: list[Array], inputs: Sequence[Array | None]) -> bool:

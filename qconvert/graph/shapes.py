@@ -11,23 +11,24 @@ from dataclasses import replace
 
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.graph.sizes import UNKNOWN, Result, ShapeContext, Size, failure
+from qconvert.graph.sizes import UNKNOWN, Known, Result, ShapeContext, Size, failure
 
 __all__ = ["UNKNOWN", "ShapeContext", "compatible", "infer", "merged", "output_shapes"]
 
 
-def output_shapes(tensors: Mapping[str, Tensor], op: Op) -> Result:
+def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = None) -> Result:
     """The shapes that the rule of `op` gives its outputs.
 
     Args:
         tensors: every input of `op`, by name.
         op: of a kind in KINDS, with the arity and the attributes that its kind asks for.
+        known: tells of integers that are computed at run time.
 
     Raises:
         InvalidGraphError: inputs and attributes contradict each other; the error names the operator.
     """
     try:
-        return KINDS[op.kind].shape(op, ShapeContext(tensors, op))
+        return KINDS[op.kind].shape(op, ShapeContext(tensors, op, known))
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise failure(op, f"its inputs or attributes do not fit its kind ({error})") from error
 

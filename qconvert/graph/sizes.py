@@ -12,6 +12,7 @@ from qconvert.graph.schema import Op, Shape, Tensor
 __all__ = [
     "MAX_RANK",
     "UNKNOWN",
+    "Known",
     "Result",
     "Rule",
     "ShapeContext",
@@ -24,6 +25,8 @@ __all__ = [
 
 Size = int | str
 Result = list[Shape | None]
+#: What is known of the integers of a tensor that is computed at run time: numbers, names of sizes, UNKNOWN; None if nothing is.
+Known = Callable[[str], Sequence[Size] | None]
 
 #: A size that a rule knows nothing of. infer() names it after its tensor and axis.
 UNKNOWN = "?"
@@ -41,9 +44,10 @@ def failure(op: Op, reason: str) -> InvalidGraphError:
 class ShapeContext:
     """The inputs of one operator as its shape rule sees them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], op: Op) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], op: Op, known: Known | None = None) -> None:
         self._tensors = tensors
         self._op = op
+        self._known = known
 
     def has(self, index: int) -> bool:
         """Whether input `index` is there."""
@@ -60,14 +64,21 @@ class ShapeContext:
     def ints(self, index: int) -> list[int] | None:
         """The integers of constant input `index`; None if it is absent or computed at run time."""
         data = self.constant(index)
+        name = self._op.inputs[index] if self.has(index) else ""
         if data is None:
-            return None
-        name = self._op.inputs[index]
+            found = self._known(name) if self._known is not None and name else None
+            return None if found is None or not all(isinstance(size, int) for size in found) else [int(size) for size in found]
         if data.dtype.kind not in "iu" or data.ndim > 1:
             raise failure(self._op, f"input {name!r} of {data.dtype} and rank {data.ndim} is no list of integers")
         if data.size > _MOST_INTEGERS:
             raise failure(self._op, f"input {name!r} has {data.size} elements, more than any shape needs")
         return [int(value) for value in data.reshape(-1)]
+
+    def sizes(self, index: int, count: int) -> list[Size]:
+        """The `count` integers of input `index`, UNKNOWN where one is computed at run time."""
+        known = self.ints(index)
+        found = self.unknowns(index) if known is None and self.has(index) else known
+        return [UNKNOWN] * count if found is None or (known is None and len(found) != count) else list(found)
 
     def unknowns(self, index: int) -> Shape | None:
         """The shape that input `index`, computed at run time, will describe: its length is the rank."""
@@ -76,7 +87,8 @@ class ShapeContext:
             return None
         if shape[0] > MAX_RANK:
             raise failure(self._op, f"input {self._op.inputs[index]!r} describes a shape of rank {shape[0]}")
-        return (UNKNOWN,) * shape[0]
+        found = self._known(self._op.inputs[index]) if self._known is not None else None
+        return (UNKNOWN,) * shape[0] if found is None else tuple(found)
 
 
 Rule = Callable[[Op, ShapeContext], Result]

@@ -43,9 +43,10 @@ _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real va
 #: The property "absorbed" holds behind reading: quantization stands on tensors, not in Quantize and Dequantize around operators.
 _REGISTER = (
     _pass("carry_custom", "custom operators are named; compiled ones, or all, are refused", options=(_CUSTOM,)),
+    _pass("fuse_dilation", "SpaceToBatch, a convolution and BatchToSpace become one dilated convolution"),
     _pass("fuse_pad", "a Pad with real zero before a convolution becomes the convolution's own padding"),
     _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
-         options=(_IO_LAYOUT,), after=("fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
+         options=(_IO_LAYOUT,), after=("fuse_dilation", "fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
     _pass("match_add", "additions round as the source's kernel does, for every pair of inputs",
          options=(NUMERICS,), exact=False, within=4e-3),
     _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",

@@ -11,7 +11,12 @@ from qconvert.plugins import Target
 
 __all__ = ["TARGETS"]
 
-_PASSES = ("carry_custom", "fuse_pad", "assign_layout", "match_add", "store_activations", "guard_saturation", "float_io", "integer_io")
+_PASSES = (
+    "carry_custom", "fuse_dilation", "fuse_pad", "assign_layout", "match_add", "store_activations", "guard_saturation", "float_io",
+    "integer_io",
+)  # fmt: skip
+#: Without what only makes a model smaller or faster.
+_LITERAL = tuple(name for name in _PASSES if name != "fuse_pad")
 _BOTH = ("uint8", "int8")
 _KERNELS = {
     "Conv": _BOTH,
@@ -44,5 +49,5 @@ TARGETS = (
                 max_pair_sum=0),
     _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights", activations="int8",
                 max_pair_sum=0),
-    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=(_PASSES[0], *_PASSES[2:]), layout="channels_first"),
+    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first"),
 )  # fmt: skip

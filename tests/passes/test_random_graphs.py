@@ -55,6 +55,7 @@ FAVOURED = {
     "fold_batch_norm": (recipes.normalized, recipes.convert),
     "fuse_activation": (recipes.conv, recipes.relu),
     "fuse_gelu": (recipes.gelu, recipes.convert),
+    "fuse_dilation": (recipes.dilated,),
     "fuse_pad": (recipes.padded,),
     "integer_io": (recipes.convert,),
     "match_add": (recipes.pair,),

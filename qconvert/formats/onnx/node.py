@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.evaluate.known_values import KnownValues
 from qconvert.formats.onnx.signatures import type_reason
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
@@ -35,7 +34,6 @@ class NodeReading(OperatorReading):
     def __init__(
         self,
         draft: Draft,
-        known: KnownValues,
         node: Any,
         version: int,
         declared: Mapping[str, tuple[str, Shape | None]],
@@ -43,7 +41,7 @@ class NodeReading(OperatorReading):
         inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
         outputs = tuple(str(value.name or "") for value in node.outputs)
         super().__init__(draft, node.op_type, f"{node.op_type} {node.name}".strip(), inputs, outputs)
-        self._known = known
+        self._known = draft.known
         self._node = node
         self._declared = declared
         self.op_type: str = node.op_type
@@ -112,6 +110,13 @@ class NodeReading(OperatorReading):
         if data.dtype.kind not in "iu":
             raise self.invalid(f"input {name!r} is {data.dtype}, not integers")
         return tuple(int(value) for value in data.reshape(-1))
+
+    def keeps_sizes(self, index: int, count: int) -> bool:
+        """Whether the first `count` elements of the list in input `index` are sure to be the first sizes of the data."""
+        sizes, shape = self._known.sizes, self.tensor(0).shape
+        forms = sizes.get(self.input(index))
+        wanted = None if shape is None else [sizes.size(size) for size in shape[:count]]
+        return wanted is not None and forms is not None and shape is not None and len(forms) == len(shape) and list(forms[:count]) == wanted
 
     def declared_dtype(self, index: int = 0) -> str:
         """The type of output `index` as the file or its shape inference says it; "unknown" if neither does."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
-from qconvert.evaluate.known_values import KnownValues
 from qconvert.formats.onnx.builder import DTYPE_NAMES
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.inference import infer_shapes
@@ -78,11 +77,10 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     graph = model.graph
     declared = dict(_declared(graph))
     draft = Draft(set(declared))
-    known = KnownValues(draft.tensors, draft.producers)
     inputs = _read_values(graph, declared, draft)
     readers = operators("onnx", "read")
     for node in graph:
-        reading = Reading(draft, known, node, _version(model, node), declared)
+        reading = Reading(draft, node, _version(model, node), declared)
         reading.require_types()
         key = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         count = len(draft.ops)

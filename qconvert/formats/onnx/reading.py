@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.formats.onnx.labels import LabellingReading
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import compatible, merged, output_shapes
+from qconvert.graph.shapes import compatible, merged
 
 __all__ = ["ReadFunction", "Reading"]
 
@@ -90,7 +90,7 @@ class Reading(LabellingReading):
         if first is not None and (rule == "move" or (ordered and rule == "real" and not integers)):
             moved = first.quantization
         op = self._draft.checked(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
-        shapes = output_shapes(self._draft.tensors, op)
+        shapes = self._draft.shapes(op)
         if not integers and moved is not None and moved.axis is not None and not self._axis_stays(op, moved.axis, shapes[0]):
             op = replace(
                 op, inputs=tuple(self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in ins)

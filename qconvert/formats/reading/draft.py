@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.shapes import output_shapes
-from qconvert.graph.sizes import failure
+from qconvert.graph.shapes import UNKNOWN, compatible, merged, output_shapes
+from qconvert.graph.sizes import Result, Size, failure
 
 __all__ = ["Draft"]
 
@@ -31,6 +32,8 @@ class Draft:
         self.unsound: dict[str, str] = {}
         #: Tensors of complex numbers, which are two real parts along a last axis here.
         self.complex: set[str] = set()
+        #: What is known of values before the model runs.
+        self.known = KnownValues(self.tensors, self.producers)
         self._variants: dict[tuple[str, str], str] = {}
         self._names = Names(self.tensors, reserved)
         self._positions: dict[int, int] = {}  # id of each operator -> where it stands
@@ -55,20 +58,31 @@ class Draft:
             raise failure(op, reason)
         return op
 
+    def shapes(self, op: Op) -> Result:
+        """The shapes that the operator gives its outputs, as far as they are known before the model runs."""
+        return output_shapes(self.tensors, op, self._known_sizes)
+
+    def _known_sizes(self, name: str) -> list[Size] | None:
+        sizes = self.known.sizes
+        forms = sizes.get(name)
+        return None if forms is None else [UNKNOWN if (size := sizes.named(form)) is None else size for form in forms]
+
     def append(self, op: Op) -> None:
-        """Appends an operator. Outputs whose rank the file does not say get the shape that the operator gives them."""
+        """Appends an operator. Ranks and sizes (UNKNOWN) of its outputs that the file does not say are those that the operator gives."""
         self.checked(op)
         self._positions[id(op)] = len(self.ops)
         self.ops.append(op)
         self.producers.update((name, op) for name in op.outputs if name)
         for name in filter(None, op.inputs):
             self.readers.setdefault(name, []).append(op)
-        if all(self.tensors[name].shape is not None for name in op.outputs if name):
+        stated = [self.tensors[name].shape for name in op.outputs if name]
+        if all(shape is not None and UNKNOWN not in shape for shape in stated):
             return
-        for name, shape in zip(op.outputs, output_shapes(self.tensors, op), strict=True):
-            if name and self.tensors[name].shape is None and shape is not None:
-                named = tuple(f"{name}_{axis}" if size == "?" else size for axis, size in enumerate(shape))
-                self.tensors[name] = replace(self.tensors[name], shape=named)
+        for name, shape in zip(op.outputs, self.shapes(op), strict=True):
+            if name:
+                old = self.tensors[name].shape
+                known = old if shape is None or not compatible(old, shape) else shape
+                self.tensors[name] = replace(self.tensors[name], shape=merged(name, known, old))
 
     def withdraw(self, count: int) -> None:
         """Takes the operators behind the first `count` back."""
@@ -117,7 +131,7 @@ class Draft:
 
     def settle_names(self, outputs: Collection[str] = ()) -> None:
         """Gives the name of a constant that no operator, and no output of the graph, uses any more to its first variant."""
-        used = {name for op in self.ops for name in op.inputs}.union(outputs)
+        used = {name for op in self.ops for name in (*op.inputs, *op.outputs)}.union(outputs)
         renamed: dict[str, str] = {}
         given: set[str] = set()
         for (original, _), variant in self._variants.items():

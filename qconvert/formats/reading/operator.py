@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.evaluate.polynomials import number
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Quantization, Tensor
 
@@ -48,6 +49,25 @@ class OperatorReading:
         if not -rank <= value < rank:
             raise self.invalid(f"axis {value} is outside a tensor of rank {rank}")
         return value % rank
+
+    def constant_sizes(self, data: str, sizes: str) -> list[int] | None:
+        """The sizes of a Reshape of `data` as a constant, where `sizes` are computed at run time: 0 copies a size, one -1 is what is left.
+
+        None if a constant cannot say them, or if not even their number is known.
+        """
+        known = self._draft.known.sizes
+        forms, shape = known.get(sizes), self._draft.tensors[data].shape
+        if forms is None or shape is None or 0 in shape:
+            return None
+        numbers = [number(form) for form in forms]
+        open_axes = [axis for axis, value in enumerate(numbers) if value is None]
+        copied = [axis for axis in open_axes if axis < len(shape) and known.size(shape[axis]) == forms[axis]]
+        if 0 in numbers or -1 in numbers:
+            return None
+        rest = open_axes if len(open_axes) == 1 else [axis for axis in open_axes if axis not in copied]
+        if len(rest) > 1:
+            return None
+        return [-1 if axis in rest else 0 if value is None else value for axis, value in enumerate(numbers)]
 
     def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
         """Constant input `index` in canonical form: `data` in another order of axes or another type.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
+from qconvert.evaluate.polynomials import Polynomial, added, multiplied, number, of_number
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, numpy_dtype
@@ -107,33 +108,74 @@ class Reading(OperatorReading):
         found = maker is not None and maker.kind in ("Cast", "Dequantize") and self.lookup(maker.inputs[0]).is_constant
         return maker if found else None
 
-    def ints(self, index: int) -> list[int]:
-        """The integers of constant input `index`, flat; raises UnsupportedError if it is computed at run time."""
-        name, data = self.input(index), self.constant(index)
-        if data is None:
-            raise self.unsupported(f"input {name!r} that is computed at run time")
-        if data.dtype.kind not in "iu":
+    def known_ints(self, index: int) -> list[int] | None:
+        """The integers of input `index`, flat, if they are known before the model runs, else None."""
+        name = self.input(index)
+        data = self._draft.known.get(name)
+        if data is not None and data.dtype.kind not in "iu":
             raise self.invalid(f"input {name!r} is {data.dtype}, not integers")
-        return [int(value) for value in np.asarray(data).reshape(-1)]
+        return None if data is None else [int(value) for value in np.asarray(data).reshape(-1)]
+
+    def ints(self, index: int) -> list[int]:
+        """The same; raises UnsupportedError if they are known only at run time."""
+        found = self.known_ints(index)
+        if found is None:
+            raise self.unsupported(f"input {self.input(index)!r} that is computed at run time")
+        return found
 
     def integer(self, index: int) -> int:
-        """The one integer of constant input `index`, such as an axis."""
+        """The one integer of input `index`, which is known before the model runs, such as an axis."""
         found = self.ints(index)
         if len(found) != 1:
             raise self.invalid(f"input {self.inputs[index]!r} has {len(found)} elements, not one")
         return found[0]
 
     def int64(self, index: int) -> str:
-        """Input `index` as a tensor of int64, as ONNX wants shapes, axes and indices: a constant, or a Cast."""
+        """Input `index` as a tensor of int64, as ONNX wants shapes, axes and indices: a constant if it is known, or a Cast."""
         tensor = self.tensor(index)
-        if tensor.dtype == "int64":
-            return tensor.name
         if "int" not in tensor.dtype:
             raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not integers")
-        if tensor.data is not None:
-            return self._draft.variant(tensor.name, "int64", np.asarray(tensor.data).astype(np.int64), None)
+        known = self._draft.known.get(tensor.name)
+        if known is not None and (tensor.data is None or tensor.dtype != "int64"):
+            return self._draft.variant(tensor.name, "int64", np.asarray(known).astype(np.int64), None)
+        if tensor.dtype == "int64":
+            return tensor.name
         name = self.intermediate("int64", "int64", tensor.shape, base=tensor.name)
         return self.emit("Cast", [tensor.name], [name], to="int64")[0]
+
+    def list64(self, index: int) -> str:
+        """The same for a list of sizes, axes or bounds: kernels take its elements in order, whatever shape it has."""
+        name = self.int64(index)
+        tensor = self.lookup(name)
+        if tensor.rank in (None, 1):
+            return name
+        if tensor.data is not None:
+            return self._draft.variant(name, "list", tensor.data.reshape(-1), None)
+        flat = self.intermediate("list", "int64", None, base=name)
+        return self.emit("Reshape", [name, self.shape_const([-1], "flat")], [flat])[0]
+
+    def sizes_of(self, index: int) -> tuple[Polynomial, ...] | None:
+        """What is known of the integers of input `index` before the model runs, see KnownSizes; None if not even their number is."""
+        return self._draft.known.sizes.get(self.input(index))
+
+    def difference(self, form: Polynomial, size: int | str, factor: int) -> int | None:
+        """`form` - factor * `size`, if that is one number whatever the sizes are."""
+        product = multiplied(self._draft.known.sizes.size(size), of_number(factor))
+        found = None if product is None else added(form, product, -1)
+        return None if found is None else number(found)
+
+    def columns(self, index: int, hint: str) -> str:
+        """Rows of (before, after) in input `index` as ONNX has them: all that is before, then all that is behind."""
+        rows = self.known_ints(index)
+        if rows is not None:
+            return self.shape_const(rows[::2] + rows[1::2], hint)
+        shape = self.tensor(index).static_shape
+        if shape is None or len(shape) != 2 or shape[1] != 2:
+            raise self.unsupported(f"input {self.input(index)!r} of shape {self.tensor(index).shape}, which are no rows of two,")
+        turned = self.intermediate(f"{hint}_by_side", "int64", (2, shape[0]))
+        self.emit("Transpose", [self.int64(index)], [turned], perm=(1, 0))
+        flat = self.intermediate(hint, "int64", (2 * shape[0],))
+        return self.emit("Reshape", [turned, self.shape_const([-1], "flat")], [flat])[0]
 
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
         """Adds a constant named after the first output and `hint`; returns its name."""

@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
+from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "dtype_of", "pack", "read_tensors"]
 
@@ -40,7 +41,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]
         name = (tensor.name or b"").decode("utf-8", "replace") or f"tensor_{index}"
         try:
             dtype = dtype_of(tensor)
-            shape = _shape(tensor, name)
+            shape = _shape(tensor, name, index not in produced or index in inputs)
             unknown = index in produced and index not in inputs and not shape  # an empty shape here often means "not known"
             constant = None if index in produced else _constant(buffers, tensor, dtype, data)
             quantization, fault = _sound_quantization(tensor, dtype, shape)
@@ -95,8 +96,11 @@ def _sizes(vector: Array | None) -> list[int]:
     return [] if vector is None else vector.tolist()
 
 
-def _shape(tensor: Any, name: str) -> Shape:
-    """The shape; -1 in shape_signature is a size known only at run time, named "batch" at axis 0 and after the tensor elsewhere."""
+def _shape(tensor: Any, name: str, is_input: bool) -> Shape:
+    """The shape; -1 in shape_signature is a size known only at run time, of inputs named "batch" at axis 0 and after the tensor elsewhere.
+
+    The sizes of other tensors get the names that the operators before them give.
+    """
     sizes = _sizes(tensor.shape)
     signature = _sizes(tensor.shapeSignature) or sizes
     if len(signature) != len(sizes) or len(sizes) > _MAX_RANK:
@@ -105,8 +109,8 @@ def _shape(tensor: Any, name: str) -> Shape:
         raise InvalidModelError(f"negative size in shape {sizes}")
     if math.prod(sizes) > 2**40:
         raise InvalidModelError(f"shape {sizes} has more than 2^40 elements")
-    symbol = {-1: "batch"}
-    return tuple((symbol[-1] if axis == 0 else f"{name}_{axis}") if size == -1 else size for axis, size in enumerate(signature))
+    names = ("batch" if axis == 0 else f"{name}_{axis}" for axis in range(len(signature)))
+    return tuple(size if size != -1 else symbol if is_input else UNKNOWN for size, symbol in zip(signature, names, strict=True))
 
 
 def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | bytes) -> Array | None:

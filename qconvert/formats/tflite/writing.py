@@ -187,11 +187,29 @@ class Writing:
         if maker is not None and maker.kind == "Cast" and self.tensor(maker.inputs[0]).dtype == "int32":
             self.retract(maker)
             return maker.inputs[0]
-        if wide:
-            return name
+        return name if wide else self.cast_to_int32(name)
+
+    def cast_to_int32(self, name: str) -> str:
+        """The integers `name` behind a CAST to int32."""
+        tensor = self.tensor(name)
         result = self.add(f"{name}/int32", "int32", tensor.shape)
         self.emit("CAST", [name], [result], "CastOptions", inDataType=DTYPE_NUMBERS[tensor.dtype], outDataType=DTYPE_NUMBERS["int32"])
         return result
+
+    def rows(self, op: Op, position: int) -> str:
+        """Input `position` of `op`, all that is before and then all that is behind, as TFLite has it: rows of (before, behind)."""
+        data, hint = self.tensor(op.inputs[position]).data, f"{op.outputs[0]}/rows"
+        if data is not None:
+            return self.const(as_int32(data.reshape(2, -1).T.tolist(), hint), hint)
+        flat = self.index(op, position)
+        length = (self.tensor(flat).static_shape or (0,))[0]
+        if not length:
+            raise self.unsupported(op, f"{flat!r} of shape {self.tensor(flat).shape}")
+        sides = self.add(f"{hint}/sides", "int32", (2, length // 2))
+        self.emit("RESHAPE", [flat, self.ints([2, length // 2], f"{hint}/sides_shape")], [sides], "ReshapeOptions")
+        rows = self.add(hint, "int32", (length // 2, 2))
+        self.emit("TRANSPOSE", [sides, self.ints([1, 0], f"{hint}/perm")], [rows], "TransposeOptions")
+        return rows
 
     def narrowed(self, op: Op, position: int = 0) -> str:
         """Where output `position` of an operator with int64 results goes: to the int32 tensor that a Cast would make of it, or itself."""

@@ -39,7 +39,8 @@ def _reshape_shape(op: Op, s: ShapeContext) -> Shapes:
     """0 copies the size of the same axis, one -1 takes what is left (ONNX Reshape); with allowzero, 0 is a size."""
     data, sizes = s.shape(0), s.ints(1)
     if sizes is None:
-        return [s.unknowns(1)]
+        described = s.unknowns(1)
+        return [None if described is None else tuple(UNKNOWN if size in (0, -1) else size for size in described)]
     if sizes.count(-1) > 1 or min(sizes, default=0) < -1:
         raise failure(op, f"{sizes} is no shape")
     result: list[Size] = list(sizes)
@@ -97,14 +98,19 @@ def _transpose_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _tile_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, repeats = s.shape(0), s.ints(1)
+    data = s.shape(0)
     if data is None:
         return [None]
-    if repeats is None:
-        return [(UNKNOWN,) * len(data)]
-    if len(repeats) != len(data) or min(repeats, default=0) < 0:
+    repeats = s.sizes(1, len(data))
+    if len(repeats) != len(data) or any(isinstance(n, int) and n < 0 for n in repeats):
         raise failure(op, f"repeats {repeats} do not fit data of shape {data}")
-    return [tuple(size * n if isinstance(size, int) else size if n == 1 else UNKNOWN for size, n in zip(data, repeats, strict=True))]
+    return [tuple(_repeated(size, n) for size, n in zip(data, repeats, strict=True))]
+
+
+def _repeated(size: Size, n: Size) -> Size:
+    if isinstance(size, int) and isinstance(n, int):
+        return size * n
+    return size if n == 1 else n if size == 1 else UNKNOWN
 
 
 def _expand_shape(op: Op, s: ShapeContext) -> Shapes:

@@ -24,20 +24,21 @@ from qconvert.graph.kinds.spatial import (
     with_spatial,
 )
 from qconvert.graph.schema import Op
-from qconvert.graph.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.graph.sizes import Result as Shapes
+from qconvert.graph.sizes import ShapeContext, failure
 
 __all__ = ["KINDS"]
 
 
 def _resize_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, sizes = s.shape(0), s.ints(1)
+    data = s.shape(0)
     if data is None:
         return [None]
     count = len(axes_of_space(op, data))
-    if sizes is not None and (len(sizes) != count or min(sizes, default=1) < 1):
+    sizes = s.sizes(1, count)
+    if len(sizes) != count or any(isinstance(size, int) and size < 1 for size in sizes):
         raise failure(op, f"sizes {sizes} are not {count} positive numbers")
-    return [with_spatial(op, data[0], [UNKNOWN] * count if sizes is None else sizes, channel_count(op, data))]
+    return [with_spatial(op, data[0], sizes, channel_count(op, data))]
 
 
 def resize(call: Call) -> Array:

@@ -28,25 +28,26 @@ _FAR = 2**31 - 1  # an end from here on means "to the end of the axis" (ONNX Sli
 
 def _slice_shape(op: Op, s: ShapeContext) -> Shapes:
     """Starts, ends, axes and steps as numpy has them, which is ONNX's meaning too."""
-    data, starts, ends, axes = s.shape(0), s.ints(1), s.ints(2), s.ints(3)
+    data, axes = s.shape(0), s.ints(3)
     if data is None:
         return [None]
     if axes is None:
         return [(UNKNOWN,) * len(data)]
-    steps = s.ints(4) if s.has(4) else [1] * len(axes)
-    if any(column is not None and len(column) != len(axes) for column in (starts, ends, steps)) or (steps and 0 in steps):
+    count = len(axes)
+    starts, ends, steps = (s.sizes(index, count) if s.has(index) else [1] * count for index in (1, 2, 4))
+    if any(len(column) != count for column in (starts, ends, steps)) or 0 in steps:
         raise failure(op, f"starts {starts}, ends {ends} and steps {steps} do not fit axes {axes}")
     result: list[Size] = list(data)
     for i, axis in enumerate(normalized(op, axes, len(data))):
-        bounds = None if starts is None or ends is None or steps is None else (starts[i], ends[i], steps[i])
-        result[axis] = _sliced(data[axis], bounds)
+        result[axis] = _sliced(data[axis], starts[i], ends[i], steps[i])
     return [tuple(result)]
 
 
-def _sliced(size: Size, bounds: tuple[int, int, int] | None) -> Size:
-    if bounds is None:
+def _sliced(size: Size, start: Size, end: Size, step: Size) -> Size:
+    if start == 0 and step == 1 and isinstance(end, str) and end == size:
+        return size
+    if isinstance(start, str) or isinstance(end, str) or isinstance(step, str):
         return UNKNOWN
-    start, end, step = bounds
     if isinstance(size, int):
         return len(range(*slice(start, end, step).indices(size)))
     whole = (start == 0 and end >= _FAR and step == 1) or (start == -1 and end <= -_FAR and step == -1)
@@ -54,17 +55,20 @@ def _sliced(size: Size, bounds: tuple[int, int, int] | None) -> Size:
 
 
 def _pad_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, pads = s.shape(0), s.ints(1)
+    data = s.shape(0)
     if data is None:
         return [None]
-    if pads is None:
-        return [(UNKNOWN,) * len(data)]
     rank = len(data)
+    pads = s.sizes(1, 2 * rank)
     if len(pads) != 2 * rank:
         raise failure(op, f"{len(pads)} pads for data of shape {data}")
     result: list[Size] = []
     for axis, size in enumerate(data):
-        extra = pads[axis] + pads[rank + axis]
+        before, after = pads[axis], pads[rank + axis]
+        if isinstance(before, str) or isinstance(after, str):
+            result.append(UNKNOWN)
+            continue
+        extra = before + after
         if isinstance(size, int) and size + extra < 0:
             raise failure(op, f"pads of {extra} along axis {axis} of shape {data}")
         result.append(size + extra if isinstance(size, int) else size if not extra else UNKNOWN)

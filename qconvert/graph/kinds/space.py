@@ -54,15 +54,25 @@ def _space_to_depth_shape(op: Op, s: ShapeContext) -> Shapes:
     return [with_spatial(op, data[0], sizes, product_size(channel_count(op, data), block ** len(axes)))]
 
 
-def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[int], int] | None:
+def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size], int] | None:
     """Block sizes, the sum of both edges for each, and the first axis that they divide."""
-    blocks, edges = s.ints(1), s.ints(2)
-    if blocks is None or edges is None:
+    blocks = s.ints(1)
+    if blocks is None:
         return None
+    edges = s.sizes(2, 2 * len(blocks))
     first = 1 if op["data_format"] == "channels_last" or len(data) != 4 else 2
-    if first + len(blocks) > len(data) or len(edges) != 2 * len(blocks) or min([*blocks, 1]) < 1 or min([*edges, 0]) < 0:
+    if (
+        first + len(blocks) > len(data)
+        or len(edges) != 2 * len(blocks)
+        or min([*blocks, 1]) < 1
+        or any(isinstance(edge, int) and edge < 0 for edge in edges)
+    ):
         raise failure(op, f"blocks {blocks} and edges {edges} do not fit data of shape {data}")
-    return blocks, [edges[i] + edges[len(blocks) + i] for i in range(len(blocks))], first
+    return blocks, [_sum(edges[i], edges[len(blocks) + i]) for i in range(len(blocks))], first
+
+
+def _sum(a: Size, b: Size) -> Size:
+    return a + b if isinstance(a, int) and isinstance(b, int) else UNKNOWN
 
 
 def _space_to_batch_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -75,7 +85,7 @@ def _space_to_batch_shape(op: Op, s: ShapeContext) -> Shapes:
     sizes[0] = product_size(data[0], math.prod(blocks))
     for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
         size = data[axis]
-        padded = size + edge if isinstance(size, int) else size if not edge else UNKNOWN
+        padded: Size = size + edge if isinstance(size, int) and isinstance(edge, int) else size if edge == 0 else UNKNOWN
         sizes[axis] = quotient(op, padded, block, "a padded size")
     return [tuple(sizes)]
 
@@ -90,9 +100,12 @@ def _batch_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
     sizes[0] = quotient(op, data[0], math.prod(blocks), "a batch")
     for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
         whole = product_size(data[axis], block)
-        if isinstance(whole, int) and whole < edge:
-            raise failure(op, f"a crop of {edge} is larger than the {whole} positions there are")
-        sizes[axis] = whole - edge if isinstance(whole, int) else whole if not edge else UNKNOWN
+        if isinstance(whole, int) and isinstance(edge, int):
+            if whole < edge:
+                raise failure(op, f"a crop of {edge} is larger than the {whole} positions there are")
+            sizes[axis] = whole - edge
+        else:
+            sizes[axis] = whole if edge == 0 else UNKNOWN
     return [tuple(sizes)]
 
 

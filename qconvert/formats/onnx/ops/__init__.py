@@ -9,6 +9,7 @@ from qconvert.formats.onnx import opaque
 from qconvert.formats.onnx.builder import WriteFunction
 from qconvert.formats.onnx.ops import (
     activation,
+    batch,
     bits,
     conv,
     detection,
@@ -41,6 +42,7 @@ _FAMILIES = (
     gather,
     segments,
     space,
+    batch,
     signal,
     quantize,
     detection,

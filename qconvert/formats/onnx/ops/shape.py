@@ -40,6 +40,9 @@ def read_reshape(r: Reading) -> None:
     """Reshape; 0 copies a size."""
     sizes = r.folded(1)
     known = r.lookup(sizes).data
+    if known is None and (found := r.constant_sizes(r.input(0), sizes)) is not None:
+        r.emit("Reshape", [r.input(0), r.const(np.array(found, np.int64), "shape")])
+        return
     allowzero = int(r.attribute("allowzero", 0)) if known is None or 0 in known else 0
     extra: dict[str, Any] = {"allowzero": 1} if allowzero else {}
     r.emit("Reshape", [r.input(0), sizes], **extra)
@@ -275,9 +278,9 @@ def read_shape(r: Reading) -> None:
     """Shape, with a Slice behind it where only some sizes are asked for (opset 15)."""
     start, end = int(r.attribute("start", 0)), r.attribute("end")
     if start == 0 and end is None:
-        r.emit("Shape", dtype="int64")
+        r.emit("Shape", dtype="int64", integers=True)
         return
-    whole = r.emit("Shape", outputs=[r.intermediate("whole", "int64")], dtype="int64")
+    whole = r.emit("Shape", outputs=[r.intermediate("whole", "int64")], dtype="int64", integers=True)
     bounds = [start, 2**31 - 1 if end is None else int(end), 0]
     r.emit("Slice", [*whole, *(r.const(np.array([v], np.int64), "bound") for v in bounds)], dtype="int64")
 

@@ -10,7 +10,7 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.graph import Array, Op
+from qconvert.graph import Array, Op, Shape
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -41,7 +41,7 @@ def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: st
     shape = r.tensor(0).shape
     if shape is None or len(shape) < 3 or mode not in ("nearest", "linear", "cubic"):
         raise NotCoveredError(f"data of shape {shape} and mode {mode}")
-    spatial = shape[2:]
+    spatial, target, result = shape[2:], "", [0]
     if sizes is not None and sizes.size:
         wanted = [int(size) for size in sizes.reshape(-1)]
         if len(wanted) != len(shape) or any(isinstance(a, int) and a != b for a, b in zip(shape[:2], wanted, strict=False)):
@@ -53,12 +53,34 @@ def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: st
         if (scales.reshape(-1)[:2] != 1).any() or result != products or 0 in result:
             raise NotCoveredError(f"factors {scales.reshape(-1).tolist()} for shape {shape}")
     else:
-        raise NotCoveredError("sizes that are computed at run time")
-    target = r.const(np.array(result, np.int64), "sizes")
+        target = _computed_sizes(r, shape, scales)
+    target = target or r.const(np.array(result, np.int64), "sizes")
     attributes: dict[str, Any] = {"nearest_mode": nearest} if mode == "nearest" else {}
     r.emit(
         "Resize", [r.input(0), target], mode=mode, coordinate_transformation_mode=coordinates, data_format="channels_first", **attributes
     )
+
+
+def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
+    """Spatial sizes that are computed at run time: a part of those that are given, or the data's times whole factors."""
+    count = len(shape) - 2
+    if scales is not None and scales.size == len(shape):
+        factors = [float(scale) for scale in scales.reshape(-1)]
+        if factors[:2] != [1, 1] or any(factor < 1 or factor != int(factor) for factor in factors):
+            raise NotCoveredError(f"factors {factors} for shape {shape}")
+        whole = r.emit("Shape", [r.input(0)], [r.intermediate("shape", "int64")], dtype="int64", integers=True)[0]
+        own = _behind_channels(r, whole, count)
+        by = r.const(np.array([int(factor) for factor in factors[2:]], np.int64), "factors")
+        return r.emit("Mul", [own, by], [r.intermediate("sizes", "int64")], dtype="int64")[0]
+    if not r.has(3) or not r.keeps_sizes(3, 2):
+        raise NotCoveredError("sizes or factors that are computed at run time")
+    return _behind_channels(r, r.input(3), count)
+
+
+def _behind_channels(r: Reading, sizes: str, count: int) -> str:
+    """The sizes behind batch and channels."""
+    bounds = [r.const(np.array([value], np.int64), "bound") for value in (2, 2 + count, 0)]
+    return r.emit("Slice", [sizes, *bounds], [r.intermediate("spatial", "int64")], dtype="int64")[0]
 
 
 def read_depth_to_space(r: Reading) -> None:
@@ -150,71 +172,10 @@ def _rearrange(op: Op, b: Builder, split: list[int], perm: list[int], joined: li
     return b.node("Reshape", [turned[0], shapes[1]], [output or name])[0]
 
 
-def _spatial_axes(op: Op, b: Builder) -> tuple[list[int], list[int], list[int]]:
-    """Shape of the data, -1 for a batch known only at run time, the block sizes, and the axes that they divide."""
-    sizes, blocks = b.tensor(op.inputs[0]).shape, b.ints(op, 1)
-    if not sizes or not all(isinstance(size, int) for size in sizes[1:]):
-        raise b.unsupported(op, f"data of shape {sizes}")
-    shape = [size if isinstance(size, int) else -1 for size in sizes]
-    first = 1 if op["data_format"] == "channels_last" or len(shape) != 4 else 2
-    return shape, blocks, list(range(first, first + len(blocks)))
-
-
-def write_space_to_batch(op: Op, b: Builder) -> None:
-    """SpaceToBatch: padded with real zero, then blocks go in front of the batch."""
-    shape, blocks, axes = _spatial_axes(op, b)
-    pads, tensor = b.ints(op, 2), b.tensor(op.inputs[0])
-    value, count = b.stored(tensor.name), len(blocks)
-    if any(pads):
-        rows = np.zeros((2, len(shape)), np.int64)
-        rows[0, axes], rows[1, axes] = pads[:count], pads[count:]
-        zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
-        filler = b.const(np.array(zero, tensor.dtype), f"{op.outputs[0]}/padding")
-        value = b.node("Pad", [value, b.const(rows.reshape(-1), f"{op.outputs[0]}/pads"), filler])[0]
-        shape = [size + int(rows[:, axis].sum()) if axis else size for axis, size in enumerate(shape)]
-    split, inner, outer = [], [], []
-    for axis, size in enumerate(shape):
-        if axis in axes:
-            block = blocks[axes.index(axis)]
-            split += [size // block, block]
-            outer.append(len(split) - 2)
-            inner.append(len(split) - 1)
-        else:
-            split.append(size)
-            outer.append(len(split) - 1)
-    joined = [shape[0] * int(np.prod(blocks)) if shape[0] >= 0 else -1]
-    joined += [size // blocks[axes.index(axis)] if axis in axes else size for axis, size in enumerate(shape) if axis]
-    _rearrange(op, b, split, [*inner, *outer], joined, value)
-
-
-def write_batch_to_space(op: Op, b: Builder) -> None:
-    """BatchToSpace: blocks leave the batch for their axes, which are then cropped."""
-    shape, blocks, axes = _spatial_axes(op, b)
-    crops, count = b.ints(op, 2), len(blocks)
-    batch = shape[0] // int(np.prod(blocks)) if shape[0] >= 0 else -1
-    split = [*blocks, batch, *shape[1:]]
-    perm, joined = [count], [batch]
-    for axis, size in enumerate(shape[1:], start=1):
-        perm.append(count + axis)
-        joined.append(size)
-        if axis in axes:
-            perm.append(axes.index(axis))
-            joined[-1] = size * blocks[axes.index(axis)]
-    if not any(crops):
-        _rearrange(op, b, split, perm, joined)
-        return
-    whole = _rearrange(op, b, split, perm, joined, output=b.name(f"{op.outputs[0]}/uncropped"))
-    ends = [joined[axis] - crops[count + i] for i, axis in enumerate(axes)]
-    bounds = [b.const(np.array(v, np.int64), f"{op.outputs[0]}/crop") for v in (crops[:count], ends, axes)]
-    b.node("Slice", [whole, *bounds], op.outputs)
-
-
 WRITERS: dict[str, WriteFunction] = {
     "Resize": write_resize,
     "SpaceToDepth": write_space_to_depth,
     "DepthToSpace": write_depth_to_space,
-    "SpaceToBatch": write_space_to_batch,
-    "BatchToSpace": write_batch_to_space,
 }
 
 READERS: dict[str, ReadFunction] = {

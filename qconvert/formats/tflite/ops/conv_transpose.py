@@ -8,21 +8,25 @@ from qconvert.formats.tflite.ops.window import SAME, VALID, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op, Shape
+from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]
 
 
 def read_transpose_conv(r: Reading) -> None:
-    """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias])."""
+    """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias]).
+
+    Padding and cropping depend on sizes only by what the result has beyond stride * data. Where a size is known only at run time, that is
+    enough: it takes the place of the result's size, and 0 that of the data's.
+    """
     weights = constant_weights(r, 1)
     outputs, height, width, depth = weights.shape
-    size, data = _numbers(r, _output_shape(r)), _numbers(r, r.tensor(2).shape)
-    if data[2] != depth or size[2] != outputs:
-        raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit")
     strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(strides) < 1:
         raise r.invalid(f"stride {strides} is not positive")
+    size, data = _relative_sizes(r, strides)
+    if data[2] != depth or size[2] != outputs:
+        raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit")
     # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
     pads = (0, 0, 0, 0) if r.option("padding") == 1 else same_pads(size[:2], (height, width), strides, (1, 1))
     extra = [size[i] - (data[i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
@@ -43,21 +47,25 @@ def read_transpose_conv(r: Reading) -> None:
     )
 
 
-def _output_shape(r: Reading) -> Shape | None:
-    """The shape in input 0, or that of the result where it is computed at run time, as from the batch size of the data."""
-    if r.constant(0) is None:
-        return r.result().shape
-    return tuple(r.ints(0))
-
-
-def _numbers(r: Reading, shape: Shape | None) -> tuple[int, int, int]:
-    """Height, width and channels."""
-    if shape is None or len(shape) != 4:
-        raise r.unsupported(f"data or a result of shape {shape}")
-    height, width, channels = shape[1:]
-    if not (isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)):
-        raise r.unsupported(f"data or a result of shape {shape}")
-    return height, width, channels
+def _relative_sizes(r: Reading, strides: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Height, width and channels of the result and of the data; for a size of the data that has a name, what the result has beyond them."""
+    shape, stated = r.tensor(2).shape, r.result().shape
+    wanted = r.sizes_of(0)
+    if shape is None or len(shape) != 4 or (wanted is not None and len(wanted) != 4):
+        raise r.unsupported(f"data of shape {shape} and {len(wanted or ())} sizes of the result")
+    result, data = [], []
+    for axis in (1, 2, 3):
+        size, known, step = shape[axis], None, 1 if axis == 3 else strides[axis - 1]
+        own = size if isinstance(size, int) else 0
+        if wanted is not None:
+            known = r.difference(wanted[axis], size, 0 if isinstance(size, int) else step)
+        if known is None and stated is not None and len(stated) == 4 and isinstance(size, int):
+            known = int(stated[axis]) if isinstance(stated[axis], int) else None
+        if known is None or (axis == 3 and not isinstance(size, int)):
+            raise r.unsupported(f"data of shape {shape} and a result whose size along axis {axis} is known only at run time")
+        result.append(known)
+        data.append(own)
+    return result, data
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
@@ -68,9 +76,9 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     result = op.outputs[0]
     if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or w.graph[op.inputs[1]].rank != 4:
         raise w.unsupported(op, "groups, dilations or weights of other than two spatial dimensions")
-    data, size, strides = _sizes(op, w, op.inputs[0]), _sizes(op, w, result), op["strides"]
     kernel, weights = written_weights(op, w, "OHWI", (0, 2, 3, 1))
-    kernel_size = weights.shape[2:]
+    kernel_size, strides = weights.shape[2:], op["strides"]
+    data, size = _written_sizes(op, w, kernel_size)
     full = [(data[i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
     begins = _begins(op, [max(full[i] - size[i], 0) for i in range(2)])
     same = same_pads(size[:2], kernel_size, strides, (1, 1))
@@ -85,29 +93,47 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     w.emit("TRANSPOSE_CONV", operands, [target], "TransposeConvOptions", padding=padding, strideH=strides[0], strideW=strides[1],
            fusedActivationFunction=w.activation(op))  # fmt: skip
     if target != result:
-        bounds = [w.ints([0, *begins, 0], f"{result}/begin"), w.ints([-1, *size], f"{result}/size")]
-        w.emit("SLICE", [target, *bounds], [result], "SliceOptions")
+        begin = [0, *begins, 0]
+        ends = [begins[i] + size[i] - whole[i] for i in range(2)]  # counted from the back, as the whole may be known only at run time
+        mask = 0b1001 | sum(2 << i for i in range(2) if not ends[i])
+        columns = (("begin", begin), ("end", [0, *ends, 0]), ("strides", [1] * 4))
+        bounds = [w.ints(column, f"{result}/{hint}") for hint, column in columns]
+        w.emit("STRIDED_SLICE", [target, *bounds], [result], "StridedSliceOptions", beginMask=0b1001, endMask=mask)
 
 
-def _sizes(op: Op, w: Writing, name: str) -> tuple[int, int, int]:
-    """Height, width and channels."""
-    shape = w.tensor(name).shape or ()
-    numbers = tuple(size for size in shape[1:] if isinstance(size, int))
-    if len(shape) != 4 or len(numbers) != 3:
-        raise w.unsupported(op, f"{name!r} of shape {shape}")
-    return numbers[0], numbers[1], numbers[2]
+def _written_sizes(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Height, width and channels of data and result; see read_transpose_conv() for sizes that are known only at run time."""
+    shapes = [w.tensor(name).shape or () for name in (op.inputs[0], op.outputs[0])]
+    channels = [shape[3] if len(shape) == 4 else "" for shape in shapes]
+    if not all(isinstance(size, int) for size in channels):
+        raise w.unsupported(op, f"data of shape {shapes[0]} and a result of shape {shapes[1]}")
+    data, result = [], []
+    for i in range(2):
+        own, made = shapes[0][1 + i], shapes[1][1 + i]
+        if isinstance(own, int) and isinstance(made, int):
+            data.append(own)
+            result.append(made)
+        else:
+            cropped = op["pads"][i] + op["pads"][2 + i] if op["auto_pad"] == "NOTSET" else 0
+            more = kernel[i] + op["output_padding"][i] - cropped - op["strides"][i]
+            data.append(0)
+            result.append(0 if op["auto_pad"] in ("SAME_UPPER", "SAME_LOWER") else more)
+    return (*data, int(channels[0])), (*result, int(channels[1]))
 
 
 def _written_shape(op: Op, w: Writing, sizes: list[int]) -> str:
-    """The shape of the result: a constant, or behind the batch size of the data if that is known only at run time."""
+    """The shape of the result: a constant, or made of the sizes of the data that are known only at run time."""
     data, result = w.tensor(op.inputs[0]), op.outputs[0]
-    batch = (data.shape or ("",))[0]
-    if isinstance(batch, int):
-        return w.ints([batch, *sizes], f"{result}/output_shape")
-    shape, first, whole = (w.add(f"{result}/{hint}", "int32", (n,)) for hint, n in (("data_shape", 4), ("batch", 1), ("output_shape", 4)))
+    known = data.shape or ()
+    if all(isinstance(size, int) for size in known[:3]):
+        return w.ints([int(known[0]), *sizes], f"{result}/output_shape")
+    factors = [1 if isinstance(size, str) else 0 for size in known[:1]]
+    factors += [int(step) if isinstance(size, str) else 0 for size, step in zip(known[1:3], op["strides"], strict=True)]
+    summands = [0 if factors[0] else int(known[0]), *sizes]
+    shape, scaled, whole = (w.add(f"{result}/{hint}", "int32", (4,)) for hint in ("data_shape", "scaled_shape", "output_shape"))
     w.emit("SHAPE", [data.name], [shape], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
-    w.emit("SLICE", [shape, w.ints([0], f"{result}/zero"), w.ints([1], f"{result}/one")], [first], "SliceOptions")
-    w.emit("CONCATENATION", [first, w.ints(sizes, f"{result}/sizes")], [whole], "ConcatenationOptions", axis=0)
+    w.emit("MUL", [shape, w.ints([*factors, 0], f"{result}/factors")], [scaled], "MulOptions")
+    w.emit("ADD", [scaled, w.ints(summands, f"{result}/sizes")], [whole], "AddOptions")
     return whole
 
 

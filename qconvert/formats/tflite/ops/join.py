@@ -52,10 +52,10 @@ def read_split_v(r: Reading) -> None:
 
 def _pads(r: Reading) -> str:
     """Rows of (before, after) for each axis, as ONNX's (all before, all after)."""
-    rows = r.ints(1)
-    if len(rows) != 2 * r.rank() or min(rows, default=0) < 0:
+    rows = r.known_ints(1)
+    if rows is not None and (len(rows) != 2 * r.rank() or min(rows, default=0) < 0):
         raise r.invalid(f"padding {rows} for rank {r.rank()}")
-    return r.shape_const(rows[::2] + rows[1::2], "pads")
+    return r.columns(1, "pads")
 
 
 def read_pad(r: Reading) -> None:
@@ -118,10 +118,10 @@ def write_split(op: Op, w: Writing) -> None:
 
 def write_pad(op: Op, w: Writing) -> None:
     """Pad as PAD with real zero, PADV2 with a value, or MIRROR_PAD."""
-    data, pads = op.inputs[0], w.constant(op, 1)
-    if (pads < 0).any():
+    data, pads = op.inputs[0], w.tensor(op.inputs[1]).data
+    if pads is not None and (pads < 0).any():
         raise w.unsupported(op, f"negative padding {pads.tolist()}")
-    rows = w.const(pads.reshape(2, -1).T.astype(np.int32), f"{op.outputs[0]}/paddings")
+    rows = w.rows(op, 1)
     if op["mode"] in ("reflect", "symmetric"):
         w.emit("MIRROR_PAD", [data, rows], op.outputs, "MirrorPadOptions", mode=int(op["mode"] == "symmetric"))
     elif op["mode"] != "constant":

@@ -12,6 +12,7 @@ from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, st
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
+from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -37,7 +38,16 @@ def read_fully_connected(r: Reading) -> None:
     flat = r.like("rows", result, (rows, shape[0]))
     r.emit("Gemm", operands, [flat], activation=r.activation())
     sizes = [-1 if isinstance(size, str) else size for size in result.shape or ()]
-    r.emit("Reshape", [flat, r.shape_const(sizes, "shape")])
+    r.emit("Reshape", [flat, r.shape_const(sizes, "shape") if sizes.count(-1) < 2 else _leading(r, shape[0])])
+
+
+def _leading(r: Reading, outputs: int) -> str:
+    """The data's own leading sizes, then the number of outputs, where several are known only at run time."""
+    rank = r.rank()
+    whole = r.emit("Shape", [r.input(0)], [r.intermediate("data_shape", "int64", (rank,))])[0]
+    bounds = [r.shape_const([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "sizes"))]
+    leading = r.emit("Slice", [whole, *bounds], [r.intermediate("leading", "int64", (rank - 1,))])[0]
+    return r.emit("Concat", [leading, r.shape_const([outputs], "outputs")], [r.intermediate("shape", "int64", (rank,))], axis=0)[0]
 
 
 def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
@@ -52,7 +62,7 @@ def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
     fits = stated is not None and len(stated) == len(wanted)
     if stated is None or not fits or any(a != b for a, b in zip(stated, wanted, strict=True) if isinstance(a, int) and isinstance(b, int)):
         return r.with_shape(wanted)
-    return result
+    return r.with_shape(tuple(a if isinstance(a, int) else b for a, b in zip(stated, wanted, strict=True)))
 
 
 def _rows(r: Reading, depth: int) -> int | str:
@@ -68,7 +78,7 @@ def _rows(r: Reading, depth: int) -> int | str:
         return known // depth
     if len(symbols) == 1 and known == depth:
         return symbols[0]
-    return f"{r.outputs[0]}_rows"
+    return UNKNOWN
 
 
 def _flattened(r: Reading, rows: int | str, depth: int) -> str:

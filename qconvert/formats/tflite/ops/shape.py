@@ -16,14 +16,15 @@ __all__ = ["READERS", "WRITERS"]
 
 def read_reshape(r: Reading) -> None:
     """RESHAPE: the new shape is input 1, or an option in old files. A 0 is a size where the data have no elements (reshape_utils.h);
-    elsewhere it copies a size, as XNNPACK has it."""
+    elsewhere it copies a size, as XNNPACK has it, which also takes a constant list of rank 2."""
     result = r.result().static_shape
     extra: dict[str, Any] = {"allowzero": 1} if 0 in (r.tensor().static_shape or ()) else {}
-    if r.has(1) and r.constant(1) is None and result is not None:
-        r.emit("Reshape", [r.input(0), r.shape_const(result, "shape")], **extra)
+    if r.has(1) and r.known_ints(1) is None:
+        sizes = list(result) if result is not None else r.constant_sizes(r.input(0), r.input(1))
+        r.emit("Reshape", [r.input(0), r.list64(1) if sizes is None else r.shape_const(sizes, "shape")], **extra)
         return
     if r.has(1):
-        r.emit("Reshape", [r.input(0), r.int64(1)], **extra)
+        r.emit("Reshape", [r.input(0), r.list64(1)], **extra)
         return
     sizes = r.option("newShape", None)
     if sizes is None:
@@ -58,12 +59,12 @@ def read_transpose(r: Reading) -> None:
 
 def read_tile(r: Reading) -> None:
     """TILE."""
-    r.emit("Tile", [r.input(0), r.int64(1)])
+    r.emit("Tile", [r.input(0), r.list64(1)])
 
 
 def read_broadcast_to(r: Reading) -> None:
     """BROADCAST_TO."""
-    r.emit("Expand", [r.input(0), r.int64(1)])
+    r.emit("Expand", [r.input(0), r.list64(1)])
 
 
 def read_fill(r: Reading) -> None:
@@ -130,8 +131,30 @@ def write_reshape(op: Op, w: Writing) -> None:
         w.emit("RESHAPE", [op.inputs[0], w.index(op, 1)], op.outputs, "ReshapeOptions")
         return
     else:
-        raise w.unsupported(op, f"a result of shape {shape}")
+        w.emit("RESHAPE", [op.inputs[0], _copied_sizes(op, w, [int(size) for size in sizes])], op.outputs, "ReshapeOptions")
+        return
     w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(known, np.int32))
+
+
+def _copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
+    """Sizes of which 0 copies that of the same axis of the data, which is known only at run time."""
+    hint, data = f"{op.outputs[0]}/shape", w.tensor(op.inputs[0])
+    rank, shape = data.rank, data.shape or ()
+    if rank is None or op["allowzero"]:
+        raise w.unsupported(op, f"sizes {sizes} of data of shape {data.shape}")
+    whole = w.add(f"{hint}/data", "int32", (rank,))
+    w.emit("SHAPE", [data.name], [whole], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
+    parts = []
+    for axis, size in enumerate(sizes):
+        own = shape[axis] if size == 0 else size
+        if isinstance(own, int):
+            parts.append(w.ints([own], f"{hint}/size"))
+            continue
+        parts.append(w.add(f"{hint}/size", "int32", (1,)))
+        w.emit("SLICE", [whole, w.ints([axis], f"{hint}/axis"), w.ints([1], f"{hint}/one")], [parts[-1]], "SliceOptions")
+    result = w.add(hint, "int32", (len(sizes),))
+    w.emit("CONCATENATION", parts, [result], "ConcatenationOptions", axis=0)
+    return result
 
 
 def _reshaped(op: Op, w: Writing) -> None:

@@ -62,11 +62,11 @@ def _batches(kind: str) -> ReadFunction:
     """The reader of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: (data, block shape, pads or crops as rows of before and after)."""
 
     def read(r: Reading) -> None:
-        blocks, rows = r.ints(1), r.ints(2)
-        if len(rows) != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows, default=0) < 0:
+        blocks, rows = r.ints(1), r.known_ints(2)
+        count = len(rows) if rows is not None else np.prod(r.tensor(2).static_shape or (0,))
+        if count != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows or (), default=0) < 0:
             raise r.invalid(f"blocks {blocks} with {rows}")
-        pads = r.shape_const(rows[::2] + rows[1::2], "pads" if kind == "SpaceToBatch" else "crops")
-        r.emit(kind, [r.input(0), r.int64(1), pads], **_LAYOUT)
+        r.emit(kind, [r.input(0), r.list64(1), r.columns(2, "pads" if kind == "SpaceToBatch" else "crops")], **_LAYOUT)
 
     return read
 
@@ -151,10 +151,9 @@ def _written_batches(builtin: str, table: str) -> WriteFunction:
     """The writer of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: pads or crops become rows of before and after."""
 
     def write(op: Op, w: Writing) -> None:
-        rows = w.constant(op, 2).reshape(2, -1).T.astype(np.int32)
         if op["data_format"] != "channels_last":
             raise w.unsupported(op, "data that are not channels last (the layout pass has not run)")
-        w.emit(builtin, [op.inputs[0], w.index(op, 1), w.const(rows, f"{op.outputs[0]}/rows")], op.outputs, table)
+        w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs, table)
 
     return write
 

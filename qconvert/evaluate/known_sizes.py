@@ -1,0 +1,200 @@
+"""What is known of the integers that shapes, pads and bounds are computed with, where sizes have names.
+
+    Shape of (batch, 8, 8, 3) -> Slice of the first -> Pack with 16, 16, 4: (batch, 16, 16, 4)
+
+An element is a Polynomial over the names of sizes and over whatever is not worked out, which stands for itself: two elements are the
+same number in every run if their polynomials are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from qconvert.evaluate.folding import evaluate_constant
+from qconvert.evaluate.polynomials import Atoms, Polynomial, added, multiplied, number, of_number
+from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["KnownSizes"]
+
+_INTEGERS = ("int32", "int64")
+#: Elements that a tensor of sizes may have; all of a graph together.
+_MOST_ELEMENTS = 128
+_MOST_IN_ALL = 2**20
+#: Kinds that only move elements, and those of which that is not so although their rule says it.
+_JOINING = ("Concat",)
+_CHOOSING = ("ReduceMax", "ReduceMin")
+_REDUCTIONS: dict[str, tuple[Callable[[Polynomial, Polynomial], Polynomial | None], int]] = {
+    "ReduceProd": (multiplied, 1),
+    "ReduceSum": (added, 0),
+}
+
+
+class KnownSizes:
+    """The integers of a graph as polynomials, each worked out once.
+
+    Args:
+        tensors: every tensor by name. More may be added while this object is in use.
+        producers: the operator that writes each tensor; likewise.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], producers: Mapping[str, Op]) -> None:
+        self._tensors = tensors
+        self._producers = producers
+        self._atoms = Atoms()
+        self._found: dict[str, tuple[Polynomial, ...] | None] = {}
+        self._left = _MOST_IN_ALL
+
+    def get(self, name: str) -> tuple[Polynomial, ...] | None:
+        """The elements of the integer tensor `name`, flat; None if it is large, or its number of elements is not known."""
+        pending = [name]
+        opened: set[str] = set()  # those in front of which their operator's inputs were put once: a cycle ends there
+        while pending:
+            current = pending[-1]
+            op = self._producers.get(current)
+            first = current not in opened and current not in self._found
+            missing = [other for other in self._operands(op) if other not in self._found] if first and op is not None else []
+            opened.add(current)
+            if missing:
+                pending += missing
+                continue
+            pending.pop()
+            if current not in self._found:
+                self._work_out(current, op)
+        return self._found[name]
+
+    def numbers(self, name: str) -> Array | None:
+        """The tensor `name` if each of its elements is one number whatever the sizes are, else None."""
+        values = [number(form) for form in self.get(name) or ()]
+        shape = self._shape(name)
+        if shape is None or self._found[name] is None or any(value is None for value in values):
+            return None
+        low, high = integer_range(self._tensors[name].dtype)
+        if any(not low <= value <= high for value in values if value is not None):
+            return None
+        return np.array(values, numpy_dtype(self._tensors[name].dtype)).reshape(shape)
+
+    def size(self, value: int | str) -> Polynomial:
+        """One size of a shape."""
+        return of_number(value) if isinstance(value, int) else self._atoms.of_symbol(value)
+
+    def named(self, form: Polynomial) -> int | str | None:
+        """The number, or the name of the one size, that an element is; None if it is neither."""
+        value = number(form)
+        return value if value is not None else self._atoms.symbol(form) or None
+
+    def _operands(self, op: Op) -> list[str]:
+        """The inputs that have to be known: none where the elements would stand for themselves anyway."""
+        if op.kind == "Shape" or not any(self._is_small(name) for name in op.outputs if name):
+            return []
+        return [name for name in op.inputs if name and self._is_small(name)]
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a small tensor of integers; None for another one."""
+        tensor = self._tensors[name]
+        shape = tensor.static_shape
+        is_small = shape is not None and tensor.dtype in _INTEGERS and not tensor.is_quantized and math.prod(shape) <= _MOST_ELEMENTS
+        return shape if is_small else None
+
+    def _is_small(self, name: str) -> bool:
+        return self._shape(name) is not None
+
+    def _work_out(self, name: str, op: Op | None) -> None:
+        """Every output of the operator, or a constant or an input of the graph."""
+        names = [name] if op is None else [output for output in op.outputs if output]
+        forms = None if op is None or self._left <= 0 else self._results(op)
+        for position, output in enumerate(names):
+            shape, data = self._shape(output), self._tensors[output].data
+            if shape is None:
+                self._found[output] = None
+                continue
+            if data is not None:
+                found = [of_number(int(value)) for value in data.reshape(-1)]
+            else:
+                known = forms[position] if forms is not None and len(forms) == len(names) else None
+                known = known if known is not None and len(known) == math.prod(shape) else [None] * math.prod(shape)
+                found = [self._atoms.of((output, i)) if form is None else form for i, form in enumerate(known)]
+            self._found[output] = tuple(found)
+            self._left -= sum(1 + len(form) for form in found)
+
+    def _results(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
+        """The elements of each output; None for those that stand for themselves."""
+        if op.kind == "Shape":
+            shape = self._tensors[op.inputs[0]].shape
+            return None if shape is None else [[self.size(size) for size in shape]]
+        kind = KINDS[op.kind]
+        if (kind.rule == "move" or op.kind in _JOINING) and kind.fold is not None and op.kind not in _CHOOSING:
+            return self._moved(op)
+        inputs = [self._found.get(name) for name in op.inputs]
+        if not inputs or inputs[0] is None:
+            return None
+        if op.kind == "Cast":
+            return [inputs[0]]
+        if op.kind == "Neg":
+            return [[added((), form, -1) for form in inputs[0]]]
+        if op.kind in _REDUCTIONS:
+            return self._reduced(op)
+        if len(inputs) == 2 and inputs[1] is not None and not op.attributes.get("activation"):
+            return self._paired(op, inputs[0], inputs[1])
+        return None
+
+    def _paired(self, op: Op, a: Sequence[Polynomial], b: Sequence[Polynomial]) -> list[Sequence[Polynomial | None]] | None:
+        """An operator on pairs of elements, with numpy's broadcasting."""
+        shapes = [self._shape(name) or () for name in op.inputs]
+        try:
+            places = np.broadcast_arrays(*(np.arange(len(side)).reshape(shape) for side, shape in zip((a, b), shapes, strict=True)))
+        except ValueError:
+            return None
+        if places[0].size > _MOST_ELEMENTS:
+            return None
+        pairs = zip(places[0].reshape(-1), places[1].reshape(-1), strict=True)
+        return [[self._atoms.operation(op.kind, a[i], b[j]) for i, j in pairs]]
+
+    def _reduced(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
+        """A sum or product over axes that are known; without any, over all."""
+        shape, forms = self._shape(op.inputs[0]), self._found[op.inputs[0]]
+        axes = self._found.get(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else ()
+        known = [number(axis) for axis in axes or ()]
+        if shape is None or forms is None or axes is None or any(axis is None or not -len(shape) <= axis < len(shape) for axis in known):
+            return None
+        gone = sorted({axis % len(shape) for axis in known if axis is not None}) or list(range(len(shape)))
+        kept = [axis for axis in range(len(shape)) if axis not in gone]
+        groups = np.arange(len(forms)).reshape(shape).transpose(kept + gone).reshape(math.prod(shape[axis] for axis in kept), -1)
+        function, first = _REDUCTIONS[op.kind]
+        results: list[Polynomial | None] = []
+        for group in groups:
+            total: Polynomial | None = of_number(first)
+            for place in group:
+                total = None if total is None else function(total, forms[int(place)])
+            results.append(total)
+        return [results]
+
+    def _moved(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
+        """A move of numbered elements, which is undone behind it: number 0 is the number zero, which a Pad fills with."""
+        numbered: list[Polynomial] = [()]
+        moved = set(KINDS[op.kind].positions(op, "data", "factor", "filler"))
+        tensors: dict[str, Tensor] = {}
+        values: list[Array | None] = []
+        for position, name in enumerate(op.inputs):
+            if not name:
+                values.append(None)
+                continue
+            shape, forms = self._shape(name), self._found.get(name)
+            if shape is None or forms is None:
+                return None
+            if position in moved:
+                value: Array = np.arange(len(numbered), len(numbered) + len(forms), dtype=np.int64).reshape(shape)
+                numbered += forms
+            else:
+                known = self.numbers(name)
+                if known is None:
+                    return None
+                value = known
+            tensors[name] = Tensor(name, str(value.dtype), shape)
+            values.append(value)
+        shapes = {name: Tensor(name, "int64", None) for name in op.outputs if name}
+        found = evaluate_constant(op, {**tensors, **shapes}, values)
+        return None if found is None else [[numbered[int(i)] for i in array.reshape(-1)] for array in found]
