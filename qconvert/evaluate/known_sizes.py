@@ -27,7 +27,8 @@ _MOST_IN_ALL = 2**20
 #: Kinds that only move elements, and those of which that is not so although their rule says it.
 _JOINING = ("Concat",)
 _CHOOSING = ("ReduceMax", "ReduceMin")
-_REDUCTIONS: dict[str, tuple[Callable[[Polynomial, Polynomial], Polynomial | None], int]] = {
+_Function = Callable[[Polynomial, Polynomial], Polynomial | None]
+_REDUCTIONS: dict[str, tuple[_Function, int]] = {
     "ReduceProd": (multiplied, 1),
     "ReduceSum": (added, 0),
 }

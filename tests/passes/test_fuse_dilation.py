@@ -28,7 +28,7 @@ def _kinds(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
-#: Block, pads and crops of two axes, kernel, whether the convolution pads (SAME), fields -> pads of the one convolution; None if it is not one.
+#: Block, pads and crops of two axes, kernel, padding (SAME is 0), and the pads of the one convolution; None if it is not one.
 FITTING = {
     "as TensorFlow has it": ((2, 2), (2, 3, 2, 2), (0, 1, 0, 0), (3, 3), 1, [2, 2, 2, 2]),
     "valid": ((2, 3), (0, 1, 0, 0), (0, 1, 0, 0), (3, 3), 1, [0, 0, 0, 0]),
