@@ -9,6 +9,7 @@ net.require_equal({"x": (1, 8, 3)}, {"x": (3, 8, 3)})
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ class Net:
         point = 3 if stored and dtype != "int16" else 0
         self._tensors.append(TensorSpec(name, sizes, dtype, scale if stored else None, point, shape_signature=signature))
         return name
+
+    def input(self, name: str, shape: Shape, zero_point: int) -> None:
+        """One more input of the model, with a zero point of its own."""
+        self._inputs.append(self.tensor(name, shape))
+        if self._tensors[-1].scale is not None:
+            self._tensors[-1] = replace(self._tensors[-1], zero_point=zero_point)
 
     def const(self, data: Any, dtype: str = "int32", **more: Any) -> str:
         """A constant."""
@@ -121,8 +128,8 @@ class Net:
 def _random(rng: np.random.Generator, shape: Shape, dtype: str) -> Array:
     if dtype == "float32":
         return rng.normal(size=shape).astype(np.float32)
-    reach = 100 if dtype == "int8" else 1000
-    return rng.integers(-reach, reach, shape).astype(dtype)
+    low, high = {"int8": (-100, 100), "uint8": (0, 255), "int16": (-1000, 1000)}[dtype]
+    return rng.integers(low, high, shape).astype(dtype)
 
 
 def _require_close(x: Array, y: Array, within: float) -> None:

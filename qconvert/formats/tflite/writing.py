@@ -14,11 +14,17 @@ from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["Operator", "WriteFunction", "Writing", "as_int32"]
 
 #: Canonical fused activation -> ActivationFunctionType of the schema.
 ACTIVATIONS = {"": 0, "relu": 1, "relu_n1_to_1": 2, "relu6": 3}
+#: Operators that sizes are computed with, and how many are followed.
+_OF_SIZES = frozenset(
+    "Cast Identity Slice Gather Squeeze Unsqueeze Reshape Concat Pack Unpack Split Add Sub Mul Div Max Min ReduceProd".split()
+)
+_LONGEST_CHAIN = 100
 #: Operators whose result may state another scale than their data, as their kernels look at none; XNNPACK refuses the others of 8 bits.
 _SCALELESS = frozenset(
     "RESHAPE SQUEEZE STRIDED_SLICE TILE BROADCAST_TO GATHER GATHER_ND REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND TOPK_V2 ONE_HOT SPLIT_V "
@@ -188,6 +194,23 @@ class Writing:
             self.retract(maker)
             return maker.inputs[0]
         return name if wide else self.cast_to_int32(name)
+
+    def is_of_sizes(self, name: str) -> bool:
+        """Whether the integers `name` are computed of sizes of tensors and small constants alone, so that they fit int32."""
+        waiting, seen = [name], {name}
+        while waiting and len(seen) < _LONGEST_CHAIN:
+            current = waiting.pop()
+            op, data = self.producer(current), self.tensor(current).data
+            if op is not None and op.kind == "Shape":
+                continue
+            if data is not None and data.dtype.kind in "iu" and data.size and abs(data.astype(np.float64)).max() < 2**16:
+                continue
+            if op is None or op.kind not in _OF_SIZES or "int" not in self.tensor(current).dtype:
+                return False
+            new = [other for other in KINDS[op.kind].moved(op) if other not in seen]
+            waiting += new
+            seen.update(new)
+        return not waiting
 
     def cast_to_int32(self, name: str) -> str:
         """The integers `name` behind a CAST to int32."""

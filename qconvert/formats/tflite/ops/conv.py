@@ -9,16 +9,16 @@ from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.graph import Op, Quantization, Tensor
 
 __all__ = [
     "READERS",
     "WRITERS",
     "accumulator_bias",
-    "constant_weights",
     "float_weights",
     "moved_axis",
     "stored_weights",
+    "turned_weights",
     "write_bias",
     "written_weights",
 ]
@@ -26,13 +26,12 @@ __all__ = [
 
 def read_conv_2d(r: Reading) -> None:
     """CONV_2D: weights O,H,W,I; I smaller than the input's channels means groups."""
-    weights = constant_weights(r, 1)
-    outputs, height, width, depth = weights.shape
+    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2), 0)
+    outputs, height, width, depth = shape
     channels = _channels(r, 0)
     if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
-        raise r.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
+        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
-    kernel = r.turned(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, 1, {0: 0}))
     r.emit(
         "Conv",
         _operands(r, kernel),
@@ -45,13 +44,12 @@ def read_conv_2d(r: Reading) -> None:
 
 def read_depthwise_conv_2d(r: Reading) -> None:
     """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
-    weights = constant_weights(r, 1)
-    one, height, width, outputs = weights.shape
+    kernel, shape = turned_weights(r, 1, "OIHW depthwise", (3, 0, 1, 2), 3)
+    one, height, width, outputs = shape
     channels = _channels(r, 0)
     if one != 1 or channels == 0 or outputs % channels:
-        raise r.invalid(f"weights of shape {weights.shape} do not fit {channels} input channels")
+        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels")
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
-    kernel = r.turned(1, "OIHW depthwise", weights.transpose(3, 0, 1, 2), moved_axis(r, 1, {3: 0}))
     r.emit(
         "Conv",
         _operands(r, kernel),
@@ -74,18 +72,18 @@ def write_conv(op: Op, w: Writing) -> None:
     shape = w.graph[op.inputs[1]].shape or ()
     depthwise = len(shape) == 4 and shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
     if depthwise:
-        kernel, weights = written_weights(op, w, "1HWO", (1, 2, 3, 0), 3)
+        kernel, sizes = written_weights(op, w, "1HWO", (1, 2, 3, 0), 3)
     else:
-        kernel, weights = written_weights(op, w, "OHWI", (0, 2, 3, 1))
+        kernel, sizes = written_weights(op, w, "OHWI", (0, 2, 3, 1))
     data = w.graph[op.inputs[0]].shape
     if data is not None and isinstance(data[-1], str):
         raise w.unsupported(op, "data whose channels are counted only at run time, of which LiteRT makes groups")
-    window = write_window(op, w, weights.shape[2:], op["dilations"])
+    window = write_window(op, w, sizes[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)
     operands = [window.data, kernel, *write_bias(op, w, 2)]
     if depthwise:
-        w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, "DepthwiseConv2DOptions", depthMultiplier=len(weights) // group, **fields)
+        w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, "DepthwiseConv2DOptions", depthMultiplier=sizes[0] // group, **fields)
     else:
         w.emit("CONV_2D", operands, op.outputs, "Conv2DOptions", **fields)
 
@@ -99,8 +97,8 @@ def dequantized_weights(op: Op, w: Writing) -> Op | None:
     return maker if stored.is_constant and stored.dtype == "float16" else None
 
 
-def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int | None = 0) -> tuple[str, Array]:
-    """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they are float16; and their data in O,I,spatial.
+def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int | None = 0) -> tuple[str, tuple[int, ...]]:
+    """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they are float16; and their shape, O,I,spatial.
 
     Args:
         op: with weights in input 1.
@@ -113,17 +111,30 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: i
     name = maker.inputs[0] if maker is not None else stored_weights(op, w)
     data, quantization = w.graph.constant(name), w.graph[name].quantization
     if data is None:
-        raise w.unsupported(op, f"weights {name!r} that are computed at run time")
+        return _written_computed(op, w, name, axes)
     if data.ndim != len(axes):
         raise w.unsupported(op, f"weights of rank {data.ndim}")
     moved = quantization if quantization is None or quantization.axis is None else quantization.with_axis(axis)
     kernel = w.variant(name, key, data.transpose(axes), moved)
     if maker is None:
-        return kernel, data
+        return kernel, data.shape
     w.retract(maker)
     real = w.add(f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape)
     w.emit("DEQUANTIZE", [kernel], [real], "DequantizeOptions")
-    return real, data
+    return real, data.shape
+
+
+def _written_computed(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Weights that are computed at run time behind a TRANSPOSE; without that and the one in front of it, if they cancel out."""
+    shape, maker, grid = w.shape(name, op), w.producer(name), w.tensor(name).quantization
+    if len(shape) != len(axes) or (grid is not None and not grid.is_per_tensor):
+        raise w.unsupported(op, f"weights {name!r} of shape {shape} that are computed at run time")
+    if maker is not None and maker.kind == "Transpose" and [maker["perm"][axis] for axis in axes] == list(range(len(axes))):
+        w.retract(maker)
+        return maker.inputs[0], shape
+    result = w.like(f"{name}/turned", name, tuple(shape[axis] for axis in axes))
+    w.emit("TRANSPOSE", [name, w.ints(axes, f"{name}/perm")], [result], "TransposeOptions")
+    return result, shape
 
 
 def stored_weights(op: Op, w: Writing) -> str:
@@ -155,15 +166,27 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", grid)]
 
 
-def constant_weights(r: Reading, index: int) -> Array:
-    """The stored weights, a constant or one behind a DEQUANTIZE."""
+def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...], axis: int) -> tuple[str, tuple[int, ...]]:
+    """The weights in input `index` with their axes in another order, and their shape in the file.
+
+    Args:
+        r: the operator.
+        index: of the weights: a constant, one behind a DEQUANTIZE, or computed at run time.
+        key: names the order.
+        perm: the order; the outputs come first.
+        axis: of the outputs in the file, along which scales may run.
+    """
     maker = r.dequantized(index)
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
-    if weights is None:
-        raise r.unsupported("weights that are computed at run time")
-    if weights.ndim != 4 or 0 in weights.shape:
-        raise r.invalid(f"weights of shape {weights.shape}")
-    return weights
+    shape = r.static_shape(index) if weights is None else weights.shape
+    if len(shape) != len(perm) or 0 in shape:
+        raise r.invalid(f"weights of shape {shape}")
+    grid = moved_axis(r, index, {axis: 0})
+    if weights is not None:
+        return r.turned(index, key, weights.transpose(perm), grid), shape
+    tensor = r.tensor(index)
+    turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), grid, base=tensor.name)
+    return r.emit("Transpose", [tensor.name], [turned], perm=perm)[0], shape
 
 
 def _channels(r: Reading, index: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.formats.tflite.ops.conv import accumulator_bias, constant_weights, float_weights, moved_axis, write_bias, written_weights
+from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, turned_weights, write_bias, written_weights
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
 from qconvert.formats.tflite.ops.window import SAME, VALID, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
@@ -19,19 +19,18 @@ def read_transpose_conv(r: Reading) -> None:
     Padding and cropping depend on sizes only by what the result has beyond stride * data. Where a size is known only at run time, that is
     enough: it takes the place of the result's size, and 0 that of the data's.
     """
-    weights = constant_weights(r, 1)
-    outputs, height, width, depth = weights.shape
+    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2), 0)
+    outputs, height, width, depth = shape
     strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(strides) < 1:
         raise r.invalid(f"stride {strides} is not positive")
     size, data = _relative_sizes(r, strides)
     if data[2] != depth or size[2] != outputs:
-        raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit")
+        raise r.invalid(f"output shape {size}, weights {shape} and data {data} do not fit")
     # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
     pads = (0, 0, 0, 0) if r.option("padding") == 1 else same_pads(size[:2], (height, width), strides, (1, 1))
     extra = [size[i] - (data[i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
     ends = [max(-value, 0) for value in extra]
-    kernel = r.turned(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, 1, {0: 0}))
     operands = [r.input(2), float_weights(r, kernel, 2)]
     if r.has(3):
         operands.append(accumulator_bias(r, 3, r.tensor(2), r.lookup(kernel)))
@@ -76,8 +75,8 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     result = op.outputs[0]
     if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or w.graph[op.inputs[1]].rank != 4:
         raise w.unsupported(op, "groups, dilations or weights of other than two spatial dimensions")
-    kernel, weights = written_weights(op, w, "OHWI", (0, 2, 3, 1))
-    kernel_size, strides = weights.shape[2:], op["strides"]
+    kernel, shape = written_weights(op, w, "OHWI", (0, 2, 3, 1))
+    kernel_size, strides = shape[2:], op["strides"]
     data, size = _written_sizes(op, w, kernel_size)
     full = [(data[i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
     begins = _begins(op, [max(full[i] - size[i], 0) for i in range(2)])

@@ -176,7 +176,18 @@ def write_arithmetic(op: Op, w: Writing) -> None:
         w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
         return
     fields: dict[str, Any] = {"potScaleInt16": False} if op.kind in ("Add", "Sub") else {}
+    if op.kind == "Div" and w.tensor(op.outputs[0]).dtype == "int64" and all(w.is_of_sizes(name) for name in op.inputs):
+        _write_quotient_of_sizes(op, w)
+        return
     w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
+
+
+def _write_quotient_of_sizes(op: Op, w: Writing) -> None:
+    """DIV of int32, as LiteRT has none of int64, in which ONNX computes sizes."""
+    narrow = w.add(f"{op.outputs[0]}/int32", "int32", w.tensor(op.outputs[0]).shape)
+    w.emit("DIV", [w.index(op, position) for position in (0, 1)], [narrow], "DivOptions")
+    into = DTYPE_NUMBERS["int64"]
+    w.emit("CAST", [narrow], op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=into)
 
 
 def write_where(op: Op, w: Writing) -> None:
