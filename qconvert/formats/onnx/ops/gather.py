@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -30,25 +29,37 @@ def write_gather_elements(op: Op, b: Builder) -> None:
 
 
 def write_gather(op: Op, b: Builder) -> None:
-    """Gather; with batch_dims, one Gather on the batches laid end to end, with indices moved to each batch's place."""
+    """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes behind the batches."""
     data, indices = b.stored(op.inputs[0]), b.stored(op.inputs[1])
     batch, axis = int(op["batch_dims"]), int(op["axis"])
     if batch == 0:
         b.node("Gather", [data, indices], op.outputs, axis=axis)
         return
-    shape, index_shape = b.tensor(op.inputs[0]).static_shape, b.tensor(op.inputs[1]).static_shape
-    if shape is None or index_shape is None or axis != batch:
-        raise b.unsupported(op, f"batch_dims {batch} on axis {axis} of shape {b.tensor(op.inputs[0]).shape}")
-    name, batches, size = op.outputs[0], math.prod(shape[:batch]), shape[axis]
-    starts = (np.arange(batches) * size).reshape(*shape[:batch], *[1] * (len(index_shape) - batch))
-    rows = b.node("Add", [b.int64(op.inputs[1]), b.const(starts.astype(np.int64), f"{name}/batch_starts")], hint=f"{name}/rows")[0]
-    flat = b.const(np.array([batches * size, *shape[axis + 1 :]], np.int64), f"{name}/flat_shape")
-    b.node("Gather", [b.node("Reshape", [data, flat], hint=f"{name}/flat")[0], rows], op.outputs, axis=0)
+    name, rank, index_rank = op.outputs[0], b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
+    if rank is None or index_rank is None:
+        raise b.unsupported(op, f"batch_dims {batch} and data of unknown rank")
+    axis %= rank
+    rows = b.node("Unsqueeze", [b.int64(op.inputs[1]), b.const(np.array([-1], np.int64), f"{name}/rows_axis")], hint=f"{name}/rows")[0]
+    between, own = list(range(batch, axis)), index_rank - batch
+    if not between:
+        b.node("GatherND", [data, rows], op.outputs, batch_dims=batch)
+        return
+    front = b.node("Transpose", [data], hint=f"{name}/front", perm=[*range(batch), axis, *between, *range(axis + 1, rank)])[0]
+    found = b.node("GatherND", [front, rows], hint=f"{name}/found", batch_dims=batch)[0]
+    first, last = batch + own, batch + own + len(between)
+    perm = [*range(batch), *range(first, last), *range(batch, first), *range(last, rank - 1 + own)]
+    b.node("Transpose", [found], op.outputs, perm=perm)
 
 
 def read_gather_nd(r: Reading) -> None:
-    """GatherND."""
-    r.emit("GatherND", batch_dims=int(r.attribute("batch_dims", 0)))
+    """GatherND; rows of one index behind batches are a Gather with batch_dims."""
+    batch, rows = int(r.attribute("batch_dims", 0)), r.tensor(1).shape
+    if batch and rows is not None and rows[-1] == 1 and len(rows) > batch:
+        axes = r.const(np.array([len(rows) - 1], np.int64), "rows_axis")
+        narrow = r.emit("Squeeze", [r.input(1), axes], [r.intermediate("indices", r.tensor(1).dtype)])[0]
+        r.emit("Gather", [r.input(0), narrow], axis=batch, batch_dims=batch)
+        return
+    r.emit("GatherND", batch_dims=batch)
 
 
 def write_gather_nd(op: Op, b: Builder) -> None:
