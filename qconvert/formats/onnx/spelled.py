@@ -107,10 +107,11 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
             ops.append(op)
     while True:
         found = graph.evolve(ops=_joined(graph, ops))
-        unfit = _unfit(found, labelled, ops)
+        unfit, moved = _unfit(found, labelled, ops)
         if not unfit:
             needed = {name for op in ops for name in (*op.inputs, *op.outputs) if name}
-            return found.evolve(tensors=[labelled[name] for name in needed if labelled[name] is not graph[name]])
+            tensors = [labelled[name] for name in needed if labelled[name] is not graph[name]]
+            return found.evolve(tensors=[*tensors, *(replace(found[name], quantization=grid) for name, grid in moved.items())])
         ops = [op for op in ops if unfit.isdisjoint((*op.inputs, *op.outputs))]
 
 
@@ -126,13 +127,34 @@ def _labelled(graph: Graph, noted: list[tuple[Op, Mapping[str, Quantization]]]) 
     return [replace(graph[name], quantization=Quantization.per_tensor(*grid)) for name, grid in chosen.items()]
 
 
-def _unfit(graph: Graph, labelled: Graph, ops: list[Op]) -> set[str]:
-    """The tensors whose grid comes from notes, and that others than the noted operators read or write as plain integers."""
-    given = {name for op in ops for name in (*op.inputs, *op.outputs) if name and graph[name].quantization is None}
-    given = {name for name in given if labelled[name].quantization is not None}
+def _unfit(graph: Graph, labelled: Graph, ops: list[Op]) -> tuple[set[str], dict[str, Quantization | None]]:
+    """Where grids that come from notes alone would end.
+
+    Returns:
+        The tensors with such a grid that others than the noted operators read or write as plain integers; and the tensors that have one
+        of these grids as their integers are moved from where a noted operator left them.
+    """
+    given = {name: name for op in ops for name in (*op.inputs, *op.outputs) if name and graph[name].quantization is None}
+    given = {name: name for name in given if labelled[name].quantization is not None}
+    origins = dict(given)  # of each tensor with a grid: the noted operator's tensor that it comes from
     known = {id(op) for op in ops}
-    others = [op for op in graph.ops if id(op) not in known]
-    return given.intersection(name for op in others for name in (*op.inputs, *op.outputs))
+    unfit: set[str] = set()
+    for op in graph.ops:
+        if id(op) in known:
+            continue
+        data = KINDS[op.kind].data(op)
+        source = origins.get(data[0]) if len(data) == 1 and KINDS[op.kind].moved(op) == data and KINDS[op.kind].rule == "move" else None
+        results = KINDS[op.kind].results_of(op)
+        if source is not None and all(_takes(graph, labelled, name, given, labelled[source].quantization) for name in results):
+            origins.update({name: source for name in results if name not in given})
+        else:
+            unfit.update(origins[name] for name in (*op.inputs, *op.outputs) if name in origins)
+    return unfit, {name: labelled[origin].quantization for name, origin in origins.items() if name not in given}
+
+
+def _takes(graph: Graph, labelled: Graph, name: str, given: Mapping[str, str], grid: Quantization | None) -> bool:
+    """Whether moved integers under `grid` may end in the tensor `name`."""
+    return graph[name].quantization is None and (name not in given or labelled[name].quantization == grid)
 
 
 def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
