@@ -8,10 +8,10 @@ from differential import compare
 from tflite_models import TensorSpec, single_op
 
 
-def detection(regular: bool, per_box: int, threshold: float, rng: np.random.Generator) -> tuple[bytes, list[TensorSpec]]:
-    """A model with the operator alone, and its inputs."""
+def detection(regular: bool, per_box: int, threshold: float, rng: np.random.Generator, stated: int = 0) -> tuple[bytes, list[TensorSpec]]:
+    """A model with the operator alone, and its inputs; the file states `stated` rows, if that is given."""
     boxes, classes, limit = 60, 4, 12
-    rows = limit * per_box
+    rows = stated or limit * per_box
     anchors = np.concatenate([rng.integers(0, 250, (boxes, 2)), rng.integers(25, 100, (boxes, 2))], 1).astype(np.uint8)
     inputs = [
         TensorSpec("e", (1, boxes, 4), "uint8", 0.05, 128),
@@ -43,3 +43,11 @@ def test_detection_postprocess(regular: bool, per_box: int, threshold: float) ->
         for item in found[:3]:  # LiteRT leaves what lies behind the last detection unset
             source, result = item.source[:, :kept], item.result[:, :kept]
             assert np.allclose(source, result, rtol=0, atol=1e-5)
+
+
+def test_shapes_that_the_file_states_wrongly_are_the_kernels() -> None:
+    rng = np.random.default_rng(6)
+    data, inputs = detection(False, 2, 0.4, rng, stated=10)
+    found = compare(data, [rng.integers(0, 256, tensor.shape).astype(np.uint8) for tensor in inputs])
+    assert [item.result.shape for item in found] == [(1, 24, 4), (1, 24), (1, 24), (1,)]
+    assert [item.source.shape for item in found] == [item.result.shape for item in found]

@@ -78,8 +78,8 @@ class Reading(OperatorReading):
         """The operator that computes the tensor called `name`; None for inputs of the graph and constants."""
         return self._draft.producers.get(name)
 
-    def with_shape(self, shape: Shape, index: int = 0) -> Tensor:
-        """Gives output `index` the shape that the kernel gives it, where the file states another; LiteRT resizes it so."""
+    def with_shape(self, shape: Shape | None, index: int = 0) -> Tensor:
+        """Gives an output the shape that the kernel gives it, where the file states another; LiteRT resizes it so. None: the kind's own."""
         tensor = replace(self.result(index), shape=shape)
         self._draft.tensors[tensor.name] = tensor
         return tensor

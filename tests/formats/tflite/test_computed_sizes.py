@@ -121,3 +121,23 @@ def test_sizes_that_are_not_equal_have_no_equal_names(tmp_path: Path) -> None:
     path = net.require_equal(tmp_path, {"x": (2, 4)}, {"x": (6, 4)})
     rows = [value.type.tensor_type.shape.dim[0].dim_param for value in onnx.load(path).graph.output]
     assert "batch" not in rows
+
+
+#: Shapes of data and indices, batch dimensions, axis, and the shape of the result.
+GATHERED = [
+    ((-1, 6, 4), (-1, 3), 1, 1, (-1, 3, 4)),
+    ((-1, 2, 6, 4), (-1, 5, 2), 1, 2, (-1, 2, 5, 2, 4)),
+    ((-1, 2, 5), (-1, 2), 2, 2, (-1, 2)),
+]
+
+
+@pytest.mark.parametrize(("shape", "index", "batch", "axis", "result"), GATHERED)
+def test_gather_with_batch_dimensions(
+    shape: tuple[int, ...], index: tuple[int, ...], batch: int, axis: int, result: tuple[int, ...], tmp_path: Path
+) -> None:
+    net = Net(x=shape)
+    places = np.random.default_rng(0).integers(0, shape[axis], [3, *index[1:]])
+    rows = net.pack(net.at(net.shape("x"), 0), *(net.ints(size) for size in index[1:]))
+    chosen = net.op("SLICE", [net.const(places), net.const([0] * len(index)), rows], index)
+    net.output("GATHER", ["x", chosen], result, options={"batchDims": batch, "axis": axis})
+    net.require_equal(tmp_path, {"x": (1, *shape[1:])}, {"x": (3, *shape[1:])})

@@ -185,6 +185,8 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...], axis
     if weights is not None:
         return r.turned(index, key, weights.transpose(perm), grid), shape
     tensor = r.tensor(index)
+    if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels take the memory of others for int8
+        raise r.unsupported(f"weights of {tensor.dtype} that are computed at run time")
     turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), grid, base=tensor.name)
     return r.emit("Transpose", [tensor.name], [turned], perm=perm)[0], shape
 

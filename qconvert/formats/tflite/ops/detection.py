@@ -25,6 +25,8 @@ def read_detection_postprocess(r: Reading) -> None:
 
     if len(r.outputs) != 4:
         raise r.invalid(f"{len(r.outputs)} outputs, not 4")
+    for index in range(4):
+        r.with_shape(None, index)
     r.emit(
         "DetectionPostProcess",
         max_detections=int(number("max_detections")),
