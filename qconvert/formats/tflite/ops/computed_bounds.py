@@ -143,9 +143,11 @@ def write_computed(op: Op, w: Writing) -> None:
     total = w.producer(op.inputs[2])
     is_sum = total is not None and total.kind == "Add" and total.inputs[0] == op.inputs[1] and w.successor(op.inputs[2]) is not None
     if total is not None and is_sum and axes == list(range(rank or 0)) and set(steps) <= {1}:
-        sizes = w.index(total, 1, wide=True)
+        # Begins and sizes have one type: int64 only where both are computed so, as constants become int32.
+        wide = all(w.tensor(name).data is None and w.tensor(name).dtype == "int64" for name in (op.inputs[1], total.inputs[1]))
+        sizes = w.index(total, 1, wide=wide)
         w.retract(total)
-        operands = [op.inputs[0], w.index(op, 1, wide=w.tensor(sizes).dtype == "int64"), sizes]
+        operands = [op.inputs[0], w.index(op, 1, wide=wide), sizes]
         w.emit("SLICE", operands, op.outputs, "SliceOptions")
         return
     columns: list[str] = []
