@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.evaluate.polynomials import added, number
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Names, Op, Tensor
 from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
 
@@ -46,19 +46,20 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     sizes = KnownSizes(graph.tensors, producers)
     made: dict[int, list[Op]] = {}  # id of the last operator of a pattern -> what takes its place
     gone: set[int] = set()
-    tensors: list[Tensor] = []
+    tensors: dict[str, Tensor] = {}
+    names = graph.names(tensors)
     for op in graph.ops:
         found = _pattern(graph, op, producers, readers)
         attributes = None if found is None else _dilated(graph, sizes, found)
         if found is None or attributes is None:
             continue
-        made[id(op)] = _fused(found, attributes)
+        made[id(op)], new = _fused(graph, found, attributes, names)
         gone.update(id(inner) for inner in found.inner)
-        tensors += _tensors(graph, found)
+        tensors.update({tensor.name: tensor for tensor in new})
     if not made:
         return graph, ()
     ops = [new for op in graph.ops if id(op) not in gone for new in made.get(id(op), [op])]
-    changed, _ = remove_dead_code.run(graph.evolve(tensors=tensors, ops=ops), target)
+    changed, _ = remove_dead_code.run(graph.evolve(tensors=tensors.values(), ops=ops), target)
     return changed, (f"{len(made)} convolutions between SpaceToBatch and BatchToSpace are dilated ones",)
 
 
@@ -125,21 +126,18 @@ def _dilated(graph: Graph, sizes: KnownSizes, found: _Found) -> dict[str, tuple[
     return {"dilations": tuple(dilations), "pads": tuple(edges)}
 
 
-def _fused(found: _Found, attributes: dict[str, tuple[int, ...]]) -> list[Op]:
-    """The operators that take the place of the pattern."""
+def _fused(graph: Graph, found: _Found, attributes: dict[str, tuple[int, ...]], names: Names) -> tuple[list[Op], list[Tensor]]:
+    """The operators that take the place of the pattern, and the tensors between them: under new names, as they are not in blocks."""
     data, result = found.split.inputs[0], found.joined.outputs[0]
     conv = found.conv.with_attributes(**attributes)
     if found.before is None or found.behind is None:
-        return [replace(conv, inputs=(data, *conv.inputs[1:]), outputs=(result,))]
-    before = replace(found.before, inputs=(data, *found.before.inputs[1:]))
-    return [before, conv, replace(found.behind, outputs=(result,))]
-
-
-def _tensors(graph: Graph, found: _Found) -> Iterator[Tensor]:
-    """The tensors on both sides of a convolution with a new axis: the shapes of the data and of the result, with it."""
-    if found.before is None:
-        return
+        return [replace(conv, inputs=(data, *conv.inputs[1:]), outputs=(result,))], []
     axis = _axis(graph, found.before)
-    for name, other in ((found.before.outputs[0], found.split.inputs[0]), (found.conv.outputs[0], found.joined.outputs[0])):
+    tensors = []
+    for name, other in ((found.before.outputs[0], data), (found.conv.outputs[0], result)):
         shape = graph[other].shape
-        yield replace(graph[name], shape=None if shape is None or axis is None else (*shape[:axis], 1, *shape[axis:]))
+        whole = None if shape is None or axis is None else (*shape[:axis], 1, *shape[axis:])
+        tensors.append(replace(graph[name], name=names.fresh(f"{other}/wide"), shape=whole))
+    before = replace(found.before, inputs=(data, *found.before.inputs[1:]), outputs=(tensors[0].name,))
+    conv = replace(conv, inputs=(tensors[0].name, *conv.inputs[1:]), outputs=(tensors[1].name,))
+    return [before, conv, replace(found.behind, inputs=(tensors[1].name, *found.behind.inputs[1:]), outputs=(result,))], tensors
