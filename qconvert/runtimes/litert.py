@@ -90,7 +90,17 @@ class LiteRT:
             self._interpreter.invoke()
         except (ValueError, RuntimeError) as error:
             raise RuntimeRefusedError(f"LiteRT failed while running the model: {error}") from error
-        return [_split(self._interpreter.get_tensor(item["index"])) for item in self._interpreter.get_output_details()]
+        return [self._read(item) for item in self._interpreter.get_output_details()]
+
+    def _read(self, item: Any) -> Array:
+        """The value of a tensor; LiteRT gives none for some without elements."""
+        try:
+            found: Array = self._interpreter.get_tensor(item["index"])
+        except ValueError as error:
+            if 0 not in item["shape"]:
+                raise RuntimeRefusedError(f"LiteRT does not give the tensor {item['name']!r}: {error}") from error
+            found = np.zeros(item["shape"], item["dtype"])
+        return _split(found)
 
 
 def _described(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:

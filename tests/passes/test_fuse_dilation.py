@@ -9,6 +9,8 @@ import onnx
 import pytest
 from tflite_nets import Net
 
+from qconvert import check
+
 CONV = {"strideH": 1, "strideW": 1, "padding": 1, "fusedActivationFunction": 1}
 RNG = np.random.default_rng(0)
 
@@ -90,6 +92,7 @@ def test_a_length_that_is_open(same: bool, dtype: str, tmp_path: Path) -> None:
     net.output("BATCH_TO_SPACE_ND", [narrow, net.const([block]), crops], (-1, -1, 3), scale=1 / 4)
     path = net.require_equal(tmp_path, *({"x": (n, length, 2)} for n, length in ((1, 7), (3, 8), (2, 12))))
     assert not {"Reshape", "Pad", "Slice", "Shape"} & set(_kinds(path)) and _kinds(path).count("Conv") == 1
+    assert check(tmp_path / "source.tflite", path).verdict == "passed"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "int16"])

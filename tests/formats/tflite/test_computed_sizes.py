@@ -10,6 +10,8 @@ import onnx
 import pytest
 from tflite_nets import Net
 
+from qconvert.runtimes.litert import LiteRT
+
 RUNS = ({"x": (1, 4, 6, 3)}, {"x": (3, 7, 5, 3)})
 
 
@@ -141,3 +143,13 @@ def test_gather_with_batch_dimensions(
     chosen = net.op("SLICE", [net.const(places), net.const([0] * len(index)), rows], index)
     net.output("GATHER", ["x", chosen], result, options={"batchDims": batch, "axis": axis})
     net.require_equal(tmp_path, {"x": (1, *shape[1:])}, {"x": (3, *shape[1:])})
+
+
+def test_results_without_elements() -> None:
+    """LiteRT itself gives no tensor for some of them."""
+    net = Net(x=(-1, -1, 3))
+    half = net.op("FLOOR_DIV", [net.at(net.shape("x"), 1), net.ints(2)], ())
+    net.output("STRIDED_SLICE", ["x", net.ints(0, 0), net.pack(net.ints(1), half), net.ints(1, 1)], (-1, -1, 3), options={"beginMask": 3})
+    for length, wanted in ((1, 0), (5, 2)):
+        (found,) = LiteRT(net.data).run({"x": np.ones((1, length, 3), np.float32)}).values()
+        assert found.shape == (1, wanted, 3)
