@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, turned_weights, write_bias, written_weights
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
-from qconvert.formats.tflite.ops.window import SAME, VALID, same_pads
+from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
@@ -88,7 +87,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     elif any(begins) or any(full[i] > size[i] for i in range(2)):
         whole = [*(max(begins[i] + size[i], full[i]) for i in range(2)), size[2]]
         target = w.like(f"{result}/uncropped", result, ((w.tensor(result).shape or ("batch",))[0], *whole))
-    operands = [_written_shape(op, w, whole), kernel, op.inputs[0], *write_bias(op, w, 2)]
+    operands = [result_shape(op, w, whole), kernel, op.inputs[0], *write_bias(op, w, 2)]
     w.emit("TRANSPOSE_CONV", operands, [target], "TransposeConvOptions", padding=padding, strideH=strides[0], strideW=strides[1],
            fusedActivationFunction=w.activation(op))  # fmt: skip
     if target != result:
@@ -118,22 +117,6 @@ def _written_sizes(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[i
             data.append(0)
             result.append(0 if op["auto_pad"] in ("SAME_UPPER", "SAME_LOWER") else more)
     return (*data, int(channels[0])), (*result, int(channels[1]))
-
-
-def _written_shape(op: Op, w: Writing, sizes: list[int]) -> str:
-    """The shape of the result: a constant, or made of the sizes of the data that are known only at run time."""
-    data, result = w.tensor(op.inputs[0]), op.outputs[0]
-    known = data.shape or ()
-    if all(isinstance(size, int) for size in known[:3]):
-        return w.ints([int(known[0]), *sizes], f"{result}/output_shape")
-    factors = [1 if isinstance(size, str) else 0 for size in known[:1]]
-    factors += [int(step) if isinstance(size, str) else 0 for size, step in zip(known[1:3], op["strides"], strict=True)]
-    summands = [0 if factors[0] else int(known[0]), *sizes]
-    shape, scaled, whole = (w.add(f"{result}/{hint}", "int32", (4,)) for hint in ("data_shape", "scaled_shape", "output_shape"))
-    w.emit("SHAPE", [data.name], [shape], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
-    w.emit("MUL", [shape, w.ints([*factors, 0], f"{result}/factors")], [scaled], "MulOptions")
-    w.emit("ADD", [scaled, w.ints(summands, f"{result}/sizes")], [whole], "AddOptions")
-    return whole
 
 
 def _begins(op: Op, crops: list[int]) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qconvert.formats.tflite.ops.window import SAME, VALID, same_pads
+from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
-from qconvert.graph import Array, Op
+from qconvert.graph import Array, Op, Shape
 
 __all__ = ["READERS", "WRITERS", "has_volume", "write_conv_3d", "write_conv_3d_transpose"]
 
@@ -23,14 +23,14 @@ def has_volume(op: Op, w: Writing) -> bool:
 def read_conv_3d(r: Reading) -> None:
     """CONV_3D: weights D,H,W,I,O; I smaller than the input's channels means groups."""
     weights = _weights(r, 1)
-    channels = r.static_shape()[-1] if len(r.tensor().shape or ()) == _RANK and isinstance((r.tensor().shape or ())[-1], int) else 0
+    shape = r.tensor().shape or ()
+    channels = shape[-1] if len(shape) == _RANK else 0
     *kernel, depth, outputs = weights.shape
-    if channels == 0 or channels % depth or outputs % (channels // depth):
+    if not isinstance(channels, int) or channels == 0 or channels % depth or outputs % (channels // depth):
         raise r.invalid(f"weights of shape {weights.shape} do not fit data of shape {r.tensor().shape}")
     strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
     operands = [r.input(0), r.turned(1, "OIDHW", weights.transpose(4, 3, 0, 1, 2), None), *([r.input(2)] if r.has(2) else [])]
-    sizes = r.static_shape()[1:-1]
-    pads = same_pads(sizes, kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
+    pads = same_pads(_numbers(r, shape[1:-1]), kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
     r.emit("Conv", operands, strides=strides, dilations=dilations, pads=pads, group=channels // depth, data_format="channels_last",
            activation=r.activation())  # fmt: skip
 
@@ -39,10 +39,11 @@ def read_conv_3d_transpose(r: Reading) -> None:
     """CONV_3D_TRANSPOSE: inputs are (output shape, weights D,H,W,O,I, data[, bias])."""
     weights = _weights(r, 1)
     *kernel, outputs, depth = weights.shape
-    size = tuple(r.ints(0)) if r.constant(0) is not None else r.result().static_shape
-    data = r.static_shape(2)
-    if size is None or len(size) != _RANK or len(data) != _RANK:
-        raise r.unsupported(f"data of shape {data} and a result of shape {size}")
+    known, whole = r.known_ints(0), r.tensor(2).shape or ()
+    wanted: Shape = tuple(known) if known is not None else r.result().shape or ()
+    if len(wanted) != _RANK or len(whole) != _RANK:
+        raise r.unsupported(f"data of shape {whole} and a result of shape {wanted}")
+    size, data = ((1, *_numbers(r, sizes[1:])) for sizes in (wanted, whole))
     if data[-1] != depth or size[-1] != outputs:
         raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit")
     strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
@@ -52,6 +53,14 @@ def read_conv_3d_transpose(r: Reading) -> None:
     operands = [r.input(2), r.turned(1, "OIDHW", weights.transpose(3, 4, 0, 1, 2), None), *([r.input(3)] if r.has(3) else [])]
     r.emit("ConvTranspose", operands, strides=strides, dilations=dilations, pads=(*pads[:3], *(max(-n, 0) for n in extra)),
            output_padding=tuple(max(n, 0) for n in extra), data_format="channels_last", activation=r.activation())  # fmt: skip
+
+
+def _numbers(r: Reading, sizes: Shape) -> tuple[int, ...]:
+    """Sizes, of which none may be known only at run time."""
+    found = tuple(size for size in sizes if isinstance(size, int))
+    if len(found) != len(sizes):
+        raise r.unsupported(f"depth, height and width {sizes}, which are known only at run time")
+    return found
 
 
 def _weights(r: Reading, index: int) -> Array:
@@ -93,7 +102,7 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
         raise w.unsupported(op, "groups of three spatial dimensions")
     kernel, weights = _kernel(op, w, "DHWOI", (2, 3, 4, 0, 1))
     result, taps, strides, dilations = op.outputs[0], weights.shape[2:], op["strides"], op["dilations"]
-    batch, *size, channels = w.shape(result, op)
+    batch, (*size, channels) = (w.tensor(result).shape or ("",))[0], w.shape(result, op, slice(1, None))
     data = w.shape(op.inputs[0], op, slice(1, 4))
     full = [(n - 1) * stride + (t - 1) * d + 1 for n, stride, t, d in zip(data, strides, taps, dilations, strict=True)]
     crops = [max(f - n, 0) for f, n in zip(full, size, strict=True)]
@@ -105,7 +114,7 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
     elif any(crops) or any(begins):
         whole = [max(b + n, f) for b, n, f in zip(begins, size, full, strict=True)]
         target = w.like(f"{result}/uncropped", result, (batch, *whole, channels))
-    shape = w.ints([batch, *whole, channels], f"{result}/output_shape")
+    shape = result_shape(op, w, [*whole, channels])
     w.emit("CONV_3D_TRANSPOSE", [shape, kernel, op.inputs[0], *op.inputs[2:3]], [target], "Conv3DOptions", padding=padding,
            fusedActivationFunction=w.activation(op), **_fields(op))  # fmt: skip
     if target != result:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.reading import Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Op
 
-__all__ = ["SAME", "VALID", "Window", "padded", "same_pads", "spatial_sizes", "window", "write_window"]
+__all__ = ["SAME", "VALID", "Window", "padded", "result_shape", "same_pads", "spatial_sizes", "window", "write_window"]
 
 #: Padding of the schema.
 SAME, VALID = 0, 1
@@ -115,3 +116,23 @@ def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) 
         value = w.const(np.array(filler, tensor.dtype), f"{op.outputs[0]}/filler", tensor.quantization)
         w.emit("PADV2", [name, rows, value], [result], "PadV2Options")
     return result
+
+
+def result_shape(op: Op, w: Writing, sizes: Sequence[int]) -> str:
+    """The shape of a transposed convolution's result: a constant, or made of those sizes of the data that are known only at run time.
+
+    Args:
+        op: with `strides`, and data that are channels last.
+        w: what is written.
+        sizes: of the result behind the batch; where the data's is known only at run time, what it has beyond stride * data.
+    """
+    known, result, rank = w.tensor(op.inputs[0]).shape or (), op.outputs[0], len(sizes) + 1
+    if all(isinstance(size, int) for size in known[:-1]):
+        return w.ints([int(known[0]), *sizes], f"{result}/output_shape")
+    factors = [int(step) if isinstance(size, str) else 0 for size, step in zip(known[:-1], (1, *op["strides"]), strict=True)]
+    summands = [0 if factors[0] else int(known[0]), *sizes]
+    shape, scaled, whole = (w.add(f"{result}/{hint}", "int32", (rank,)) for hint in ("data_shape", "scaled_shape", "output_shape"))
+    w.emit("SHAPE", [op.inputs[0]], [shape], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
+    w.emit("MUL", [shape, w.ints([*factors, 0], f"{result}/factors")], [scaled], "MulOptions")
+    w.emit("ADD", [scaled, w.ints(summands, f"{result}/sizes")], [whole], "AddOptions")
+    return whole
