@@ -32,10 +32,15 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if _settled(graph, symbol, 1) is not None:
             continue
         found = [(number, settled) for number in _candidates(graph, symbol) if (settled := _settled(graph, symbol, number)) is not None]
-        if len(found) == 1:
+        if len(found) == 1 and not any(_settled(graph, symbol, other) is not None for other in _others(found[0][0])):
             number, graph = found[0]
             notes.append(f"the size {symbol!r} is {number}, the one number that the operators take")
     return graph, tuple(notes)
+
+
+def _others(number: int) -> list[int]:
+    """Numbers that no operator speaks of: where one of them fits too, a size is open above some least one, or to multiples."""
+    return [number + 1, number + 2, 2 * number, 3 * number, 4 * number, 12 * number]
 
 
 def _settled(graph: Graph, symbol: str, number: int) -> Graph | None:

@@ -42,3 +42,47 @@ def test_a_free_batch(name: str, tmp_path: Path) -> None:
     (found,) = LiteRT(map_file(result)).run(feed).values()
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+
+
+#: Nodes from x (N, 2, H, W) to y.
+OPEN = {
+    "copied sizes": "y = Reshape (x, copied)",
+    "joined sizes": "s = Shape (x) a = Slice (s, i0, i2) t = Concat <axis=0> (a, last) y = Reshape (x, t)",
+    "a shuffle of channels": """s = Shape (x) n = Slice (s, i0, i1) hw = Slice (s, i2, i4) t = Concat <axis=0> (n, i2, i1, hw)
+                              a = Reshape (x, t) b = Transpose <perm=[0,2,1,3,4]> (a) y = Reshape (b, s)""",
+    "an expansion": "s = Shape (x) y = Expand (one, s)",
+    "factors": 'y = Resize <mode="linear", coordinate_transformation_mode="half_pixel"> (x, , factors)',
+    "sizes": """s = Shape (x) a = Slice (s, i0, i2) b = Slice (s, i2, i4) d = Mul (b, i2) t = Concat <axis=0> (a, d)
+              y = Resize <mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"> (x, , , t)""",
+    "half of the rows": "s = Shape (x) h = Slice (s, i2, i3) e = Div (h, i2) y = Slice (x, i0, e, i2)",
+    "pads": """s = Shape (x) h = Slice (s, i2, i3) r = Mod (h, i3) p = Concat <axis=0> (i0, i0, i0, i1, i0, i0, r, i1) y = Pad (x, p)""",
+    "repeats": "s = Shape (x) n = Slice (s, i0, i1) r = Concat <axis=0> (i1, i1, i1, n) y = Tile (x, r)",
+    "a deconvolution": "y = ConvTranspose <strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]> (x, w)",
+    "the same deconvolution": 'y = ConvTranspose <strides=[3,2], auto_pad="SAME_UPPER"> (x, w)',
+    "windows": "y = MaxPool <kernel_shape=[2,2], strides=[2,2]> (x)",
+    "strides": "y = Conv <strides=[2,2], pads=[1,1,1,1]> (x, w)",
+    "attention": "q = Reshape (x, copied) t = Transpose <perm=[0,2,1]> (q) m = MatMul (q, t) y = Softmax <axis=-1> (m)",
+    "an index with its axis": "i = ArgMax <axis=1, keepdims=1> (x) y = Cast <to=1> (i)",
+}
+_OPEN_CONSTANTS = {
+    **{f"i{value}": np.array([value]) for value in range(5)},
+    "copied": np.array([0, 0, -1]), "last": np.array([-1]), "one": np.full((1, 1, 1, 1), 2, np.float32),
+    "factors": np.array([1, 1, 2, 3], np.float32), "w": np.random.default_rng(0).normal(size=(2, 2, 3, 3)).astype(np.float32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_free_batch_height_and_width(name: str, tmp_path: Path) -> None:
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g (float[N,2,H,W] x) => (float y) {{ {OPEN[name]} }}')
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    used = {item for node in model.graph.node for item in node.input}
+    model.graph.initializer.extend(numpy_helper.from_array(value, key) for key, value in _OPEN_CONSTANTS.items() if key in used)
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    onnx.save(model, source)
+    convert(source, result)
+    for shape in ((1, 2, 6, 8), (3, 2, 5, 4)):
+        feed = {"x": np.random.default_rng(0).normal(size=shape).astype(np.float32)}
+        (wanted,) = OnnxRuntime(source.read_bytes()).run(feed).values()
+        (found,) = LiteRT(map_file(result)).run(feed).values()
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)

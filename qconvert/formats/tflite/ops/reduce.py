@@ -98,7 +98,7 @@ def write_cumsum(op: Op, w: Writing) -> None:
 
 
 def _written_search(builtin: str, table: str) -> WriteFunction:
-    """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is a RESHAPE behind them."""
+    """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS behind them."""
 
     def write(op: Op, w: Writing) -> None:
         axis = w.axis(op, op["axis"], op.inputs[0])
@@ -110,8 +110,7 @@ def _written_search(builtin: str, table: str) -> WriteFunction:
         number = w.const(np.array(axis, np.int32), f"{op.outputs[0]}/axis")
         w.emit(builtin, [op.inputs[0], number], [target], table, outputType=DTYPE_NUMBERS[result.dtype])
         if target != result.name:
-            sizes = w.sizes(result.name, op)
-            w.emit("RESHAPE", [target, sizes], [result.name], "ReshapeOptions")
+            w.emit("EXPAND_DIMS", [target, number], [result.name], "ExpandDimsOptions")
 
     return write
 
