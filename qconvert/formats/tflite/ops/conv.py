@@ -16,7 +16,6 @@ __all__ = [
     "WRITERS",
     "accumulator_bias",
     "float_weights",
-    "moved_axis",
     "stored_weights",
     "turned_weights",
     "write_bias",

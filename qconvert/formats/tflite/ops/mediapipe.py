@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.conv import constant_weights, float_weights, moved_axis
+from qconvert.formats.tflite.ops.conv import float_weights, turned_weights
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
@@ -35,16 +35,15 @@ def read_convolution_transpose_bias(r: Reading) -> None:
     known = r.dequantized(1) is not None or r.constant(1) is not None
     if padding not in (_SAME, _VALID) or min(strides) < 1 or not known or not all(isinstance(size, int) for size in sizes):
         return read_custom(r)
-    weights = constant_weights(r, 1)
+    kernel, weights = turned_weights(r, 1, "OIHW", (0, 3, 1, 2), 0)
     crops = [0, 0]
     if padding == _SAME:
-        crops = [max(0, weights.shape[1 + i] - (int(sizes[i]) - 1) % strides[i] - 1) for i in range(2)]
+        crops = [max(0, weights[1 + i] - (int(sizes[i]) - 1) % strides[i] - 1) for i in range(2)]
     begins = [crop // 2 for crop in crops]
-    spatial = [strides[i] * (int(sizes[i]) - 1) + weights.shape[1 + i] - crops[i] for i in range(2)]
-    if weights.shape[3] != shape[3] or r.tensor(2).static_shape != weights.shape[:1]:
-        raise r.invalid(f"data of shape {shape}, weights {weights.shape} and a bias of shape {r.tensor(2).shape} do not fit")
-    kernel = r.turned(1, "OIHW", weights.transpose(0, 3, 1, 2), moved_axis(r, 1, {0: 0}))
-    r.with_shape((shape[0], *spatial, weights.shape[0]))
+    spatial = [strides[i] * (int(sizes[i]) - 1) + weights[1 + i] - crops[i] for i in range(2)]
+    if weights[3] != shape[3] or r.tensor(2).static_shape != weights[:1]:
+        raise r.invalid(f"data of shape {shape}, weights {weights} and a bias of shape {r.tensor(2).shape} do not fit")
+    r.with_shape((shape[0], *spatial, weights[0]))
     r.emit(
         "ConvTranspose",
         [r.input(0), float_weights(r, kernel, 0), r.input(2)],
