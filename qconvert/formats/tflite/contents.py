@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.files import map_file
-from qconvert.formats.tflite.reader import operator_names
+from qconvert.formats.tflite.operations import operator_names
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.verify import verify
 

@@ -27,13 +27,13 @@ _QUANTIZED = {"int2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int3
 _MAX_RANK = 64
 
 
-def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft) -> list[str]:
-    """Adds every tensor of subgraph 0 to the draft; returns their unique names in order.
+def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 0) -> list[str]:
+    """Adds every tensor of a subgraph to the draft; returns their unique names in order.
 
     Raises InvalidModelError for a tensor that contradicts itself (shape against data …). Scales that mean nothing (zero, infinite, along an
     axis that is not there …) are noted in draft.unsound, as no operator may need them.
     """
-    subgraph, buffers = model.subgraphs[0], model.buffers
+    subgraph, buffers = model.subgraphs[part], model.buffers
     produced = _written_tensors(subgraph)
     inputs = set(_sizes(subgraph.inputs))
     names: list[str] = []

@@ -13,8 +13,8 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Rfft2d, Real, Imag and ComplexAbs have the two parts of complex numbers along a last axis; BitShift keeps the sign;
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace,
   DetectionPostProcess, SegmentSum, UnsortedSegment, DynamicUpdateSlice, SparseToDense, MatrixDiag, MatrixSetDiag, InteriorPad, Rfft2d,
-  Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, ReadState, WriteState and Opaque
-  are not in ONNX.
+  Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, SelectBoxes, ReduceWindow,
+  StartGather, ReadState, WriteState and Opaque are not in ONNX.
 
 Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
 """
@@ -72,6 +72,7 @@ _FAMILIES = (
     "gather",
     "segments",
     "diagonals",
+    "windows",
     "space",
     "create",
     "detection",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
+from qconvert.errors import UnsupportedError
 from qconvert.graph.kinds.attributes import flag, has, integer, number
 from qconvert.graph.kinds.call import (
     Call,
@@ -106,7 +107,47 @@ def _regular(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, i
     return found, len(found)
 
 
+def _select_shape(op: Op, s: ShapeContext) -> Shapes:
+    boxes, scores, most = s.shape(0), s.shape(1), s.ints(2)
+    if boxes is not None and (len(boxes) != 2 or boxes[1] != 4):
+        raise failure(op, f"boxes of shape {boxes}")
+    if boxes is not None and scores is not None:
+        unified(op, [boxes[0], *scores], "the numbers of boxes and scores")
+    rows: Shapes = [None if most is None else (most[0],)]
+    return [*rows, (), *rows][: len(op.outputs)]
+
+
+def select_boxes(call: Call) -> list[Array]:
+    """The best boxes, none of which overlaps a better one by iou_threshold or more, filled up with 0 to a fixed number; how many there
+    are; and their scores. A sigma above 0 lowers the scores of boxes that overlap instead (soft suppression, which is not evaluated).
+    """
+    boxes, scores, (most,) = call.values(0), call.values(1), call.ints(2)
+    overlap, least = float(call.raw(3).reshape(())), float(call.raw(4).reshape(()))
+    if call.has(5) and float(call.raw(5).reshape(())) != 0:
+        raise UnsupportedError("soft suppression has no evaluation", where=str(call.op))
+    corners = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] > least]
+    kept: list[int] = []
+    while len(order) and len(kept) < most:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        order = order[_overlaps(corners[best], corners[order]) < overlap] if len(order) else order
+    chosen, values = np.zeros(most, np.int64), np.zeros(most)
+    chosen[: len(kept)], values[: len(kept)] = kept, scores[kept]
+    return [chosen, np.array(len(kept)), values][: len(call.results)]
+
+
 KINDS = (
+    kind(
+        "SelectBoxes",
+        "data data index parameter parameter parameter?",
+        "index index index?",
+        shape=_select_shape,
+        rule="plain",
+        evaluate=select_boxes,
+        types="T T any T T T -> int32 int32 float32",
+    ),
     kind(
         "DetectionPostProcess",
         "data data data",

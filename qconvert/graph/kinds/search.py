@@ -72,7 +72,25 @@ def top_k(call: Call) -> list[Array]:
     return [np.take_along_axis(data, order, axis), order]
 
 
+def unique(call: Call) -> list[Array]:
+    """Unique of ONNX, unsorted: the different values in the order in which they come first, and for each element which one it is."""
+    data = call.raw().reshape(-1)
+    values, first, inverse = np.unique(data, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return [values[order], places[inverse.reshape(-1)]]
+
+
+def _unique_shape(op: Op, s: ShapeContext) -> Shapes:
+    data = s.shape(0)
+    if data is not None and len(data) != 1:
+        raise failure(op, f"data of shape {data} are no list")
+    return [(UNKNOWN,), data]
+
+
 KINDS = (
+    kind("Unique", "data", "data index", shape=_unique_shape, rule="plain", evaluate=unique, types="T -> T index"),
     kind(
         "ArgMax",
         shape=_arg_shape,

@@ -24,6 +24,7 @@ from qconvert.formats.onnx.ops import (
     shape,
     signal,
     space,
+    windows,
 )
 from qconvert.formats.onnx.reading import ReadFunction
 
@@ -41,6 +42,7 @@ _FAMILIES = (
     shape,
     gather,
     segments,
+    windows,
     space,
     batch,
     signal,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
@@ -124,6 +126,19 @@ def write_matrix_set_diag(op: Op, b: Builder) -> None:
 _PADDED = ("float32", "float64", "int32", "int64", "uint32", "uint64", "int8", "uint8", "bool")
 
 
+def dilated(s: Steps, value: str, sizes: list[int], gaps: Sequence[int], filler: str) -> tuple[str, list[int]]:
+    """The value with `filler` between neighbours along each axis, as many as `gaps` says, and its sizes."""
+    for axis, gap in enumerate(gaps):
+        if gap and sizes[axis]:
+            parts = [*sizes[: axis + 1], 1, *sizes[axis + 1 :]]
+            value = s.node("Reshape", value, s.ints(*parts))
+            value = s.node("Pad", value, s.ints(*[0] * len(parts), *(gap if i == axis + 1 else 0 for i in range(len(parts)))), filler)
+            sizes[axis] *= gap + 1
+            value = s.slice(s.node("Reshape", value, s.ints(*sizes)), 0, sizes[axis] - gap, axis)
+            sizes[axis] -= gap
+    return value, sizes
+
+
 def write_interior_pad(op: Op, b: Builder) -> None:
     """For each axis with gaps: an axis of one behind it, which a Pad fills, and both as one. Edges are a Pad, which may cut, too."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
@@ -136,15 +151,7 @@ def write_interior_pad(op: Op, b: Builder) -> None:
     if dtype not in _PADDED:
         wide = "float32" if "float" in dtype else "int32"
         value, filler = s.cast(value, wide), s.cast(filler, wide)
-    sizes = list(shape)
-    for axis, gap in enumerate(op["interior"]):
-        if gap and sizes[axis]:
-            parts = [*sizes[: axis + 1], 1, *sizes[axis + 1 :]]
-            value = s.node("Reshape", value, s.ints(*parts))
-            value = s.node("Pad", value, s.ints(*[0] * len(parts), *(gap if i == axis + 1 else 0 for i in range(len(parts)))), filler)
-            sizes[axis] *= gap + 1
-            value = s.slice(s.node("Reshape", value, s.ints(*sizes)), 0, sizes[axis] - gap, axis)
-            sizes[axis] -= gap
+    value, _ = dilated(s, value, list(shape), op["interior"], filler)
     value = s.node("Pad", value, s.ints(*(max(n, 0) for n in (*op["low"], *op["high"]))), filler)
     cuts = [(axis, max(-low, 0), min(high, 0)) for axis, (low, high) in enumerate(zip(op["low"], op["high"], strict=True))]
     for axis, start, end in cuts:

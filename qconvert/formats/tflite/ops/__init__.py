@@ -27,6 +27,7 @@ from qconvert.formats.tflite.ops import (
     slice,
     space,
     volume,
+    windows,
 )
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction
@@ -48,6 +49,7 @@ _FAMILIES = (
     slice,
     gather,
     segments,
+    windows,
     signal,
     space,
     quantize,

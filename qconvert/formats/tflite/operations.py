@@ -1,0 +1,242 @@
+"""The operators of a TFLite file in order: their codes, what each reads and writes, and composites as the operators that they stand for."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from typing import Any, NamedTuple
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite.arity import wrong_arity
+from qconvert.formats.tflite.ops.custom import read_custom
+from qconvert.formats.tflite.ops.signal import COMPLEX
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES
+from qconvert.formats.tflite.tensors import read_tensors
+from qconvert.plugins import operators
+
+__all__ = ["Operations", "indices", "operator_names"]
+
+#: A name for a group of operators, which a subgraph lists; LiteRT runs these where it does not know the name.
+_COMPOSITE = "STABLEHLO_COMPOSITE"
+
+#: Composites may stand in composites; a chain of them can stand for more operators than any file lists.
+_DEEPEST, _MOST = 16, 200_000
+
+
+class Operations:
+    """Reads operators of subgraphs into a draft.
+
+    Raises UnsupportedError if there are operators that no plugin reads, all of which are listed, or subgraphs that are not reached.
+    """
+
+    def __init__(self, model: Any, data: mmap.mmap | bytes, draft: Draft) -> None:
+        self._model, self._data, self._draft = model, data, draft
+        self._codes = _operator_codes(model)
+        self._readers = operators("tflite", "read")
+        self._count = 0
+        parts = self._parts()
+        reached = [code for index in (0, *sorted(parts)) for code in self._named(index)]
+        missing = [code.name for code in reached if not code.is_custom and code.name != _COMPOSITE]
+        _require_covered(missing, self._readers, len(reached))
+        _require_one_subgraph(model, parts)
+
+    def _named(self, index: int) -> list[_Code]:
+        return [_code_of(self._codes, operation.opcodeIndex) for operation in self._model.subgraphs[index].operators]
+
+    def _parts(self) -> set[int]:
+        """The subgraphs that composites stand for, from the first subgraph on."""
+        found: set[int] = set()
+        waiting = [0]
+        while waiting:
+            index = waiting.pop()
+            for code, operation in zip(self._named(index), self._model.subgraphs[index].operators, strict=True):
+                if code.name == _COMPOSITE and not code.is_custom:
+                    part = self._part(operation)
+                    if part not in found:
+                        found.add(part)
+                        waiting.append(part)
+        return found
+
+    def _part(self, operation: Any) -> int:
+        options = operation.builtinOptions2
+        index = -1 if options is None else int(getattr(options, "decompositionSubgraphIndex", -1))
+        if not 0 < index < len(self._model.subgraphs):
+            raise InvalidModelError(f"a composite names subgraph {index} of {len(self._model.subgraphs)}")
+        return index
+
+    def read(self, subgraph: int, names: list[str], ready: set[str], depth: int = 0, source: int = 0) -> None:
+        """Reads the operators of a subgraph in order.
+
+        Args:
+            subgraph: its index.
+            names: of its tensors.
+            ready: the names that have a value; what the operators write is added.
+            depth: in how many composites it stands.
+            source: the position of the outermost composite in its subgraph.
+        """
+        if depth > _DEEPEST:
+            raise InvalidModelError(f"composites stand in more than {_DEEPEST} composites")
+        for index, (operation, code) in enumerate(zip(self._model.subgraphs[subgraph].operators, self._named(subgraph), strict=True)):
+            self._count += 1
+            if self._count > _MOST:
+                raise InvalidModelError(f"composites stand for more than {_MOST} operators")
+            reading = _reading(self._draft, operation, source if depth else index, code, names)
+            _require_order(reading, ready)
+            if code.name == _COMPOSITE and not code.is_custom:
+                self._inline(reading, self._part(operation), ready, depth, source if depth else index)
+            else:
+                _reader(self._readers.get(code.key, read_custom), self._draft, reading)(reading)
+            ready.update(reading.outputs)
+
+    def _inline(self, reading: Reading, part: int, ready: set[str], depth: int, source: int) -> None:
+        """The operators of a composite: its inputs and outputs stand for those of the subgraph."""
+        subgraph = self._model.subgraphs[part]
+        names = read_tensors(self._model, self._data, self._draft, part)
+        given, wanted = (([] if found is None else found.tolist()) for found in (subgraph.inputs, subgraph.outputs))
+        if (
+            len(given) != len(reading.inputs)
+            or len(wanted) != len(reading.outputs)
+            or not all(0 <= i < len(names) for i in (*given, *wanted))
+        ):
+            raise reading.invalid(f"its {len(reading.inputs)} inputs and {len(reading.outputs)} outputs are not those of subgraph {part}")
+        for index, name in zip(given, reading.inputs, strict=True):
+            names[index] = name
+        passed = []  # outputs that no operator of the subgraph writes, or that it gives out twice
+        for index, name in zip(wanted, reading.outputs, strict=True):
+            if index in given or names[index] in reading.outputs or self._draft.tensors[names[index]].is_constant:
+                passed.append((names[index], name))
+            else:
+                names[index] = name
+        inner = {name for name in names if name and self._draft.tensors[name].is_constant}
+        self.read(part, names, inner.union(ready), depth + 1, source)
+        for value, name in passed:
+            reading.emit("Identity", [value], [name])
+
+
+def _reader(usual: ReadFunction, draft: Draft, reading: Reading) -> ReadFunction:
+    """The function that reads an operator: one of few where it has complex numbers."""
+    if draft.complex.isdisjoint((*reading.inputs, *reading.outputs)):
+        return usual
+    if reading.name not in COMPLEX:
+        raise reading.unsupported("complex numbers")
+    return COMPLEX[reading.name]
+
+
+def operator_names(model: Any, subgraph: Any) -> list[str]:
+    """The operators of a subgraph in order, custom ones by their own names."""
+    codes = _operator_codes(model)
+    return [_code_of(codes, operation.opcodeIndex).name for operation in subgraph.operators]
+
+
+class _Code(NamedTuple):
+    """An operator code: the builtin operator's name, or the custom operator's own."""
+
+    name: str
+    version: int
+    is_custom: bool
+
+    @property
+    def key(self) -> str:
+        """Under which its read function is known; "" for a custom operator that is called as a builtin one."""
+        return "" if self.is_custom and self.name in BUILTIN_OPERATOR_NAMES else self.name
+
+
+def _operator_codes(model: Any) -> list[_Code]:
+    """The operator codes of a model; one that is wrong has an empty name, which counts only where an operator has it."""
+    builtin = dict(enumerate(BUILTIN_OPERATOR_NAMES))
+    found = []
+    for code in model.operatorCodes:
+        # Files older than 2020 have the number in the 8-bit field; newer ones fill both (schema.fbs, OperatorCode).
+        number = max(code.builtinCode, code.deprecatedBuiltinCode)
+        name = builtin.get(number, f"operator number {number}")
+        is_custom = name == "CUSTOM"
+        found.append(_Code(_custom_code(code.customCode) if is_custom else name, code.version, is_custom))
+    return found
+
+
+def _custom_code(code: bytes | None) -> str:
+    """The code of a custom operator as text; "" where it has none, or it is no text."""
+    try:
+        return (code or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def _code_of(codes: list[_Code], index: int) -> _Code:
+    if index >= len(codes):
+        raise InvalidModelError(f"an operator names operator code {index} of {len(codes)}")
+    if not codes[index].name:
+        raise InvalidModelError("a custom operator has no code, or one that is not UTF-8", where=f"operator code {index}")
+    return codes[index]
+
+
+def _require_covered(names: list[str], readers: Any, count: int) -> None:
+    """Raises UnsupportedError with every operator that no plugin reads, and how often each occurs."""
+    missing = Counter(name for name in names if name not in readers)
+    if missing:
+        listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+        raise UnsupportedError(
+            f"{sum(missing.values())} of {count} operators are not covered: {listed}",
+            remedy="A plugin can add operators (hook qconvert_operators); `qconvert plugins` lists what is loaded.",
+        )
+
+
+def _require_one_subgraph(model: Any, parts: set[int]) -> None:
+    """Raises UnsupportedError for further subgraphs that no composite has, unless the file has signatures and all lead to the first.
+
+    No other operator that is covered refers to a subgraph, so without a signature that names it a further one cannot be reached.
+    """
+    if {*range(1, len(model.subgraphs))} <= parts:
+        return
+    keys: dict[int, list[str]] = {}
+    for found in model.signatureDefs:
+        keys.setdefault(found.subgraphIndex, []).append((found.signatureKey or b"").decode("utf-8", "replace"))
+    if set(keys) == {0}:
+        return
+    named = []
+    for index, subgraph in enumerate(model.subgraphs):
+        name = (subgraph.name or b"").decode("utf-8", "replace")
+        signatures = "".join(f", signature {key!r}" for key in keys.get(index, ()))
+        named.append(f"{index} ({name!r}{signatures})")
+    listed = ", ".join(named[:8]) + (" …" if len(named) > 8 else "")
+    raise UnsupportedError(
+        f"the file holds {len(named)} subgraphs, and one is covered: {listed}",
+        remedy="Export each signature to a file of its own.",
+    )
+
+
+def indices(found: Any, names: list[str], what: str) -> list[str]:
+    """Tensor names for a vector of tensor indices, or for None; -1 is an absent tensor."""
+    if found is None:
+        return []
+    listed = []
+    for index in found.tolist():
+        if not -1 <= index < len(names):
+            raise InvalidModelError(f"{what} name tensor {index} of {len(names)}")
+        listed.append("" if index == -1 else names[index])
+    return listed
+
+
+def _reading(draft: Draft, operation: Any, index: int, code: _Code, names: list[str]) -> Reading:
+    where = f"{code.name} #{index}"
+    inputs = indices(operation.inputs, names, f"the inputs of {where}")
+    outputs = indices(operation.outputs, names, f"the outputs of {where}")
+    if not all(outputs) or not outputs:
+        raise InvalidModelError("an operator without outputs" if not outputs else "an output is absent", where=where)
+    if wrong := wrong_arity(code.key, inputs, outputs):
+        raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})")
+    custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
+    options = operation.builtinOptions or operation.builtinOptions2
+    return Reading(draft, code.name, index, tuple(inputs), tuple(outputs), options, code.version, custom)
+
+
+def _require_order(reading: Reading, ready: set[str]) -> None:
+    """TFLite runs operators as listed: an input that nothing has computed yet means a cycle or a wrong order."""
+    for name in reading.inputs:
+        if name and name not in ready:
+            raise reading.invalid(f"reads {name!r} before any operator has computed it (unordered operators, or a cycle)")
+    for name in reading.outputs:
+        if name in ready:
+            raise reading.invalid(f"writes {name!r}, which is already an input, a constant or another operator's output")

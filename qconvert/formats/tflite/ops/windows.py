@@ -1,0 +1,97 @@
+"""REDUCE_WINDOW and STABLEHLO_GATHER; UNIQUE; suppression of boxes that overlap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+from qconvert.graph.kinds.windows import FUNCTIONS
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_reduce_window(r: Reading) -> None:
+    """REDUCE_WINDOW: (data, first value, window, strides, dilations)."""
+    number = r.option("reduceFunction")
+    if not 1 <= number <= len(FUNCTIONS):
+        raise r.unsupported(f"function number {number}")
+    window, strides, dilations = (tuple(r.ints(index)) for index in range(2, 5))
+    operands = [r.input(0), r.input(1)]
+    r.emit_plain("ReduceWindow", operands, function=FUNCTIONS[number - 1], window=window, strides=strides, dilations=dilations)
+
+
+def read_stablehlo_gather(r: Reading) -> None:
+    """STABLEHLO_GATHER."""
+    fields = {"offset_dims": "offsetDims", "collapsed_dims": "collapsedSliceDims", "start_index_map": "startIndexMap",
+              "slice_sizes": "sliceSizes"}  # fmt: skip
+    lists: dict[str, Any] = {name: tuple(int(n) for n in r.option(field)) for name, field in fields.items() if r.option(field) is not None}
+    lists = {**dict.fromkeys(fields, ()), **lists}
+    r.emit_stored("StartGather", [r.input(0), r.int64(1)], index_vector_dim=int(r.option("indexVectorDim")), **lists)
+
+
+def read_unique(r: Reading) -> None:
+    """UNIQUE of a list: values and, for each element, which one it is."""
+    values = r.result()
+    if values.shape is not None and (len(values.shape) != 1 or isinstance(values.shape[0], int)):
+        r.with_shape((f"{values.name}_count",))
+    r.emit_plain("Unique")
+
+
+def read_suppression(r: Reading) -> None:
+    """NON_MAX_SUPPRESSION_V4 and _V5: the scores come before the number in V5."""
+    outputs = [r.outputs[0], r.outputs[-1], *r.outputs[1:-1]]
+    r.emit("SelectBoxes", [r.input(0), r.input(1), r.int64(2), *(r.input(index) for index in range(3, len(r.inputs)))], outputs)
+
+
+READERS: dict[str, ReadFunction] = {
+    "REDUCE_WINDOW": read_reduce_window,
+    "STABLEHLO_GATHER": read_stablehlo_gather,
+    "UNIQUE": read_unique,
+    "NON_MAX_SUPPRESSION_V4": read_suppression,
+    "NON_MAX_SUPPRESSION_V5": read_suppression,
+}
+
+
+def write_reduce_window(op: Op, w: Writing) -> None:
+    """REDUCE_WINDOW."""
+    lists = [np.array(op[name], np.int64) for name in ("window", "strides", "dilations")]
+    names = [w.const(values, f"{op.outputs[0]}/window") for values in lists]
+    number = FUNCTIONS.index(str(op["function"])) + 1
+    w.emit("REDUCE_WINDOW", [*op.inputs, *names], op.outputs, "ReduceWindowOptions", reduceFunction=number)
+
+
+def write_start_gather(op: Op, w: Writing) -> None:
+    """STABLEHLO_GATHER."""
+    lists: dict[str, Any] = {field: np.array(op[name], np.int64) for field, name in (
+        ("offsetDims", "offset_dims"), ("collapsedSliceDims", "collapsed_dims"), ("startIndexMap", "start_index_map"),
+        ("sliceSizes", "slice_sizes"))}  # fmt: skip
+    operands = [op.inputs[0], w.index(op, 1, wide=True)]
+    w.emit("STABLEHLO_GATHER", operands, op.outputs, "StablehloGatherOptions", indexVectorDim=int(op["index_vector_dim"]), **lists)
+
+
+def write_unique(op: Op, w: Writing) -> None:
+    """UNIQUE."""
+    w.emit("UNIQUE", op.inputs, op.outputs, "UniqueOptions", idxOutType=DTYPE_NUMBERS[w.tensor(op.outputs[1]).dtype])
+
+
+def write_select_boxes(op: Op, w: Writing) -> None:
+    """NON_MAX_SUPPRESSION_V4, or _V5 where scores are asked for."""
+    operands = [*op.inputs[:2], w.index(op, 2), *op.inputs[3:]]
+    version = "V5" if len(op.outputs) == 3 else "V4"
+    if (version == "V5") != (len(op.inputs) == 6):
+        raise w.unsupported(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs")
+    outputs = [op.outputs[0], *op.outputs[2:], op.outputs[1]]
+    w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs, f"NonMaxSuppression{version}Options")
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "ReduceWindow": write_reduce_window,
+    "StartGather": write_start_gather,
+    "Unique": write_unique,
+    "SelectBoxes": write_select_boxes,
+}
