@@ -138,6 +138,8 @@ class KnownSizes:
             return [[added((), form, -1) for form in inputs[0]]]
         if op.kind in _REDUCTIONS:
             return self._reduced(op)
+        if op.kind == "UnsortedSegment":
+            return self._segmented(op)
         if len(inputs) == 2 and inputs[1] is not None and not op.attributes.get("activation"):
             return self._paired(op, inputs[0], inputs[1])
         return None
@@ -164,14 +166,18 @@ class KnownSizes:
         gone = sorted({axis % len(shape) for axis in known if axis is not None}) or list(range(len(shape)))
         kept = [axis for axis in range(len(shape)) if axis not in gone]
         groups = np.arange(len(forms)).reshape(shape).transpose(kept + gone).reshape(math.prod(shape[axis] for axis in kept), -1)
-        function, first = _REDUCTIONS[op.kind]
-        results: list[Polynomial | None] = []
-        for group in groups:
-            total: Polynomial | None = of_number(first)
-            for place in group:
-                total = None if total is None else function(total, forms[int(place)])
-            results.append(total)
-        return [results]
+        return [[_total(op.kind, [forms[int(place)] for place in group]) for group in groups]]
+
+    def _segmented(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
+        """Sums or products of the elements of a list that have one number."""
+        forms, kind = self._found.get(op.inputs[0]), {"sum": "ReduceSum", "prod": "ReduceProd"}.get(str(op["reduction"]))
+        ids, counts = (self.numbers(name) if self._is_small(name) else None for name in op.inputs[1:3])
+        if forms is None or kind is None or ids is None or counts is None or ids.shape != self._shape(op.inputs[0]) or ids.ndim != 1:
+            return None
+        count = int(counts.reshape(-1)[0]) if counts.size == 1 else -1
+        if not 0 <= count <= _MOST_ELEMENTS:
+            return None
+        return [[_total(kind, [form for form, place in zip(forms, ids, strict=True) if place == i]) for i in range(count)]]
 
     def _moved(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """A move of numbered elements, which is undone behind it: number 0 is the number zero, which a Pad fills with."""
@@ -199,3 +205,12 @@ class KnownSizes:
         shapes = {name: Tensor(name, "int64", None) for name in op.outputs if name}
         found = evaluate_constant(op, {**tensors, **shapes}, values)
         return None if found is None else [[numbered[int(i)] for i in array.reshape(-1)] for array in found]
+
+
+def _total(kind: str, forms: Sequence[Polynomial]) -> Polynomial | None:
+    """The sum or product of elements."""
+    function, first = _REDUCTIONS[kind]
+    total: Polynomial | None = of_number(first)
+    for form in forms:
+        total = None if total is None else function(total, form)
+    return total

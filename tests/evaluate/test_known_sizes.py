@@ -88,3 +88,12 @@ def test_a_cycle_ends() -> None:
     tensors: Tensors = {name: Tensor(name, "int64", (2,)) for name in "ab"}
     sizes = KnownSizes(tensors, {"a": Op("Add", ("b", "b"), ("a",)), "b": Op("Neg", ("a",), ("b",))})
     assert sizes.get("a") is not None and sizes.numbers("a") is None
+
+
+def test_products_of_segments() -> None:
+    """As TensorFlow writes the shape of what is flattened from some axis on."""
+    tensors: Tensors = {"x": Tensor("x", "float32", ("h", "w", 2, 8)), "s": Tensor("s", "int32", (4,)), "p": Tensor("p", "int32", (3,))}
+    ids, count = _const(tensors, [0, 1, 2, 2]), _const(tensors, 3)
+    ops = [Op("Shape", ("x",), ("s",)), Op("UnsortedSegment", ("s", ids, count), ("p",), {"reduction": "prod"})]
+    sizes = KnownSizes(tensors, {op.outputs[0]: op for op in ops})
+    assert [sizes.named(form) for form in sizes.get("p") or ()] == ["h", "w", 16]
