@@ -27,6 +27,7 @@ from strange_tflite import strange_tflite
 from qconvert import Graph, QConvertError, Tensor, check, convert, load
 from qconvert.arithmetic import dequantize
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
+from qconvert.graph.kinds import is_dynamic
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -145,7 +146,7 @@ def _difference(before: Graph, wanted: list[Array], after: Graph, found: list[Ar
     bound = way.allowed * coarsest + 1e-5 * bool(way.allowed)
     if not way.allowed and any(op.kind == "Gemm" for op in before.ops):
         bound = 2 * coarsest  # the weights are kept turned, and float products are added in another order
-    hybrid = any(op.kind == "Dequantize" and before[op.inputs[0]].is_constant for op in before.ops) if way.source == "tflite" else False
+    hybrid = any(is_dynamic(op) for op in before.ops)
     for a, b, one, other in zip(wanted, found, before.outputs, after.outputs, strict=True):
         if a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             continue

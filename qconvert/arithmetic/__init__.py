@@ -13,6 +13,7 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 from __future__ import annotations
 
 from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
+from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, dynamic_steps
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -50,6 +51,7 @@ from qconvert.arithmetic.rounding import (
 from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
 
 __all__ = [
+    "DYNAMIC_ROUNDINGS",
     "REQUANTIZERS",
     "ROUNDINGS",
     "accumulator_grid",
@@ -61,6 +63,7 @@ __all__ = [
     "choose_google_affine",
     "choose_google_symmetric",
     "dequantize",
+    "dynamic_steps",
     "effective_scale",
     "is_accumulator_scale",
     "multiply_by_quantized_multiplier",

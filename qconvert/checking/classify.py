@@ -11,6 +11,7 @@ The reach of its kernels comes with each runtime (plugins.Runtime.reach).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from qconvert.checking.findings import Finding
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.plugins import kernels_named
 
-__all__ = ["classify", "classify_sums"]
+__all__ = ["Sum", "classify", "classify_sums"]
 
 _TIE = 1e-6
 #: Steps that a bias rounded to int32 may add are below this, those of an operator's result that is rounded twice above.
@@ -73,31 +74,58 @@ def classify(
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 
 
-def classify_sums(source: Array, result: Array, exact: Array, bound: Array, dynamic: Sequence[Array | None]) -> Finding:
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What a sum of products is in real numbers, where a kernel rounds its data in one way.
+
+    Attributes:
+        rounding: the way, a value of `arithmetic`; "" where the data are summed as they are.
+        exact: in float64.
+        bound: how far from it the order of the sum, and ties of the data, may lead; see exact_values.sum_bound().
+    """
+
+    rounding: str
+    exact: Array
+    bound: Array
+
+
+def classify_sums(source: Array, result: Array, sources: Sequence[Sum], results: Sequence[Sum]) -> Finding:
     """The finding for two sums in floats.
 
     Args:
         source, result: what the kernels gave.
-        exact: in float64.
-        bound: how far the order of a sum may lead from it; see exact_values.sum_bound().
-        dynamic: likewise what the source's and the result's kernel may add by rounding the data to integers when it runs, or None.
+        sources, results: what they may have computed, one way at least; each has to be explained by one of them as a whole.
     """
-    a, b, real = (item.astype(np.float64) for item in (source, result, exact))
-    with np.errstate(invalid="ignore"):
-        differing = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-        off = [np.where(np.isfinite(item - real), np.abs(item - real), np.where(item == real, 0.0, np.inf)) for item in (a, b)]
-    missed = [differing & ~(distance <= bound) for distance in off]
-    wrong = [
-        missing if wide is None else missing & ~(distance <= bound + wide)
-        for missing, distance, wide in zip(missed, off, dynamic, strict=True)
-    ]
+    a, b = source.astype(np.float64), result.astype(np.float64)
+    differing = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    (way, missed), (other, wrong) = (_nearest(item, found, differing) for item, found in ((a, sources), (b, results)))
     scale = float(np.abs(a[np.isfinite(a)]).max(initial=0)) or 1.0
-    difference = np.where(differing, np.abs(a - b), 0.0) / scale
+    with np.errstate(invalid="ignore"):
+        difference = np.where(differing, np.abs(a - b), 0.0) / scale
     largest, equal = float(np.nan_to_num(difference, nan=np.inf).max(initial=0)), 1.0 - float(differing.mean())
-    unexplained = int((wrong[0] | wrong[1]).sum())
+    unexplained = int((missed | wrong).sum())
     if unexplained:
-        reason = "the result is wrong" if wrong[1].any() else "the source's kernel is outside its known arithmetic"
+        reason = "the result is wrong" if wrong.any() else "the source's kernel is outside its known arithmetic"
         return Finding("unexplained", reason, equal, largest, 1.0, unexplained)
-    if missed[0].any() or missed[1].any():
-        return Finding("dynamic range", "a kernel rounds real data to 8 bits when it runs", equal, largest, 1.0, 0)
+    if way != other:
+        return Finding("dynamic range", f"{_ROUNDINGS[way]} beside {_ROUNDINGS[other]}", equal, largest, 1.0, 0)
     return Finding("approximate", "float arithmetic", equal, largest, 1.0, 0)
+
+
+_ROUNDINGS = {
+    "": "real data",
+    "dynamic": "data rounded by rows or images",
+    "dynamic_images": "data rounded by images",
+    "dynamic_symmetric": "data rounded symmetrically",
+    "dynamic_tensor": "data rounded as a whole",
+}
+
+
+def _nearest(values: Array, ways: Sequence[Sum], differing: Array) -> tuple[str, Array]:
+    """The way of summing that leaves the fewest of the differing elements unexplained, and which these are."""
+    found = []
+    for item in ways:
+        with np.errstate(invalid="ignore"):
+            off = np.where(np.isfinite(values - item.exact), np.abs(values - item.exact), np.where(values == item.exact, 0.0, np.inf))
+        found.append((item.rounding, differing & ~(off <= item.bound)))
+    return min(found, key=lambda pair: int(pair[1].sum()))

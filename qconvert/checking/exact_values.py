@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
+from qconvert.arithmetic import dequantize, dynamic_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS, Call
+from qconvert.graph.kinds import KINDS, Call, is_dynamic, range_axes
 
-__all__ = ["dynamic_bound", "exact_value", "quantizes_at_run_time", "sum_bound"]
+__all__ = ["exact_value", "rounded_otherwise", "sum_bound"]
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 #: Roundings besides those of the sum: of the product, of a weight that is dequantized, of the bias, of the result.
 _FURTHER_ROUNDINGS = 4
+#: And of a range, of its scale and the scale's reciprocal, of the product of scales.
+_OF_DYNAMIC_RANGE = 4
+#: Attributes that limit or round what a sum is of.
+_ROUNDS = ("activation", "arithmetic")
 _LIMITS = ("Relu", "Clip")
 _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
-#: Further roundings of the data's steps: scale and zero point are rounded, the lowest and highest value may then be cut off.
-_DYNAMIC_STEPS = 1.0
-_HIGHEST = 127
 
 
 def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, writers: Mapping[str, Op]) -> tuple[Array, Op] | None:
@@ -75,43 +77,32 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
     found = _absolute(graph, op, values)
     if found is None:
         return None
-    return (_terms(graph, op, values, found) + _FURTHER_ROUNDINGS) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
+    further = _FURTHER_ROUNDINGS + (_OF_DYNAMIC_RANGE if is_dynamic(op) else 0)
+    return (_terms(graph, op, values, found) + further) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
 
 
-def quantizes_at_run_time(graph: Graph, op: Op | None, writers: Mapping[str, Op]) -> bool:
-    """Whether an operator has real data and integer weights that nothing but itself dequantizes: a kernel for dynamic range may round
-    the data to 8 bits when it runs."""
-    if op is None or op.kind not in KINDS or not KINDS[op.kind].sums_products or len(op.inputs) < 2:
-        return False
-    if "float" not in graph[op.inputs[0]].dtype:
-        return False
-    weights = op.inputs[1]
-    if graph[weights].is_quantized:
-        return True
-    writer = writers.get(weights)
-    return writer is not None and writer.kind == "Dequantize" and writer.source == op.source
+def rounded_otherwise(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | float:
+    """By how much ties may move the result of an operator of dynamic range: by a step of each of its data that is near one, times |w|.
 
-
-def dynamic_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
-    """By how much rounding the data to 8 bits at run time may move the result: one step of the data times the sum of |w|.
-
-    A step is the largest value of an image of the batch / 127, which is the symmetric form; half a step is the rounding. In the asymmetric
-    form a step is (largest - smallest) / 255, which is no more, and the zero point, rounded too, may cut off another half step at the ends
-    (TFLite: tensorflow/lite/kernels/internal/reference/portable_tensor_utils.cc, PortableSymmetricQuantizeFloats and
-    PortableAsymmetricQuantizeFloats; XNNPACK's qd8 kernels take the latter).
+    A kernel that multiplies by a reciprocal, where another divides, may round them to the other side.
     """
-    data = _stored(graph, op.inputs[0], values)
-    if data is None or not data.ndim:
-        return None
-    largest = np.abs(data.astype(np.float64)).max(axis=tuple(range(1, data.ndim)), keepdims=True, initial=0)
-    steps = np.broadcast_to(_DYNAMIC_STEPS * largest / _HIGHEST, data.shape)
-    return _absolute(graph, Op(op.kind, op.inputs[:2], op.outputs, op.attributes, op.source), {**values, op.inputs[0]: steps})
+    if not is_dynamic(op):
+        return 0.0
+    data, weights = (_stored(graph, name, values) for name in op.inputs[:2])
+    if data is None:
+        return 0.0
+    kernel = weights.shape[2:] if weights is not None else graph[op.inputs[1]].static_shape or ()
+    _, scale, near = dynamic_steps(data, range_axes(op, data.ndim, kernel), str(op["arithmetic"]))
+    if not near.any():
+        return 0.0
+    found = _absolute(graph, replace(op, inputs=op.inputs[:2]), {**values, op.inputs[0]: near * scale})
+    return 0.0 if found is None else found
 
 
 def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
     """The operator, without its activation, on the absolute values of what it sums."""
     kind = KINDS[op.kind]
-    plain = op.with_attributes(activation="") if op.attributes.get("activation") else op
+    plain = Op(op.kind, op.inputs, op.outputs, {**op.attributes, **{key: "" for key in _ROUNDS if op.attributes.get(key)}}, op.source)
     inputs: list[Array | None] = []
     tensors: list[Tensor | None] = []
     for index, name in enumerate(op.inputs):

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.checking.checked_file import Side
-from qconvert.checking.classify import classify, classify_sums
-from qconvert.checking.exact_values import dynamic_bound, exact_value, quantizes_at_run_time, sum_bound
+from qconvert.checking.classify import Sum, classify, classify_sums
+from qconvert.checking.exact_values import exact_value, rounded_otherwise, sum_bound
 from qconvert.checking.findings import CLASSES, Finding
+from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, is_dynamic
 
 __all__ = ["Judge", "name_changed"]
 
@@ -62,10 +63,25 @@ class Judge:
             return Finding("unexplained", f"shape {b.shape} instead of {a.shape}", 0.0, float("inf"), 0.0, a.size)
         if op.kind == "Opaque":
             return _compared(a, b)
-        found = self._judged(op, index, values, pair)
+        fixed = self._fixed(op)
+        found = self._judged(op, index, {**values, **fixed}, pair)
         if found.verdict == "unexplained" and any(item and item in values and item not in self.cuts for item in op.inputs):
             cut = {item: value for item, value in values.items() if item in self.cuts or self.graph[item].is_constant}
-            return min((found, self._judged(op, index, cut, pair)), key=lambda item: CLASSES.index(item.verdict))
+            return min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
+        return found
+
+    def _fixed(self, op: Op) -> dict[str, Array]:
+        """The real values of quantized constants that the operator and those before it read as weights."""
+        found: dict[str, Array] = {}
+        before: Op | None = op
+        while before is not None:
+            for name in before.inputs[1:]:
+                maker = self.writers.get(name)
+                stored = self.graph.constant(maker.inputs[0]) if maker is not None and maker.kind == "Dequantize" else None
+                if maker is not None and stored is not None:
+                    found[name] = evaluate_op(self.graph, maker, [stored])[0].stored
+            near = before == op or KINDS[before.kind].rule == "move" or before.kind in ("Relu", "Clip")
+            before = self.writers.get(before.inputs[0]) if near and before.inputs else None
         return found
 
     def _judged(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
@@ -76,7 +92,7 @@ class Judge:
         if found is not None:
             real, rounder = found
             if a.dtype.kind == "f" and rounder.kind != "Dequantize":
-                return self._real(op, rounder, values, a, b, real)
+                return self._real(op, index, rounder, values, pair)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
                 rounder = replace(rounder, outputs=(name,))
                 return classify(self.graph, rounder, a, b, real, self._kernels(rounder, name), self.further.get(name, 0.0))
@@ -90,20 +106,30 @@ class Judge:
         result = self.sides[1]
         return self.sides[0].kernels_of(name), result.choice if KINDS[op.kind].chooses else result.kernels_of(name)
 
-    def _real(self, op: Op, rounder: Op, values: Mapping[str, Array], a: Array, b: Array, real: Array) -> Finding:
+    def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
-        bound = self._spread(op, rounder, sum_bound(self.graph, rounder, values), a)
-        if bound is None or real.shape != a.shape:
-            return _compared(a, b, _SIGMOID if rounder.kind == "Sigmoid" else 0.0)
-        rounds = [
-            side.runtime.dynamic and quantizes_at_run_time(graph, sums, writers)
-            for side, graph, sums, writers in (
-                (self.sides[0], self.graph, rounder, self.writers),
-                (self.sides[1], self.other, self._result_of(op), self.others),
-            )
-        ]
-        wide = self._spread(op, rounder, dynamic_bound(self.graph, rounder, values), a) if any(rounds) else None
-        return classify_sums(a, b, real, bound, [wide if own else None for own in rounds])
+        a, b = pair
+        found: list[list[Sum]] = []
+        for side, own in zip(self.sides, (rounder, self._result_of(op)), strict=True):
+            arithmetic = str(own.attributes.get("arithmetic", "")) if own is not None and is_dynamic(own) else ""
+            ways = side.runtime.dynamic or (arithmetic,) if arithmetic else ("",)
+            found.append([item for way in ways if (item := self._sum(op, index, rounder, way, values, a)) is not None])
+        return classify_sums(a, b, *found) if all(found) else _compared(a, b, _SIGMOID if rounder.kind == "Sigmoid" else 0.0)
+
+    def _sum(self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array) -> Sum | None:
+        """Output `index` of `op`, which is `rounder` or moves its result, where that rounds its data in one way; None if not known."""
+        if "arithmetic" in KINDS[rounder.kind].attributes and (way or is_dynamic(rounder)):
+            changed = rounder.with_attributes(arithmetic=way)
+        else:
+            changed = rounder
+        writers = {**self.writers, **dict.fromkeys(rounder.outputs, changed)}
+        exact = exact_value(self.graph, changed if op == rounder else op, values, index, writers)
+        bound = self._spread(op, rounder, sum_bound(self.graph, changed, values), like)
+        if exact is None or bound is None or exact[0].shape != like.shape:
+            return None
+        ties = rounded_otherwise(self.graph, changed, values)
+        wide = self._spread(op, rounder, ties, like) if isinstance(ties, np.ndarray) else None
+        return Sum(way, exact[0], bound if wide is None else bound + wide)
 
     def _spread(self, op: Op, rounder: Op, bound: Array | None, like: Array) -> Array | None:
         """The bounds of `rounder`'s elements as those of what `op` made of them; the largest for all where they were moved about."""

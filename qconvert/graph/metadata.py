@@ -11,6 +11,7 @@ __all__ = [
     "BASE64",
     "CHANGED",
     "CHANGES",
+    "DYNAMIC_RANGE",
     "IGNORED_SCALES",
     "OPTIONS",
     "PROVENANCE",
@@ -66,6 +67,8 @@ ACTIVATIONS = "source.activations"
 TRANSPOSED = "layout.transposed"
 #: JSON: operators that the writer spelled out as several (formats/onnx/spelled.py).
 SPELLED = "qconvert.spelled"
+#: JSON, output -> rounding: operators of dynamic range whose result computes otherwise; see passes/dynamic_range.py.
+DYNAMIC_RANGE = "qconvert.dynamic_range"
 #: JSON, output -> attribute -> value: attributes that the result's format cannot state.
 STATED_ATTRIBUTES = "qconvert.attributes"
 #: JSON, bias -> scales: as the source states them, where the result's format implies others by a last bit.

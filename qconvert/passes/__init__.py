@@ -36,6 +36,9 @@ _IO_INTEGER = Option(
     "io_integer", bool, False, "Integer inputs and outputs where the model quantizes them at once.", by_hand=True, border=True
 )
 _CUSTOM = Option("custom", str, "carry", "Custom operators: carry or refuse; keep: compiled ones too.", ("carry", "refuse", "keep"))
+_DYNAMIC = Option(
+    "dynamic", str, "", "dynamic range in ONNX: keep (rounded when it runs) or real, the default for other sources.", ("keep", "real")
+)
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
 #: Three change a value by one step where it is a tie, and little else: match_add rounds as the source's kernel does, isolate_float
@@ -49,6 +52,8 @@ _REGISTER = (
          options=(_IO_LAYOUT,), after=("fuse_dilation", "fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
     _pass("match_add", "additions round as the source's kernel does, for every pair of inputs",
          options=(NUMERICS,), exact=False, within=4e-3),
+    _pass("dynamic_range", "operators that round real data when they run do so as the target does, or compute on real data",
+         options=(_DYNAMIC, NUMERICS), exact=False, within=0.05),
     _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",
          after=("match_add",), requires=("absorbed",)),
     _pass("guard_saturation", "weights that the target's kernels would add with saturation are stored as uint8",

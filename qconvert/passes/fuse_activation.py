@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, round_half_away
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -113,7 +113,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 
 def _can_carry(op: Op) -> bool:
     """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
-    own_rounding = op.attributes.get("arithmetic")
+    own_rounding = op.attributes.get("arithmetic") and not is_dynamic(op)
     return "activation" in KINDS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
 
 

@@ -55,6 +55,7 @@ class _Rewriting:
         rows = self._rows(data)
         inputs = [self._as_rows(data, rows, self._depth(op)), weights, *([bias] if bias else [])]
         attributes = {"activation": activation} if activation else {}
+        attributes |= {"arithmetic": str(op["arithmetic"])} if op["arithmetic"] else {}
         if data.rank == 2:
             self.ops.append(Op("Gemm", tuple(inputs), last.outputs, attributes, op.source))
             return

@@ -23,6 +23,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "layout": ("channels_first", "channels_last", ""),
     "activations": ("uint8", "int8", "source", ""),
     "weights": ("uint8", "int8", "source", ""),
+    "dynamic_range": ("tflite", "onnx", ""),
     "activation_granularity": ("per_tensor", ""),
     "weight_granularity": ("per_tensor", "per_axis", "per_axis_signed", ""),
 }
@@ -57,6 +58,8 @@ class Abilities:
             accumulator's grid.
         real_results: kinds whose integer kernels can give real results.
         stored_kinds: kinds that run on stored integers of any type wherever all sides have one grid, since the format writes them so.
+        dynamic_range: whose rounding of real data beside integer weights the runtime has: "tflite" (rows and images by themselves),
+            "onnx" (whole tensors, and others spelled out), or "": such operators compute on real values.
         forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
         kernel_faults: kinds whose integer kernel is wrong for some operators: kind -> (graph, operator) -> what it does, or "". Such an
             operator runs on real values.
@@ -100,6 +103,7 @@ class Abilities:
     real_biases: tuple[str, ...] = ()
     real_results: tuple[str, ...] = ()
     stored_kinds: tuple[str, ...] = ()
+    dynamic_range: str = ""
     forbidden: tuple[str, ...] = ()
     kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     floats: bool = True

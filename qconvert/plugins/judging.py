@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.rules import demands, place
 from qconvert.plugins.sides import computed_on
@@ -14,6 +14,7 @@ from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = ["judged"]
 
+_DYNAMIC = "rounds its data to integers at each run (dynamic range)"
 _BETWEEN = "it runs in float between Dequantize and Quantize"
 
 
@@ -24,7 +25,8 @@ def judged(target: Abilities, graph: Graph, ops: Iterable[Op], final: bool) -> I
     for op in ops:
         verdict = _kernel(target, graph, op)
         found = list(verdict.violations)
-        for demand in wanted:
+        # What is demanded of quantized operators is demanded of none whose data are real.
+        for demand in wanted if verdict.rule != _DYNAMIC else ():
             found += (
                 Violation(f"{place(op)}: {name!r} {how}", demand.text(target), demand.remedy(target))
                 for name, how in demand.find(target, graph, op)
@@ -38,6 +40,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     """Where the target's kernels would run the operator."""
     quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
     rule = KINDS[op.kind].rule
+    if is_dynamic(op) and target.dynamic_range:
+        return Verdict("integers", _DYNAMIC)
     if op.kind in target.forbidden:
         words = f"{target.name} has no {op.kind}"
         return _on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")

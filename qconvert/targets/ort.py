@@ -12,8 +12,8 @@ from qconvert.plugins import Target
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "carry_custom", "fuse_dilation", "fuse_pad", "assign_layout", "match_add", "store_activations", "guard_saturation", "float_io",
-    "integer_io",
+    "carry_custom", "dynamic_range", "fuse_dilation", "fuse_pad", "assign_layout", "match_add", "store_activations", "guard_saturation",
+    "float_io", "integer_io",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.
 _LITERAL = tuple(name for name in _PASSES if name != "fuse_pad")
@@ -40,7 +40,7 @@ _STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin")
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
     activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, stored_kinds=_STORED, kernel_faults=KERNEL_FAULTS,
-    real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"),
+    dynamic_range="onnx", real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"),
 )  # fmt: skip
 
 TARGETS = (
@@ -49,5 +49,6 @@ TARGETS = (
                 max_pair_sum=0),
     _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights", activations="int8",
                 max_pair_sum=0),
-    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first"),
+    Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first",
+           dynamic_range="onnx"),
 )  # fmt: skip

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "carry_custom", "settle_sizes", "fold_batch_norm", "fuse_gelu", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout",
-    "merge_reshapes", "store_activations", "symmetric_activations", "unary_to_table", "quantize_operands", "symmetric_weights",
-    "float_bias_to_int32",
+    "carry_custom", "settle_sizes", "dynamic_range", "fold_batch_norm", "fuse_gelu", "widen_1d", "matmul_to_gemm", "fuse_activation",
+    "assign_layout", "merge_reshapes", "store_activations", "symmetric_activations", "unary_to_table", "quantize_operands",
+    "symmetric_weights", "float_bias_to_int32",
     "remove_redundant_requantize", "isolate_float", "match_scales", "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
 _ALL = ("int8", "uint8", "int16")
@@ -95,13 +95,13 @@ _LITERT = Target(
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
-    fixed_outputs=_FIXED, equal_scales=_EQUAL, own_rules=_litert_rules, sources=_SOURCES,
+    fixed_outputs=_FIXED, equal_scales=_EQUAL, dynamic_range="tflite", own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   integer_kernels=_MICRO_KERNELS, own_rules=_micro_rules),
+                   integer_kernels=_MICRO_KERNELS, dynamic_range="", own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    activations="uint8", weights="uint8"),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",

@@ -26,9 +26,11 @@ def test_a_source_that_its_own_runtime_refuses_is_not_judged(tmp_path: Path) -> 
 def test_every_operator_is_explained(path: Path, tmp_path: Path) -> None:
     convert(path, tmp_path / "model.onnx")
     convert(tmp_path / "model.onnx", tmp_path / "back.tflite")
+    dynamic = []
     for source, result in ((path, "model.onnx"), (tmp_path / "model.onnx", "back.tflite"), (path, "back.tflite")):
         report = check(source, tmp_path / result, samples=2, per_op=True)
         assert report.passed, (result, report.problems, report.unjudged)
         assert report.operators
-    dynamic = {op.verdict for op in report.operators} & {"dynamic range"}
-    assert bool(dynamic) == path.stem.endswith("_dynamic")
+        dynamic.append("dynamic range" in {op.verdict for op in report.operators})
+    # ONNX computes with the real data; what comes back rounds them as the source does.
+    assert dynamic == [path.stem.endswith("_dynamic")] * 2 + [False]

@@ -111,6 +111,8 @@ def _fully_connected(inputs: Inputs, outputs: Outputs, options: Any) -> int:
         return 13
     if types == ("float32", "int8", "float32") and _is_per_axis(inputs):
         return 12
+    if types == ("float32", "int8", "float32") and options.asymmetricQuantizeInputs:
+        return 9
     if types == ("int16", "int8", "int16") and options.quantizedBiasType:
         return 11
     if sum(tensor is not None for tensor in inputs) == 2 and len(inputs) == 2:
@@ -118,6 +120,12 @@ def _fully_connected(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     if options.keepNumDims:
         return 5
     return {("int8", "int8", "int8"): 4, ("int8", "int4", "int8"): 10, ("float32", "int8", "float32"): 3}.get(types, 1)
+
+
+def _batch_matmul(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+    if _types(inputs, outputs) == ("float32", "int8", "float32"):
+        return 4 if options.asymmetricQuantizeInputs else 1
+    return _BY_TYPE["BATCH_MATMUL"].get(_type(inputs, 0), 1)
 
 
 def _transpose_conv(inputs: Inputs, outputs: Outputs, options: Any) -> int:
@@ -318,6 +326,7 @@ _SPECIAL: dict[str, Callable[[Inputs, Outputs, Any], int]] = {
     "CONV_2D": _conv,
     "DEPTHWISE_CONV_2D": _depthwise,
     "FULLY_CONNECTED": _fully_connected,
+    "BATCH_MATMUL": _batch_matmul,
     "TRANSPOSE_CONV": _transpose_conv,
     "MUL": _mul,
     "ADD": _add,

@@ -19,6 +19,11 @@ ARITHMETIC: Mapping[str, str] = {
     "ties_up": "x.5 of stored integers goes up: TFLite's averages of uint8",
     "ties_away": "x.5 goes away from the stored zero of the signed type: TFLite's averages of int8 and int16",
     "xnnpack": "XNNPACK's addition: 20-bit multipliers, one shift, ties up (passes/match_add.py)",
+    "dynamic": "real data become integers at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "
+    "of its own values: LiteRT's default kernels for dynamic range",
+    "dynamic_images": "likewise, but each image also where the kernel is 1: TFLite's own kernels",
+    "dynamic_symmetric": "likewise, by the largest magnitude: what a TFLite operator states without asymmetric_quantize_inputs",
+    "dynamic_tensor": "likewise, by the range of the whole tensor: ONNX's DynamicQuantizeLinear",
 }
 
 _WORDS = {

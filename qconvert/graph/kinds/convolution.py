@@ -21,7 +21,7 @@ from qconvert.graph.kinds.common import (
 )
 from qconvert.graph.kinds.kind import kind
 from qconvert.graph.kinds.layout import DECIDES
-from qconvert.graph.kinds.products import with_bias, zero_point
+from qconvert.graph.kinds.products import DYNAMIC, rounded_data, with_bias, zero_point
 from qconvert.graph.kinds.spatial import (
     SAME,
     axes_of_space,
@@ -128,7 +128,7 @@ def _convolved(call: Call, x: Array, weights: Array) -> Array:
 
 def conv(call: Call) -> Array:
     """Conv of ONNX, with weights O,I,spatial."""
-    x, x_scale = call.factor(0)
+    x, x_scale = rounded_data(call)
     weights, w_scale = call.factor(1, 0)
     total = _convolved(call, channels_last(call, x), weights)
     return activated(channels_first(call, with_bias(call, total, np.asarray(x_scale * w_scale))), call["activation"])
@@ -144,7 +144,7 @@ def conv_integer(call: Call) -> Array:
 
 def conv_transpose(call: Call) -> Array:
     """ConvTranspose of ONNX, with weights O,I,spatial: every element adds its kernel to the output, which is then cropped."""
-    x, x_scale = call.factor(0)
+    x, x_scale = rounded_data(call)
     weights, w_scale = call.factor(1, 0)
     x = channels_last(call, x)
     kernel, strides, dilations = weights.shape[2:], call["strides"], call["dilations"]
@@ -168,14 +168,14 @@ def conv_transpose(call: Call) -> Array:
 _CONV: dict[str, AttributeSpec] = {"dilations": integers(), "group": integer(1), **WINDOW}
 
 KINDS = (
-    kind("Conv", "data weights bias?", shape=_conv_shape, evaluate=conv, layout=DECIDES, attributes=has(_CONV, ACTIVATION)),
+    kind("Conv", "data weights bias?", shape=_conv_shape, evaluate=conv, layout=DECIDES, attributes=has(_CONV, ACTIVATION, DYNAMIC)),
     kind(
         "ConvTranspose",
         "data weights bias?",
         shape=_conv_transpose_shape,
         evaluate=conv_transpose,
         layout=DECIDES,
-        attributes=has(_CONV, ACTIVATION, output_padding=integers((0, 0))),
+        attributes=has(_CONV, ACTIVATION, DYNAMIC, output_padding=integers((0, 0))),
     ),
     kind(
         "ConvInteger",

@@ -16,7 +16,7 @@ from qconvert.graph.kinds.common import (
     ACTIVATION,
 )
 from qconvert.graph.kinds.kind import kind
-from qconvert.graph.kinds.products import with_bias, zero_point
+from qconvert.graph.kinds.products import DYNAMIC, rounded_data, with_bias, zero_point
 from qconvert.graph.schema import Op, Shape
 from qconvert.graph.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unified
 from qconvert.graph.sizes import Result as Shapes
@@ -85,7 +85,7 @@ def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
 
 def gemm(call: Call) -> Array:
     """A @ B.T + C, B being O,I."""
-    a, a_scale = call.factor(0)
+    a, a_scale = rounded_data(call)
     b, b_scale = call.factor(1, 0)
     return activated(with_bias(call, a @ b.T, np.asarray(a_scale * b_scale)), call["activation"])
 
@@ -93,7 +93,7 @@ def gemm(call: Call) -> Array:
 def matmul(call: Call) -> Array:
     """MatMul of ONNX after transposing the last two dimensions of either operand if asked to."""
     b_rank = call.raw(1).ndim
-    a, a_scale = call.factor(0)
+    a, a_scale = rounded_data(call)
     b, b_scale = call.factor(1, b_rank - (2 if call["trans_b"] else 1))
     a = a.swapaxes(-1, -2) if call["trans_a"] else a
     b = b.swapaxes(-1, -2) if call["trans_b"] else b
@@ -121,8 +121,14 @@ def einsum(call: Call) -> Array:
 
 KINDS = (
     # y = A @ B.T + C, B being O,I
-    kind("Gemm", "data weights bias?", shape=_gemm_shape, evaluate=gemm, attributes=has(ACTIVATION)),
-    kind("MatMul", "data factor", shape=_matmul_shape, evaluate=matmul, attributes=has(ACTIVATION, trans_a=flag(0), trans_b=flag(0))),
+    kind("Gemm", "data weights bias?", shape=_gemm_shape, evaluate=gemm, attributes=has(ACTIVATION, DYNAMIC)),
+    kind(
+        "MatMul",
+        "data factor",
+        shape=_matmul_shape,
+        evaluate=matmul,
+        attributes=has(ACTIVATION, DYNAMIC, trans_a=flag(0), trans_b=flag(0)),
+    ),
     kind(
         "MatMulInteger",
         "data factor zero_point? zero_point?",

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
-from qconvert.arithmetic import is_accumulator_scale
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, dynamic_steps, is_accumulator_scale
 from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import AttributeSpec, choice
 from qconvert.graph.kinds.call import Call
+from qconvert.graph.schema import Op
 
-__all__ = ["with_bias", "zero_point"]
+__all__ = ["DYNAMIC", "is_dynamic", "range_axes", "rounded_data", "with_bias", "zero_point"]
+
+#: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
+DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *DYNAMIC_ROUNDINGS), "")}
+
+
+def is_dynamic(op: Op) -> bool:
+    """Whether an operator has integer weights beside real data, which it rounds to integers when it runs (dynamic range)."""
+    return str(op.attributes.get("arithmetic", "")).startswith("dynamic")
+
+
+def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
+    """The axes of the data over which an operator of dynamic range takes one range.
+
+    That is a row of a matrix product, an image of a convolution, and a pixel of one that is a matrix product.
+
+    Args:
+        op: the operator.
+        rank: of its data.
+        kernel: the spatial sizes of its weights.
+    """
+    if op["arithmetic"] == "dynamic_tensor":
+        return range(rank)
+    if op.kind in ("Gemm", "MatMul"):
+        return [rank - (2 if op.attributes.get("trans_a") else 1)]
+    alone = op.kind == "Conv" and {1} == {*kernel, *op["strides"], int(op["group"])} and not any(op["pads"])
+    if alone and op["arithmetic"] == "dynamic":
+        return [rank - 1 if op["data_format"] == "channels_last" else 1]
+    return range(1, rank)
+
+
+def rounded_data(call: Call) -> tuple[Array, Array | float]:
+    """The data of a sum of products as Call.factor() gives them, rounded to integers where the operator does so when it runs."""
+    rounding, data = str(call["arithmetic"]), call.raw(0)
+    if not rounding:
+        return call.factor(0)
+    steps, scale, _ = dynamic_steps(data, range_axes(call.op, data.ndim, call.raw(1).shape[2:]), rounding)
+    return np.asarray(steps * scale), 1.0
 
 
 def with_bias(call: Call, total: Array, scale: Array | float) -> Array:

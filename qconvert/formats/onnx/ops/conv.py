@@ -32,6 +32,9 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
 def _turned_weights(op: Op, b: Builder) -> str:
     """Real weights I,O,spatial: a constant, or behind a Transpose if they are computed, as of float16."""
     name, group = op.inputs[1], int(op["group"])
+    maker = b.producer(name)
+    if maker is not None and maker.kind == "Dequantize" and b.tensor(maker.inputs[0]).is_constant:
+        name = maker.inputs[0]  # its integers are turned, not the real values
     weights = b.tensor(name)
     if weights.data is None:
         if group != 1 or weights.rank is None:

@@ -15,8 +15,8 @@ __all__ = [
     "READERS",
     "WRITERS",
     "accumulator_bias",
+    "dynamic_range",
     "float_weights",
-    "stored_weights",
     "turned_weights",
     "write_bias",
     "written_weights",
@@ -34,6 +34,7 @@ def read_conv_2d(r: Reading) -> None:
     r.emit(
         "Conv",
         _operands(r, kernel),
+        arithmetic=dynamic_range(r, kernel),
         dilations=dilations,
         group=channels // depth,
         activation=r.activation(),
@@ -52,6 +53,7 @@ def read_depthwise_conv_2d(r: Reading) -> None:
     r.emit(
         "Conv",
         _operands(r, kernel),
+        arithmetic=dynamic_range(r, kernel),
         dilations=dilations,
         group=channels,
         activation=r.activation(),
@@ -107,7 +109,7 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: i
         axis: where it puts the output channels, along which scales run.
     """
     maker = dequantized_weights(op, w)
-    name = maker.inputs[0] if maker is not None else stored_weights(op, w)
+    name = maker.inputs[0] if maker is not None else op.inputs[1]
     data, quantization = w.graph.constant(name), w.graph[name].quantization
     if data is None:
         return _written_computed(op, w, name, axes)
@@ -134,18 +136,6 @@ def _written_computed(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> t
     result = w.like(f"{name}/turned", name, tuple(shape[axis] for axis in axes))
     w.emit("TRANSPOSE", [name, w.ints(axes, f"{name}/perm")], [result], "TransposeOptions")
     return result, shape
-
-
-def stored_weights(op: Op, w: Writing) -> str:
-    """The weights of `op`: integers of a float operator (dynamic range) where the reader put a Dequantize behind them."""
-    name = op.inputs[1]
-    maker = w.producer(name)
-    if maker is None or maker.kind not in ("Dequantize", "Cast") or w.graph.constant(maker.inputs[0]) is None:
-        return name
-    if not w.is_inner(name, "dequantized") or "int" not in w.graph[maker.inputs[0]].dtype:
-        return name
-    w.retract(maker)
-    return maker.inputs[0]
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:
@@ -217,14 +207,25 @@ def _operands(r: Reading, kernel: str) -> list[str]:
 
 
 def float_weights(r: Reading, kernel: str, data: int = 0) -> str:
-    """Weights as the operator takes them: integer weights of a float operator (dynamic range) go through a Dequantize."""
+    """Weights as the operator takes them: integers without a scale beside real data stand for themselves."""
     weights = r.lookup(kernel)
-    if r.tensor(data).is_quantized or weights.dtype == "float32":
+    if r.tensor(data).is_quantized or weights.dtype == "float32" or weights.quantization is not None:
         return kernel
-    real = r.intermediate("dequantized", "float32", weights.shape, base=kernel)
-    if weights.quantization is None:
-        return r.emit("Cast", [kernel], [real], to="float32")[0]
-    return r.emit("Dequantize", [kernel], [real])[0]
+    return r.emit("Cast", [kernel], [r.intermediate("dequantized", "float32", weights.shape, base=kernel)], to="float32")[0]
+
+
+def dynamic_range(r: Reading, kernel: str, data: int = 0, *, asymmetric: bool = True) -> str:
+    """The operator's `arithmetic`: integer weights beside real data make the kernel round the data when it runs (dynamic range).
+
+    Args:
+        r: the operator.
+        kernel: its weights.
+        data: which input the data are.
+        asymmetric: asymmetric_quantize_inputs of FULLY_CONNECTED and BATCH_MATMUL; the kernels of convolutions always do what it means.
+    """
+    if r.tensor(data).is_quantized or r.lookup(kernel).quantization is None:
+        return ""
+    return "dynamic" if asymmetric else "dynamic_symmetric"
 
 
 def _bias_grid(data: Quantization, weights: Quantization) -> Quantization:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, turned_weights, write_bias, written_weights
+from qconvert.formats.tflite.ops.conv import (
+    accumulator_bias,
+    dynamic_range,
+    float_weights,
+    turned_weights,
+    write_bias,
+    written_weights,
+)
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
 from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
@@ -36,6 +43,7 @@ def read_transpose_conv(r: Reading) -> None:
     r.emit(
         "ConvTranspose",
         operands,
+        arithmetic=dynamic_range(r, kernel, 2),
         strides=strides,
         pads=(*pads[:2], *ends),
         dilations=(1, 1),

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.conv import accumulator_bias, float_weights, stored_weights
+from qconvert.formats.tflite.ops.conv import accumulator_bias, dynamic_range, float_weights
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
+from qconvert.graph.kinds import is_dynamic
 from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
@@ -32,11 +33,12 @@ def read_fully_connected(r: Reading) -> None:
     if r.has(2):
         operands.append(accumulator_bias(r, 2, data, weights))
     result = _result(r, rows, shape)
+    arithmetic = dynamic_range(r, r.input(1), asymmetric=r.option("asymmetricQuantizeInputs", False))
     if result.rank == 2:
-        r.emit("Gemm", operands, activation=r.activation())
+        r.emit("Gemm", operands, arithmetic=arithmetic, activation=r.activation())
         return
     flat = r.like("rows", result, (rows, shape[0]))
-    r.emit("Gemm", operands, [flat], activation=r.activation())
+    r.emit("Gemm", operands, [flat], arithmetic=arithmetic, activation=r.activation())
     sizes = [-1 if isinstance(size, str) else size for size in result.shape or ()]
     r.emit("Reshape", [flat, r.shape_const(sizes, "shape") if sizes.count(-1) < 2 else _leading(r, shape[0])])
 
@@ -92,11 +94,9 @@ def _flattened(r: Reading, rows: int | str, depth: int) -> str:
 def read_batch_matmul(r: Reading) -> None:
     """BATCH_MATMUL: adj_x and adj_y transpose the last two dimensions."""
     trans_a, trans_b = int(r.option("adjX", False)), int(r.option("adjY", False))
-    right = r.tensor(1)
-    operands = list(r.inputs)
-    if right.is_constant and not r.tensor(0).is_quantized and right.is_quantized:
-        operands[1] = float_weights(r, right.name)
-    r.emit("MatMul", operands, trans_a=trans_a, trans_b=trans_b)
+    asymmetric = r.option("asymmetricQuantizeInputs", False)
+    arithmetic = dynamic_range(r, r.input(1), asymmetric=asymmetric) if r.tensor(1).is_constant else ""
+    r.emit("MatMul", arithmetic=arithmetic, trans_a=trans_a, trans_b=trans_b)
 
 
 READERS: dict[str, ReadFunction] = {
@@ -121,7 +121,9 @@ def write_gemm(op: Op, w: Writing) -> None:
         w.absorb(restore)
         outputs = restore.outputs
     fields: dict[str, Any] = {"fusedActivationFunction": w.activation(op), "keepNumDims": keep}
-    w.emit("FULLY_CONNECTED", [data, stored_weights(op, w), bias], outputs, "FullyConnectedOptions", **fields)
+    if is_dynamic(op):
+        fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
+    w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, "FullyConnectedOptions", **fields)
 
 
 def _bias_vector(op: Op, w: Writing) -> str:
@@ -142,7 +144,9 @@ def write_matmul(op: Op, w: Writing) -> None:
     if op["activation"]:
         raise w.unsupported(op, f"a fused {op['activation']}")
     fields: dict[str, Any] = {"adjX": bool(op["trans_a"]), "adjY": bool(op["trans_b"])}
-    w.emit("BATCH_MATMUL", [op.inputs[0], stored_weights(op, w)], op.outputs, "BatchMatMulOptions", **fields)
+    if is_dynamic(op):
+        fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
+    w.emit("BATCH_MATMUL", [op.inputs[0], op.inputs[1]], op.outputs, "BatchMatMulOptions", **fields)
 
 
 WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul}

@@ -1,0 +1,168 @@
+"""dynamic_range: operators with integer weights beside real data, which round the data to integers when they run.
+
+TFLite's kernels take a range for each row or image, ONNX's DynamicQuantizeLinear one for the whole tensor. What a target has no operator
+for is computed on the real data, with the weights as they are behind a Dequantize: more exact than the source, and the weights keep
+their bits in the file. With dynamic "keep" an ONNX model rounds as the source does, spelled out, or with numerics "fast" by
+DynamicQuantizeLinear. What it was is noted, so that a TFLite model made of the result has such operators again.
+
+For TFLite the weights have to be int8 with zero point 0: those that cannot be so with the scales that they have stay behind a Dequantize.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, scale_and_zero_point
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+_TEXTS = {
+    "real": "{} operators of dynamic range compute on their real data; their integer weights stay, behind a Dequantize",
+    "tensor": "{} operators round their data by the range of the whole tensor, not of each row or image",
+    "rows": "{} operators round their data by the range of each row or image, not of the whole tensor",
+    "again": "{} operators round their data when they run again, as the source's did",
+    "wide": "{} operators compute on their real data, since their weights are not int8 with zero point 0 on any scale that they have",
+}
+
+
+def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
+    """Fits operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
+    own = "" if target is None else target.dynamic_range
+    noted = _noted(graph)
+    fitting = _Fitting(graph)
+    stated = fitting.stated_of(noted)
+    for op in graph.ops:
+        if own == "tflite":
+            fitting.to_tflite(op, stated.get(id(op), ""))
+        elif own != "onnx" or (dynamic == "real" or (not dynamic and not graph.is_from("onnx"))):
+            fitting.to_real(op, keeps_tensor=own == "onnx" and dynamic != "real")
+        else:
+            fitting.to_onnx(op, numerics)
+    if not fitting.counts and not (own == "tflite" and noted):
+        return graph, ()
+    metadata = {key: value for key, value in graph.metadata.items() if key != DYNAMIC_RANGE}
+    if own != "tflite" and (kept := {**noted, **fitting.stated}):
+        metadata[DYNAMIC_RANGE] = json.dumps(kept)
+    notes = tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
+    return graph.evolve(tensors=fitting.tensors.values(), ops=fitting.ops, metadata=metadata), notes
+
+
+def _noted(graph: Graph) -> Mapping[str, str]:
+    """How operators rounded their data before a conversion, by the names of their outputs."""
+    text = graph.metadata.get(DYNAMIC_RANGE)
+    try:
+        found = {} if text is None else {str(name): str(value) for name, value in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidModelError(f"the metadata entry {DYNAMIC_RANGE} is no map of names to words") from error
+    return {name: value for name, value in found.items() if value in DYNAMIC_ROUNDINGS}
+
+
+class _Fitting:
+    """The operators of the new graph, the tensors that are new, what was noted for the way back, and how often what was done."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._producers = graph.producers()
+        self._made: dict[tuple[str, str], str] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
+        self.ops: list[Op] = []
+        self.counts: Counter[str] = Counter()
+        self.stated: dict[str, str] = {}
+
+    def stated_of(self, noted: Mapping[str, str]) -> dict[int, str]:
+        """What was noted of operators, by their identity: of those that have the name noted, or what an activation or move made of it."""
+        found = {}
+        for name, rounding in noted.items():
+            op = self._producers.get(name)
+            while op is not None and (op.kind in ("Relu", "Clip") or KINDS[op.kind].rule == "move"):
+                op = self._producers.get(op.inputs[0])
+            if op is not None:
+                found[id(op)] = rounding
+        return found
+
+    def to_real(self, op: Op, *, keeps_tensor: bool) -> None:
+        """Real data, and weights behind a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
+        if not is_dynamic(op) or (keeps_tensor and op["arithmetic"] == "dynamic_tensor"):
+            self.ops.append(op)
+            return
+        self.counts["real"] += 1
+        self.stated[op.outputs[0]] = str(op["arithmetic"])
+        self._append_real(op)
+
+    def to_onnx(self, op: Op, numerics: str) -> None:
+        """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for."""
+        if is_dynamic(op) and op["arithmetic"] != "dynamic_tensor" and numerics == "fast":
+            self.counts["tensor"] += 1
+            self.stated[op.outputs[0]] = str(op["arithmetic"])
+            op = op.with_attributes(arithmetic="dynamic_tensor")
+        self.ops.append(op)
+
+    def to_tflite(self, op: Op, stated: str) -> None:
+        """Operators that round their data when they run, or did in the model's source, with int8 weights; else real data."""
+        if not is_dynamic(op) and stated:
+            op = self._restated(op, stated)
+        if not is_dynamic(op):
+            self.ops.append(op)
+            return
+        if op["arithmetic"] == "dynamic_tensor":
+            self.counts["again" if stated else "rows"] += 1
+            op = op.with_attributes(arithmetic=stated or "dynamic")
+        weights = self._signed(op)
+        if weights:
+            self.ops.append(replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:])))
+        else:
+            self.counts["wide"] += 1
+            self._append_real(op)
+
+    def _append_real(self, op: Op) -> None:
+        name = op.inputs[1]
+        key = (name, "real")
+        if key not in self._made:
+            self._made[key] = self._names.fresh(f"{name}/dequantized")
+            self.tensors[self._made[key]] = Tensor(self._made[key], "float32", self._graph[name].shape)
+            self.ops.append(Op("Dequantize", (name,), (self._made[key],), {}, op.source))
+        inputs = (op.inputs[0], self._made[key], *op.inputs[2:])
+        self.ops.append(replace(op.with_attributes(arithmetic=""), inputs=inputs))
+
+    def _restated(self, op: Op, stated: str) -> Op:
+        """The operator with the integers of its weights, if they are constants behind a Dequantize and it can have the arithmetic."""
+        maker = self._producers.get(op.inputs[1]) if len(op.inputs) > 1 else None
+        if maker is None or maker.kind != "Dequantize" or "arithmetic" not in KINDS[op.kind].attributes:
+            return op
+        if not self._graph[maker.inputs[0]].is_constant or self._graph[op.inputs[0]].dtype != "float32":
+            return op
+        self.counts["again"] += 1
+        return replace(op, inputs=(op.inputs[0], maker.inputs[0], *op.inputs[2:])).with_attributes(arithmetic=stated)
+
+    def _signed(self, op: Op) -> str:
+        """The weights as int8 with zero point 0 and the same scales, one for each channel of a depthwise kernel; "" if that cannot be."""
+        name = op.inputs[1]
+        tensor = self._graph[name]
+        spread = op.kind == "Conv" and int(op["group"]) > 1 and (tensor.shape or (0, 0))[1] == 1
+        q, data = tensor.quantization, tensor.data
+        if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4") or q.block_size:
+            return ""
+        spread = spread and q.axis is None
+        if tensor.dtype != "uint8" and q.is_symmetric and not spread:
+            return name
+        key = (name, f"int8{'/channels' * spread}")
+        if key not in self._made:
+            steps = data.astype(np.int16) - scale_and_zero_point(q, data.shape)[1].astype(np.int16)
+            if steps.size and (steps.min() < -127 or steps.max() > 127):
+                return ""
+            self._made[key] = made = self._names.fresh(f"{name}/{key[1]}")
+            scale = np.repeat(q.scale, len(data)) if spread else q.scale
+            grid = Quantization(scale, np.zeros(scale.shape, np.int64), 0 if spread else q.axis)
+            self.tensors[made] = Tensor(made, "int8", tensor.shape, steps.astype(np.int8), grid)
+        return self._made[key]

@@ -1,0 +1,123 @@
+"""Dynamic range between TFLite and ONNX: integer weights beside real data, which kernels round when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tflite_models import OpSpec, TensorSpec, model
+
+from qconvert import check, convert, load
+from qconvert.graph.kinds import is_dynamic
+
+KINDS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "pointwise", "dilated")
+OPTIONS = {"paddingless": {"padding": 1, "strideW": 1, "strideH": 1}, "strided": {"padding": 0, "strideW": 2, "strideH": 2}}
+
+
+def hybrid(path: Path, kind: str, *, per_channel: bool = True, asymmetric: bool = True, relu: bool = False, wrong: bool = False) -> Path:
+    """A model with one operator that has int8 weights and float data, in two images or six rows."""
+    rng = np.random.default_rng(3)
+    fused = {"fusedActivationFunction": 1 if relu else 0}
+    shapes = {
+        "FULLY_CONNECTED": ((6, 32), (8, 32), (6, 8), 0),
+        "BATCH_MATMUL": ((2, 3, 32), (2, 32, 8), (2, 3, 8), 0),
+        "CONV_2D": ((2, 9, 9, 4), (8, 3, 3, 4), (2, 5, 5, 8), 0),
+        "pointwise": ((2, 5, 5, 16), (8, 1, 1, 16), (2, 5, 5, 8), 0),
+        "dilated": ((2, 9, 9, 4), (8, 3, 3, 4), (2, 5, 5, 8), 0),
+        "DEPTHWISE_CONV_2D": ((2, 9, 9, 8), (1, 3, 3, 8), (2, 7, 7, 8), 3),
+        "TRANSPOSE_CONV": ((2, 4, 4, 6), (8, 3, 3, 6), (2, 8, 8, 8), 0),
+    }
+    data, weights, result, axis = shapes[kind]
+    stored = rng.integers(-127, 128, weights).astype(np.int8)
+    if wrong:
+        stored.reshape(-1)[7] ^= 0x40
+    name_of_weights = "another" if wrong else "w"  # so that a check compares no constants
+    # BATCH_MATMUL takes one scale alone, DEPTHWISE_CONV_2D one for each channel.
+    count = weights[axis] if (per_channel or kind == "DEPTHWISE_CONV_2D") and kind != "BATCH_MATMUL" else 1
+    scales = np.linspace(0.004, 0.02, count).astype(np.float32) if count > 1 else 0.01
+    tensors = {
+        "x": TensorSpec("x", data, "float32"),
+        "w": TensorSpec(name_of_weights, weights, "int8", scales, 0, axis, stored),
+        "b": TensorSpec("b", (8,), "float32", data=rng.normal(size=8).astype(np.float32)),
+        "y": TensorSpec("y", result, "float32"),
+        "s": TensorSpec("s", (4,), "int32", data=np.array(result[:4], np.int32)) if len(result) == 4 else None,
+    }
+    builtin, inputs = {"pointwise": "CONV_2D", "dilated": "CONV_2D"}.get(kind, kind), ["x", "w", "b"]
+    if kind == "FULLY_CONNECTED":
+        options = {"asymmetricQuantizeInputs": asymmetric, **fused}
+    elif kind == "BATCH_MATMUL":
+        options, inputs = {"asymmetricQuantizeInputs": asymmetric}, ["x", "w"]
+    elif kind == "TRANSPOSE_CONV":
+        options, inputs = {"padding": 0, "strideW": 2, "strideH": 2}, ["s", "w", "x"]
+    elif kind == "CONV_2D":
+        options = {**OPTIONS["strided"], **fused}
+    else:
+        options = {**OPTIONS["paddingless"], **fused}
+        options |= {"dilationWFactor": 2, "dilationHFactor": 2} if kind == "dilated" else {}
+        options |= {"depthMultiplier": 1} if kind == "DEPTHWISE_CONV_2D" else {}
+    inputs[1] = name_of_weights
+    used = [tensor for name, tensor in tensors.items() if tensor is not None and name in (*inputs, "w", "y")]
+    path.write_bytes(model([OpSpec(builtin, inputs, ["y"], options)], used, ["x"], ["y"]))
+    return path
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_stay_integers_in_onnx_and_come_back(kind: str, relu: bool, tmp_path: Path) -> None:
+    source = hybrid(tmp_path / "source.tflite", kind, relu=relu)
+    convert(source, tmp_path / "model.onnx")
+    convert(tmp_path / "model.onnx", tmp_path / "back.tflite")
+    middle, back = load(tmp_path / "model.onnx"), load(tmp_path / "back.tflite")
+    assert not any(is_dynamic(op) for op in middle.ops)
+    (stored,) = (tensor for tensor in middle.constants() if tensor.dtype == "int8")
+    (again,) = (tensor for tensor in back.constants() if tensor.dtype == "int8")
+    (first,) = (tensor for tensor in load(source).constants() if tensor.dtype == "int8")
+    for other in (stored, again):
+        assert np.array_equal(np.sort(other.data, axis=None), np.sort(first.data, axis=None))
+        assert np.array_equal(other.quantization.scale, first.quantization.scale)
+    assert [op["arithmetic"] for op in back.ops if is_dynamic(op)] == ["dynamic"]
+    assert not any(op.kind == "Dequantize" for op in back.ops)
+    for result, verdicts in (("model.onnx", {"dynamic range"}), ("back.tflite", {"equal", "approximate"})):
+        report = check(source, tmp_path / result, samples=3, per_op=True)
+        assert report.passed, report.problems
+        assert {op.verdict for op in report.operators if op.output == "y"} <= verdicts
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("kind", ["FULLY_CONNECTED", "BATCH_MATMUL"])
+def test_asymmetric_quantize_inputs_comes_back(kind: str, asymmetric: bool, tmp_path: Path) -> None:
+    source = hybrid(tmp_path / "source.tflite", kind, asymmetric=asymmetric)
+    convert(source, tmp_path / "model.onnx")
+    convert(tmp_path / "model.onnx", tmp_path / "back.tflite")
+    wanted = "dynamic" if asymmetric else "dynamic_symmetric"
+    assert [op["arithmetic"] for path in (source, tmp_path / "back.tflite") for op in load(path).ops if is_dynamic(op)] == [wanted] * 2
+
+
+@pytest.mark.parametrize("kernels", ["litert:default", "litert:reference"])
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_do_what_their_model_says(kind: str, asymmetric: bool, per_channel: bool, kernels: str, tmp_path: Path) -> None:
+    """Each is within the order of its sums of one of the roundings: nothing is explained by a step of the data."""
+    source = hybrid(tmp_path / "source.tflite", kind, asymmetric=asymmetric, per_channel=per_channel)
+    convert(source, tmp_path / "model.onnx")
+    report = check(source, tmp_path / "model.onnx", samples=3, per_op=True, kernels=kernels)
+    assert report.passed, report.problems
+    assert {op.verdict for op in report.operators if op.output == "y"} == {"dynamic range"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_weight_is_found_where_kernels_round_otherwise(kind: str, tmp_path: Path) -> None:
+    """Also where constants are not compared: the sums of one channel are off by more than any rounding explains."""
+    source = hybrid(tmp_path / "source.tflite", kind)
+    convert(hybrid(tmp_path / "wrong.tflite", kind, wrong=True), tmp_path / "wrong.onnx")
+    report = check(source, tmp_path / "wrong.onnx", samples=2, per_op=True)
+    assert report.verdict == "not equal"
+    assert any(op.verdict == "unexplained" and "wrong" in op.reason for op in report.operators if op.output == "y")
+
+
+def test_microcontrollers_get_real_data(tmp_path: Path) -> None:
+    convert(hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED"), tmp_path / "micro.tflite", target="tflite-micro")
+    graph = load(tmp_path / "micro.tflite")
+    assert not any(is_dynamic(op) for op in graph.ops)
