@@ -55,7 +55,7 @@ def notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
     found = [
         {
             "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
-            "grids": {name: _stated(grid) for name in (*op.inputs, *op.outputs) if name and (grid := graph[name].quantization) is not None
+            "grids": {name: _stated(grid) for name in _on_grids(op) if name and (grid := graph[name].quantization) is not None
                       and grid.is_per_tensor},
             "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
         }
@@ -63,6 +63,11 @@ def notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
         if is_spelled_out(op)
     ]  # fmt: skip
     return json.dumps(found) if found else ""
+
+
+def _on_grids(op: Op) -> tuple[str, ...]:
+    """The tensors whose grids an operator needs; one that moves integers is the same on any."""
+    return () if KINDS[op.kind].rule == "move" else (*op.inputs, *op.outputs)
 
 
 def _is_small(tensor: Tensor) -> bool:
@@ -255,6 +260,7 @@ def _needed(graph: Graph, ops: list[Op]) -> list[Op]:
     wanted, kept = set(graph.outputs), []
     for op in reversed(ops):
         if wanted.intersection(op.outputs):
+            wanted.difference_update(op.outputs)  # which an operator in front writes too, if it is spelled with this one's nodes
             wanted.update(op.inputs)
             kept.append(op)
     return kept[::-1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -18,16 +19,27 @@ def _plain(kind: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind`, without attributes."""
 
     def read(r: Reading) -> None:
+        require_real(r)
         r.emit(kind)
 
     return read
+
+
+def require_real(r: Reading) -> None:
+    """The kernels of functions of real numbers divide by the scales of integers, and compute anything where there are none."""
+    data = r.tensor()
+    r.require_sound("Relu", [data.name])
+    if data.dtype in ("int8", "uint8", "int16") and not data.is_quantized:
+        raise r.invalid(f"data {data.name!r} of {data.dtype} without a scale")
 
 
 def _clip(lowest: float, highest: float) -> ReadFunction:
     """The reader of an operator that clips real values to [lowest, highest]."""
 
     def read(r: Reading) -> None:
-        limits = [r.const(np.float32(value), hint) for value, hint in ((lowest, "lowest"), (highest, "highest"))]
+        require_real(r)
+        dtype = numpy_dtype(r.tensor().dtype if r.tensor().dtype in REALS else "float32")
+        limits = [r.const(np.asarray(value, dtype), hint) for value, hint in ((lowest, "lowest"), (highest, "highest"))]
         r.emit("Clip", [r.input(0), *limits])
 
     return read

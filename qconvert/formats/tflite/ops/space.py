@@ -33,6 +33,8 @@ def read_resize_bilinear(r: Reading) -> None:
 def read_resize_nearest_neighbor(r: Reading) -> None:
     """RESIZE_NEAREST_NEIGHBOR: the kernel floors (x + 0.5) * scale or x * scale, and rounds x * scale up from .5 if corners align."""
     spatial_sizes(r)
+    if r.option("alignCorners", False) and r.option("halfPixelCenters", False):
+        raise r.unsupported("aligned corners and half pixels at once, which no operator of ONNX has,")
     coordinates = _coordinates(r)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
     r.emit_stored(
