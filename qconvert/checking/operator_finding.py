@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.checking.checked_file import Side
 from qconvert.checking.classify import Sum, classify, classify_sums
 from qconvert.checking.exact_values import exact_value, rounded_otherwise, sum_bound
@@ -14,6 +17,7 @@ from qconvert.checking.findings import CLASSES, Finding
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.graph.metadata import DYNAMIC_RANGE
 
 __all__ = ["Judge", "name_changed"]
 
@@ -109,12 +113,13 @@ class Judge:
     def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
         a, b = pair
-        found: list[list[Sum]] = []
-        for side, own in zip(self.sides, (rounder, self._result_of(op)), strict=True):
-            arithmetic = str(own.attributes.get("arithmetic", "")) if own is not None and is_dynamic(own) else ""
-            ways = side.runtime.dynamic or (arithmetic,) if arithmetic else ("",)
-            found.append([item for way in ways if (item := self._sum(op, index, rounder, way, values, a)) is not None])
-        return classify_sums(a, b, *found) if all(found) else _compared(a, b, _SIGMOID if rounder.kind == "Sigmoid" else 0.0)
+        ways = ("", *DYNAMIC_ROUNDINGS) if self._rounds_data(rounder) or self._rounds_data(self._result_of(op)) else ("",)
+        found = [item for way in ways if (item := self._sum(op, index, rounder, way, values, a)) is not None]
+        return classify_sums(a, b, found) if found else _compared(a, b, _SIGMOID if rounder.kind == "Sigmoid" else 0.0)
+
+    def _rounds_data(self, op: Op | None) -> bool:
+        """Whether an operator of either side rounds its real data when it runs, or is what the result spells such an operator with."""
+        return op is not None and (is_dynamic(op) or any(name in _noted(self.other.metadata.get(DYNAMIC_RANGE, "")) for name in op.outputs))
 
     def _sum(self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array) -> Sum | None:
         """Output `index` of `op`, which is `rounder` or moves its result, where that rounds its data in one way; None if not known."""
@@ -144,6 +149,16 @@ class Judge:
         while found is not None and KINDS[found.kind].rule == "move" and found.inputs[0] not in self.cuts:
             found = self.others.get(found.inputs[0])
         return found
+
+
+@cache
+def _noted(text: str) -> frozenset[str]:
+    """The outputs of operators of dynamic range that a result says it computes otherwise."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return frozenset()
+    return frozenset(found) if isinstance(found, dict) else frozenset()
 
 
 def _compared(a: Array, b: Array, least: float = 0.0) -> Finding:

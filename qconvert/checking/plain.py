@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
+from qconvert.graph.kinds import is_dynamic
 
 __all__ = ["plain"]
 
@@ -50,4 +51,4 @@ def _implied(graph: Graph, op: Op) -> Op:
 
 
 def _nearest_even(op: Op) -> Op:
-    return op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") else op
+    return op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") and not is_dynamic(op) else op

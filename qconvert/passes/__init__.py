@@ -80,6 +80,8 @@ _REGISTER = (
     _pass("deduplicate_constants", "constants of equal type, shape, data and quantization become one"),
     _pass("absorb_quantization", "Quantize and Dequantize around operators on real values become quantized operators",
          ensures=("absorbed",)),
+    _pass("fuse_dynamic", "nodes that round real data when they run, multiply integers and scale the sums become one operator",
+         after=("absorb_quantization",)),
     _pass("restate_attributes", "attributes that the source's format cannot state come back from its metadata"),
     _pass("widen_1d", "convolutions and pools over one dimension become ones over two"),
     _pass("fuse_gelu", "a Gelu that was spelled out with Erf becomes one operator",

@@ -29,6 +29,7 @@ __all__ = ["run"]
 _TEXTS = {
     "real": "{} operators of dynamic range compute on their real data; their integer weights stay, behind a Dequantize",
     "tensor": "{} operators round their data by the range of the whole tensor, not of each row or image",
+    "spelled": "{} operators round their data as LiteRT's default kernels do, spelled out",
     "rows": "{} operators round their data by the range of each row or image, not of the whole tensor",
     "again": "{} operators round their data when they run again, as the source's did",
     "wide": "{} operators compute on their real data, since their weights are not int8 with zero point 0 on any scale that they have",
@@ -102,10 +103,11 @@ class _Fitting:
 
     def to_onnx(self, op: Op, numerics: str) -> None:
         """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for."""
-        if is_dynamic(op) and op["arithmetic"] != "dynamic_tensor" and numerics == "fast":
-            self.counts["tensor"] += 1
+        if is_dynamic(op) and op["arithmetic"] != "dynamic_tensor":
             self.stated[op.outputs[0]] = str(op["arithmetic"])
-            op = op.with_attributes(arithmetic="dynamic_tensor")
+            self.counts["tensor" if numerics == "fast" else "spelled"] += 1
+            if numerics == "fast":
+                op = op.with_attributes(arithmetic="dynamic_tensor")
         self.ops.append(op)
 
     def to_tflite(self, op: Op, stated: str) -> None:

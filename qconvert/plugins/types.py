@@ -194,8 +194,6 @@ class Runtime:
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
             it; None if it cannot.
-        dynamic: how its kernels may round the data of operators of dynamic range (values of `arithmetic`), by what runs them; empty if
-            they do what the operator says.
     """
 
     name: str
@@ -212,4 +210,3 @@ class Runtime:
     layers: Callable[[Path, str], tuple[Layer, ...]] | None = None
     taken_by: Callable[[Path, str], Mapping[str, str]] | None = None
     around: Callable[[Path, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
-    dynamic: tuple[str, ...] = ()

@@ -26,7 +26,6 @@ RUNTIMES = (
         open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
         layout="channels_last", inside=_from("litert", "LiteRTInside"), layers=_from("litert", "layers"),
         taken_by=_from("litert", "taken_by"), around=_from("litert", "around"),
-        dynamic=("dynamic", "dynamic_images", "dynamic_symmetric"),
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import check, convert, load
+from qconvert import check, convert, load, roundtrip
 from qconvert.graph.kinds import is_dynamic
 
 KINDS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "pointwise", "dilated")
@@ -121,3 +124,81 @@ def test_microcontrollers_get_real_data(tmp_path: Path) -> None:
     convert(hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED"), tmp_path / "micro.tflite", target="tflite-micro")
     graph = load(tmp_path / "micro.tflite")
     assert not any(is_dynamic(op) for op in graph.ops)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnx_rounds_data_when_it_runs_if_asked_to(kind: str, numerics: str, tmp_path: Path) -> None:
+    """Exact is LiteRT's rounding by rows and images, fast DynamicQuantizeLinear's of the whole tensor."""
+    source = hybrid(tmp_path / "source.tflite", kind)
+    convert(source, tmp_path / "model.onnx", dynamic="keep", numerics=numerics)
+    report = check(source, tmp_path / "model.onnx", samples=3, per_op=True)
+    assert report.passed, report.problems
+    exact = numerics == "exact"
+    assert {op.verdict for op in report.operators if op.output == "y"} <= ({"equal", "approximate"} if exact else {"dynamic range"})
+    nodes = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
+    assert ("DynamicQuantizeLinear" in nodes) == (not exact and kind != "TRANSPOSE_CONV")
+    assert kind not in ("FULLY_CONNECTED", "BATCH_MATMUL") or "MatMulInteger" in nodes
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_weight_is_found_where_onnx_rounds_too(kind: str, numerics: str, tmp_path: Path) -> None:
+    source = hybrid(tmp_path / "source.tflite", kind)
+    convert(hybrid(tmp_path / "wrong.tflite", kind, wrong=True), tmp_path / "wrong.onnx", dynamic="keep", numerics=numerics)
+    assert check(source, tmp_path / "wrong.onnx", samples=2, per_op=True).verdict == "not equal"
+
+
+def dynamically_quantized(folder: Path, **options: object) -> Path:
+    """A convolution, a depthwise one, a product of matrices with a bias and a Gemm, as onnxruntime's quantize_dynamic leaves them."""
+    rng = np.random.default_rng(0)
+    shapes = {"w1": (16, 3, 3, 3), "b1": (16,), "w2": (16, 1, 3, 3), "w3": (16, 32), "b3": (32,), "w4": (32, 10), "b4": (10,)}
+    constants = [numpy_helper.from_array(rng.normal(0, 0.1, shape).astype(np.float32), name) for name, shape in shapes.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], group=16, pads=[1] * 4),
+        helper.make_node("GlobalAveragePool", ["c2"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["m"]),
+        helper.make_node("Add", ["m", "b3"], ["a"]),
+        helper.make_node("Gemm", ["a", "w4", "b4"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [1, 3, 16, 16]), ("y", [1, 10]))]
+    graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / "source.onnx", **options)
+    return folder / "source.onnx"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"weight_type": QuantType.QInt8}, {"weight_type": QuantType.QInt8, "per_channel": True},
+     {"weight_type": QuantType.QUInt8, "reduce_range": True}],
+    ids=["int8", "per channel", "uint8 of 7 bits"],
+)  # fmt: skip
+def test_dynamic_quantization_of_onnx_becomes_tflite_s(options: dict[str, object], tmp_path: Path) -> None:
+    source = dynamically_quantized(tmp_path, **options)
+    assert [op["arithmetic"] for op in load(source).ops if is_dynamic(op)] == ["dynamic_tensor"] * 4
+    for name in ("result.tflite", "again.onnx"):
+        convert(source, tmp_path / name)
+        report = check(source, tmp_path / name, samples=3, per_op=True)
+        assert report.passed, report.problems
+        wanted = "dynamic" if name.endswith("tflite") else "dynamic_tensor"
+        assert [op["arithmetic"] for op in load(tmp_path / name).ops if is_dynamic(op)] == [wanted] * 4
+    assert {op.verdict for op in report.operators} == {"equal"}
+
+
+def test_weights_that_int8_does_not_hold_keep_their_values(tmp_path: Path) -> None:
+    """uint8 weights with a zero point of their own: steps beyond 127 have no place in TFLite's kernels, so the data stay real."""
+    source = dynamically_quantized(tmp_path, weight_type=QuantType.QUInt8)
+    report = convert(source, tmp_path / "result.tflite")
+    assert "not int8 with zero point 0" in str(report)
+    assert check(source, tmp_path / "result.tflite", samples=2, per_op=True).passed
+
+
+@pytest.mark.parametrize(("form", "via"), [("tflite", "tflite"), ("tflite", "onnx:qdq"), ("onnx", "onnx:qoperator")])
+def test_a_round_trip_keeps_what_rounds_data(form: str, via: str, tmp_path: Path) -> None:
+    source = hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED") if form == "tflite" else dynamically_quantized(tmp_path)
+    report = roundtrip(source, via=via)
+    assert report.passed, report

@@ -76,7 +76,7 @@ def qconvert_formats() -> Iterable[Format]:
             contents=_contents,
             companions=_companions,
             check=_check,
-            normal_form=("absorb_quantization", "restate_attributes"),
+            normal_form=("absorb_quantization", "fuse_dynamic", "restate_attributes"),
             write_options=_WRITE_OPTIONS,
         )
     ]

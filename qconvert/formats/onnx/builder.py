@@ -66,6 +66,7 @@ class Builder:
         self._points: dict[str, str] = {}  # value -> zero point
         self._real: dict[str, str] = {}  # quantized tensor -> the value behind its DequantizeLinear
         self._stored: dict[str, str] = {}  # the same from right to left
+        self._once: dict[tuple[str, str], list[str]] = {}  # what was made once of a value
         self._node_names: set[str] = set()
         self._free_node_names = Names(self._node_names)
         self._taken = set(graph.tensors)
@@ -140,6 +141,12 @@ class Builder:
         for item in nodes:
             self.hidden_reads[len(self.nodes)] = list(reads)
             self.nodes.append(item)
+
+    def once(self, what: str, of: str, made: Callable[[], list[str]]) -> list[str]:
+        """The values `what` of the value `of`, made when first asked for."""
+        if (what, of) not in self._once:
+            self._once[what, of] = made()
+        return self._once[what, of]
 
     def const(self, data: Any, hint: str) -> str:
         """Adds an initializer; returns its name."""

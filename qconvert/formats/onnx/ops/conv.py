@@ -8,6 +8,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
 
@@ -17,14 +18,18 @@ __all__ = ["READERS", "WRITERS", "real_bias", "require_channels_first"]
 def write_conv(op: Op, b: Builder) -> None:
     """Conv: DequantizeLinear of data, weights and bias, Conv, QuantizeLinear: the pattern of QLinearConv."""
     require_channels_first(op, b)
-    operands = [b.real(op.inputs[0]), b.real(op.inputs[1]), *real_bias(op, b)]
+    weights = b.tensor(op.inputs[1])
+    if op["arithmetic"] == "dynamic_tensor" and weights.data is not None and weights.quantization is not None:
+        write_dynamic(op, b, weights.data, weights.quantization, real_bias(op, b), **window_attributes(op))
+        return
+    operands = [dynamic_data(op, b), b.real(op.inputs[1]), *real_bias(op, b)]
     b.finish(op, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0])
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
     require_channels_first(op, b)
-    operands = [b.real(op.inputs[0]), _turned_weights(op, b), *real_bias(op, b)]
+    operands = [dynamic_data(op, b), _turned_weights(op, b), *real_bias(op, b)]
     attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
     b.finish(op, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 

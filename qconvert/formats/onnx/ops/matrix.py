@@ -6,20 +6,32 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import real_bias
+from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
+from qconvert.graph.kinds import is_dynamic
 
 __all__ = ["READERS", "WRITERS", "matmul_operand"]
 
 
 def write_gemm(op: Op, b: Builder) -> None:
     """Gemm with transB: weights stay O,I."""
+    weights = b.tensor(op.inputs[1])
+    if is_dynamic(op) and weights.data is not None and weights.quantization is not None and not weights.quantization.block_size:
+        write_dynamic(op, b, weights.data.swapaxes(0, 1), weights.quantization.transposed((1, 0)), real_bias(op, b))
+        return
     operands = [b.real(op.inputs[0]), b.real(op.inputs[1]), *real_bias(op, b)]
     b.finish(op, b.node("Gemm", operands, hint=f"{op.outputs[0]}/real_result", transB=1)[0])
 
 
 def write_matmul(op: Op, b: Builder) -> None:
     """MatMul of real values. In float64 where onnxruntime's integer kernel would be wrong."""
+    weights = b.tensor(op.inputs[1])
+    if is_dynamic(op) and not op["trans_a"] and weights.data is not None and weights.quantization is not None:
+        perm = [*range(weights.data.ndim - 2), *((-1, -2) if op["trans_b"] else (-2, -1))]
+        perm = [axis % weights.data.ndim for axis in perm]
+        write_dynamic(op, b, weights.data.transpose(perm), weights.quantization.transposed(perm), [])
+        return
     operands = []
     for index, name in enumerate(op.inputs):
         value, grid = matmul_operand(op, b, index)

@@ -1,0 +1,109 @@
+"""fuse_dynamic: the nodes with which ONNX rounds data when it runs become one operator of dynamic range. Exact.
+
+DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales behind it, as
+onnxruntime's quantize_dynamic writes them. What else reads the nodes between keeps them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+_KINDS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Changes every such product whose weights have one scale, or one for each output channel."""
+    if not any(op.kind == "DynamicQuantizeLinear" for op in graph.ops):
+        return graph, ()
+    fusing = _Fusing(graph)
+    ops = [fusing.fused(op) or op for op in graph.ops]
+    count = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
+    if not count:
+        return graph, ()
+    changed = graph.evolve(tensors=fusing.tensors.values(), ops=_needed(graph, ops))
+    return changed, (f"{count} products of dynamically quantized data are one operator each",)
+
+
+class _Fusing:
+    """What is found around each Mul, and the weights that got their grids."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._producers = graph.producers()
+        self._reads = Counter(name for op in graph.ops for name in op.inputs)
+        self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
+
+    def fused(self, op: Op) -> Op | None:
+        """The operator of dynamic range that a Mul ends; None if it ends none."""
+        if op.kind != "Mul" or op.attributes.get("activation") or len(op.inputs) != 2:
+            return None
+        for value, factor in (op.inputs, op.inputs[::-1]):
+            cast, scales = self._maker(value, "Cast"), self._maker(factor, "Mul")
+            product = self._producers.get(cast.inputs[0]) if cast is not None and cast["to"] == "float32" else None
+            if product is None or scales is None or product.kind not in _KINDS:
+                continue
+            found = self._joined(op, product, scales)
+            if found is not None:
+                return found
+        return None
+
+    def _maker(self, name: str, kind: str) -> Op | None:
+        maker = self._producers.get(name)
+        return maker if maker is not None and maker.kind == kind else None
+
+    def _joined(self, op: Op, product: Op, scales: Op) -> Op | None:
+        """One operator of the product, if its data, their zero point and one of the scales are of one DynamicQuantizeLinear."""
+        rounding = self._maker(product.inputs[0], "DynamicQuantizeLinear")
+        if rounding is None or product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.outputs[0]:
+            return None
+        others = [name for name in scales.inputs if name != rounding.outputs[1]]
+        scale = self._graph.constant(others[0]) if len(others) == 1 else None
+        point = self._graph.constant(product.inputs[3]) if len(product.inputs) > 3 and product.inputs[3] else np.zeros((), np.int64)
+        if scale is None or point is None:
+            return None
+        weights = self._weights(product, scale, point)
+        if not weights or self._graph[op.outputs[0]].shape != self._graph[product.outputs[0]].shape:
+            return None
+        attributes = {**product.attributes, "arithmetic": "dynamic_tensor"}
+        return Op(_KINDS[product.kind], (rounding.inputs[0], weights), op.outputs, attributes, op.source)
+
+    def _weights(self, product: Op, scale: Array, point: Array) -> str:
+        """The name of the constant weights with their grid; "" if they have none that fits."""
+        name = product.inputs[1]
+        tensor = self._graph[name]
+        if tensor.data is None or tensor.dtype not in ("int8", "uint8") or tensor.is_quantized:
+            return ""
+        axis = 0 if product.kind == "ConvInteger" else tensor.data.ndim - 1
+        size = tensor.data.shape[axis]
+        aligned = scale.ndim <= 1 if axis else scale.ndim in (0, tensor.data.ndim - 1, tensor.data.ndim) and scale.shape[-1:] != (size,)
+        if scale.size != 1 and (scale.size != size or not (aligned or size == 1)):
+            return ""
+        if point.size not in (1, size) or not (np.isfinite(scale) & (scale > 0)).all():
+            return ""
+        count = max(scale.size, point.size)
+        scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (scale, point))
+        grid = Quantization(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
+        alone = self._reads[name] == 1 and name not in self._graph.public
+        made = name if alone else self._names.fresh(f"{name}/weights")
+        self.tensors[made] = replace(tensor, name=made, quantization=grid)
+        return made
+
+
+def _needed(graph: Graph, ops: list[Op]) -> list[Op]:
+    """The operators that outputs depend on, of those that only rounded; all others stay."""
+    wanted, kept = set(graph.public), list[Op]()
+    for op in reversed(ops):
+        idle = op.kind in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Cast", "Mul") and wanted.isdisjoint(op.outputs)
+        if not idle:
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]
