@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from passes.graphs import applied, assert_equal, constant, make, q
 
 from qconvert import Op, Tensor
@@ -102,3 +103,28 @@ def test_many_operators_cannot_make_more_than_a_budget() -> None:
     changed, _ = applied(graph, "fold_constants")
     assert sum(tensor.data.nbytes for tensor in changed.constants() if tensor.data is not None) <= LARGEST
     assert {"Concat", "Neg", "Add"} == {op.kind for op in changed.ops}
+
+
+@pytest.mark.parametrize(("rows", "is_folded"), [([[0], [2]], True), ([[0], [-1]], True), ([[1], [1]], False), ([[-1], [2]], False)])
+@pytest.mark.parametrize("kind", ["ScatterND", "ScatterElements"])
+def test_writes_to_different_places_are_folded(kind: str, rows: list[list[int]], is_folded: bool) -> None:
+    data, updates = np.zeros((3, 1), np.float32), np.array([[5.0], [7.0]], np.float32)
+    tensors = [constant("d", data), constant("i", np.array(rows, np.int64)), constant("u", updates), Tensor("x", "float32", (3, 1))]
+    graph = make([Op(kind, ("d", "i", "u"), ("s",)), Op("Add", ("x", "s"), ("y",))], tensors, "x", "y")
+    changed, _ = applied(graph, "fold_constants")
+    assert [op.kind for op in changed.ops] == (["Add"] if is_folded else [kind, "Add"])
+    if is_folded:
+        wanted = data.copy()
+        wanted[np.array(rows)[:, 0]] = updates
+        assert np.array_equal(changed.constant(changed.ops[0].inputs[1]), wanted)
+
+
+def test_elements_gathered_of_constants_are_folded() -> None:
+    tensors = [
+        constant("d", np.arange(6, dtype=np.float32).reshape(2, 3)),
+        constant("i", np.array([[2, -1], [0, 1]])),
+        Tensor("x", "float32", (2, 2)),
+    ]
+    graph = make([Op("GatherElements", ("d", "i"), ("s",), {"axis": 1}), Op("Add", ("x", "s"), ("y",))], tensors, "x", "y")
+    changed, _ = applied(graph, "fold_constants")
+    assert changed.constant(changed.ops[0].inputs[1]).tolist() == [[2, 2], [3, 4]]  # type: ignore[union-attr]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ def _elements(call: Call) -> tuple[Array, ...]:
 
 def scatter_nd(call: Call) -> Result:
     """ScatterND of ONNX."""
-    return _scattered(call, tuple(np.moveaxis(call.raw(1).astype(np.int64), -1, 0)))
+    return _scattered(call, tuple(_rows(call)))
 
 
 def _scattered(call: Call, at: tuple[Array, ...]) -> Result:
@@ -181,6 +181,23 @@ def _not_gathered(op: Op, constant: Callable[[int], Any], before: Shape, after: 
     return a != axis and b == (a if a < axis else a + len(after) - len(before))
 
 
+def _distinct(function: Callable[[Call], Result], places: Callable[[Call], Sequence[Array]]) -> Fold:
+    """The fold of a write to places that are all different, so that the order of writing does not matter, and nothing is computed."""
+
+    def run(call: Call) -> Any:
+        data = call.raw()
+        flat = np.ravel_multi_index(tuple(np.where(at < 0, at + size, at) for at, size in zip(places(call), data.shape, strict=False)),
+                                    data.shape[: len(places(call))]).reshape(-1)  # fmt: skip
+        is_plain = call["reduction"] == "none" and np.unique(flat).size == flat.size
+        return moved(function)(call) if is_plain else None
+
+    return run
+
+
+def _rows(call: Call) -> Sequence[Array]:
+    return tuple(np.moveaxis(call.raw(1).astype(np.int64), -1, 0))
+
+
 _REDUCTION = choice(("none", "add", "mul", "max", "min"), "none")
 
 KINDS = (
@@ -205,15 +222,30 @@ KINDS = (
         attributes=has(batch_dims=integer(0)),
     ),
     kind(
-        "GatherElements", "data index", shape=_gather_elements_shape, rule="move", evaluate=gather_elements, attributes=has(axis=integer(0))
+        "GatherElements",
+        "data index",
+        shape=_gather_elements_shape,
+        rule="move",
+        evaluate=gather_elements,
+        fold=moved(gather_elements),
+        attributes=has(axis=integer(0)),
     ),
-    kind("ScatterND", "data index data", shape=_scatter_nd_shape, rule="move", evaluate=scatter_nd, attributes=has(reduction=_REDUCTION)),
+    kind(
+        "ScatterND",
+        "data index data",
+        shape=_scatter_nd_shape,
+        rule="move",
+        evaluate=scatter_nd,
+        fold=_distinct(scatter_nd, _rows),
+        attributes=has(reduction=_REDUCTION),
+    ),
     kind(
         "ScatterElements",
         "data index data",
         shape=same_shape,
         rule="move",
         evaluate=scatter_elements,
+        fold=_distinct(scatter_elements, _elements),
         attributes=has(axis=integer(0), reduction=_REDUCTION),
     ),
     kind(
