@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.graph import Array, Op
 
 __all__ = ["Steps"]
+
+#: Elements of a constant that says where values go.
+_LARGEST = 2**24
 
 
 class Steps:
@@ -37,6 +42,11 @@ class Steps:
     def const(self, data: Array, hint: str = "constant") -> str:
         """An initializer."""
         return self.b.const(data, f"{self.name}/{hint}")
+
+    def require_small(self, sizes: Sequence[int]) -> None:
+        """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
+        if math.prod(sizes) > _LARGEST:
+            raise self.b.unsupported(self.op, f"{' x '.join(map(str, sizes))} places, more than {_LARGEST},")
 
     def ints(self, *values: int) -> str:
         """A list of int64."""

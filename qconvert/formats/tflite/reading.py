@@ -61,6 +61,13 @@ class Reading(OperatorReading):
         except AttributeError:
             raise self.invalid(f"its options are {self._options.kind}, which do not belong to it") from None
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of integers in the operator's option table; raises InvalidModelError if the file has none."""
+        found = self.option(name, None)
+        if found is None or np.ndim(found) != 1:
+            raise self.invalid(f"its options have no {name}")
+        return tuple(int(value) for value in found)
+
     def activation(self) -> str:
         """The fused activation as the canonical `activation` attribute."""
         code = self.option("fusedActivationFunction")

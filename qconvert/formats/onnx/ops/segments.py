@@ -63,6 +63,7 @@ def write_dynamic_update_slice(op: Op, b: Builder) -> None:
     if axes == 0:
         b.node("Identity", [b.stored(op.inputs[1])], op.outputs)
         return
+    s.require_small(update[:axes])
     last = np.array([a - u for a, u in zip(shape, update, strict=True)], np.int64)[:axes]
     starts = s.slice(b.int64(op.inputs[2]), 0, axes, 0)
     starts = s.node("Max", s.node("Min", starts, s.const(last, "last_starts")), s.const(np.zeros(axes, np.int64)))
@@ -105,6 +106,7 @@ def write_matrix_diag(op: Op, b: Builder) -> None:
     size = (tensor.shape or ("",))[-1]
     if not isinstance(size, int):
         raise b.unsupported(op, f"data of shape {tensor.shape}")
+    s.require_small((size, size))
     rows = s.node("Unsqueeze", b.stored(tensor.name), s.ints(-1))
     zero = s.const(np.zeros((), numpy_dtype(tensor.dtype)), "zero")
     _chosen(s, s.const(np.eye(size, dtype=bool), "diagonal"), rows, zero, tensor.dtype)
@@ -116,6 +118,7 @@ def write_matrix_set_diag(op: Op, b: Builder) -> None:
     rows, columns = (tensor.shape or ("", ""))[-2:]
     if not isinstance(rows, int) or not isinstance(columns, int) or tensor.rank is None:
         raise b.unsupported(op, f"data of shape {tensor.shape}")
+    s.require_small((rows, columns))
     places = s.const(np.minimum(np.arange(columns), min(rows, columns) - 1), "columns")
     wide = s.node("Gather", b.stored(op.inputs[1]), places, axis=tensor.rank - 2)
     mask = s.const(np.eye(rows, columns, dtype=bool), "diagonal")

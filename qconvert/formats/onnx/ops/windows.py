@@ -68,6 +68,7 @@ def write_start_gather(op: Op, b: Builder) -> None:
     full = s.node("Concat", *(name or zero for name in columns), axis=-1)
     full = s.node("Max", s.node("Min", full, s.const(last, "last_starts")), s.const(np.zeros(len(shape), np.int64)))
     kept = [i for i in range(len(shape)) if i not in op["collapsed_dims"]]
+    s.require_small([sizes[i] for i in kept])
     grid = np.moveaxis(np.indices([sizes[i] if i in kept else 1 for i in range(len(shape))]), 0, -1)
     grid = grid.reshape(*(sizes[i] for i in kept), len(shape)).astype(np.int64)
     wide = s.node("Unsqueeze", full, s.ints(*range(rank - 1, rank - 1 + len(kept)))) if kept else full

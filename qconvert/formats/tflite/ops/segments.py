@@ -61,9 +61,8 @@ def read_matrix_set_diag(r: Reading) -> None:
 
 def read_stablehlo_pad(r: Reading) -> None:
     """STABLEHLO_PAD: (data, filler)."""
-    lists = {name: [int(n) for n in r.option(f"{field}Padding{end}")]
-             for name, field, end in (("low", "edge", "Low"), ("high", "edge", "High"), ("interior", "interior", ""))}  # fmt: skip
-    r.emit_stored("InteriorPad", low=tuple(lists["low"]), high=tuple(lists["high"]), interior=tuple(lists["interior"]))
+    low, high, interior = (r.integers(name) for name in ("edgePaddingLow", "edgePaddingHigh", "interiorPadding"))
+    r.emit_stored("InteriorPad", low=low, high=high, interior=interior)
 
 
 def read_dilate(r: Reading) -> None:

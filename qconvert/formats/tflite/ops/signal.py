@@ -46,7 +46,8 @@ COMPLEX: dict[str, ReadFunction] = {
 
 def read_bucketize(r: Reading) -> None:
     """BUCKETIZE, whose boundaries are an option."""
-    boundaries = np.asarray(r.option("boundaries"), np.float32).reshape(-1)
+    stated = r.option("boundaries", None)
+    boundaries = np.asarray([] if stated is None else stated, np.float32).reshape(-1)
     if (np.diff(boundaries) < 0).any() or not np.isfinite(boundaries).all():
         raise r.invalid("boundaries that do not rise")
     r.emit("Bucketize", [r.input(0), r.const(boundaries, "boundaries")])

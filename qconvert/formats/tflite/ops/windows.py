@@ -27,10 +27,9 @@ def read_reduce_window(r: Reading) -> None:
 
 def read_stablehlo_gather(r: Reading) -> None:
     """STABLEHLO_GATHER."""
-    fields = {"offset_dims": "offsetDims", "collapsed_dims": "collapsedSliceDims", "start_index_map": "startIndexMap",
-              "slice_sizes": "sliceSizes"}  # fmt: skip
-    lists: dict[str, Any] = {name: tuple(int(n) for n in r.option(field)) for name, field in fields.items() if r.option(field) is not None}
-    lists = {**dict.fromkeys(fields, ()), **lists}
+    fields = {"offset_dims": "offsetDims", "start_index_map": "startIndexMap", "slice_sizes": "sliceSizes"}
+    lists: dict[str, Any] = {name: () if r.option(field, None) is None else r.integers(field) for name, field in fields.items()}
+    lists["collapsed_dims"] = () if r.option("collapsedSliceDims", None) is None else r.integers("collapsedSliceDims")
     r.emit_stored("StartGather", [r.input(0), r.int64(1)], index_vector_dim=int(r.option("indexVectorDim")), **lists)
 
 
