@@ -164,7 +164,7 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     axes = graph[op.inputs[1]].data if len(op.inputs) > 1 and op.inputs[1] else np.arange(data.rank or 0)
     sizes = [data.shape[int(axis)] for axis in axes.reshape(-1)] if data.shape is not None and axes is not None else [""]
     count = int(np.prod([size for size in sizes if isinstance(size, int)]))
-    if data.quantization is None or result.quantization is None or not all(isinstance(size, int) for size in sizes):
+    if data.quantization is None or result.quantization is None or not count or not all(isinstance(size, int) for size in sizes):
         return _table(graph, op, exact)
     step = float(data.quantization.scale[0]) * float(result.quantization.scale[0]) ** (-1 / count)
     low, high = integer_range(data.dtype)
