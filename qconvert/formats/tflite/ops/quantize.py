@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
@@ -43,7 +44,10 @@ def write_relabel(op: Op, w: Writing) -> None:
     shape = w.tensor(op.inputs[0]).shape or ()
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     if sizes.count(-1) > 1:
-        raise w.unsupported(op, f"data of shape {shape}")
+        whole = w.add(f"{op.outputs[0]}/shape", "int32", (len(sizes),))
+        w.emit("SHAPE", op.inputs, [whole], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
+        w.emit("RESHAPE", [op.inputs[0], whole], op.outputs, "ReshapeOptions")
+        return
     w.emit("RESHAPE", [op.inputs[0], w.ints(sizes, f"{op.outputs[0]}/shape")], op.outputs, "ReshapeOptions", newShape=sizes)
 
 
