@@ -122,9 +122,10 @@ def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> d
 
 
 def sqnr(signal: Array, other: Array) -> float | None:
-    """Signal to difference, in dB; None if there is no difference."""
+    """Signal to difference, in dB; None if there is none in float32, which the lowest value of a mask may leave."""
     with np.errstate(all="ignore"):
-        noise = float(np.square(signal - other).sum())
+        same = signal.astype(np.float32) == other.astype(np.float32)
+        noise = float(np.square(np.where(same, 0, signal - other)).sum())
         return None if noise == 0 else float(10 * (np.log10(max(float(np.square(signal).sum()), 1e-300)) - np.log10(noise)))
 
 

@@ -63,6 +63,15 @@ def _sum_fault(graph: Graph, op: Op) -> str:
     return f"its scales, up to {max(scales):g}, are beyond the kernel's arithmetic"
 
 
+def _product_fault(graph: Graph, op: Op) -> str:
+    """MUL shifts the product of two stored integers left by the factor, in 32 bits, which wraps around (mul.cc)."""
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    scales = [float(tensor.quantization.scale.max()) for tensor in tensors if tensor.quantization is not None]
+    if len(scales) < 3 or scales[0] * scales[1] / scales[2] < (2 if tensors[0].dtype == "int16" else 2**15):
+        return ""
+    return f"its scales, up to {max(scales):g}, are beyond the kernel's arithmetic"
+
+
 def _softmax_fault(graph: Graph, op: Op) -> str:
     """SOFTMAX of 8 bits needs beta * input scale * 2**26 above 1 (activations.cc); scores that hardly differ have smaller scales."""
     q = graph[op.inputs[0]].quantization
@@ -118,7 +127,8 @@ _LITERT = Target(
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
-    fixed_outputs=_FIXED, equal_scales=_EQUAL, kernel_faults={"Add": _sum_fault, "Sub": _sum_fault, "Softmax": _softmax_fault},
+    fixed_outputs=_FIXED, equal_scales=_EQUAL,
+    kernel_faults={"Add": _sum_fault, "Sub": _sum_fault, "Mul": _product_fault, "Softmax": _softmax_fault},
     dynamic_range="tflite", own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 

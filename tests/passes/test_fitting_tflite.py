@@ -195,6 +195,29 @@ def test_operators_without_a_kernel_run_on_real_values() -> None:
     assert_equal(graph, changed, {"x": random_integers((1, 50), "int8")})
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "scale", "result"),
+    [("Add", "int8", 1e36, 1e36), ("Add", "int16", 30.0, 1e-4), ("Sub", "uint8", 3e4, 1e-3), ("Mul", "int8", 400.0, 1e-3)],
+)
+def test_factors_that_fixed_point_arithmetic_does_not_hold_are_computed_as_real_numbers(
+    kind: str, dtype: str, scale: float, result: float
+) -> None:
+    """As quantizers leave them where a mask of -3.4e38 is added to scores: LiteRT would end its process, or wrap around."""
+    tensors = [
+        Tensor("x", dtype, (1, 50), None, q(0.1)),
+        Tensor("m", dtype, (1, 50), None, q(scale)),
+        Tensor("y", dtype, None, None, q(result)),
+    ]
+    graph = make([Op(kind, ("x", "m"), ("y",))], tensors, "x m", "y")
+    changed, notes = for_target(graph, "isolate_float")
+    assert kinds(changed) == ["Dequantize", "Dequantize", kind, "Quantize"]
+    assert "the integer kernel is wrong" in notes[0]
+    assert_equal(graph, changed, {name: random_integers((1, 50), dtype, seed) for seed, name in enumerate("xm")})
+    tensors[1:] = [Tensor("m", dtype, (1, 50), None, q(0.2)), Tensor("y", dtype, None, None, q(0.3))]
+    usual = make([Op(kind, ("x", "m"), ("y",))], tensors, "x m", "y")
+    assert for_target(usual, "isolate_float")[0] is usual
+
+
 def test_real_values_are_not_called_exact() -> None:
     """With 16 bits, steps are near enough to float32's that results differ by one; the note does not declare otherwise."""
     graph = load(FIXTURES / "tflm_seanet_conv_int16x8.tflite")
