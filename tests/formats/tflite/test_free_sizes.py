@@ -23,6 +23,8 @@ NODES = {
     "axis not kept": "y = ReduceLogSumExp <keepdims=0> (x, a)",
     "triangle": "y = Trilu (x)",
     "coordinates": 'y = Resize <mode="linear", coordinate_transformation_mode="pytorch_half_pixel"> (x, , s)',
+    "token for each of the batch": "n = Shape <start=0, end=1> (x) t = Concat <axis=0> (n, o) y = Expand (k, t)",
+    "sizes of one keep the data's": "y = Expand (x, e)",
     "nearest": 'y = Resize <mode="nearest", coordinate_transformation_mode="half_pixel", nearest_mode="round_prefer_floor"> (x, , s)',
 }
 
@@ -32,6 +34,7 @@ def test_a_free_batch(name: str, tmp_path: Path) -> None:
     model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g (float[N,4,6,5] x) => (float y) {{ {NODES[name]} }}')
     model.graph.output[0].type.tensor_type.ClearField("shape")
     constants = {"a": np.array([3], np.int64), "s": np.array([1, 1, 2, 2], np.float32)}
+    constants |= {"o": np.ones(3, np.int64), "k": np.arange(10, dtype=np.float32).reshape(1, 2, 1, 5), "e": np.array([2, 1, 1, 1, 1])}
     used = {item for node in model.graph.node for item in node.input}
     model.graph.initializer.extend(numpy_helper.from_array(value, key) for key, value in constants.items() if key in used)
     source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"

@@ -198,16 +198,31 @@ def write_tile(op: Op, w: Writing) -> None:
 
 
 def write_expand(op: Op, w: Writing) -> None:
-    """Expand as FILL of a scalar, else as BROADCAST_TO. Sizes of 1 that keep the data's own are those of the known result here."""
-    shape, sizes = w.tensor(op.outputs[0]).static_shape, w.tensor(op.inputs[1]).data
-    if sizes is not None and shape is None:
-        raise w.unsupported(op, f"a result of shape {w.tensor(op.outputs[0]).shape}")
-    same = sizes is None or tuple(sizes.tolist()) == shape
-    target = w.index(op, 1, wide=True) if same else w.ints(shape or (), f"{op.outputs[0]}/shape")
-    if w.tensor(op.inputs[0]).rank == 0:
+    """Expand as FILL of a scalar, else as BROADCAST_TO. Sizes of 1 keep the data's own: those of the known result, or BROADCAST_ARGS."""
+    data, sizes = w.tensor(op.inputs[0]), w.tensor(op.inputs[1]).data
+    shape = w.tensor(op.outputs[0]).static_shape if sizes is not None else None
+    target = w.index(op, 1, wide=True) if shape is None else w.ints(shape, f"{op.outputs[0]}/shape")
+    if data.rank == 0:
         w.emit("FILL", [target, op.inputs[0]], op.outputs, "FillOptions")
+        return
+    maker = w.producer(op.inputs[1])
+    if shape is None and set(data.shape or ("unknown",)) != {1} and (maker is None or maker.kind != "BroadcastArgs"):
+        target = _broadcast_sizes(op, w, target)
+    w.emit("BROADCAST_TO", [op.inputs[0], target], op.outputs, "BroadcastToOptions")
+
+
+def _broadcast_sizes(op: Op, w: Writing, sizes: str) -> str:
+    """The sizes of data and `sizes` after broadcasting, which goes both ways in ONNX."""
+    data, dtype = w.tensor(op.inputs[0]), w.tensor(sizes).dtype
+    if data.static_shape is not None:
+        own = w.const(np.array(data.static_shape, dtype), f"{op.outputs[0]}/own_sizes")
     else:
-        w.emit("BROADCAST_TO", [op.inputs[0], target], op.outputs, "BroadcastToOptions")
+        own = w.add(f"{op.outputs[0]}/own_sizes", dtype, None if data.rank is None else (data.rank,))
+        w.emit("SHAPE", [op.inputs[0]], [own], "ShapeOptions", outType=DTYPE_NUMBERS[dtype])
+    rank = w.tensor(op.outputs[0]).rank
+    both = w.add(f"{op.outputs[0]}/sizes", dtype, None if rank is None else (rank,))
+    w.emit("BROADCAST_ARGS", [own, sizes], [both])
+    return both
 
 
 def write_shape(op: Op, w: Writing) -> None:
