@@ -33,10 +33,19 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     after = [_origins(other, shared, one) for one in (_representatives(other, shared), {})]
     found = {}
     for name in before[0].keys() & after[0].keys():
-        olds, news = ([{roots[item] for item in origins[name] if item in roots} for origins in way] for way in (before, after))
+        olds, news = ([_values_before(name, origins, roots) for origins in way] for way in (before, after))
         if not any(old == new for old in olds for new in news):
             found[name] = f"is computed from {_listed(news[0])} instead of {_listed(olds[0])}"
     return {name: found[name] for name in before[0] if name in found}
+
+
+def _values_before(name: str, origins: Mapping[str, frozenset[str]], roots: Mapping[str, str]) -> set[str]:
+    """The values that a shared tensor is computed from, past other forms of itself."""
+    found, passed = set(origins[name]), {name}
+    while found and not found <= passed and all(roots.get(item) == roots.get(name) for item in found):
+        passed |= found
+        found = {one for item in found for one in origins.get(item, ())}
+    return {roots[item] for item in found if item in roots}
 
 
 def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:

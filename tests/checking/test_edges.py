@@ -143,3 +143,12 @@ def test_a_rounding_relu_stands_for_its_result_in_another_layout() -> None:
     other = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)), s=OTHER)
     assert vanished(graph(SIGMOID, *before, s=OTHER), other) == {}
     assert list(vanished(graph(SIGMOID, *before, s=OTHER), graph(SIGMOID, Op("Mul", ("x", "s"), ("y",)), s=OTHER))) == ["r/turned"]
+
+
+def test_a_result_and_its_other_form_in_either_order() -> None:
+    """The source stores its result otherwise behind the operator, the result in front of it."""
+    source = graph(SIGMOID, Op("Mul", ("s", "s"), ("y/stored",)), Op("Requantize", ("y/stored",), ("y",)))
+    other = graph(SIGMOID, Op("Mul", ("s", "s"), ("y",)), Op("Requantize", ("y",), ("y/stored",)))
+    assert moved_edges(source, other) == {}
+    wrong = graph(SIGMOID, Op("Mul", ("x", "x"), ("y",)), Op("Requantize", ("y",), ("y/stored",)))
+    assert set(moved_edges(source, wrong)) == {"y", "y/stored"}
