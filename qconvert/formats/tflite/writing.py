@@ -34,7 +34,7 @@ _SCALELESS_WIDE = frozenset("TRANSPOSE SLICE SPLIT MAX_POOL_2D CONCATENATION RES
 
 
 #: Operators that take complex numbers.
-_COMPLEX = frozenset("REAL IMAG COMPLEX_ABS RESHAPE".split())
+_COMPLEX = frozenset("REAL IMAG COMPLEX_ABS".split())
 
 
 class Operator:
@@ -267,10 +267,10 @@ class Writing:
         self.tensors[name] = replace(tensor, dtype="complex64", shape=tensor.shape[:-1])
         return name
 
-    def _with_parts(self, builtin: str, name: str) -> str:
+    def _with_parts(self, name: str) -> str:
         """A tensor of complex numbers as its parts along a last axis, for an operator that does not know them."""
         tensor = self.tensors.get(name)
-        if tensor is None or tensor.dtype != "complex64" or builtin in _COMPLEX:
+        if tensor is None or tensor.dtype != "complex64":
             return name
         if name not in self._parts:
             parts = [self.add(f"{name}/{part}", "float32", tensor.shape) for part in ("real", "imaginary")]
@@ -371,7 +371,8 @@ class Writing:
             fields: of the option table, by the schema's names in camel case.
         """
         outputs = [self._relabelled(builtin, name) for name in outputs]
-        inputs = [self._with_parts(builtin, name) for name in inputs]
+        if builtin not in _COMPLEX and not any(name in self.tensors and self.tensors[name].dtype == "complex64" for name in outputs):
+            inputs = [self._with_parts(name) for name in inputs]
         names = [self.use(name) for name in inputs], [self.use(name) for name in outputs]
         options = None
         if table:

@@ -80,7 +80,21 @@ def _created(net: Net) -> None:
     net.output("RESIZE_NEAREST_NEIGHBOR", ["x", double], (-1, -1, -1, 3), options={})
 
 
+def _transformed(net: Net) -> None:
+    """Spectra as tf.signal.stft makes them, with a new axis that goes again, and their parts; and of rows of an open length."""
+    lines = net.op("EXPAND_DIMS", ["x", net.ints(3)], (-1, -1, -1, 1, 3), "")
+    rows = net.op("RFFT2D", [lines, net.ints(1, 4)], (-1, -1, -1, 1, 3), "complex64", options={})
+    flat = net.op("SQUEEZE", [rows], (-1, -1, -1, 3), "complex64", options={"squeezeDims": [-2]})
+    net.output("CAST", [flat], (-1, -1, -1, 3), options={"inDataType": 8, "outDataType": 0})
+    whole = net.shape("x")
+    folded = net.pack(net.op("MUL", [net.at(whole, 0), net.at(whole, 1)], ()), net.at(whole, 2), net.ints(3))
+    net.output("IMAG", [net.op("RESHAPE", [rows, folded], (-1, -1, 3), "complex64")], (-1, -1, 3))
+    net.output("COMPLEX_ABS", [net.op("EXPAND_DIMS", [flat, net.ints(-1)], (-1, -1, -1, 3, 1), "complex64")], (-1, -1, -1, 3, 1))
+    net.output("REAL", [net.op("RFFT2D", ["x", net.ints(4, 4)], (-1, -1, 4, 3), "complex64", options={})], (-1, -1, 4, 3))
+
+
 FORMS: dict[str, Callable[[Net], None]] = {
+    "transforms": _transformed,
     "pads": _padded,
     "slices": _sliced,
     "strided slices": _strided,

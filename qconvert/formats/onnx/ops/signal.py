@@ -21,15 +21,16 @@ def write_rfft2d(op: Op, b: Builder) -> None:
     """Two DFTs (opset 17): of the rows, which are real, the first half; then of the columns."""
     s, data, lengths = Steps(op, b), b.tensor(op.inputs[0]), b.ints(op, 1)
     shape = data.shape or ()
-    if len(shape) < 2 or not all(isinstance(size, int) for size in shape[-2:]):
+    if len(shape) < 2:
         raise b.unsupported(op, f"data of shape {data.shape}")
     rank, value = len(shape), b.stored(data.name)
     for axis, length in zip((rank - 2, rank - 1), lengths, strict=True):
-        size = int(shape[axis])
-        if size > length:
+        size = shape[axis]
+        missing = max(length - size, 0) if isinstance(size, int) else length
+        if missing:
+            value = s.node("Pad", value, s.ints(*[0] * rank, *(missing if i == axis else 0 for i in range(rank))))
+        if not isinstance(size, int) or size > length:
             value = s.slice(value, 0, length, axis)
-        elif size < length:
-            value = s.node("Pad", value, s.ints(*[0] * rank, *(length - size if i == axis else 0 for i in range(rank))))
     flat = s.node("Reshape", value, s.ints(-1, *lengths, 1))  # onnxruntime's kernel was seen right with one batch axis
     for axis, half in ((2, 1), (1, 0)):
         if lengths[axis - 1] == 1:  # the transform of one number is itself
@@ -40,8 +41,11 @@ def write_rfft2d(op: Op, b: Builder) -> None:
             flat = s.node("DFT", flat, "", s.scalar(axis), onesided=half)
     if lengths[1] == 1:
         flat = s.node("Pad", flat, s.ints(0, 0, 0, 0, 0, 0, 0, 1)) if lengths[0] == 1 else flat
-    sizes = [size if isinstance(size, int) else -1 for size in shape[:-2]]
-    s.end("Reshape", flat, s.ints(*sizes, lengths[0], lengths[1] // 2 + 1, 2))
+    sizes, ends = [size if isinstance(size, int) else -1 for size in shape[:-2]], (lengths[0], lengths[1] // 2 + 1, 2)
+    if sizes.count(-1) > 1:
+        s.end("Reshape", flat, s.node("Concat", s.slice(s.node("Shape", b.stored(data.name)), 0, rank - 2, 0), s.ints(*ends), axis=0))
+    else:
+        s.end("Reshape", flat, s.ints(*sizes, *ends))
 
 
 def write_part(op: Op, b: Builder) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op
+from qconvert.graph import Op, Tensor
+from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["COMPLEX", "READERS", "WRITERS"]
 
@@ -28,12 +29,29 @@ def _part(kind: str) -> ReadFunction:
 
 
 def read_reshaped(r: Reading) -> None:
-    """RESHAPE, SQUEEZE and EXPAND_DIMS of complex numbers, to the result's known shape."""
+    """RESHAPE, SQUEEZE and EXPAND_DIMS of complex numbers: to the result's shape, as far as it is known."""
     shape = r.result().shape or ()
     sizes = [size if isinstance(size, int) else -1 for size in shape]
-    if not sizes or sizes.count(-1) > 1:
+    if sizes and sizes.count(-1) <= 1:
+        r.emit("Reshape", [r.input(0), r.shape_const(sizes, "shape")])
+    elif r.name == "RESHAPE" and r.has(1):
+        whole = r.intermediate("shape", "int64", (UNKNOWN,))
+        r.emit("Concat", [r.list64(1), r.shape_const([2], "parts")], [whole], axis=0)
+        r.emit("Reshape", [r.input(0), whole])
+    elif r.name == "EXPAND_DIMS":
+        r.emit("Unsqueeze", [r.input(0), r.shape_const([r.axis(r.integer(1), r.rank())], "axes")])
+    elif r.name == "SQUEEZE" and (named := [int(axis) for axis in r.option("squeezeDims", ())]):
+        r.emit("Squeeze", [r.input(0), r.shape_const(sorted({r.axis(axis, r.rank() - 1) for axis in named}), "axes")])
+    else:
         raise r.unsupported(f"complex numbers of shape {shape}")
-    r.emit("Reshape", [r.input(0), r.shape_const(sizes, "shape")])
+
+
+def read_cast(r: Reading) -> None:
+    """CAST of complex numbers to real ones, which keeps the real part."""
+    if r.result().dtype == "float32" and r.tensor().rank == (r.result().rank or 0) + 1:
+        r.emit("Real")
+    else:
+        raise r.unsupported(f"complex numbers and {r.result().dtype}")
 
 
 #: The readers of operators on complex numbers.
@@ -41,6 +59,7 @@ COMPLEX: dict[str, ReadFunction] = {
     "RFFT2D": read_rfft2d,
     **{name: _part(kind) for name, kind in (("REAL", "Real"), ("IMAG", "Imag"), ("COMPLEX_ABS", "ComplexAbs"))},
     **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), read_reshaped),
+    "CAST": read_cast,
 }
 
 
@@ -88,9 +107,27 @@ def _written_part(builtin: str) -> WriteFunction:
     """The writer of REAL, IMAG or COMPLEX_ABS."""
 
     def write(op: Op, w: Writing) -> None:
-        w.emit(builtin, [w.complex(op, op.inputs[0])], op.outputs)
+        made = w.tensors.get(op.inputs[0])
+        if made is None or made.dtype == "complex64" or made.name in w.graph.inputs:
+            w.emit(builtin, [w.complex(op, op.inputs[0])], op.outputs)
+        else:
+            _write_part_of_real(builtin, op, w, made)
 
     return write
+
+
+def _write_part_of_real(builtin: str, op: Op, w: Writing, data: Tensor) -> None:
+    """A part of complex numbers that are two real ones along the last axis in the file too."""
+    shape = data.shape or ()
+    last = len(shape) - 1
+    if builtin != "COMPLEX_ABS":
+        index = w.const(np.array(int(builtin == "IMAG"), np.int32), f"{op.outputs[0]}/part")
+        w.emit("GATHER", [data.name, index], op.outputs, "GatherOptions", axis=last)
+        return
+    squares, total = w.add(f"{op.outputs[0]}/squares", data.dtype, shape), w.add(f"{op.outputs[0]}/sum", data.dtype, shape[:-1])
+    w.emit("SQUARE", [data.name], [squares], "SquareOptions")
+    w.emit("SUM", [squares, w.ints([last], f"{op.outputs[0]}/axis")], [total], "ReducerOptions", keepDims=False)
+    w.emit("SQRT", [total], op.outputs)
 
 
 def write_bucketize(op: Op, w: Writing) -> None:
