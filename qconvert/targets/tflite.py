@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from qconvert.plugins import Target, Violation
+from qconvert.targets.forms_tflite import FORM_FAULTS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "carry_custom", "fold_constants", "settle_sizes", "dynamic_range", "fold_batch_norm", "fuse_gelu", "widen_1d", "matmul_to_gemm",
+    "expand_definitions", "carry_custom", "fold_constants", "settle_sizes", "dynamic_range", "fold_batch_norm", "fuse_gelu", "widen_1d",
+    "matmul_to_gemm",
     "fuse_activation", "assign_layout", "merge_reshapes", "store_activations", "symmetric_activations", "unary_to_table",
     "quantize_operands", "symmetric_weights", "float_bias_to_int32", "remove_redundant_requantize", "isolate_float", "match_scales",
     "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
@@ -128,7 +130,7 @@ _LITERT = Target(
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
     fixed_outputs=_FIXED, equal_scales=_EQUAL,
-    kernel_faults={"Add": _sum_fault, "Sub": _sum_fault, "Mul": _product_fault, "Softmax": _softmax_fault},
+    kernel_faults={**FORM_FAULTS, "Add": _sum_fault, "Sub": _sum_fault, "Mul": _product_fault, "Softmax": _softmax_fault},
     dynamic_range="tflite", own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Format, Option, hookimpl
+from qconvert.plugins import Format, Option, Pass, Target, hookimpl
 from qconvert.plugins.options import NUMERICS
 
 if TYPE_CHECKING:
@@ -80,6 +80,18 @@ def qconvert_formats() -> Iterable[Format]:
             write_options=_WRITE_OPTIONS,
         )
     ]
+
+
+def _expand_definitions(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    from qconvert.formats.onnx.definitions import run
+
+    return run(graph, target) if any(op.kind == "Opaque" for op in graph.ops) else (graph, ())
+
+
+@hookimpl
+def qconvert_passes() -> Iterable[Pass]:
+    summary = "ONNX operators that nothing else has become the operators that define them"
+    return [Pass("expand_definitions", summary, _expand_definitions, exact=False, within=1e-4)]
 
 
 @hookimpl

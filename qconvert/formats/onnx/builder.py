@@ -100,7 +100,10 @@ class Builder:
             if allowed == _INT64:
                 inputs = [*inputs[:index], self.int64(inputs[index]), *inputs[index + 1 :]]
         name = self.node_name(op_type, outputs)
-        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **given)
+        empty = [key for key, value in given.items() if isinstance(value, (list, tuple)) and not value]  # of which no type could be told
+        told = {key: value for key, value in given.items() if key not in empty}
+        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **told)
+        node.attribute.extend(self._helper.make_attribute(key, [], attr_type=found.attributes[key]) for key in empty if found is not None)
         if self.source:
             node.doc_string = self.source
         self.nodes.append(node)

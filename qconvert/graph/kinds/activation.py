@@ -17,7 +17,7 @@ from qconvert.graph.kinds.call import (
 from qconvert.graph.kinds.common import (
     same_shape,
 )
-from qconvert.graph.kinds.elementwise import erf
+from qconvert.graph.kinds.elementwise import erf, sigmoid
 from qconvert.graph.kinds.folds import (
     extreme,
     numbers,
@@ -103,6 +103,18 @@ def thresholded_relu(call: Call) -> Array:
     return np.where(call.values() > call["alpha"], call.values(), 0.0)
 
 
+def shrink(call: Call) -> Array:
+    """Shrink of ONNX: x + bias below -lambd, x - bias above lambd, 0 between them."""
+    x, bias, limit = call.values(), call["bias"], call["lambd"]
+    return np.asarray(np.where(x < -limit, x + bias, np.where(x > limit, x - bias, 0.0)))
+
+
+def swish(call: Call) -> Array:
+    """Swish of ONNX: x * sigmoid(alpha * x)."""
+    x = call.values()
+    return np.asarray(x * sigmoid(call["alpha"] * x))
+
+
 def hard_sigmoid(call: Call) -> Array:
     """HardSigmoid of ONNX."""
     return np.asarray(np.clip(call["alpha"] * call.values() + call["beta"], 0, 1))
@@ -117,6 +129,8 @@ KINDS = (
     kind("Celu", shape=same_shape, evaluate=celu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
     kind("Selu", shape=same_shape, evaluate=selu, layout=ELEMENTWISE, attributes=has(alpha=number(_SELU_ALPHA), gamma=number(_SELU_GAMMA))),
     kind("ThresholdedRelu", shape=same_shape, evaluate=thresholded_relu, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
+    kind("Shrink", shape=same_shape, evaluate=shrink, layout=ELEMENTWISE, attributes=has(lambd=number(0.5), bias=number(0.0))),
+    kind("Swish", shape=same_shape, evaluate=swish, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
     kind("HardSigmoid", shape=same_shape, evaluate=hard_sigmoid, layout=ELEMENTWISE, attributes=has(alpha=number(0.2), beta=number(0.5))),
     kind("Gelu", shape=same_shape, evaluate=gelu, layout=ELEMENTWISE, attributes=has(approximate=choice(("none", "tanh"), "none"))),
 )

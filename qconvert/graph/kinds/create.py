@@ -68,10 +68,10 @@ def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def one_hot(call: Call) -> Array:
-    """OneHot of ONNX: (indices, depth, [off, on]); negative indices count from the end."""
+    """OneHot: (indices, depth, [off, on]); with `wraps`, as in ONNX, negative indices count from the end, else they are off."""
     indices, values = call.raw(0).astype(np.int64), call.raw(2)
     (depth,) = call.ints(1)
-    indices = np.where(indices < 0, indices + depth, indices)
+    indices = np.where(indices < 0, indices + depth, indices) if call["wraps"] else indices
     axis = call["axis"] % (indices.ndim + 1)
     codes = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(indices.ndim + 1)])
     return np.asarray(values[(np.expand_dims(indices, axis) == codes).astype(np.int64)])
@@ -148,7 +148,7 @@ KINDS = (
         rule="plain",
         evaluate=one_hot,
         types="any any T -> T",
-        attributes=has(axis=integer(-1)),
+        attributes=has(axis=integer(-1), wraps=flag(0)),
     ),
     kind("Trilu", "data index?", shape=_trilu_shape, rule="plain", evaluate=trilu, types="T any -> T", attributes=has(upper=flag(1))),
 )

@@ -21,7 +21,7 @@ from qconvert.graph.kinds.folds import (
 from qconvert.graph.kinds.kind import Kind, kind
 from qconvert.graph.kinds.layout import ELEMENTWISE
 
-__all__ = ["KINDS", "erf"]
+__all__ = ["KINDS", "erf", "sigmoid"]
 
 erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -64,6 +64,9 @@ KINDS = (
     _unary("Atan", np.arctan),
     _unary("Sinh", np.sinh),
     _unary("Cosh", np.cosh),
+    _unary("Asinh", np.arcsinh),
+    _unary("Acosh", np.arccosh),
+    _unary("Atanh", np.arctanh),
     _unary("Relu", lambda x: np.maximum(x, 0)),
     _unary("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     _unary("Sigmoid", sigmoid),

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
-from qconvert.graph.kinds.attributes import has, integer
+from qconvert.graph.kinds.attributes import choice, has, integer
 from qconvert.graph.kinds.call import (
     Call,
     channels_first,
@@ -110,9 +110,11 @@ def _batch_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def depth_to_space(call: Call) -> Array:
-    """DepthToSpace of ONNX in mode DCR: channels split as (row, column, depth)."""
+    """DepthToSpace of ONNX: channels split as (row, column, depth) in mode DCR, as (depth, row, column) in mode CRD."""
     x, block = channels_last(call, call.raw()), call["blocksize"]
     n, h, w, c = x.shape
+    if call["mode"] == "CRD":
+        x = x.reshape(n, h, w, c // block**2, block, block).transpose(0, 1, 2, 4, 5, 3)
     x = x.reshape(n, h, w, block, block, c // block**2).transpose(0, 1, 3, 2, 4, 5)
     return channels_first(call, x.reshape(n, h * block, w * block, c // block**2))
 
@@ -175,7 +177,7 @@ KINDS = (
         evaluate=depth_to_space,
         fold=moved(depth_to_space),
         layout=DECIDES,
-        attributes=has(DATA_FORMAT, blocksize=integer()),
+        attributes=has(DATA_FORMAT, blocksize=integer(), mode=choice(("DCR", "CRD"), "DCR")),
     ),
     kind(
         "SpaceToDepth",

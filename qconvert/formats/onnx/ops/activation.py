@@ -27,6 +27,7 @@ _PARAMETERS: dict[str, dict[str, float]] = {
     "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
     "ThresholdedRelu": {"alpha": 1.0},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "Shrink": {"lambd": 0.5, "bias": 0.0},
 }
 
 
@@ -57,6 +58,16 @@ def write_hard_swish(op: Op, b: Builder) -> None:
         return
     gate = b.node("HardSigmoid", [x], hint=f"{op.outputs[0]}/gate", alpha=1 / 6, beta=0.5)[0]
     b.finish(op, b.node("Mul", [x, gate], hint=f"{op.outputs[0]}/real_result")[0])
+
+
+def write_swish(op: Op, b: Builder) -> None:
+    """Swish (opset 24); below, its definition x * sigmoid(alpha * x)."""
+    x, name, alpha = b.real(op.inputs[0]), op.outputs[0], float(op["alpha"])
+    if b.opset >= 24:
+        b.finish(op, b.node("Swish", [x], hint=f"{name}/real_result", alpha=alpha)[0])
+        return
+    slope = x if alpha == 1.0 else b.node("Mul", [x, b.const(np.array(alpha, real_dtype(op, b)), f"{name}/alpha")])[0]
+    b.finish(op, b.node("Mul", [x, b.node("Sigmoid", [slope])[0]], hint=f"{name}/real_result")[0])
 
 
 def write_mish(op: Op, b: Builder) -> None:
@@ -184,6 +195,11 @@ def read_parametric(r: Reading) -> None:
     r.emit(r.op_type, **attributes)
 
 
+def read_swish(r: Reading) -> None:
+    """Swish."""
+    r.emit("Swish", alpha=float(r.attribute("alpha", 1.0)))
+
+
 def read_gelu(r: Reading) -> None:
     """Gelu; in onnxruntime's own domain FastGelu is the tanh approximation."""
     if r.has(1):
@@ -231,6 +247,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Clip": write_clip,
     "HardSwish": write_hard_swish,
     "Mish": write_mish,
+    "Swish": write_swish,
     "Gelu": write_gelu,
     "Softmax": write_softmax,
     "LogSoftmax": write_log_softmax,
@@ -242,6 +259,7 @@ READERS: dict[str, ReadFunction] = {
     **dict.fromkeys(_PARAMETERS, read_parametric),
     "Clip": read_clip,
     "Gelu": read_gelu,
+    "Swish": read_swish,
     "com.microsoft.Gelu": read_gelu,
     "com.microsoft.FastGelu": read_gelu,
     "Softmax": read_softmax,

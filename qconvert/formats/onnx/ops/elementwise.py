@@ -226,7 +226,7 @@ def read_dropout(r: Reading) -> None:
     r.emit("Identity", [r.input(0)], r.outputs[:1])
 
 
-_UNARY = "Abs Neg Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Round Floor Ceil Sign"
+_UNARY = "Abs Neg Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Round Floor Ceil Sign"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 
@@ -140,8 +141,19 @@ def write_topk(op: Op, b: Builder) -> None:
 _ONE_HOT = ("float32", "int64", "string")
 
 
+def read_one_hot(r: Reading) -> None:
+    """OneHot with a known depth."""
+    depth = r.constant(1)
+    if depth is None or depth.size != 1:
+        raise NotCoveredError("a depth that is computed at run time")
+    r.emit("OneHot", [r.input(0), r.folded(1), r.input(2)], dtype=r.tensor(2).dtype, axis=int(r.attribute("axis", -1)), wraps=1)
+
+
 def write_one_hot(op: Op, b: Builder) -> None:
     """OneHot; indices outside the range give the off value, in TFLite for negative ones too, which ONNX counts from the end."""
+    if op["wraps"]:
+        b.node("OneHot", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
+        return
     indices, depth, values = b.int64(op.inputs[0]), b.stored(op.inputs[1]), b.stored(op.inputs[2])
     name, result = op.outputs[0], b.tensor(op.outputs[0])
     negative = b.node("Less", [indices, b.const(np.int64(0), f"{name}/zero")])[0]
@@ -168,7 +180,7 @@ def write_non_zero(op: Op, b: Builder) -> None:
     tensor = b.tensor(op.inputs[0])
     value = b.real(tensor.name)
     if tensor.quantization is None and tensor.dtype not in ("bool", "float32", "int32", "int64", "uint8"):
-        value = b.node("Cast", [value], to=ELEMENT_TYPES["int32"])[0]
+        value = b.node("Cast", [value], to=ELEMENT_TYPES["float32" if "float" in tensor.dtype else "int32"])[0]
     b.node("NonZero", [value], op.outputs)
 
 
@@ -193,4 +205,5 @@ READERS: dict[str, ReadFunction] = {
     "ScatterElements": read_scatter_elements,
     "Scatter": read_scatter_elements,
     "NonZero": read_non_zero,
+    "OneHot": read_one_hot,
 }

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import numpy as np
+
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
@@ -62,20 +67,63 @@ def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | 
 
 
 def read_gemm(r: Reading) -> None:
-    """Gemm y = alpha * A' @ B' + beta * C, with B as O,I: weights that are I,O are transposed."""
-    r.require_only(alpha=1.0, transA=0)
+    """Gemm y = alpha * A' @ B' + beta * C, with B as O,I: weights that are I,O are transposed. Factors of quantized weights and biases
+    become part of their scales; other factors are another operator's case, and so is a bias that differs from row to row."""
+    r.require_only(transA=0)
+    inputs = [_scaled(r, 0, 1.0), _rows_of_outputs(r)]
     if r.has(2):
-        r.require_only(beta=1.0)
-    r.emit("Gemm", [r.input(0), _rows_of_outputs(r), *r.inputs[2:3]])
+        _require_vector(r)
+        inputs.append(_scaled(r, 2, float(r.attribute("beta", 1.0))))
+    r.emit("Gemm", inputs)
+
+
+def _require_vector(r: Reading) -> None:
+    """Raises NotCoveredError unless the bias has one number for each output, or is a constant that can be spread to them."""
+    shape, weights = r.tensor(2).shape, r.tensor(1).shape
+    outputs = None if weights is None or len(weights) != 2 else weights[0 if r.attribute("transB", 0) else 1]
+    source = r.behind_dequantize(2)
+    constant = r.constant(2) is not None or (source is not None and source.data is not None)
+    known = shape is not None and all(isinstance(size, int) for size in shape)
+    count = math.prod(int(size) for size in shape) if known and shape is not None else None
+    if shape is not None and len(shape) == 1 and shape[0] == outputs:
+        return
+    if shape is None or (constant and (count == 1 or (count == outputs and shape[-1:] == (outputs,)))):
+        return
+    raise NotCoveredError(f"a bias of shape {shape}")
+
+
+def _scaled(r: Reading, index: int, factor: float) -> str:
+    """Input `index` times a factor, which the scale of a quantized constant takes."""
+    if factor == 1.0:
+        return r.input(index)
+    source = r.behind_dequantize(index)
+    if source is None or source.data is None or source.quantization is None or factor <= 0:
+        raise NotCoveredError(f"a factor {factor}")
+    scaled = r.turned(source, f"times {factor:g}", source.data, _times(source.quantization, factor))
+    return r.emit("Dequantize", [scaled], [r.intermediate("scaled", "float32")], dtype="float32")[0]
+
+
+def _times(quantization: Quantization, factor: float) -> Quantization:
+    return replace(quantization, scale=quantization.scale * np.float32(factor))
 
 
 def _rows_of_outputs(r: Reading) -> str:
     """Input 1 as O,I: as it is with transB, else transposed, before the DequantizeLinear if there is one."""
+    alpha = float(r.attribute("alpha", 1.0))
     if r.attribute("transB", 0):
-        return r.input(1)
+        return _scaled(r, 1, alpha)
     source, data = r.behind_dequantize(1), r.constant(1)
+    if alpha != 1.0:
+        if source is None or source.data is None or source.quantization is None or alpha <= 0:
+            raise NotCoveredError(f"a factor {alpha}")
+        source = replace(source, quantization=_times(source.quantization, alpha))
     if source is not None and source.data is not None and source.quantization is not None:
-        turned = r.turned(source, "transposed", source.data.swapaxes(0, 1), source.quantization.transposed((1, 0)))
+        turned = r.turned(
+            source,
+            "transposed" if alpha == 1.0 else f"transposed times {alpha:g}",
+            source.data.swapaxes(0, 1),
+            source.quantization.transposed((1, 0)),
+        )
         return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
     if source is None and data is not None and data.ndim == 2:
         return r.variant(1, "transposed", data.swapaxes(0, 1), None)

@@ -39,7 +39,7 @@ def read_upsample(r: Reading) -> None:
 
 def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: str, coordinates: str, nearest: str) -> None:
     shape = r.tensor(0).shape
-    if shape is None or len(shape) < 3 or mode not in ("nearest", "linear", "cubic"):
+    if shape is None or len(shape) != 4 or mode not in ("nearest", "linear"):
         raise NotCoveredError(f"data of shape {shape} and mode {mode}")
     spatial, target, result = shape[2:], "", [0]
     if sizes is not None and sizes.size:
@@ -84,9 +84,9 @@ def _behind_channels(r: Reading, sizes: str, count: int) -> str:
 
 
 def read_depth_to_space(r: Reading) -> None:
-    """DepthToSpace, depth-column-row order."""
-    r.require_only(mode="DCR")
-    r.emit("DepthToSpace", blocksize=int(r.attribute("blocksize")), data_format="channels_first")
+    """DepthToSpace; its attribute mode is new in opset 11."""
+    attributes: dict[str, Any] = {"mode": "CRD"} if r.attribute("mode", "DCR") == "CRD" else {}
+    r.emit("DepthToSpace", blocksize=int(r.attribute("blocksize")), data_format="channels_first", **attributes)
 
 
 def read_space_to_depth(r: Reading) -> None:
@@ -143,16 +143,18 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
 
 
 def write_depth_to_space(op: Op, b: Builder) -> None:
-    """DepthToSpace, depth-column-row order, likewise."""
+    """DepthToSpace likewise."""
     require_channels_first(op, b)
     size = int(op["blocksize"])
     if b.tensor(op.inputs[0]).dtype == "float32":
-        b.node("DepthToSpace", [b.stored(op.inputs[0])], op.outputs, blocksize=size, mode="DCR")
+        b.node("DepthToSpace", [b.stored(op.inputs[0])], op.outputs, blocksize=size, mode=op["mode"])
         return
     channels, height, width = _static(op, b)
-    split = [-1, size, size, channels // size**2, height, width]
-    joined = [-1, channels // size**2, height * size, width * size]
-    _rearrange(op, b, split, [0, 3, 4, 1, 5, 2], joined)
+    depth = channels // size**2
+    split, perm = ([-1, size, size, depth, height, width], [0, 3, 4, 1, 5, 2])
+    if op["mode"] == "CRD":
+        split, perm = ([-1, depth, size, size, height, width], [0, 1, 4, 2, 5, 3])
+    _rearrange(op, b, split, perm, [-1, depth, height * size, width * size])
 
 
 def _static(op: Op, b: Builder) -> tuple[int, int, int]:

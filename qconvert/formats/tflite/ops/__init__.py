@@ -11,13 +11,16 @@ from qconvert.formats.tflite.ops import (
     compositions,
     conv,
     conv_transpose,
+    curves,
     custom,
     detection,
+    einsum,
     elementwise,
     gather,
     join,
     matrix,
     mediapipe,
+    places,
     pool,
     quantize,
     reduce,
@@ -57,6 +60,9 @@ _FAMILIES = (
     compositions,
     custom,
     mediapipe,
+    curves,
+    einsum,
+    places,
 )
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
+from qconvert.formats.tflite.ops.compositions import Formula
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -131,9 +132,17 @@ def _along_last(builtin: str, table: str, fields: Callable[[Op, Writing], dict[s
     return write
 
 
+def write_lp_normalization(op: Op, w: Writing) -> None:
+    """L2_NORMALIZATION; the sum of sizes instead of the Euclidean norm is a division by it, of real values."""
+    if int(op["p"]) == 2:
+        _along_last("L2_NORMALIZATION", "L2NormOptions", _norm_fields)(op, w)
+        return
+    f, axis = Formula(op, w), w.axis(op, op["axis"], op.inputs[0])
+    total = f("SUM", f("ABS", f.data), w.ints([axis], f"{f.result}/axes"), shape=f.reduced([axis]), keepDims=True)
+    f.end("DIV", f.data, f("MAXIMUM", total, float(np.finfo(np.float32).tiny)))
+
+
 def _norm_fields(op: Op, w: Writing) -> dict[str, Any]:
-    if int(op["p"]) != 2:
-        raise w.unsupported(op, f"p = {op['p']}")
     return {"fusedActivationFunction": w.activation(op)}
 
 
@@ -198,5 +207,5 @@ WRITERS: dict[str, WriteFunction] = {
     "Tanh": _written("TANH"),
     "Softmax": _along_last("SOFTMAX", "SoftmaxOptions", lambda op, w: {"beta": float(op["beta"])}),
     "LogSoftmax": _along_last("LOG_SOFTMAX", "LogSoftmaxOptions", lambda op, w: {}),
-    "LpNormalization": _along_last("L2_NORMALIZATION", "L2NormOptions", _norm_fields),
+    "LpNormalization": write_lp_normalization,
 }

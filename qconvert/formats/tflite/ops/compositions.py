@@ -14,18 +14,21 @@ from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, numpy_dtype
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "Formula", "composed"]
 
 #: Option tables of the operators that are used here; others have none.
 _TABLES = {
     "ABS": "AbsOptions",
     "ADD": "AddOptions",
+    "ATAN2": "ATan2Options",
     "BATCH_MATMUL": "BatchMatMulOptions",
     "COS": "CosOptions",
     "DIV": "DivOptions",
     "EQUAL": "EqualOptions",
     "EXP": "ExpOptions",
+    "GELU": "GeluOptions",
     "GREATER": "GreaterOptions",
+    "LESS": "LessOptions",
     "MAXIMUM": "MaximumMinimumOptions",
     "MEAN": "ReducerOptions",
     "MINIMUM": "MaximumMinimumOptions",
@@ -35,10 +38,13 @@ _TABLES = {
     "REDUCE_MAX": "ReducerOptions",
     "RESHAPE": "ReshapeOptions",
     "SELECT_V2": "SelectV2Options",
+    "SIGN": "SignOptions",
     "SQUARE": "SquareOptions",
     "SQUARED_DIFFERENCE": "SquaredDifferenceOptions",
     "SUB": "SubOptions",
     "SUM": "ReducerOptions",
+    "SCATTER_ND": "ScatterNdOptions",
+    "TRANSPOSE": "TransposeOptions",
 }
 
 
@@ -73,6 +79,16 @@ class Formula:
             raise self.w.unsupported(self.op, f"data of {min(types)}, as TFLite computes it of several operators,")
         return [operand if isinstance(operand, str) else self.number(operand) for operand in operands]
 
+    @property
+    def dtype(self) -> str:
+        """The type of the first input."""
+        return self.w.tensor(self.data).dtype
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of the first input."""
+        return self.w.tensor(self.data).shape
+
     def number(self, value: float) -> str:
         """A constant without axes, of the type of the data if they are real."""
         dtype = self.w.tensor(self.data).dtype
@@ -88,7 +104,7 @@ class Formula:
         return tuple(1 if axis in axes else size for axis, size in enumerate(self.w.tensor(self.data).shape or ()))
 
 
-def _composed(compose: Callable[[Formula], None]) -> WriteFunction:
+def composed(compose: Callable[[Formula], None]) -> WriteFunction:
     """The writer of a kind that is a formula."""
 
     def write(op: Op, w: Writing) -> None:
@@ -245,6 +261,23 @@ def _instance_normalization(f: Formula) -> None:
     _scaled(f, _normalized(f, axes), *(_along_channels(f, name) for name in f.op.inputs[1:3]))
 
 
+def _group_normalization(f: Formula) -> None:
+    """GroupNormalization: the channels are split into groups, each of which is normalized with its space."""
+    shape, groups, last = f.w.shape(f.data, f.op), int(f.op["num_groups"]), f.op["data_format"] == "channels_last"
+    channels, rank = shape[-1 if last else 1], len(shape)
+    parts = (groups, channels // groups)
+    split = (*shape[:-1], *parts) if last else (shape[0], *parts, *shape[2:])
+    axes = [*range(1, rank - 1), rank] if last else list(range(2, rank + 1))
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(split))
+    data = f("RESHAPE", f.data, f.w.ints(split, f"{f.result}/groups"), shape=split)
+    numbers = f.w.ints(axes, f"{f.result}/axes")
+    mean = f("MEAN", data, numbers, shape=kept, keepDims=True)
+    variance = f("MEAN", f("SQUARED_DIFFERENCE", data, mean), numbers, shape=kept, keepDims=True)
+    even = f("MUL", f("SUB", data, mean), f("RSQRT", f("ADD", variance, float(f.op["epsilon"]))))
+    whole = f("RESHAPE", even, f.w.ints(shape, f"{f.result}/whole"), shape=shape)
+    _scaled(f, whole, *(_along_channels(f, name) for name in f.op.inputs[1:3]))
+
+
 def _batch_normalization(f: Formula) -> None:
     """x * (scale / sqrt(variance + epsilon)) + (bias - mean * that), with both factors worked out here in float64."""
     scale, bias, mean, variance = (f.w.constant(f.op, position).astype(np.float64) for position in range(1, 5))
@@ -264,47 +297,31 @@ def _trilu(f: Formula) -> None:
     f.end("SELECT_V2", f.w.const(mask, f"{f.result}/mask"), f.data, f.w.const(np.zeros((), dtype), f"{f.result}/zero"))
 
 
-def _einsum(f: Formula) -> None:
-    """Einsum that is a matrix product: equal leading letters, then rows, depth and columns, each operand transposed or not."""
-    left, _, result = str(f.op["equation"]).replace(" ", "").partition("->")
-    terms = left.split(",")
-    forms = [(x, y) for x in (False, True) for y in (False, True)]
-    if len(terms) == 2 and len(result) >= 2 and "." not in left:
-        batch, rows, columns = result[:-2], result[-2], result[-1]
-        for depth in set(terms[0]) - set(result):
-            for adj_x, adj_y in forms:
-                wanted = [batch + (depth + rows if adj_x else rows + depth), batch + (columns + depth if adj_y else depth + columns)]
-                if terms == wanted and len({*result, depth}) == len(result) + 1:
-                    f.end("BATCH_MATMUL", *f.op.inputs, adjX=adj_x, adjY=adj_y)
-                    return
-    raise f.w.unsupported(f.op, f"the equation {f.op['equation']!r}, which is no matrix product,")
-
-
 READERS: dict[str, ReadFunction] = {}
 
 WRITERS: dict[str, WriteFunction] = {
-    "Reciprocal": _composed(_reciprocal),
-    "Softplus": _composed(lambda f: f.end("ADD", *_softplus(f))),
-    "Mish": _composed(_mish),
-    "Softsign": _composed(_softsign),
-    "HardSigmoid": _composed(_hard_sigmoid),
+    "Reciprocal": composed(_reciprocal),
+    "Softplus": composed(lambda f: f.end("ADD", *_softplus(f))),
+    "Mish": composed(_mish),
+    "Softsign": composed(_softsign),
+    "HardSigmoid": composed(_hard_sigmoid),
     "Elu": write_elu,
-    "Celu": _composed(_celu),
-    "Selu": _composed(_selu),
-    "ThresholdedRelu": _composed(_thresholded_relu),
-    "Tan": _composed(_tan),
-    "IsNaN": _composed(_is_nan),
-    "IsInf": _composed(_is_inf),
-    "Xor": _composed(_xor),
+    "Celu": composed(_celu),
+    "Selu": composed(_selu),
+    "ThresholdedRelu": composed(_thresholded_relu),
+    "Tan": composed(_tan),
+    "IsNaN": composed(_is_nan),
+    "IsInf": composed(_is_inf),
+    "Xor": composed(_xor),
     "ReduceL1": _reduction("ABS", ""),
     "ReduceL2": _reduction("SQUARE", "SQRT"),
     "ReduceSumSquare": _reduction("SQUARE", ""),
     "ReduceLogSum": _reduction("", "LOG"),
-    "ReduceLogSumExp": _composed(_log_sum_exp),
-    "LayerNormalization": _composed(_layer_normalization),
-    "RMSNormalization": _composed(_layer_normalization),
-    "InstanceNormalization": _composed(_instance_normalization),
-    "BatchNormalization": _composed(_batch_normalization),
-    "Trilu": _composed(_trilu),
-    "Einsum": _composed(_einsum),
+    "ReduceLogSumExp": composed(_log_sum_exp),
+    "LayerNormalization": composed(_layer_normalization),
+    "RMSNormalization": composed(_layer_normalization),
+    "InstanceNormalization": composed(_instance_normalization),
+    "BatchNormalization": composed(_batch_normalization),
+    "GroupNormalization": composed(_group_normalization),
+    "Trilu": composed(_trilu),
 }

@@ -107,38 +107,11 @@ def _indices(op: Op, w: Writing, axis: int) -> str:
     return w.variant(op.inputs[1], f"int32 of {size}", np.where(data < 0, data + size, data).astype(np.int32), None)
 
 
-def write_gather_nd(op: Op, w: Writing) -> None:
-    """GATHER_ND."""
-    data = w.tensor(op.inputs[1]).data
-    if op["batch_dims"] or (data is not None and (data < 0).any()):
-        raise w.unsupported(op, "batch dimensions or negative indices")
-    w.emit("GATHER_ND", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, "GatherNdOptions")
-
-
 def write_reverse_sequence(op: Op, w: Writing) -> None:
     """REVERSE_SEQUENCE, whose kernel knows positive axes alone."""
     time, batch = (w.axis(op, int(op[name]), op.inputs[0]) for name in ("time_axis", "batch_axis"))
     operands = [op.inputs[0], w.index(op, 1, wide=True)]
     w.emit("REVERSE_SEQUENCE", operands, op.outputs, "ReverseSequenceOptions", seqDim=time, batchDim=batch)
-
-
-def write_scatter_nd(op: Op, w: Writing) -> None:
-    """ScatterND into zeros as SCATTER_ND, which adds values at the same index up: indices must be distinct if nothing is to be added."""
-    indices, maker = w.tensor(op.inputs[1]), w.producer(op.inputs[0])
-    filled = maker is not None and maker.kind == "Expand"
-    background = w.graph.constant(maker.inputs[0] if maker is not None and filled else op.inputs[0])
-    if background is None or background.any():
-        raise w.unsupported(op, f"data {op.inputs[0]!r} that are not constant zeros")
-    rows = None if indices.data is None else indices.data.reshape(-1, indices.data.shape[-1])
-    distinct = rows is not None and len(np.unique(rows, axis=0)) == len(rows)
-    if (op["reduction"] != "add" and not (op["reduction"] == "none" and distinct)) or (rows is not None and (rows < 0).any()):
-        raise w.unsupported(op, f"reduction {op['reduction']!r} at indices that are computed, repeated or negative")
-    if maker is not None and filled and w.successor(op.inputs[0]) is not None:
-        sizes = w.index(maker, 1)
-        w.retract(maker)
-    else:
-        sizes = w.ints(w.shape(op.outputs[0], op), f"{op.outputs[0]}/shape")
-    w.emit("SCATTER_ND", [w.index(op, 1), op.inputs[2], sizes], op.outputs, "ScatterNdOptions")
 
 
 def write_non_zero(op: Op, w: Writing) -> None:
@@ -159,29 +132,72 @@ def write_one_hot(op: Op, w: Writing) -> None:
     values, q = w.constant(op, 2).reshape(-1), w.tensor(op.inputs[2]).quantization
     depth = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/depth")
     off, on = (w.const(values[i], f"{op.outputs[0]}/{hint}", q) for i, hint in enumerate(("off", "on")))
-    w.emit("ONE_HOT", [w.index(op, 0, wide=True), depth, on, off], op.outputs, "OneHotOptions", axis=int(op["axis"]))
+    indices = _from_the_front(op, w) if op["wraps"] else w.index(op, 0, wide=True)
+    w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, "OneHotOptions", axis=int(op["axis"]))
+
+
+def _from_the_front(op: Op, w: Writing) -> str:
+    """The indices of a OneHot, of which negative ones count from the end; real ones are cut to whole numbers."""
+    name, depth = w.index(op, 0), w.values(op, 1)[0]
+    tensor = w.tensor(name)
+    if tensor.data is not None:
+        return w.const(np.where(tensor.data < 0, tensor.data + depth, tensor.data).astype(np.int32), f"{name}/from_the_front")
+    moved, negative, found = (
+        w.add(f"{name}/{hint}", dtype, tensor.shape)
+        for hint, dtype in (("moved", "int32"), ("negative", "bool"), ("from_the_front", "int32"))
+    )
+    w.emit("ADD", [name, w.ints(depth, f"{name}/depth")], [moved], "AddOptions")
+    w.emit("LESS", [name, w.ints(0, f"{name}/zero")], [negative], "LessOptions")
+    w.emit("SELECT_V2", [negative, moved, name], [found], "SelectV2Options")
+    return found
 
 
 def write_topk(op: Op, w: Writing) -> None:
-    """TOPK_V2, whose indices are int32."""
-    rank = w.tensor(op.inputs[0]).rank
-    if not op["largest"] or int(op["axis"]) not in (-1, -1 if rank is None else rank - 1):
-        raise w.unsupported(op, "another order than the largest along the last axis")
+    """TOPK_V2, whose indices are int32, along the last axis: others go there and back; the smallest are the largest of the negative."""
+    data, rank = w.tensor(op.inputs[0]), w.tensor(op.inputs[0]).rank
+    axis = w.axis(op, op["axis"], data.name)
+    if not op["largest"] and (data.is_quantized or data.dtype not in ("float32", "int32", "int64")):
+        raise w.unsupported(op, f"the smallest of {data.dtype}")
     k = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/k")
-    found = w.narrowed(op, 1)
-    wide = w.tensor(found)
-    if wide.dtype != "int32":
-        found = w.add(f"{wide.name}/int32", "int32", wide.shape)
-    w.emit("TOPK_V2", [op.inputs[0], k], [op.outputs[0], found], "TopKV2Options")
+    perm = [*(other for other in range(rank or 0) if other != axis), axis]
+    turns, value = rank is not None and axis != rank - 1, data.name
+    if turns:
+        value = _turned(w, value, perm, f"{data.name}/{axis}_last")
+    if not op["largest"]:
+        value = _negative(w, value, w.add(f"{data.name}/negative", data.dtype, w.tensor(value).shape))
+    values, indices = op.outputs[0], w.narrowed(op, 1)
+    shape = w.tensor(values).shape
+    inner = tuple(shape[i] for i in perm) if shape is not None and turns else shape
+    wide = w.tensor(indices)
+    found = indices if wide.dtype == "int32" and not turns else w.add(f"{wide.name}/int32", "int32", inner)
+    best = values if op["largest"] and not turns else w.like(f"{values}/found", data.name, inner)
+    w.emit("TOPK_V2", [value, k], [best, found], "TopKV2Options")
+    if not op["largest"]:
+        best = _negative(w, best, w.add(f"{values}/smallest", data.dtype, inner) if turns else values)
+    if turns:
+        back = [perm.index(other) for other in range(len(perm))]
+        _turned(w, best, back, values, exactly=True)
+        found = _turned(w, found, back, indices if wide.dtype == "int32" else f"{wide.name}/turned", exactly=wide.dtype == "int32")
     if wide.dtype != "int32":
         w.emit("CAST", [found], [wide.name], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["int64"])
 
 
+def _negative(w: Writing, name: str, result: str) -> str:
+    w.emit("NEG", [name], [result], "NegOptions")
+    return result
+
+
+def _turned(w: Writing, name: str, perm: list[int], result: str, *, exactly: bool = False) -> str:
+    """A TRANSPOSE of `name`, called `result`, which the graph has if `exactly`."""
+    shape = w.tensor(name).shape
+    wanted = result if exactly else w.like(result, name, None if shape is None else tuple(shape[axis] for axis in perm))
+    w.emit("TRANSPOSE", [name, w.ints(perm, f"{result}/perm")], [wanted], "TransposeOptions")
+    return wanted
+
+
 WRITERS: dict[str, WriteFunction] = {
     "Gather": write_gather,
-    "GatherND": write_gather_nd,
     "ReverseSequence": write_reverse_sequence,
-    "ScatterND": write_scatter_nd,
     "NonZero": write_non_zero,
     "OneHot": write_one_hot,
     "TopK": write_topk,

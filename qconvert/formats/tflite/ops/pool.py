@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.window import VALID, Window, padded, window, write_window
+from qconvert.formats.tflite.ops.window import VALID, Window, own_window, padded, same_pads, window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op, integer_range
+from qconvert.graph import Array, Op, integer_range
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "average_pads"]
 
 
 def read_average_pool_2d(r: Reading) -> None:
@@ -43,17 +44,53 @@ READERS: dict[str, ReadFunction] = {
 
 
 def write_average_pool(op: Op, w: Writing) -> None:
-    """AveragePool: TFLite never counts padding, so padding that counts is a PAD in front."""
-    counted = bool(op["count_include_pad"]) and any(op["pads"])
-    if counted and op["ceil_mode"]:
-        raise w.unsupported(op, "windows that hang over counted padding")
-    if counted:
-        found = Window(padded(op, w, op["pads"], None), {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": VALID})
-    else:
-        found = write_window(_whole(op, w), w, op["kernel_shape"])
-        if found.data != op.inputs[0]:
-            raise w.unsupported(op, f"padding {op['pads']} that is not counted and is not SAME")
-    _emit(op, w, "AVERAGE_POOL_2D", found)
+    """AveragePool: TFLite knows SAME padding, which it does not count. Other padding is a PAD in front, which it counts; where ONNX does
+    not, averages of real values are multiplied by how much too small they are.
+    """
+    found = None if op["count_include_pad"] else own_window(_whole(op, w), w, op["kernel_shape"])
+    if found is not None:
+        _emit(op, w, "AVERAGE_POOL_2D", found)
+        return
+    pads, share = average_pads(op, w.shape(op.inputs[0], op, slice(1, 3)), w.shape(op.outputs[0], op, slice(1, 3)))
+    fields = {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": VALID}
+    window = Window(padded(op, w, pads, None) if any(pads) else op.inputs[0], fields)
+    if (share == 1).all():
+        _emit(op, w, "AVERAGE_POOL_2D", window)
+        return
+    result = w.tensor(op.outputs[0])
+    if result.is_quantized or result.dtype != "float32" or op["activation"]:
+        raise w.unsupported(op, f"padding {op['pads']} that is not counted and is not SAME, of {result.dtype},")
+    mean = w.like(f"{result.name}/with_padding", result.name, result.shape)
+    _emit(op, w, "AVERAGE_POOL_2D", window, mean)
+    factor = w.const((1 / share).astype(np.float32)[None, :, :, None], f"{result.name}/factor")
+    w.emit("MUL", [mean, factor], [result.name], "MulOptions")
+
+
+def average_pads(op: Op, sizes: Sequence[int], wanted: Sequence[int]) -> tuple[tuple[int, ...], Array]:
+    """All the padding of an AveragePool of two dimensions, and which share of each of its windows ONNX counts.
+
+    Args:
+        op: the operator.
+        sizes, wanted: height and width of data and result.
+
+    Returns:
+        pads: before and behind, what the last windows hang over (ceil_mode) included.
+        share: (height, width) of the result.
+    """
+    kernel, strides, auto = op["kernel_shape"], op["strides"], op["auto_pad"]
+    stated = tuple(op["pads"])
+    if auto != "NOTSET":
+        same = same_pads(sizes, kernel, strides, (1, 1)) if auto != "VALID" else (0, 0, 0, 0)
+        stated = (*same[2:], *same[:2]) if auto == "SAME_LOWER" else same
+    ends, shares = [], []
+    for axis in range(2):
+        begin, end = stated[axis], stated[2 + axis]
+        starts = np.arange(wanted[axis]) * strides[axis] - begin
+        first, last = (-begin, sizes[axis] + end) if op["count_include_pad"] else (0, sizes[axis])
+        counted = np.minimum(starts + kernel[axis], last) - np.maximum(starts, first)
+        shares.append(counted / kernel[axis])
+        ends.append(max(int(starts[-1]) + kernel[axis] - sizes[axis], 0))
+    return (*stated[:2], *ends), np.asarray(shares[0][:, None] * shares[1][None, :])
 
 
 def write_max_pool(op: Op, w: Writing) -> None:
@@ -64,7 +101,8 @@ def write_max_pool(op: Op, w: Writing) -> None:
     if dtype in ("bool", "string"):
         raise w.unsupported(op, f"{dtype} data")
     lowest = float(np.finfo(np.float32).min) if "float" in dtype else integer_range(dtype)[0]
-    _emit(op, w, "MAX_POOL_2D", write_window(_whole(op, w), w, op["kernel_shape"], filler=lowest))
+    found = write_window(_whole(op, w), w, op["kernel_shape"], filler=lowest)
+    _emit(op, w, "MAX_POOL_2D", found)
 
 
 def write_l2_pool(op: Op, w: Writing) -> None:
@@ -85,12 +123,12 @@ def _whole(op: Op, w: Writing) -> Op:
     return op.with_attributes(pads=(*begins, *(max(value, 0) for value in ends)), ceil_mode=0)
 
 
-def _emit(op: Op, w: Writing, builtin: str, found: Window) -> None:
+def _emit(op: Op, w: Writing, builtin: str, found: Window, result: str = "") -> None:
     if len(op["kernel_shape"]) != 2:
         raise w.unsupported(op, f"a window of {len(op['kernel_shape'])} dimensions")
     height, width = op["kernel_shape"]
     fields = {"filterHeight": height, "filterWidth": width, "fusedActivationFunction": w.activation(op)}
-    w.emit(builtin, [found.data], op.outputs, "Pool2DOptions", **fields, **found.fields)
+    w.emit(builtin, [found.data], [result or op.outputs[0]], "Pool2DOptions", **fields, **found.fields)
 
 
 def _spatial_axes(op: Op, w: Writing) -> str:

@@ -188,7 +188,10 @@ def write_unsqueeze(op: Op, w: Writing) -> None:
 
 
 def write_transpose(op: Op, w: Writing) -> None:
-    """TRANSPOSE."""
+    """TRANSPOSE; without axes, which its kernel does not know, a RESHAPE."""
+    if not op["perm"]:
+        w.emit("RESHAPE", [op.inputs[0], w.ints([], f"{op.outputs[0]}/shape")], op.outputs, "ReshapeOptions")
+        return
     w.emit("TRANSPOSE", [op.inputs[0], w.ints(op["perm"], f"{op.outputs[0]}/perm")], op.outputs, "TransposeOptions")
 
 

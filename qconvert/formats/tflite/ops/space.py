@@ -102,6 +102,8 @@ def write_resize(op: Op, w: Writing) -> None:
     _require_channels_last(op, w)
     coordinates, size = str(op["coordinate_transformation_mode"]), w.index(op, 1)
     name, result = op.inputs[0], op.outputs[0]
+    if coordinates == "half_pixel_symmetric":  # the sizes are whole, and give the factors
+        coordinates = "half_pixel"
     if coordinates == "pytorch_half_pixel" and 1 not in w.shape(result, op, slice(1, 3)):
         coordinates = "half_pixel"
     if op["mode"] == "linear" and coordinates in _LINEAR:
@@ -115,8 +117,24 @@ def write_resize(op: Op, w: Writing) -> None:
         same = (form for form in _NEAREST if all(np.array_equal(_positions(*span, *form), _positions(*span, *wanted)) for span in spans))
         wanted = next(same, wanted)
     if wanted not in _NEAREST:
-        raise w.unsupported(op, f"coordinates {wanted[0]!r} rounded by {wanted[1]!r}")
+        _gathered(op, w, wanted)
+        return
     w.emit("RESIZE_NEAREST_NEIGHBOR", [name, size], [result], "ResizeNearestNeighborOptions", **_NEAREST[wanted])
+
+
+def _gathered(op: Op, w: Writing, form: tuple[str, str]) -> None:
+    """Rows and columns by a GATHER each, where no coordinates of the resizing operators give their positions."""
+    name, result = op.inputs[0], op.outputs[0]
+    wanted = w.shape(result, op, slice(1, 3))
+    for axis, (size, count) in enumerate(zip(w.shape(name, op, slice(1, 3)), wanted, strict=True), 1):
+        positions = _positions(size, count, *form)
+        if (positions < 0).any():
+            raise w.unsupported(op, f"coordinates {form[0]!r} rounded by {form[1]!r}")
+        shape = w.tensor(name).shape or ()
+        found = result if axis == 2 else w.like(f"{result}/rows", name, (shape[0], count, *shape[2:]))
+        indices = w.ints([int(value) for value in positions], f"{found}/positions")
+        w.emit("GATHER", [name, indices], [found], "GatherOptions", axis=axis)
+        name = found
 
 
 def _positions(size: int, wanted: int, coordinates: str, rounding: str) -> Array:
@@ -125,6 +143,8 @@ def _positions(size: int, wanted: int, coordinates: str, rounding: str) -> Array
     formulas = {
         "asymmetric": x * scale,
         "half_pixel": (x + 0.5) * scale - 0.5,
+        "half_pixel_symmetric": (x + 0.5) * scale - 0.5,
+        "pytorch_half_pixel": (x + 0.5) * scale - 0.5 if wanted > 1 else np.zeros(1),
         "align_corners": x * (size - 1) / max(wanted - 1, 1),
     }
     roundings: dict[str, Callable[[Array], Array]] = {
@@ -139,8 +159,21 @@ def _positions(size: int, wanted: int, coordinates: str, rounding: str) -> Array
     return found
 
 
+def write_depth_to_space(op: Op, w: Writing) -> None:
+    """DEPTH_TO_SPACE, whose channels are (row, column, depth); those of mode CRD are brought into that order before."""
+    _require_channels_last(op, w)
+    name, block = op.inputs[0], int(op["blocksize"])
+    if op["mode"] == "CRD":
+        (channels,) = w.shape(name, op, slice(3, 4))
+        order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
+        ordered = w.like(f"{name}/rows_first", name, w.tensor(name).shape)
+        w.emit("GATHER", [name, w.ints(order.tolist(), f"{ordered}/channels")], [ordered], "GatherOptions", axis=3)
+        name = ordered
+    w.emit("DEPTH_TO_SPACE", [name], op.outputs, "DepthToSpaceOptions", blockSize=block)
+
+
 def _written_blocks(builtin: str, table: str) -> WriteFunction:
-    """The writer of SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
+    """The writer of SPACE_TO_DEPTH."""
 
     def write(op: Op, w: Writing) -> None:
         _require_channels_last(op, w)
@@ -163,7 +196,7 @@ def _written_batches(builtin: str, table: str) -> WriteFunction:
 WRITERS: dict[str, WriteFunction] = {
     "Resize": write_resize,
     "SpaceToDepth": _written_blocks("SPACE_TO_DEPTH", "SpaceToDepthOptions"),
-    "DepthToSpace": _written_blocks("DEPTH_TO_SPACE", "DepthToSpaceOptions"),
+    "DepthToSpace": write_depth_to_space,
     "SpaceToBatch": _written_batches("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions"),
     "BatchToSpace": _written_batches("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions"),
 }

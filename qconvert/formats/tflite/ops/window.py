@@ -13,7 +13,7 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Op
 
-__all__ = ["SAME", "VALID", "Window", "padded", "result_shape", "same_pads", "spatial_sizes", "window", "write_window"]
+__all__ = ["SAME", "VALID", "Window", "own_window", "padded", "result_shape", "same_pads", "spatial_sizes", "window", "write_window"]
 
 #: Padding of the schema.
 SAME, VALID = 0, 1
@@ -75,24 +75,37 @@ def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[
         kernel, dilations: height and width.
         filler: the stored value to pad with; None for real zero.
     """
+    found = own_window(op, w, kernel, dilations)
+    if found is not None:
+        return found
+    pads = tuple(op["pads"])
+    if op["auto_pad"] == "SAME_LOWER":
+        same = same_pads(w.shape(op.inputs[0], op, slice(1, 3)), kernel, op["strides"], dilations)
+        pads = (*same[2:], *same[:2])
+    return Window(padded(op, w, pads, filler), _strides(op, VALID))
+
+
+def _strides(op: Op, padding: int) -> dict[str, Any]:
+    return {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": padding}
+
+
+def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> Window | None:
+    """SAME or VALID where they are just the operator's padding, else None; see write_window()."""
     name, strides = op.inputs[0], tuple(op["strides"])
     if op["data_format"] != "channels_last" or w.tensor(name).rank != 4:
         raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4")
-    fields: dict[str, Any] = {"strideH": strides[0], "strideW": strides[1], "padding": VALID}
     sizes = [size for size in (w.tensor(name).shape or ())[1:3] if isinstance(size, int)]
     pads = tuple(op["pads"]) if op["auto_pad"] == "NOTSET" else None
     same = same_pads(sizes, kernel, strides, dilations) if len(sizes) == 2 else None
     if op["auto_pad"] == "SAME_UPPER" or (same is None and pads is not None and _is_same_at_stride_1(pads, kernel, strides, dilations)):
-        return Window(name, {**fields, "padding": SAME})
+        return Window(name, _strides(op, SAME))
     if op["auto_pad"] == "SAME_LOWER":
         if same is None:
             raise w.unsupported(op, "SAME_LOWER padding of sizes known only at run time")
         pads = (*same[2:], *same[:2])
     if pads is None or not any(pads):
-        return Window(name, fields)
-    if pads == same:
-        return Window(name, {**fields, "padding": SAME})
-    return Window(padded(op, w, pads, filler), fields)
+        return Window(name, _strides(op, VALID))
+    return Window(name, _strides(op, SAME)) if pads == same else None
 
 
 def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:

@@ -1,0 +1,196 @@
+"""Definitions of products, reductions and elementwise operators."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+
+__all__ = ["DEFINITIONS"]
+
+
+def _matmul(s: Spelling) -> None:
+    """MatMul by a vector: a row in front, or a column behind, which the result loses again (numpy.matmul)."""
+    a, b = s.input(0), s.input(1)
+    ranks = s.rank(0), s.rank(1)
+    axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
+    if not axes:
+        raise NoDefinitionError("no vector")
+    a = s("Unsqueeze", a, s.ints(0)) if ranks[0] == 1 else a
+    b = s("Unsqueeze", b, s.ints(1)) if ranks[1] == 1 else b
+    s.end(s("Squeeze", s("MatMul", a, b), s.ints(*axes)))
+
+
+def _gemm(s: Spelling) -> None:
+    """alpha * A' @ B' + beta * C: what is constant takes its factor, the rest is multiplied by it."""
+    alpha, beta = float(s.attribute("alpha", 1.0)), float(s.attribute("beta", 1.0))
+    a = s("Transpose", s.x, perm=[1, 0]) if s.attribute("transA", 0) else s.x
+    b = s.input(1) if alpha == 1 else s("Mul", s.input(1), alpha)
+    rows: dict[str, Any] = {"transB": s.attribute("transB", 0)}
+    if not s.input(2) or beta == 0:
+        s.end(s("Gemm", a, b, **rows))
+        return
+    c = s.input(2) if beta == 1 else s("Mul", s.input(2), beta)
+    sizes = s.shape(2)
+    outputs = s.tensor(1).shape
+    width = outputs[0 if rows["transB"] else 1] if outputs else None
+    if sizes and sizes[-1] == width and math.prod(sizes) == width:
+        s.end(s("Gemm", a, b, c if len(sizes) == 1 else s("Reshape", c, s.ints(-1)), **rows))
+    else:
+        s.end(s("Add", s("Gemm", a, b, **rows), c))
+
+
+def _fused_matmul(s: Spelling) -> None:
+    """onnxruntime's FusedMatMul: alpha * A' @ B'."""
+    if s.attribute("transBatchA", 0) or s.attribute("transBatchB", 0):
+        raise NoDefinitionError("batches behind rows")
+    operands = []
+    for index, name in enumerate(("transA", "transB")):
+        rank = s.rank(index)
+        turned = bool(s.attribute(name, 0)) and rank > 1
+        operands.append(s("Transpose", s.input(index), perm=[*range(rank - 2), rank - 1, rank - 2]) if turned else s.input(index))
+    alpha = float(s.attribute("alpha", 1.0))
+    if alpha != 1:
+        operands[1] = s("Mul", operands[1], alpha)
+    s.end(s("MatMul", *operands))
+
+
+def _power(s: Spelling, value: str, power: int) -> str:
+    """|x| ** power."""
+    return s("Abs", value) if power == 1 else s("Mul", value, value) if power == 2 else s("Pow", s("Abs", value), float(power))
+
+
+def _root(s: Spelling, value: str, power: int) -> str:
+    return value if power == 1 else s("Sqrt", value) if power == 2 else s("Pow", value, 1 / power)
+
+
+def _lp_pool(s: Spelling) -> None:
+    """(sum of |x| ** p) ** (1 / p) over windows: their mean, with the padding counted, times their size."""
+    if s.attribute("ceil_mode", 0) or any(size != 1 for size in s.attribute("dilations", ())):
+        raise NoDefinitionError("windows with holes, or that hang over the edge")
+    power = int(s.attribute("p", 2))
+    kernel = list(s.attribute("kernel_shape"))
+    window = {name: s.attribute(name) for name in ("auto_pad", "pads", "strides")}
+    mean = s("AveragePool", _power(s, s.x, power), kernel_shape=kernel, count_include_pad=1, **window)
+    total = s("Mul", mean, float(math.prod(kernel)))
+    s.end(total if power == 1 else _root(s, total, power))
+
+
+def _global_lp_pool(s: Spelling) -> None:
+    """(sum of |x| ** p) ** (1 / p) over space."""
+    power, axes = int(s.attribute("p", 2)), s.ints(*range(2, s.rank()))
+    s.end(s("ReduceL1", s.x, axes) if power == 1 else s("ReduceL2", s.x, axes) if power == 2
+          else _root(s, s("ReduceSum", _power(s, s.x, power), axes), power))  # fmt: skip
+
+
+def _lrn(s: Spelling) -> None:
+    """x / (bias + alpha * mean of squares over neighbouring channels) ** beta, channels beyond the edge being zero."""
+    size, (batch, channels, *space) = int(s.attribute("size")), s.shape()
+    front = (size - 1) // 2
+    squares = s("Reshape", s("Mul", s.x, s.x), s.ints(batch, 1, channels, math.prod(space)))
+    pads = [front, 0, size - 1 - front, 0]
+    mean = s("AveragePool", squares, kernel_shape=[size, 1], pads=pads, count_include_pad=1)
+    scaled = s("Mul", s("Reshape", mean, s.ints(batch, channels, *space)), float(s.attribute("alpha", 1e-4)))
+    s.end(s("Div", s.x, s("Pow", s("Add", scaled, float(s.attribute("bias", 1.0))), float(s.attribute("beta", 0.75)))))
+
+
+def _dilated_average(s: Spelling) -> None:
+    """AveragePool with holes: a convolution of each channel by equal weights. Padding would have to be counted out."""
+    channels, kernel = s.shape()[1], list(s.attribute("kernel_shape"))
+    if any(s.attribute("pads", ())) or s.attribute("ceil_mode", 0) or s.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise NoDefinitionError("padding")
+    weights = np.full((channels, 1, *kernel), 1 / math.prod(kernel), np.float32)
+    window = {name: s.attribute(name) for name in ("strides", "dilations")}
+    s.end(s("Conv", s.x, s.const(weights), group=channels, **window))
+
+
+def _clip(s: Spelling) -> None:
+    """min(max(x, low), high) with bounds that are computed."""
+    value = s.x
+    for index, kind in ((1, "Max"), (2, "Min")):
+        value = s(kind, value, s.input(index)) if s.input(index) else value
+    if value == s.x:
+        raise NoDefinitionError("no bounds")
+    s.end(value)
+
+
+def _single(kind: str) -> Definition:
+    """A reduction along no axes."""
+
+    def define(s: Spelling) -> None:
+        if not s.attribute("noop_with_empty_axes", 0) or (s.input(1) and s.known(1).size):
+            raise NoDefinitionError("axes")
+        squared = "Square" in kind or kind == "ReduceL2"
+        value = s("Mul", s.x, s.x) if squared else s("Abs", s.x) if kind == "ReduceL1" else ""
+        s.end(s("Sqrt", value) if kind == "ReduceL2" else value or s("Log" if kind == "ReduceLogSum" else "Identity", s.x))
+
+    return define
+
+
+def _last_index(s: Spelling) -> None:
+    """The last of equal extremes: the first one of the reversed data."""
+    axis = s.axis(default=0)
+    size = s.shape()[axis]
+    reverse = s("Slice", s.x, s.ints(-1), s.ints(-size - 1), s.ints(axis), s.ints(-1))
+    found = s(str(s.op["op_type"]), reverse, axis=axis, keepdims=s.attribute("keepdims", 1))
+    s.end(s("Sub", s.const(np.array(size - 1, np.int64)), found))
+
+
+def _is_inf(s: Spelling) -> None:
+    """x equal to one of the infinities."""
+    if bool(s.attribute("detect_negative", 1)) == bool(s.attribute("detect_positive", 1)):
+        raise NoDefinitionError("both or none")
+    s.end(s("Equal", s.x, s.number(-math.inf if s.attribute("detect_negative", 1) else math.inf)))
+
+
+def _quick_gelu(s: Spelling) -> None:
+    """onnxruntime's QuickGelu: x * sigmoid(alpha * x)."""
+    s.end(s("Swish", s.x, alpha=float(s.attribute("alpha", 1.702))))
+
+
+def _bias_gelu(s: Spelling) -> None:
+    """onnxruntime's BiasGelu, and its FastGelu with a bias: Gelu(x + bias)."""
+    approximate = "tanh" if s.op["op_type"] == "FastGelu" else "none"
+    s.end(s("Gelu", s("Add", s.x, s.input(1)), approximate=approximate))
+
+
+def _fused_conv(s: Spelling) -> None:
+    """onnxruntime's FusedConv: a Conv, a sum that joins it, and an activation behind both."""
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    value = s("Conv", s.x, s.input(1), *([s.input(2)] if s.input(2) else []), **{name: s.attribute(name) for name in names})
+    value = s("Add", value, s.input(3)) if s.input(3) else value
+    kind, numbers = s.attribute("activation", ""), list(s.attribute("activation_params", ()))
+    if kind in ("Relu", "Sigmoid", "Tanh"):
+        value = s(kind, value)
+    elif kind == "LeakyRelu":
+        value = s(kind, value, alpha=float(numbers[0]) if numbers else 0.01)
+    elif kind == "Clip" and len(numbers) == 2:
+        value = s(kind, value, *(s.const(np.float32(number)) for number in numbers))
+    elif kind:
+        raise NoDefinitionError(kind)
+    s.end(value)
+
+
+_REDUCTIONS = "ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp"
+
+DEFINITIONS: dict[str, Definition] = {
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "LpPool": _lp_pool,
+    "GlobalLpPool": _global_lp_pool,
+    "LRN": _lrn,
+    "AveragePool": _dilated_average,
+    "Clip": _clip,
+    "ArgMax": _last_index,
+    "ArgMin": _last_index,
+    "IsInf": _is_inf,
+    **{kind: _single(kind) for kind in _REDUCTIONS.split()},
+    "com.microsoft.FusedMatMul": _fused_matmul,
+    "com.microsoft.FusedConv": _fused_conv,
+    "com.microsoft.QuickGelu": _quick_gelu,
+    "com.microsoft.BiasGelu": _bias_gelu,
+    "com.microsoft.FastGelu": _bias_gelu,
+}

@@ -1,0 +1,153 @@
+"""The pass expand_definitions."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from qconvert.errors import QConvertError
+from qconvert.formats.onnx.definitions import arithmetic, resize, shaping
+from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.graph import Graph, Op, Tensor, equal_data
+from qconvert.plugins import Target, pass_named
+
+__all__ = ["run"]
+
+_DEFINITIONS: Mapping[str, Definition] = {**arithmetic.DEFINITIONS, **shaping.DEFINITIONS, **resize.DEFINITIONS}
+#: The opset of the definitions here.
+_OPSET = 24
+#: A definition may use operators that have one themselves, up to this depth, and has at most so many nodes.
+_DEPTH, _NODES = 6, 2000
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Puts definitions in the place of Opaque operators of ONNX: those of onnx's schemas, and those of the tables here.
+
+    A definition computes real values; what quantization stands around it is absorbed anew.
+    """
+    notes: list[str] = []
+    found = graph
+    for _ in range(_DEPTH):
+        changed = _expanded(found, notes)
+        if changed is found:
+            break
+        found = changed
+    if found is graph:
+        return graph, ()
+    absorbed, _ = pass_named("absorb_quantization").run(found, target)
+    return absorbed, tuple(notes)
+
+
+def _expanded(graph: Graph, notes: list[str]) -> Graph:
+    ops: list[Op] = []
+    tensors: dict[str, Tensor] = {}
+    names = graph.names(tensors)
+    for op in graph.ops:
+        inner = _definition(graph, op) if op.kind == "Opaque" else None
+        if inner is None:
+            ops.append(op)
+            continue
+        notes.append(f"{op['op_type']} {op.outputs[0]!r} became its definition of {len(inner.ops)} operators")
+        renamed: dict[str, str] = {}
+        for name, tensor in inner.tensors.items():
+            edge = name in (*op.inputs, *op.outputs)
+            if edge and (tensor.data is None or graph[name].data is tensor.data or equal_data(graph[name].data, tensor.data)):
+                tensors.setdefault(name, _joined(graph[name], tensor))
+            else:
+                renamed[name] = names.fresh(name)
+                tensors[renamed[name]] = replace(tensor, name=renamed[name])
+        for item in inner.ops:
+            inputs, outputs = (tuple(renamed.get(name, name) for name in side) for side in (item.inputs, item.outputs))
+            ops.append(replace(item, inputs=inputs, outputs=outputs, source=op.source))
+    return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops)
+
+
+def _joined(known: Tensor, found: Tensor) -> Tensor:
+    """A tensor at the edge of a definition: its shape is the more telling one."""
+    return known if known.shape is not None else replace(known, shape=found.shape)
+
+
+def _definition(graph: Graph, op: Op) -> Graph | None:
+    """What computes the outputs of an Opaque operator from its inputs; None if nothing defines it."""
+    from google.protobuf.message import DecodeError
+    from onnx import NodeProto
+
+    named = [name for name in (*op.inputs, *op.outputs) if name]
+    known = op["format"] == "onnx" and not op["captures"] and all(graph[name].dtype != "unknown" for name in named)
+    if not known or any(graph[name].is_quantized for name in named):
+        return None
+    try:
+        node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
+    except (ValueError, DecodeError):
+        return None
+    key = f"{op['domain']}.{op['op_type']}" if op["domain"] else str(op["op_type"])
+    try:
+        define = _DEFINITIONS.get(key)
+        if define is not None:
+            spelling = Spelling(graph, op, node)
+            define(spelling)
+            return _read(_model(graph, op, spelling.nodes, _OPSET, spelling.constants), op)
+    except (NoDefinitionError, QConvertError):
+        pass
+    return _of_schema(graph, op, node)
+
+
+def _of_schema(graph: Graph, op: Op, node: Any) -> Graph | None:
+    """The definition that onnx's schema of an operator gives."""
+    from onnx import defs, inliner
+
+    domain, op_type, version = str(op["domain"]), str(op["op_type"]), int(op["version"])
+    if domain or not defs.has(op_type, version, domain):
+        return None
+    schema: Any = defs.get_schema(op_type, version, domain)  # the stubs lack some of its properties
+    if not (schema.has_function or schema.has_context_dependent_function):
+        return None
+    stated = {item.name for item in node.attribute}
+    node.attribute.extend(item.default_value for name, item in schema.attributes.items() if name not in stated and item.default_value.type)
+    node.input.extend(op.inputs)
+    node.output.extend(op.outputs)
+    try:
+        model = inliner.inline_selected_functions(
+            _model(graph, op, [node], version, {}), [("", op_type)], exclude=False, inline_schema_functions=True
+        )
+        if any(item.op_type == op_type and not item.domain for item in model.graph.node) or len(model.graph.node) > _NODES:
+            return None
+        return _read(model, op)
+    except QConvertError:
+        return None
+    except Exception:  # the inliner's errors share no class but Exception
+        return None
+
+
+def _model(graph: Graph, op: Op, nodes: list[Any], opset: int, constants: Mapping[str, Any]) -> Any:
+    """A ModelProto of nodes that take the operator's inputs and give its outputs."""
+    from onnx import helper, numpy_helper
+
+    inputs = [graph[name] for name in dict.fromkeys(op.inputs) if name]
+    held = {tensor.name: tensor.data for tensor in inputs if tensor.data is not None}
+    made = helper.make_graph(
+        nodes,
+        "definition",
+        [_value(tensor) for tensor in inputs if tensor.data is None],
+        [_value(graph[name]) for name in op.outputs if name],
+        [numpy_helper.from_array(data, name) for name, data in {**held, **constants}.items()],
+        value_info=[_value(tensor) for tensor in inputs if tensor.data is not None],  # the inliner looks for types there
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _value(tensor: Tensor) -> Any:
+    from onnx import helper
+
+    from qconvert.formats.onnx.builder import ELEMENT_TYPES
+
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))
+
+
+def _read(model: Any, op: Op) -> Graph:
+    from qconvert.formats.onnx.container import parse_model
+    from qconvert.formats.onnx.reader import read_model
+
+    return read_model(parse_model(model.SerializeToString()), "definition", again=True)

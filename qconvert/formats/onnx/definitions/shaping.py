@@ -1,0 +1,134 @@
+"""Definitions of operators that move, choose or make values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.graph import numpy_dtype
+
+__all__ = ["DEFINITIONS"]
+
+
+def _hardmax(s: Spelling) -> None:
+    """1 at the first largest element along an axis, else 0; before opset 13 along all axes from it on."""
+    axis, shape = s.axis(default=-1 if s.version >= 13 else 1), s.shape()
+    rows = s.version < 13 and axis < len(shape) - 1
+    data = s("Reshape", s.x, s.ints(math.prod(shape[:axis]), math.prod(shape[axis:]))) if rows else s.x
+    along, size = (1, math.prod(shape[axis:])) if rows else (axis, shape[axis])
+    values = s.const(np.array([0, 1], numpy_dtype(s.tensor().dtype)))
+    found = s("OneHot", s("ArgMax", data, axis=along, keepdims=0), s.const(np.array(size, np.int64)), values, axis=along)
+    s.end(s("Reshape", found, s.ints(*shape)) if rows else found)
+
+
+def _size(s: Spelling) -> None:
+    """The number of elements."""
+    shape = s.tensor().static_shape
+    if shape is not None:
+        s.end(s("Identity", s.const(np.array(math.prod(shape), np.int64))))
+    else:
+        s.end(s("ReduceProd", s("Shape", s.x), keepdims=0))
+
+
+def _eye_like(s: Spelling) -> None:
+    """Ones on a diagonal."""
+    from onnx import helper
+
+    rows, columns = s.shape()
+    element = s.attribute("dtype")
+    dtype = numpy_dtype(s.tensor().dtype) if element is None else helper.tensor_dtype_to_np_dtype(int(element))
+    s.end(s("Identity", s.const(np.eye(rows, columns, int(s.attribute("k", 0)), dtype))))
+
+
+def _compress(s: Spelling) -> None:
+    """The slices along an axis, or the elements, at which a condition holds."""
+    axis = s.attribute("axis")
+    data = s.x if axis is not None else s("Reshape", s.x, s.ints(-1))
+    condition = s.constant(1)
+    if condition is not None:
+        indices = s.ints(*(int(index) for index in np.flatnonzero(condition)))
+    else:
+        indices = s("Reshape", s("NonZero", s.input(1)), s.ints(-1))
+    s.end(s("Gather", data, indices, axis=0 if axis is None else int(axis)))
+
+
+def _max_unpool(s: Spelling) -> None:
+    """Values put at the places in the flat result that their indices say, among zeros."""
+    shape = s.shape()
+    if s.input(2):
+        sizes = [int(size) for size in s.known(2).reshape(-1)]
+    else:
+        kernel = s.attribute("kernel_shape")
+        count = len(kernel)
+        strides, pads = s.attribute("strides", [1] * count), s.attribute("pads", [0] * 2 * count)
+        space = ((shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[count + i] for i in range(count))
+        sizes = [*shape[:2], *space]
+    zeros = s.const(np.zeros(math.prod(sizes), numpy_dtype(s.tensor().dtype)))
+    indices = s("Reshape", s.input(1), s.ints(-1, 1))
+    flat = s("ScatterND", zeros, indices, s("Reshape", s.x, s.ints(-1)))
+    s.end(s("Reshape", flat, s.ints(*sizes)))
+
+
+def _affine_grid(s: Spelling) -> None:
+    """The positions of a result's elements in the data, between -1 and 1, moved by one affine map for each batch."""
+    sizes = [int(size) for size in s.known(1).reshape(-1)]
+    space, align = sizes[2:], bool(s.attribute("align_corners", 0))
+    lines = [np.linspace(-1, 1, size) if align and size > 1 else (2 * np.arange(size) + 1) / size - 1 for size in space]
+    lines = [np.zeros(1) if align and line.size == 1 else line for line in lines]
+    grids = np.meshgrid(*lines, indexing="ij")[::-1]
+    points = np.stack([*grids, np.ones(space)], axis=-1).reshape(1, -1, len(space) + 1)
+    moved = s("MatMul", s.const(points.astype(numpy_dtype(s.tensor().dtype))), s("Transpose", s.x, perm=[0, 2, 1]))
+    s.end(s("Reshape", moved, s.ints(sizes[0], *space, len(space))))
+
+
+def _group_normalization(s: Spelling) -> None:
+    """GroupNormalization of opset 18, whose scales and biases are those of groups: repeated for their channels."""
+    groups, channels = int(s.attribute("num_groups")), s.shape()[1]
+    if s.version >= 21 or s.attribute("stash_type", 1) != 1 or channels % groups:
+        raise NoDefinitionError("scales of channels")
+    which = s.ints(*(channel // (channels // groups) for channel in range(channels)))
+    factors = [s("Gather", s.input(index), which, axis=0) for index in (1, 2)]
+    s.end(s("GroupNormalization", s.x, *factors, num_groups=groups, epsilon=float(s.attribute("epsilon", 1e-5))))
+
+
+def _skip_layer_normalization(s: Spelling) -> None:
+    """onnxruntime's SkipLayerNormalization and its form without a mean: of x + skip + bias, which may be given out too."""
+    if any(s.op.outputs[1:3]):
+        raise NoDefinitionError("statistics as outputs")
+    simple = s.op["op_type"] == "SkipSimplifiedLayerNormalization"
+    bias = s.input(3 if simple else 4)
+    total = s("Add", s.x, s.input(1))
+    total = s("Add", total, bias) if bias else total
+    kind = "RMSNormalization" if simple else "LayerNormalization"
+    beta = [s.input(3)] if not simple and s.input(3) else []
+    value = s(kind, total, s.input(2), *beta, axis=-1, epsilon=float(s.attribute("epsilon", 1e-12)))
+    if len(s.op.outputs) > 3 and s.op.outputs[3]:
+        s.end(total, 3)
+    s.end(value)
+
+
+def _early_layer_normalization(s: Spelling) -> None:
+    """LayerNormalization as onnxruntime had it before opset 17, and SimplifiedLayerNormalization, which has no mean."""
+    simple = s.op["op_type"] == "SimplifiedLayerNormalization"
+    if any(s.op.outputs[1:]) or (s.version >= 17 and not simple and not s.op["domain"]):
+        raise NoDefinitionError("statistics as outputs")
+    kind = "RMSNormalization" if simple else "LayerNormalization"
+    beta = [s.input(2)] if not simple and s.input(2) else []
+    s.end(s(kind, s.x, s.input(1), *beta, axis=int(s.attribute("axis", -1)), epsilon=float(s.attribute("epsilon", 1e-5))))
+
+
+DEFINITIONS: dict[str, Definition] = {
+    "Hardmax": _hardmax,
+    "Size": _size,
+    "EyeLike": _eye_like,
+    "Compress": _compress,
+    "MaxUnpool": _max_unpool,
+    "AffineGrid": _affine_grid,
+    "GroupNormalization": _group_normalization,
+    "LayerNormalization": _early_layer_normalization,
+    "SimplifiedLayerNormalization": _early_layer_normalization,
+    "com.microsoft.SkipLayerNormalization": _skip_layer_normalization,
+    "com.microsoft.SkipSimplifiedLayerNormalization": _skip_layer_normalization,
+}

@@ -1,0 +1,148 @@
+"""Reads and writes at places that indices say: GatherND and GatherElements, ScatterND and ScatterElements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.tflite.ops.compositions import Formula
+from qconvert.formats.tflite.reading import ReadFunction
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Array, Op
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def write_gather_nd(op: Op, w: Writing) -> None:
+    """GATHER_ND, whose kernel takes no negative indices; with batch dimensions the indices begin with the batch."""
+    w.emit("GATHER_ND", [op.inputs[0], _batched(op, w)], op.outputs, "GatherNdOptions")
+
+
+def _batched(op: Op, w: Writing) -> str:
+    batch, data, indices = int(op["batch_dims"]), w.tensor(op.inputs[0]), w.tensor(op.inputs[1])
+    if not batch and indices.data is None:
+        return w.index(op, 1, wide=True)
+    shape = w.shape(indices.name, op)
+    front = [np.indices(shape[:-1], np.int32)[axis] for axis in range(batch)]
+    if indices.data is not None:
+        known = _counted(op, w, indices.data, list(range(batch, batch + shape[-1])))
+        return w.const(np.stack([*front, *np.moveaxis(known, -1, 0)], -1), f"{op.outputs[0]}/places") if batch else w.variant(
+            indices.name, f"int32 of {data.shape}", known, None)  # fmt: skip
+    places = w.const(np.stack(front, -1), f"{op.outputs[0]}/batch")
+    return _joined(w, op, [places, w.index(op, 1)], (*shape[:-1], batch + shape[-1]))
+
+
+def _counted(op: Op, w: Writing, indices: Array, axes: list[int]) -> Array:
+    """Constant indices, of which the last axis has one for each of `axes` of the data, counted from the front."""
+    if (indices >= 0).all():
+        return indices.astype(np.int32)
+    sizes = np.array([w.shape(op.inputs[0], op, slice(axis, axis + 1))[0] for axis in axes])
+    return np.where(indices < 0, indices + sizes, indices).astype(np.int32)
+
+
+def _joined(w: Writing, op: Op, parts: list[str], shape: tuple[int, ...]) -> str:
+    result = w.add(f"{op.outputs[0]}/places", "int32", shape)
+    w.emit("CONCATENATION", parts, [result], "ConcatenationOptions", axis=len(shape) - 1)
+    return result
+
+
+def _places(op: Op, w: Writing, position: int = 1) -> str:
+    """The whole places of elements of which input `position` says the index along one axis; the others are their own."""
+    indices, axis = w.tensor(op.inputs[position]), w.axis(op, op["axis"], op.inputs[0])
+    shape = w.shape(indices.name, op)
+    grid: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
+    if indices.data is not None:
+        grid[..., axis] = _counted(op, w, indices.data[..., None], [axis])[..., 0]
+        return w.const(grid, f"{op.outputs[0]}/places")
+    along = w.add(f"{indices.name}/along", "int32", (*shape, 1))
+    w.emit("RESHAPE", [w.index(op, position), w.ints([*shape, 1], f"{along}/shape")], [along], "ReshapeOptions")
+    sides = [(grid[..., :axis], "front"), (grid[..., axis + 1 :], "behind")]
+    before, behind = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)
+    parts = [*before, along, *behind]
+    return _joined(w, op, parts, (*shape, len(shape))) if len(parts) > 1 else along
+
+
+def write_gather_elements(op: Op, w: Writing) -> None:
+    """GatherElements as GATHER_ND at whole places."""
+    w.emit("GATHER_ND", [op.inputs[0], _places(op, w)], op.outputs, "GatherNdOptions")
+
+
+def write_scatter_nd(op: Op, w: Writing) -> None:
+    """ScatterND; into zeros it is SCATTER_ND itself."""
+    indices = w.tensor(op.inputs[1])
+    rows = None
+    if indices.data is not None:
+        rows = _counted(op, w, indices.data, list(range(indices.data.shape[-1])))
+    maker = w.producer(op.inputs[0])
+    filled = maker is not None and maker.kind == "Expand"
+    background = w.graph.constant(maker.inputs[0] if maker is not None and filled else op.inputs[0])
+    distinct = rows is None or _is_distinct(rows)
+    if background is not None and _is_zero(op, w, background) and (op["reduction"] == "add" or (op["reduction"] == "none" and distinct)):
+        places = w.index(op, 1) if rows is None else w.variant(indices.name, "int32", rows, None)
+        if maker is not None and filled and w.successor(op.inputs[0]) is not None:
+            sizes = w.index(maker, 1)
+            w.retract(maker)
+        else:
+            sizes = w.ints(w.shape(op.outputs[0], op), f"{op.outputs[0]}/shape")
+        w.emit("SCATTER_ND", [places, op.inputs[2], sizes], op.outputs, "ScatterNdOptions")
+        return
+    _scatter(op, w, w.index(op, 1) if rows is None else w.variant(indices.name, "int32", rows, None), rows)
+
+
+def write_scatter_elements(op: Op, w: Writing) -> None:
+    """ScatterElements as ScatterND at whole places."""
+    places = _places(op, w)
+    _scatter(op, w, places, w.tensor(places).data)
+
+
+def _is_zero(op: Op, w: Writing, data: Array) -> bool:
+    """Whether constant data are what SCATTER_ND leaves where nothing is written: the stored 0."""
+    return not data.any()
+
+
+def _is_distinct(rows: Array) -> bool:
+    flat = rows.reshape(-1, rows.shape[-1])
+    return len(np.unique(flat, axis=0)) == len(flat)
+
+
+def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
+    """Updates at places of data: SCATTER_ND puts them among zeros, a mask, or a sum, joins both.
+
+    ONNX wants places to be distinct where nothing is reduced; SCATTER_ND adds what meets at one place.
+    """
+    data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
+    if op["reduction"] not in ("none", "add") or (op["reduction"] == "none" and rows is not None and not _is_distinct(rows)):
+        raise w.unsupported(op, f"reduction {op['reduction']!r} at the places that are given")
+    sizes = w.ints(w.shape(data.name, op), f"{result}/shape")
+    if op["reduction"] == "add":
+        f = Formula(op, w)
+        f.end("ADD", data.name, f("SCATTER_ND", places, updates.name, sizes, shape=data.shape, dtype=data.dtype))
+        return
+    alone = w.like(f"{result}/alone", updates.name, data.shape)
+    w.emit("SCATTER_ND", [places, updates.name, sizes], [alone], "ScatterNdOptions")
+    mask = _mask(op, w, places, rows, sizes)
+    w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
+
+
+def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> str:
+    """Where something is written, of the shape of the data."""
+    shape, result = w.shape(op.inputs[0], op), op.outputs[0]
+    if rows is not None:
+        known = np.zeros(shape, bool)
+        known[tuple(np.moveaxis(rows, -1, 0))] = True
+        return w.const(known, f"{result}/mask")
+    ones = w.const(np.ones(w.shape(op.inputs[2], op), np.int32), f"{result}/ones")
+    counts, mask = w.add(f"{result}/counts", "int32", shape), w.add(f"{result}/mask", "bool", shape)
+    w.emit("SCATTER_ND", [places, ones, sizes], [counts], "ScatterNdOptions")
+    w.emit("CAST", [counts], [mask], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["bool"])
+    return mask
+
+
+READERS: dict[str, ReadFunction] = {}
+
+WRITERS: dict[str, WriteFunction] = {
+    "GatherND": write_gather_nd,
+    "GatherElements": write_gather_elements,
+    "ScatterND": write_scatter_nd,
+    "ScatterElements": write_scatter_elements,
+}

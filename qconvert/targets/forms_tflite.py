@@ -1,0 +1,34 @@
+"""Operators of which LiteRT's integer kernels know some forms alone; the others run on real values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from qconvert.graph import Graph, Op
+
+__all__ = ["FORM_FAULTS"]
+
+
+def _average_pool(graph: Graph, op: Op) -> str:
+    """Averages whose padding is neither counted nor SAME are multiplied by factors that differ from place to place."""
+    from qconvert.formats.tflite.ops.pool import average_pads
+    from qconvert.formats.tflite.ops.window import same_pads
+
+    data, result = graph[op.inputs[0]].static_shape, graph[op.outputs[0]].static_shape
+    if data is None or result is None or len(data) != 4 or len(result) != 4 or op["data_format"] != "channels_last":
+        return ""
+    pads, share = average_pads(op, data[1:3], result[1:3])
+    own = pads == same_pads(data[1:3], op["kernel_shape"], op["strides"], (1, 1)) and not op["count_include_pad"]
+    return "" if own or not any(pads) or (share == 1).all() else "its padding is neither counted nor SAME"
+
+
+def _elu(graph: Graph, op: Op) -> str:
+    return "" if float(op["alpha"]) == 1.0 else "its kernel knows the alpha 1 alone"
+
+
+def _lp_normalization(graph: Graph, op: Op) -> str:
+    return "" if int(op["p"]) == 2 else "its kernel knows the Euclidean norm alone"
+
+
+#: For the field kernel_faults of a target.
+FORM_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = {"AveragePool": _average_pool, "Elu": _elu, "LpNormalization": _lp_normalization}
