@@ -93,7 +93,7 @@ def _is_storage(graph: Graph, op: Op) -> bool:
 def _rounded_bias(graph: Graph, op: Op) -> float:
     """What a float bias rounded to int32 adds to the reach, in steps: half of input scale * weight scale."""
     result = graph[op.outputs[0]].quantization if op.outputs else None
-    if not KINDS[op.kind].has_weights or result is None or len(op.inputs) < 3 or graph[op.inputs[2]].dtype != "float32":
+    if not KINDS[op.kind].has_weights or result is None or len(op.inputs) < 3 or not op.inputs[2] or graph[op.inputs[2]].dtype != "float32":
         return 0.0
     grids = [graph[name].quantization for name in op.inputs[:2]]
     steps = [float(np.max(grid.scale)) for grid in grids if grid is not None]

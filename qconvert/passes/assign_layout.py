@@ -64,8 +64,10 @@ def _as_transposes(graph: Graph, perm: Sequence[int]) -> Graph:
     back = tuple(int(axis) for axis in np.argsort(perm))
 
     def changed(op: Op) -> Op:
+        if op.kind != "Reshape":
+            return op
         source, result = (graph[name].shape for name in (op.inputs[0], op.outputs[0]))
-        if op.kind != "Reshape" or source is None or result is None or not len(source) == len(result) == len(perm) or source == result:
+        if source is None or result is None or not len(source) == len(result) == len(perm) or source == result:
             return op
         for order in (back, tuple(perm)):
             if tuple(source[axis] for axis in order) == result and _is_trivial(graph[op.inputs[0]], order):

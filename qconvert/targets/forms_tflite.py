@@ -30,5 +30,15 @@ def _lp_normalization(graph: Graph, op: Op) -> str:
     return "" if int(op["p"]) == 2 else "its kernel knows the Euclidean norm alone"
 
 
+def _volume(graph: Graph, op: Op) -> str:
+    return "its kernel of three dimensions computes real values" if graph[op.inputs[0]].rank == 5 else ""
+
+
 #: For the field kernel_faults of a target.
-FORM_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = {"AveragePool": _average_pool, "Elu": _elu, "LpNormalization": _lp_normalization}
+FORM_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = {
+    "AveragePool": _average_pool,
+    "Conv": _volume,
+    "ConvTranspose": _volume,
+    "Elu": _elu,
+    "LpNormalization": _lp_normalization,
+}

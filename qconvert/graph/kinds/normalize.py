@@ -15,7 +15,7 @@ from qconvert.graph.kinds.common import DATA_FORMAT, along_axis
 from qconvert.graph.kinds.kind import kind
 from qconvert.graph.kinds.layout import DECIDES
 from qconvert.graph.kinds.spatial import channel_count
-from qconvert.graph.schema import Op
+from qconvert.graph.schema import Op, Shape
 from qconvert.graph.sizes import Result, ShapeContext, broadcast, failure, unified
 
 __all__ = ["KINDS"]
@@ -37,12 +37,19 @@ def _per_channel(op: Op, s: ShapeContext) -> Result:
     return [shape]
 
 
+def _is_covered(full: Shape, shape: Shape) -> bool:
+    """Whether a broadcast shape is that of the data, as far as sizes are known."""
+    pairs = zip(full, shape, strict=False)
+    return len(full) == len(shape) and all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+
+
 def _from_axis(op: Op, s: ShapeContext) -> Result:
     """The shape of the data; scale and bias broadcast to it."""
     (shape,) = along_axis(op, s)
     for index in range(1, len(op.inputs)):
         sizes = s.shape(index) if s.has(index) else ()
-        if shape is not None and sizes is not None and len(broadcast(op, [shape, sizes]) or shape) != len(shape):
+        full = None if shape is None or sizes is None else broadcast(op, [shape, sizes])
+        if full is not None and shape is not None and not _is_covered(full, shape):
             raise failure(op, f"parameters of shape {sizes} do not broadcast to data of shape {shape}")
     return [shape]
 

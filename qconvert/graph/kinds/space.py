@@ -56,7 +56,9 @@ def _space_to_depth_shape(op: Op, s: ShapeContext) -> Shapes:
 
 def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size], int] | None:
     """Block sizes, the sum of both edges for each, and the first axis that they divide."""
-    blocks = s.ints(1)
+    blocks, stated = s.ints(1), s.ints(2)
+    if stated is not None and len(stated) % 2:
+        raise failure(op, f"edges {stated} are not two for each block")
     if blocks is None:
         return None
     edges = s.sizes(2, 2 * len(blocks))

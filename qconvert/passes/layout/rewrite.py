@@ -35,9 +35,10 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
     """`op` for data in the other layout; its data inputs and outputs keep their names."""
     rank = len(perm)
     moved = op
-    if "data_format" in op.attributes:
-        return op.with_attributes(data_format=wanted)
     kind = KINDS[op.kind]
+    if "data_format" in op.attributes:
+        first = _operand(graph, op.inputs[0], perm, constant, single=True)
+        return replace(op.with_attributes(data_format=wanted), inputs=(first, *op.inputs[1:]))
     if "axis" in kind.attributes:
         moved = moved.with_attributes(axis=list(perm).index(int(op["axis"]) % rank))
     names, layout = list(op.inputs), kind.layout
@@ -52,10 +53,11 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
     return replace(moved, inputs=tuple(names))
 
 
-def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants) -> str:
-    """A constant operand of an elementwise operator, of the rank concerned and transposed; others keep their name."""
+def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants, *, single: bool = False) -> str:
+    """A constant operand of an elementwise operator, of the rank concerned and transposed; others keep their name,
+    and so does a single element unless `single` ones are wanted of that rank too."""
     tensor = graph.tensors[name] if name else None
-    if tensor is None or tensor.data is None or tensor.data.size == 1:
+    if tensor is None or tensor.data is None or (tensor.data.size == 1 and not single):
         return name
     data, quantization = tensor.data, tensor.quantization
     missing = len(perm) - data.ndim

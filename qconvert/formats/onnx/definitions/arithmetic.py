@@ -86,17 +86,6 @@ def _global_lp_pool(s: Spelling) -> None:
           else _root(s, s("ReduceSum", _power(s, s.x, power), axes), power))  # fmt: skip
 
 
-def _lrn(s: Spelling) -> None:
-    """x / (bias + alpha * mean of squares over neighbouring channels) ** beta, channels beyond the edge being zero."""
-    size, (batch, channels, *space) = int(s.attribute("size")), s.shape()
-    front = (size - 1) // 2
-    squares = s("Reshape", s("Mul", s.x, s.x), s.ints(batch, 1, channels, math.prod(space)))
-    pads = [front, 0, size - 1 - front, 0]
-    mean = s("AveragePool", squares, kernel_shape=[size, 1], pads=pads, count_include_pad=1)
-    scaled = s("Mul", s("Reshape", mean, s.ints(batch, channels, *space)), float(s.attribute("alpha", 1e-4)))
-    s.end(s("Div", s.x, s("Pow", s("Add", scaled, float(s.attribute("bias", 1.0))), float(s.attribute("beta", 0.75)))))
-
-
 def _dilated_average(s: Spelling) -> None:
     """AveragePool with holes: a convolution of each channel by equal weights. Padding would have to be counted out."""
     channels, kernel = s.shape()[1], list(s.attribute("kernel_shape"))
@@ -181,7 +170,6 @@ DEFINITIONS: dict[str, Definition] = {
     "Gemm": _gemm,
     "LpPool": _lp_pool,
     "GlobalLpPool": _global_lp_pool,
-    "LRN": _lrn,
     "AveragePool": _dilated_average,
     "Clip": _clip,
     "ArgMax": _last_index,

@@ -11,6 +11,25 @@ from qconvert.formats.tflite.writing import WriteFunction
 __all__ = ["READERS", "WRITERS"]
 
 
+def _asin(f: Formula) -> None:
+    """atan2(x, sqrt((1 - x) * (1 + x)))."""
+    f.end("ATAN2", f.data, _leg(f))
+
+
+def _acos(f: Formula) -> None:
+    """atan2(sqrt((1 - x) * (1 + x)), x)."""
+    f.end("ATAN2", _leg(f), f.data)
+
+
+def _leg(f: Formula) -> str:
+    return f("SQRT", f("MUL", f("SUB", 1.0, f.data, shape=f.shape), f("ADD", f.data, 1.0)))
+
+
+def _atan(f: Formula) -> None:
+    """atan2(x, 1); the kernel does not broadcast, so that the 1 is exp(0 * sign(x))."""
+    f.end("ATAN2", f.data, f("EXP", f("MUL", f("SIGN", f.data), 0.0)))
+
+
 def _sinh(f: Formula) -> None:
     """sign(x) * (1 - exp(-2|x|)) * exp(|x|) / 2; the difference is that of ELU, which loses no digits near 0."""
     size = f("ABS", f.data)
@@ -64,6 +83,9 @@ def _swish(f: Formula) -> None:
 READERS: dict[str, ReadFunction] = {}
 
 WRITERS: dict[str, WriteFunction] = {
+    "Asin": composed(_asin),
+    "Acos": composed(_acos),
+    "Atan": composed(_atan),
     "Sinh": composed(_sinh),
     "Cosh": composed(_cosh),
     "Asinh": composed(_asinh),
