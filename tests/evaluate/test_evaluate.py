@@ -305,5 +305,7 @@ def test_joining_splitting_and_ranges() -> None:
     assert (left.stored.tolist(), right.stored.tolist()) == ([[0], [3]], [[1, 2], [4, 5]])
     assert run("Squeeze", [a[None], np.array([0])], "int64")[0].stored.shape == (2, 3)
     assert run("Range", [np.array(5), np.array(0), np.array(-2)], "int64")[0].stored.tolist() == [5, 3, 1]
-    hot = run("OneHot", [np.array([1, -1, 5]), np.array([3]), np.array([2.0, 8.0])], axis=0)[0]
+    codes = [np.array([1, -1, 5]), np.array([3]), np.array([2.0, 8.0])]
+    assert run("OneHot", codes, axis=0)[0].tolist() == [[2, 2, 2], [8, 2, 2], [2, 2, 2]]
+    hot = run("OneHot", codes, axis=0, wraps=1)[0]
     assert hot.stored.tolist() == [[2, 2, 2], [8, 2, 2], [2, 8, 2]]

@@ -144,8 +144,8 @@ _ONE_HOT = ("float32", "int64", "string")
 def read_one_hot(r: Reading) -> None:
     """OneHot with a known depth."""
     depth = r.constant(1)
-    if depth is None or depth.size != 1:
-        raise NotCoveredError("a depth that is computed at run time")
+    if depth is None or depth.size != 1 or depth.dtype.kind not in "iu":
+        raise NotCoveredError("a depth that is computed at run time, or no integer")
     r.emit("OneHot", [r.input(0), r.folded(1), r.input(2)], dtype=r.tensor(2).dtype, axis=int(r.attribute("axis", -1)), wraps=1)
 
 
