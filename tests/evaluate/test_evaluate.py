@@ -306,6 +306,6 @@ def test_joining_splitting_and_ranges() -> None:
     assert run("Squeeze", [a[None], np.array([0])], "int64")[0].stored.shape == (2, 3)
     assert run("Range", [np.array(5), np.array(0), np.array(-2)], "int64")[0].stored.tolist() == [5, 3, 1]
     codes = [np.array([1, -1, 5]), np.array([3]), np.array([2.0, 8.0])]
-    assert run("OneHot", codes, axis=0)[0].tolist() == [[2, 2, 2], [8, 2, 2], [2, 2, 2]]
+    assert run("OneHot", codes, axis=0)[0].stored.tolist() == [[2, 2, 2], [8, 2, 2], [2, 2, 2]]
     hot = run("OneHot", codes, axis=0, wraps=1)[0]
     assert hot.stored.tolist() == [[2, 2, 2], [8, 2, 2], [2, 8, 2]]
