@@ -48,8 +48,8 @@ def is_same(was: Array, now: Array, ambiguous: bool) -> bool:
     return any(np.array_equal(was, form, equal_nan=was.dtype.kind == "f") for form in forms)
 
 
-#: Passes with nothing to do here: one reads metadata alone, one sizes with names.
-IDLE = ("restate_attributes", "settle_sizes")
+#: Passes with nothing to do here: one reads custom operators alone, one metadata, one sizes with names.
+IDLE = ("carry_custom", "restate_attributes", "settle_sizes")
 #: What makes a pass have something to do more often.
 FAVOURED = {
     "fold_batch_norm": (recipes.normalized, recipes.convert),

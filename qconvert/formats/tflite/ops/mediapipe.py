@@ -29,7 +29,7 @@ def read_convolution_transpose_bias(r: Reading) -> None:
     """Convolution2DTransposeBias: (data, weights O,H,W,I, bias). Options: padding, stride of the width, of the height."""
     options, data = _integers(r, 3), r.tensor(0)
     shape = data.shape
-    if options is None or len(r.inputs) != 3 or not _are_floats(r) or shape is None or len(shape) != 4:
+    if options is None or not _are_floats(r) or shape is None or len(shape) != 4:
         return read_custom(r)
     padding, strides, sizes = options[0], (options[2], options[1]), shape[1:3]
     known = r.dequantized(1) is not None or r.constant(1) is not None
@@ -61,7 +61,7 @@ def read_max_pooling_with_argmax(r: Reading) -> None:
     The first of equal values is taken. Windows of one after the other become an axis, of which ArgMax tells the place.
     """
     window, data = _window(r), r.tensor(0)
-    if window is None or len(r.outputs) != 2:
+    if window is None:
         return read_custom(r)
     (height, width), activation, shape = window
     rows, columns, channels = (int(size) for size in shape[1:])
@@ -88,7 +88,7 @@ def read_max_pooling_with_argmax(r: Reading) -> None:
 def read_max_unpooling(r: Reading) -> None:
     """MaxUnpooling2D: (data, places in windows) -> each value at its place in a window of zeros."""
     window = _window(r)
-    if window is None or len(r.inputs) != 2 or not _are_floats(r):
+    if window is None or not _are_floats(r):
         return read_custom(r)
     (height, width), activation, shape = window
     rows, columns, channels = (int(size) for size in shape[1:])
