@@ -72,7 +72,7 @@ def convert(
             partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid"
             makes them an error;
             external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB;
-            form: "qdq" or "qoperator", the form of an ONNX result; "" for qdq.
+            form: "qdq", "qoperator" or "qonnx", the form of an ONNX result; "" for qdq.
 
     Raises:
         QConvertError: anything that the user can cause; nothing is written then.

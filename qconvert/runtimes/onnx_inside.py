@@ -17,6 +17,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import Pieces
 from qconvert.runtimes.onnxruntime import OnnxRuntime
+from qconvert.runtimes.qonnx import with_onnx_nodes
 
 __all__ = ["OnnxInside", "whole"]
 
@@ -82,7 +83,9 @@ def whole(path: Path) -> Any:
 
     if sum(item.stat().st_size for item in (path, *external_files(path))) >= 2**31:
         raise UnsupportedError("is above 2 GB, too large to be cut at its operators", file=str(path), remedy="Check it without --per-op.")
-    return load_proto(path)
+    model = load_proto(path)
+    with_onnx_nodes(model)
+    return model
 
 
 def _values(model: Any) -> set[str]:

@@ -13,6 +13,7 @@ from qconvert.errors import RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.runtimes.packages import runtime_package
+from qconvert.runtimes.qonnx import without_qonnx
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
 __all__ = ["OnnxRuntime", "open_model"]
@@ -55,6 +56,8 @@ class OnnxRuntime:
         settings: Mapping[str, str] = MappingProxyType({}),
         exact: bool = True,
     ) -> None:
+        if not isinstance(model, Path):
+            model = without_qonnx(model)
         changed = with_unsigned_weights(model, optimize) if exact and cpu_saturates() else None
         self.note = NOTE if changed is not None else ""
         self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings))

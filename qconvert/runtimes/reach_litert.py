@@ -88,8 +88,9 @@ def _rescaled(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _requantized(graph: Graph, op: Op, exact: Array) -> Reach:
-    """XNNPACK takes one type on both sides; TFLite's own kernel takes the others."""
-    same = graph[op.inputs[0]].dtype == graph[op.outputs[0]].dtype
+    """XNNPACK takes one type on both sides, as a conversion from another format gives it; TFLite's own kernel takes the others."""
+    types = {graph[name].dtype for name in (op.inputs[0], op.outputs[0])}
+    same = len(types) == 1 or (types <= {"int8", "uint8"} and not graph.is_from("tflite"))
     return (_eight_bits if same else _rescaled)(graph, op, exact)
 
 

@@ -21,6 +21,19 @@ def _sum(graph: Graph, op: Op, exact: Array) -> Reach:
     return 10 * fine(exact), False
 
 
+def _product(graph: Graph, op: Op, exact: Array) -> Reach:
+    """A real bias is rounded to input scale * weight scale (weight_bias_quantization.cc), which few bits leave coarse."""
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    found = 10 * fine(exact)
+    bias = graph[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] else None
+    grids = data.quantization, weights.quantization, result.quantization
+    if bias is None or bias.is_quantized or any(grid is None for grid in grids):
+        return found, False
+    steps = [float(grid.scale.max()) for grid in grids if grid is not None]
+    lost = steps[0] * steps[1] / steps[2] / 2
+    return found + lost, lost > 0.1
+
+
 def _resize(graph: Graph, op: Op, exact: Array) -> Reach:
     return (_sum if is_linear(op) else _float)(graph, op, exact)
 
@@ -39,9 +52,11 @@ def _float(graph: Graph, op: Op, exact: Array) -> Reach:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool", "Requantize",
+        ("ConvTranspose", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool", "Requantize",
          "LeakyRelu", "AveragePool"), _sum,
     ),
+    "Conv": _product,
+    "Gemm": _product,
     "Resize": _resize,
     "Softmax": _softmax,
 }  # fmt: skip

@@ -55,14 +55,14 @@ def _contents(path: Path) -> Mapping[str, Any]:
 _WRITE_OPTIONS = (
     Option("opset", int, 0, "ONNX opset, 13 to 25; by default 17, or what the types need."),
     Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
-    Option("form", str, "", "ONNX: qdq (the default) or qoperator.", ("qdq", "qoperator")),
+    Option("form", str, "", "ONNX: qdq (the default), qoperator or qonnx.", ("qdq", "qoperator", "qonnx")),
     NUMERICS,
 )
 
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    summary = "ONNX: QDQ and QOperator, partly quantized and float"
+    summary = "ONNX: QDQ, QOperator and QONNX, partly quantized and float"
     return [
         Format(
             "onnx",
@@ -98,10 +98,10 @@ def qconvert_passes() -> Iterable[Pass]:
 def qconvert_operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
     if format != "onnx":
         return {}
-    from qconvert.formats.onnx import ops, qoperator
+    from qconvert.formats.onnx import ops, qonnx, qoperator
 
     tables: dict[str, Mapping[str, Callable[..., Any]]] = {
-        "read": {**ops.READERS, **qoperator.READERS},
+        "read": {**ops.READERS, **qoperator.READERS, **qonnx.READERS},
         "write": ops.WRITERS,
         "write_qoperator": qoperator.WRITERS,
     }

@@ -1,12 +1,15 @@
-"""The signatures of onnxruntime's own operators that are read here (onnxruntime, docs/ContribOperators.md)."""
+"""The signatures of operators outside ONNX that are read: onnxruntime's own (docs/ContribOperators.md), and QONNX's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["CONTRIB", "CONTRIB_SIGNATURES"]
+__all__ = ["CONTRIB", "CONTRIB_SIGNATURES", "QONNX", "QONNX_DOMAINS", "SIGNATURES"]
 
 CONTRIB = "com.microsoft"
+#: The domain of QONNX that is written, and those of older exporters.
+QONNX = "qonnx.custom_op.general"
+QONNX_DOMAINS = (QONNX, "finn.custom_op.general", "onnx.brevitas")
 
 _ONE = "x x_scale x_zero_point? y_scale y_zero_point?"
 _PAIR = "a a_scale a_zero_point? b b_scale b_zero_point? c_scale c_zero_point?"
@@ -42,4 +45,17 @@ CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
         "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point b?",
         {**_WINDOW, "dilations": "INTS", "group": "INT"},
     ),
+}
+
+_ROUNDED = {"signed": "INT", "narrow": "INT", "rounding_mode": "STRING"}
+_QONNX: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "Quant": ("x scale zero_point bit_width", _ROUNDED),
+    "IntQuant": ("x scale zero_point bit_width", _ROUNDED),
+    "BipolarQuant": ("x scale", {}),
+    "Trunc": ("x scale zero_point in_bit_width out out_bit_width?", _ROUNDED),
+}
+
+SIGNATURES: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    CONTRIB: CONTRIB_SIGNATURES,
+    **dict.fromkeys(QONNX_DOMAINS, _QONNX),
 }

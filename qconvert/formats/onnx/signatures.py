@@ -1,6 +1,6 @@
 """Checks every node against the signature of its operator: how many inputs and outputs, which must be there, and types of attributes.
 
-The signatures of ONNX's own domains are the schemas of the onnx package, by opset; those of onnxruntime's operators that are read stand in
+The signatures of ONNX's own domains are the schemas of the onnx package, by opset; those of other operators that are read stand in
 contrib.py. A node whose operator neither knows is not looked at: it becomes an opaque one. Read functions and onnx's shape inference,
 which ends the process where a required input is absent, may rely on what is checked here.
 """
@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.contrib import CONTRIB, CONTRIB_SIGNATURES
+from qconvert.formats.onnx.contrib import SIGNATURES
 from qconvert.formats.onnx.messages import subgraphs
 
 __all__ = ["Signature", "check_signatures", "signature", "type_reason"]
@@ -112,8 +112,8 @@ def type_reason(op_type: str, domain: str, version: int, inputs: Sequence[str], 
 @cache
 def signature(op_type: str, domain: str, version: int) -> Signature | None:
     """The signature of an operator in an opset of its domain; None if nobody here knows it."""
-    if domain == CONTRIB:
-        described = CONTRIB_SIGNATURES.get(op_type)
+    if domain in SIGNATURES:
+        described = SIGNATURES[domain].get(op_type)
         return None if described is None else _contrib_signature(*described)
     from onnx import defs
 

@@ -35,8 +35,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         graph: activations and weights in the layout and storage types that the target wants; shapes known.
         path: the file; it is overwritten.
         options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
-            constants go to a file beside `path` even if they are less than 1 GiB), "form" ("qdq", the default, or "qoperator",
-            where what has no such form stays in that of QDQ).
+            constants go to a file beside `path` even if they are less than 1 GiB), "form" ("qdq", the default, "qoperator", where what
+            has no such form stays in that of QDQ, or "qonnx").
 
     Raises:
         OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.
@@ -71,6 +71,10 @@ def build(
     """
     from onnx import helper
 
+    if form == "qonnx":
+        from qconvert.formats.onnx.qonnx.write import as_qonnx
+
+        graph = as_qonnx(graph)
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     missing = Counter(op.kind for op in graph.ops if op.kind not in writers)

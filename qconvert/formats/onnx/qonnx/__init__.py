@@ -1,0 +1,24 @@
+"""QONNX: quantization as nodes on real values (Quant, BipolarQuant, Trunc), as Brevitas, FINN and hls4ml exchange it.
+
+The meaning is that of the qonnx package, version 1.0 (docs/qonnx-custom-ops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.onnx.contrib import QONNX_DOMAINS
+from qconvert.formats.onnx.qonnx.quant import read_bipolar_quant, read_quant
+from qconvert.formats.onnx.qonnx.trunc import read_trunc
+from qconvert.formats.onnx.reading import ReadFunction
+
+__all__ = ["READERS"]
+
+_READERS: Mapping[str, ReadFunction] = {
+    "Quant": read_quant,
+    "IntQuant": read_quant,
+    "BipolarQuant": read_bipolar_quant,
+    "Trunc": read_trunc,
+}
+
+READERS: Mapping[str, ReadFunction] = {f"{domain}.{name}": read for domain in QONNX_DOMAINS for name, read in _READERS.items()}

@@ -1,0 +1,108 @@
+"""What QONNX nodes state of grids: ranges of integers by bits, scales by broadcasting, and the types that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.qonnx.ranges import limits_of, storage
+from qconvert.formats.onnx.reading import Reading
+from qconvert.graph import Array, Quantization, Shape, integer_range
+
+__all__ = ["Stated", "bits_of", "is_positive", "numbers", "stated"]
+
+_WIDEST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a node states of its grid.
+
+    Attributes:
+        scale, zero_point: float32, as they broadcast with the data.
+        limits: the smallest and the largest integer.
+        signed: whether the node says that they are signed.
+        is_bipolar: whether they are -1 and 1 alone.
+    """
+
+    scale: Array
+    zero_point: Array
+    limits: tuple[int, int]
+    signed: bool
+    is_bipolar: bool = False
+
+    def grid(self, shape: Shape | None, *, constant: bool) -> tuple[str, Quantization] | None:
+        """Type and quantization that hold the integers of data of a shape; None where no grid does.
+
+        That is so where scales are negative, or run along two axes, or zero points have fractions, or the integers are too wide.
+        """
+        points = self.zero_point
+        if not (
+            np.isfinite(self.scale).all() and (self.scale > 0).all() and np.isfinite(points).all() and (points == np.rint(points)).all()
+        ):
+            return None
+        axes = _axes(np.broadcast_shapes(self.scale.shape, points.shape), shape)
+        if axes is None or len(axes) > 1:
+            return None
+        scales, zeros = (np.array(array.reshape(-1)) for array in np.broadcast_arrays(self.scale, points))
+        dtype = storage(self.limits, self.signed, zeros, wide=constant and not zeros.any())
+        if dtype is None:
+            return None
+        return dtype, Quantization(scales.astype(np.float32), zeros.astype(np.int64), next(iter(axes), None))
+
+    def narrowed(self, dtype: str, grid: Quantization) -> Quantization:
+        """The grid, saying which integers of its type it uses."""
+        low, high = integer_range(dtype)
+        lowest, highest = self.limits
+        return replace(grid, quant_min=lowest if lowest > low else None, quant_max=highest if highest < high else None)
+
+
+def stated(r: Reading, bits: int) -> Stated:
+    """The grid of a node with the inputs scale and zero point and the attributes signed and narrow."""
+    signed, narrow = bool(r.attribute("signed", 1)), bool(r.attribute("narrow", 0))
+    is_bipolar = signed and bits == 1
+    limits = (-1, 1) if is_bipolar else limits_of(bits, signed, narrow)
+    if limits[0] >= limits[1]:
+        raise r.invalid(f"{bits} bits with a narrow range leave one integer, {limits[0]}")
+    return Stated(numbers(r, 1, "scale"), numbers(r, 2, "zero point"), limits, signed, is_bipolar)
+
+
+def bits_of(r: Reading, index: int) -> int:
+    """The bit width that input `index` states.
+
+    Raises:
+        NotCoveredError: it is computed at run time, has a fraction, or is above 32.
+        InvalidModelError: it is not one positive number.
+    """
+    value = numbers(r, index, "bit width")
+    if value.size != 1 or not float(value.reshape(())) >= 1:
+        raise r.invalid(f"the bit width {value.reshape(-1)[:3].tolist()}, which is not one positive number")
+    bits = float(value.reshape(()))
+    if bits != int(min(bits, _WIDEST)):
+        raise NotCoveredError(f"{bits:g} bits")
+    return int(bits)
+
+
+def is_positive(scale: Array) -> bool:
+    """Whether scales are positive and finite."""
+    return bool((np.isfinite(scale) & (scale > 0)).all())
+
+
+def numbers(r: Reading, index: int, what: str) -> Array:
+    """The real numbers of input `index`; raises NotCoveredError if they are computed at run time."""
+    data = r.constant(index)
+    if data is None:
+        raise NotCoveredError(f"a {what} that is computed at run time")
+    if data.dtype.kind not in "fiu" or not data.size:
+        raise r.invalid(f"the {what} {r.inputs[index]!r} is {data.dtype} of shape {data.shape}, not real numbers")
+    return np.asarray(data, np.float32)
+
+
+def _axes(scales: tuple[int, ...], shape: Shape | None) -> list[int] | None:
+    """The axes of data that scales of a shape run along: none for one scale. None where they do not fit the data."""
+    along = [position - len(scales) for position, size in enumerate(scales) if size != 1]
+    if along and (shape is None or any(-axis > len(shape) or shape[axis] != scales[axis] for axis in along)):
+        return None
+    return [len(shape or ()) + axis for axis in along]

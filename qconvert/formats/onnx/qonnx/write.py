@@ -1,0 +1,217 @@
+"""The QONNX form: a graph on real values, with a Quant wherever the quantized graph rounds to a grid.
+
+Every quantized tensor becomes the real values of its integers. What only moves them stays, what computes gets a Quant behind it, and
+constants become real values with a Quant that gives their integers back. Inputs and outputs of the graph keep their integers: a
+DequantizeLinear or a QuantizeLinear stands there, and around the few operators that take stored integers for numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.formats.onnx.contrib import QONNX
+from qconvert.formats.onnx.qonnx.ranges import Range, range_of
+from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph.activations import clip_range, is_exact
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["as_qonnx"]
+
+_VERSION = 1
+
+
+def as_qonnx(graph: Graph) -> Graph:
+    """The graph in QONNX's form; itself if nothing in it is quantized."""
+    if not any(tensor.is_quantized for tensor in graph.tensors.values()):
+        return graph
+    return _Writer(graph).result()
+
+
+class _Writer:
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._readers = graph.consumers()
+        self._tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self._tensors)
+        self._ops: list[Op] = []
+        self._real: dict[str, str] = {}  # quantized tensor, or a Dequantize's result -> the real values in its place
+        self._stored: dict[str, str] = {}  # quantized tensor -> its integers, where somebody needs them
+        self._ranges: dict[str, tuple[int, int]] = {}  # quantized tensor -> the integers that the one Clip behind it leaves
+        self._parameters: dict[tuple[str, bytes], str] = {}
+        versions = [int(op["version"]) for op in graph.ops if op.kind == "Opaque" and op["domain"] == QONNX]
+        self._version = next(iter(versions), _VERSION)
+
+    def result(self) -> Graph:
+        for name in self._graph.inputs:
+            if self._graph[name].is_quantized:
+                self._stored[name] = name
+                self._real[name] = self._add(f"{name}/real", self._graph[name])
+                self._ops.append(Op("Dequantize", (name,), (self._real[name],)))
+        for op in self._graph.ops:
+            self._visit(op)
+        for name in self._graph.outputs:
+            tensor = self._graph[name]
+            if tensor.is_quantized and not tensor.is_constant and self._stored.get(name) != name:
+                self._ops.append(Op("Quantize", (self._real[name],), (name,)))
+        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
+
+    def _visit(self, op: Op) -> None:
+        rule = KINDS[op.kind].rule
+        first = self._graph[op.inputs[0]] if op.inputs and op.inputs[0] else None
+        if not any(name and self._graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
+            self._ops.append(replace(op, inputs=tuple(self._real.get(name, name) for name in op.inputs)))
+        elif op.kind == "Dequantize" and first is not None and first.is_quantized:
+            self._dequantize(op)
+        elif op.kind in ("Quantize", "Requantize"):
+            self._round(self._value(op.inputs[0]), op.outputs[0], op)
+        elif op.kind == "Clip" and op.inputs[0] in self._ranges:
+            self._real[op.outputs[0]] = self._real[op.inputs[0]]
+        elif rule in ("real", "move", "index"):
+            self._compute(op)
+        else:
+            self._on_integers(op)
+
+    def _dequantize(self, op: Op) -> None:
+        """The real values are there already; an output of the graph gets them under its own name."""
+        value, result = self._value(op.inputs[0]), self._graph[op.outputs[0]]
+        if result.dtype != "float32":
+            self._ops.append(Op("Cast", (value,), op.outputs, {"to": result.dtype}, op.source))
+        elif result.name in self._graph.public:
+            self._ops.append(Op("Identity", (value,), op.outputs, {}, op.source))
+        else:
+            self._real[result.name] = value
+
+    def _compute(self, op: Op) -> None:
+        """The operator on real values, with a Quant behind each quantized result that it computes."""
+        attributes = {name: value for name, value in op.attributes.items() if name != "arithmetic"}
+        moves = KINDS[op.kind].rule == "move"
+        outputs, rounded = [], []
+        for name in op.outputs:
+            tensor = self._graph[name] if name else None
+            if tensor is None or not tensor.is_quantized:
+                outputs.append(name)
+                continue
+            outputs.append(self._add(f"{name}/real" if name in self._graph.outputs or not moves else name, tensor))
+            if moves:
+                self._real[name] = outputs[-1]
+            else:
+                rounded.append((outputs[-1], name))
+        self._ops.append(replace(op, inputs=tuple(self._value(name) for name in op.inputs), outputs=tuple(outputs), attributes=attributes))
+        for value, name in rounded:
+            self._round(value, name, op)
+
+    def _on_integers(self, op: Op) -> None:
+        """An operator that takes stored integers for numbers, between QuantizeLinear and DequantizeLinear."""
+        inputs = []
+        for name in op.inputs:
+            tensor = self._graph[name] if name else None
+            if tensor is None or not tensor.is_quantized or tensor.is_constant:
+                inputs.append(self._real.get(name, name))
+                continue
+            if name not in self._stored:
+                self._stored[name] = self._names.fresh(f"{name}/integers")
+                self._tensors[self._stored[name]] = replace(tensor, name=self._stored[name])
+                self._ops.append(Op("Quantize", (self._real[name],), (self._stored[name],), {}, op.source))
+            inputs.append(self._stored[name])
+        self._ops.append(replace(op, inputs=tuple(inputs)))
+        for name in op.outputs:
+            if name and self._graph[name].is_quantized:
+                self._stored[name] = name
+                self._real[name] = self._add(f"{name}/real", self._graph[name])
+                self._ops.append(Op("Dequantize", (name,), (self._real[name],), {}, op.source))
+
+    def _value(self, name: str) -> str:
+        """The real values of a tensor; those of a quantized constant are put behind a Quant when first asked for."""
+        tensor = self._graph.tensors.get(name)
+        if tensor is None or name in self._real or not tensor.is_quantized:
+            return self._real.get(name, name)
+        assert tensor.data is not None and tensor.quantization is not None
+        self._real[name] = self._constant(tensor, tensor.data, tensor.quantization)
+        return self._real[name]
+
+    def _constant(self, tensor: Tensor, data: Array, grid: Quantization) -> str:
+        real = dequantize(data, grid).astype(np.float32)
+        if grid.block_size or tensor.dtype.startswith("float"):  # no scale broadcasts so
+            return self._add(f"{tensor.name}/real", tensor, real)
+        found = range_of(grid.limits(tensor.dtype), grid)
+        result = self._add(f"{tensor.name}/quantized", tensor)
+        if found is None or not np.array_equal(quantize(real, grid, tensor.dtype), data):
+            self._ops.append(Op("Dequantize", (tensor.name,), (result,)))
+            return result
+        name = self._add(tensor.name if tensor.name not in self._graph.public else f"{tensor.name}/real", tensor, real)
+        self._quant(name, result, tensor, grid, found)
+        return result
+
+    def _round(self, value: str, name: str, op: Op) -> None:
+        """A real value on the grid of the quantized tensor `name`; bits tell where one Clip behind it leaves fewer integers."""
+        tensor = self._graph[name]
+        grid = tensor.quantization
+        assert grid is not None
+        self._real[name] = self._add(f"{name}/real" if name in self._graph.outputs else name, tensor)
+        clipped = self._clipped(tensor)
+        found = range_of(clipped, grid) if clipped is not None else None
+        if found is not None and clipped is not None:
+            self._ranges[name] = clipped
+        else:
+            found = range_of(integer_range(tensor.dtype), grid) if not tensor.dtype.startswith("float") and not grid.block_size else None
+        if found is None:
+            stored = self._names.fresh(f"{name}/integers")
+            self._tensors[stored] = replace(tensor, name=stored)
+            self._ops += [Op("Quantize", (value,), (stored,), {}, op.source), Op("Dequantize", (stored,), (self._real[name],))]
+        else:
+            self._quant(value, self._real[name], tensor, grid, found, op.source)
+
+    def _clipped(self, tensor: Tensor) -> tuple[int, int] | None:
+        """The integers that a Clip leaves which alone reads a tensor; None without one."""
+        readers = self._readers.get(tensor.name, [])
+        if len(readers) != 1 or readers[0].kind != "Clip" or tensor.name in self._graph.public:
+            return None
+        (op,) = readers
+        q = tensor.quantization
+        if q is None or not q.is_per_tensor or not tensor.shares_grid(self._graph[op.outputs[0]]) or op.outputs[0] in self._graph.outputs:
+            return None
+        values = [self._graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")][:2]
+        if any(name and value is None for name, value in zip(op.inputs[1:], values, strict=False)):
+            return None
+        low, high = (None if value is None else float(np.asarray(value).reshape(-1)[0]) for value in values)
+        return clip_range(tensor, (low, high)) if is_exact((low, high), tensor) else None
+
+    def _quant(self, value: str, result: str, tensor: Tensor, grid: Quantization, found: Range, source: str = "") -> None:
+        shape = [1] * (tensor.rank or 0)
+        if grid.axis is not None:
+            shape[grid.axis] = -1
+        points = (grid.zero_point + found.offset).astype(np.float32)
+        sizes: Sequence[int] = shape if grid.axis is not None else ()
+        inputs = [
+            value,
+            self._parameter(f"{tensor.name}/scale", grid.scale.reshape(sizes)),
+            self._parameter(f"{tensor.name}/zero_point", points.reshape(sizes) if points.any() else np.zeros((), np.float32)),
+            self._parameter("bits", np.array(found.bits, np.float32)),
+        ]
+        attributes: dict[str, Attribute] = {"format": "onnx", "domain": QONNX, "op_type": "Quant", "version": self._version}
+        self._ops.append(Op("Opaque", tuple(inputs), (result,), {**attributes, "payload": _payload(found), "captures": ()}, source))
+
+    def _parameter(self, wanted: str, data: Array) -> str:
+        key = wanted, data.tobytes()
+        if key not in self._parameters:
+            name = self._parameters[key] = self._names.fresh(wanted)
+            self._tensors[name] = Tensor(name, "float32", data.shape, np.asarray(data, np.float32))
+        return self._parameters[key]
+
+    def _add(self, name: str, like: Tensor, data: Array | None = None) -> str:
+        """A tensor of real values in the shape of another; under that one's name, or a new one."""
+        name = name if name == like.name else self._names.fresh(name)
+        self._tensors[name] = Tensor(name, "float32", like.shape, data)
+        return name
+
+
+def _payload(found: Range) -> str:
+    from onnx import helper
+
+    node = helper.make_node("Quant", [], [], domain=QONNX, signed=int(found.signed), narrow=int(found.narrow), rounding_mode="ROUND")
+    return base64.b64encode(node.SerializeToString()).decode("ascii")
