@@ -75,6 +75,8 @@ class TensorSpec:
         data: stored values of a constant; 2- and 4-bit types are given one element a byte and are packed here.
         shape_signature: sizes with -1 where the size is open.
         is_variable: a state tensor.
+        sparsity: a SparsityParametersT; `data` are then the values that are stored, flat.
+        blocks: name of the tensor with the scales of blocks, how many elements of a row each has, and of that with the zero points or "".
     """
 
     name: str
@@ -86,6 +88,8 @@ class TensorSpec:
     data: Any = None
     shape_signature: tuple[int, ...] | None = None
     is_variable: bool = False
+    sparsity: Any = None
+    blocks: tuple[str, int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ def model(
     buffers = [schema.BufferT()]
     codes: dict[tuple[str, int, bool], int] = {}
     subgraph = schema.SubGraphT(
-        tensors=[_tensor(tensor, buffers) for tensor in tensors],
+        tensors=[_tensor(tensor, buffers, index) for tensor in tensors],
         inputs=[index[name] for name in inputs],
         outputs=[index[name] for name in outputs],
         operators=[_operator(op, index, codes) for op in ops],
@@ -235,13 +239,18 @@ def _stored_bytes(tensor: TensorSpec) -> bytes:
 
         return bytes(np.asarray(tensor.data).astype(ml_dtypes.bfloat16).tobytes())
     data = np.asarray(tensor.data, np.dtype(tensor.dtype).newbyteorder("<"))
-    assert data.shape == tuple(tensor.shape), f"{tensor.name}: data of shape {data.shape} for {tensor.shape}"
+    assert data.shape == tuple(tensor.shape) or tensor.sparsity is not None, f"{tensor.name}: data of shape {data.shape} for {tensor.shape}"
     return data.tobytes()
 
 
-def _tensor(tensor: TensorSpec, buffers: list[Any]) -> Any:
+def _tensor(tensor: TensorSpec, buffers: list[Any], index: Mapping[str, int]) -> Any:
     schema = _schema()
     quantization = None
+    if tensor.blocks is not None:
+        scales, size, points = tensor.blocks
+        details = schema.BlockwiseQuantizationT(scales=index[scales], zeroPoints=index[points] if points else -1, blockSize=size)
+        kind = schema.QuantizationDetails.BlockwiseQuantization
+        quantization = schema.QuantizationParametersT(detailsType=kind, details=details)
     if tensor.scale is not None:
         scale = np.atleast_1d(np.asarray(tensor.scale, np.float32))
         zero = 0 if tensor.zero_point is None else tensor.zero_point
@@ -254,6 +263,7 @@ def _tensor(tensor: TensorSpec, buffers: list[Any]) -> Any:
         name=tensor.name,
         quantization=quantization,
         isVariable=tensor.is_variable,
+        sparsity=tensor.sparsity,
         shapeSignature=None if tensor.shape_signature is None else np.array(tensor.shape_signature, np.int32),
         hasRank=True,
     )

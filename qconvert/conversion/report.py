@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import IGNORED_SCALES
+from qconvert.graph.metadata import DENSIFIED, IGNORED_SCALES
 from qconvert.plugins import Change, Target
 
 __all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "remarks"]
@@ -64,15 +64,27 @@ def keeps_values(changes: Iterable[Change]) -> bool:
 
 def remarks(graph: Graph) -> tuple[str, ...]:
     """What a reader took otherwise than the file states it, in words."""
+    found = []
+    if ignored := _noted(graph, IGNORED_SCALES):
+        tensors = f"{len(ignored)} tensors state" if len(ignored) > 1 else "1 tensor states"
+        words = f"scales that its kernels do not use ({_some(ignored)}): integers are read as kernels take them"
+        found.append(f"warning: {tensors} {words}")
+    if densified := _noted(graph, DENSIFIED) if graph.is_from("tflite") else []:
+        constants = f"{len(densified)} sparse constants have" if len(densified) > 1 else "1 sparse constant has"
+        found.append(f"note: {constants} all zeros now ({_some(densified)}), and more bytes")
+    return tuple(found)
+
+
+def _noted(graph: Graph, key: str) -> list[str]:
+    """The names that an entry of the metadata lists; none where it is no list of JSON."""
     try:
-        ignored = list(json.loads(graph.metadata.get(IGNORED_SCALES, "{}")))
-    except ValueError:  # the metadata of a file that someone else wrote
-        return ()
-    if not ignored:
-        return ()
-    tensors = f"{len(ignored)} tensors state" if len(ignored) > 1 else "1 tensor states"
-    listed = ", ".join(map(repr, ignored[:3])) + (" …" if len(ignored) > 3 else "")
-    return (f"warning: {tensors} scales that its kernels do not use ({listed}): integers are read as kernels take them",)
+        return list(json.loads(graph.metadata.get(key, "[]")))
+    except (ValueError, TypeError):  # the metadata of a file that someone else wrote
+        return []
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 
 def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:

@@ -11,6 +11,7 @@ __all__ = [
     "BASE64",
     "CHANGED",
     "CHANGES",
+    "DENSIFIED",
     "DYNAMIC_RANGE",
     "IGNORED_SCALES",
     "OPTIONS",
@@ -61,6 +62,8 @@ SOURCE_FILES = "source.file."
 #: JSON, tensor -> [scale, zero point] of each index: what the file states beside it and the kernels of its runtime do not use, as a bias
 #: at another scale than input scale * weight scale.
 IGNORED_SCALES = "source.ignored_scales"
+#: JSON list: constants that the file stores without their zeros, and the graph with them.
+DENSIFIED = "source.densified"
 #: The type of all 8-bit activations of the first source, where a target stores them in another.
 ACTIVATIONS = "source.activations"
 #: JSON list: tensors in another layout than in the first file of a chain of conversions, although their shape does not show it.

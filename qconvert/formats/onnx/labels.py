@@ -46,8 +46,8 @@ class LabellingReading(NodeReading):
         if block_size:
             if axis is None:
                 raise self.invalid("blocks of scales without an axis")
-            if (values < 0).any():  # onnxruntime's quantizer of weights in blocks makes such scales
-                raise NotCoveredError("negative scales")
+            if (values <= 0).any() and self.constant(0) is None:
+                raise NotCoveredError("scales that are not positive, beside data")
             return Quantization(values, np.array(zeros), axis, block_size)
         if values.ndim > 1 or (values.size != 1 and axis is None):
             raise self.invalid(f"the scale {self.inputs[scale]!r} has shape {values.shape}, which fits neither a tensor nor an axis")

@@ -37,6 +37,8 @@ class Draft:
         self._variants: dict[tuple[str, str], str] = {}
         self._names = Names(self.tensors, reserved)
         self._positions: dict[int, int] = {}  # id of each operator -> where it stands
+        #: Constants that the file stores without their zeros.
+        self.densified: list[str] = []
 
     def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
         """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""

@@ -19,6 +19,7 @@ from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature
 from qconvert.graph.metadata import (
     CHANGED,
+    DENSIFIED,
     IGNORED_SCALES,
     SOURCE_DESCRIPTION,
     SOURCE_FORMAT,
@@ -100,12 +101,13 @@ def _signatures(model: Any, names: list[str]) -> list[Signature]:
 
 
 def _ignored(draft: Draft) -> dict[str, str]:
-    """What the file states of scales that its kernels do not use; what is no number in JSON is a text there."""
+    """What the file states of scales that its kernels do not use, no number in JSON being a text there; and what was sparse."""
     stated = {
         name: [[scale if math.isfinite(scale) else str(scale), point] for scale, point in pairs]
         for name, pairs in draft.ignored_scales.items()
     }
-    return {IGNORED_SCALES: json.dumps(stated)} if stated else {}
+    found = {IGNORED_SCALES: json.dumps(stated)} if stated else {}
+    return {**found, DENSIFIED: json.dumps(draft.densified)} if draft.densified else found
 
 
 def _metadata(model: Any) -> dict[str, str]:

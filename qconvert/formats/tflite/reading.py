@@ -81,6 +81,12 @@ class Reading(OperatorReading):
             raise self.invalid(f"output {index} is absent")
         return self._draft.tensors[self.outputs[index]]
 
+    def declare(self, constant: Tensor) -> None:
+        """Makes output 0 a constant of the type and the data of another."""
+        if constant.data is None:
+            raise self.unsupported(f"input {constant.name!r} that is computed at run time")
+        self._draft.tensors[self.outputs[0]] = replace(constant, name=self.outputs[0])
+
     def maker(self, name: str) -> Op | None:
         """The operator that computes the tensor called `name`; None for inputs of the graph and constants."""
         return self._draft.producers.get(name)

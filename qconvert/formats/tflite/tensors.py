@@ -10,6 +10,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite.sparsity import leaves_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 from qconvert.graph.sizes import UNKNOWN
 
@@ -25,6 +26,8 @@ DTYPE_NUMBERS = {name: number for number, name in _DTYPES.items()}
 PACKED_BITS = {"int4": 4, "uint4": 4, "int2": 2}
 _QUANTIZED = {"int2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "int64"}
 _MAX_RANK = 64
+#: QuantizationDetails of the schema.
+_BLOCKWISE = 2
 
 
 def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 0) -> list[str]:
@@ -45,8 +48,8 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
             unknown = index in produced and index not in inputs and not shape  # an empty shape here often means "not known"
             constant = None if index in produced else _constant(buffers, tensor, dtype, data)
             quantization, fault = _sound_quantization(tensor, dtype, shape)
-            if constant is not None and tensor.sparsity is not None:
-                raise UnsupportedError("sparse weights are not covered", remedy="Densify the model before converting.")
+            if tensor.quantization is not None and tensor.quantization.detailsType not in (0, 1):
+                quantization, fault = _of_blocks(model, tensor, dtype, shape, data), ""
         except (InvalidModelError, UnsupportedError) as error:
             error.where = error.where or f"tensor {name!r}"
             raise
@@ -60,6 +63,8 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
         if fault:
             draft.unsound[names[-1]] = fault
             draft.ignored_scales[names[-1]] = _stated_scales(tensor.quantization)
+        if constant is not None and tensor.sparsity is not None:
+            draft.densified.append(names[-1])
     return names
 
 
@@ -129,14 +134,32 @@ def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | byt
         raise UnsupportedError("constant strings are not covered")
     bits = PACKED_BITS.get(dtype)
     item = numpy_dtype(dtype)
+    if tensor.sparsity is not None and raw is not None:
+        return _densified(tensor.sparsity, raw, dtype, sizes)
     needed = -(-count * bits // 8) if bits else count * item.itemsize
     if raw.size != needed and not (bits and raw.size == count):
         raise InvalidModelError(f"shape {list(sizes)} of {dtype} needs {needed} bytes, its buffer holds {raw.size}")
+    return _values(raw, dtype, count).reshape(sizes)
+
+
+def _values(raw: Array, dtype: str, count: int) -> Array:
+    """The first values of a buffer, which has them all."""
+    bits = PACKED_BITS.get(dtype)
     if bits:
-        values = _unpack(raw, bits, count, dtype)
-    else:
-        values = raw != 0 if dtype == "bool" else raw.view(item)
-    return values.reshape(sizes)
+        return _unpack(raw, bits, count, dtype)
+    return raw != 0 if dtype == "bool" else raw.view(numpy_dtype(dtype))
+
+
+def _densified(sparsity: Any, raw: Array, dtype: str, sizes: tuple[int, ...]) -> Array:
+    """A sparse constant with all its zeros."""
+    bits, item = PACKED_BITS.get(dtype), numpy_dtype(dtype)
+    places = leaves_of(sparsity, sizes, raw.size * 8 // bits if bits else raw.size // item.itemsize)
+    needed = -(-places.size * bits // 8) if bits else places.size * item.itemsize
+    if raw.size != needed:
+        raise InvalidModelError(f"{places.size} values of {dtype} need {needed} bytes, its buffer holds {raw.size}")
+    dense = np.zeros(math.prod(sizes), item)
+    dense[places] = _values(raw, dtype, places.size)
+    return dense.reshape(sizes)
 
 
 def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
@@ -175,7 +198,7 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
     if params is None or dtype not in _QUANTIZED:
         return None
     if params.detailsType not in (0, 1):
-        raise UnsupportedError("block-wise or multi-axis quantization is not covered")
+        return None
     scale, points = params.scale, params.zeroPoint
     if scale is None or not scale.size:
         return None
@@ -199,3 +222,45 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
     if not 0 <= axis < len(shape) or shape[axis] != scale.size:
         raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}")
     return Quantization.per_axis(scale, axis, zero_point)
+
+
+def _of_blocks(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap | bytes) -> Quantization:
+    """Scales in blocks along the last dimension, which lie in tensors of their own (schema.fbs, BlockwiseQuantization)."""
+    details = tensor.quantization.details
+    if tensor.quantization.detailsType != _BLOCKWISE or details is None:
+        raise UnsupportedError("quantization along several axes is not covered")
+    sizes = [size for size in shape if isinstance(size, int)]
+    if dtype not in _QUANTIZED or not sizes or len(sizes) != len(shape):
+        raise InvalidModelError(f"blocks of scales for {dtype} of shape {list(shape)}")
+    block, along = int(details.blockSize), len(sizes) - 1
+    shaped = _sizes(details.blockShape)
+    if shaped and (len(shaped) != len(sizes) or any(size != 1 for size in shaped[:-1]) or shaped[-1] != block):
+        raise UnsupportedError(f"blocks of shape {shaped[:8]} are not covered, but along the last dimension")
+    if not 0 < block <= max(sizes[along], 1) or sizes[along] % block:
+        raise InvalidModelError(f"blocks of {block} elements of {sizes[along]}")
+    wanted = (*sizes[:along], sizes[along] // block)
+    scale = _numbers_of(model, details.scales, wanted, ("float16", "float32", "bfloat16"), data).astype(np.float32)
+    wrong = scale[~(np.isfinite(scale) & (scale > 0))]
+    if wrong.size:
+        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}")
+    if details.zeroPoints < 0 or details.zeroPoints == details.scales:  # an absent field is 0, which is a tensor too
+        points = np.zeros(wanted, np.int64)
+    else:
+        points = _numbers_of(model, details.zeroPoints, wanted, tuple(_QUANTIZED), data).astype(np.int64)
+    low, high = integer_range(dtype)
+    if points.size and (points.min() < low or points.max() > high):
+        raise InvalidModelError(f"a zero point is outside {dtype}")
+    return Quantization(scale, points, along, block)
+
+
+def _numbers_of(model: Any, index: int, shape: tuple[int, ...], dtypes: tuple[str, ...], data: mmap.mmap | bytes) -> Array:
+    """The data of the constant that has the scales or the zero points of blocks."""
+    tensors = model.subgraphs[0].tensors
+    if not 0 <= index < len(tensors):
+        raise InvalidModelError(f"blocks of scales in tensor {index} of {len(tensors)}")
+    dtype = dtype_of(tensors[index])
+    found = _constant(model.buffers, tensors[index], dtype, data) if dtype in dtypes else None
+    if found is None or found.shape != shape:
+        words = "no constant" if found is None else f"of shape {list(found.shape)}"
+        raise InvalidModelError(f"the scales of blocks are {words}, {dtype}, not {list(shape)} of {' or '.join(sorted(dtypes)[:3])}")
+    return found

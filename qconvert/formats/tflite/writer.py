@@ -82,12 +82,14 @@ class _File:
         self._known: dict[bytes, int] = {}
         #: What custom operators compute: their kernels say the shape, so a file need not.
         self._carried = {name for operator in writing.operators if operator.custom is not None for name in operator.outputs}
+        self._scales: list[Any] = []  # tensors behind the others, which hold scales of blocks
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
         model = schema.ModelT()
         subgraph = schema.SubGraphT()
         subgraph.name = self._graph.name
         subgraph.tensors = [self._tensor(tensor) for tensor in self._writing.tensors.values()]
+        subgraph.tensors += self._scales
         subgraph.inputs = self._indices(self._graph.inputs)
         subgraph.outputs = self._indices(self._graph.outputs)
         subgraph.operators = [self._operator(operator) for operator in self._writing.operators]
@@ -119,7 +121,19 @@ class _File:
             found.shapeSignature = np.array(sizes, np.int32)
         found.buffer = 0 if tensor.data is None else self._buffer(_stored(tensor.data, tensor.dtype))
         if tensor.quantization is not None:
-            found.quantization = self._quantization(tensor.quantization)
+            of_blocks = tensor.quantization.block_size > 0
+            found.quantization = self._blocks(tensor.name, tensor.quantization) if of_blocks else self._quantization(tensor.quantization)
+        return found
+
+    def _blocks(self, name: str, quantization: Quantization) -> Any:
+        """Scales in blocks, which are a tensor of their own; XNNPACK takes them as float16 alone, without zero points."""
+        details = schema.BlockwiseQuantizationT()
+        details.scales, details.zeroPoints = len(self._numbers) + len(self._scales), -1
+        details.blockSize = quantization.block_size
+        scales = quantization.scale.astype(np.float16)
+        self._scales.append(self._tensor(Tensor(f"{name}/scales", "float16", scales.shape, scales)))
+        found = schema.QuantizationParametersT()
+        found.detailsType, found.details = schema.QuantizationDetails.BlockwiseQuantization, details
         return found
 
     def _quantization(self, quantization: Quantization) -> Any:

@@ -51,7 +51,10 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
 
 
 def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
-    """Scales are positive and finite, zero points fit the type, each index or block has one of each."""
+    """Scales are positive and finite, zero points fit the type, each index or block has one of each.
+
+    Scales of constants in blocks may be negative or zero, as onnxruntime's quantizer makes them: nothing is ever rounded to them.
+    """
     if tensor.dtype in _NOT_QUANTIZED:
         yield f"is quantized although its type is {tensor.dtype}"
         return
@@ -63,7 +66,7 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:
         return
     if q.zero_point.shape != q.scale.shape:
         yield f"has {q.scale.size} scales and {q.zero_point.size} zero points"
-    unsound = q.scale[~(np.isfinite(q.scale) & (q.scale > 0))]
+    unsound = q.scale[~(np.isfinite(q.scale) & ((q.scale > 0) | (q.block_size > 0 and tensor.is_constant)))]
     if unsound.size:
         yield f"has the scale {unsound[0]:g}, which is not positive and finite"
     if tensor.dtype in _SMALL_FLOATS:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.conv import accumulator_bias, dynamic_range, float_weights
+from qconvert.formats.tflite.ops.conv import accumulator_bias, dynamic_range, float_weights, write_bias
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
@@ -123,14 +123,27 @@ def write_gemm(op: Op, w: Writing) -> None:
     fields: dict[str, Any] = {"fusedActivationFunction": w.activation(op), "keepNumDims": keep}
     if is_dynamic(op):
         fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
+    _require_blocks(op, w, op.inputs[1])
     w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, "FullyConnectedOptions", **fields)
+
+
+def _require_blocks(op: Op, w: Writing, name: str) -> None:
+    """Raises UnsupportedError for scales in blocks that XNNPACK, the only one with a kernel for them, does not take (measured)."""
+    weights = w.tensor(name)
+    grid = weights.quantization
+    if grid is None or not grid.block_size:
+        return
+    exact = np.array_equal(grid.scale.astype(np.float16).astype(np.float32), grid.scale) and bool((grid.scale > 0).all())
+    along = weights.rank == 2 and grid.axis == 1 and (weights.shape or (0, ""))[1] == grid.scale.shape[1] * grid.block_size
+    if weights.dtype != "int4" or not grid.is_symmetric or not along or not exact or w.tensor(op.inputs[0]).dtype != "float32":
+        raise w.unsupported(op, f"blocks of scales that are not those of int4 rows with positive float16 scales beside float32: {name!r}")
 
 
 def _bias_vector(op: Op, w: Writing) -> str:
     """The bias, which FULLY_CONNECTED takes as one number for each output; a constant one of a row or a single number is spread."""
     name, outputs = op.inputs[2] if len(op.inputs) > 2 else "", (w.tensor(op.inputs[1]).shape or ("",))[:1]
     if not name or w.tensor(name).shape == outputs:
-        return name
+        return name and write_bias(op, w, 2)[0]
     data, grid = w.tensor(name).data, w.tensor(name).quantization
     row = data is not None and data.shape[-1:] == outputs and data.size == data.shape[-1]
     if data is None or not isinstance(outputs[0], int) or not (row or data.size == 1):

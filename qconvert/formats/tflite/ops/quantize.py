@@ -23,7 +23,13 @@ def read_dequantize(r: Reading) -> None:
         r.emit("Cast", to=r.result().dtype)
 
 
+def read_densify(r: Reading) -> None:
+    """DENSIFY: a sparse constant with its zeros, which all constants here have."""
+    r.declare(r.tensor())
+
+
 READERS: dict[str, ReadFunction] = {
+    "DENSIFY": read_densify,
     "QUANTIZE": read_quantize,
     "DEQUANTIZE": read_dequantize,
 }
