@@ -180,7 +180,7 @@ def test_the_last_sentence(graph: Graph, words: str, tmp_path: Path, monkeypatch
 COMPLETED = {
     "tflite2onnx --target ": ["ort-x86", "ort-x86-vnni", "ort-arm", "generic"],
     "convert a b --target tflite-m": ["tflite-micro"],
-    "tflite2onnx a b --form ": ["qdq", "qoperator"],
+    "tflite2onnx a b --form ": ["qdq", "qoperator", "qonnx"],
     "convert --numerics ": ["exact", "fast"],
     "convert --passes fuse_pad,fold_b": ["fuse_pad,fold_batch_norm"],
     "convert --from o": ["onnx"],

@@ -83,6 +83,8 @@ _REGISTER = (
     _pass("fuse_dynamic", "nodes that round real data when they run, multiply integers and scale the sums become one operator",
          after=("absorb_quantization",)),
     _pass("restate_attributes", "attributes that the source's format cannot state come back from its metadata"),
+    _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",
+         exact=False, within=0.05),
     _pass("widen_1d", "convolutions and pools over one dimension become ones over two"),
     _pass("fuse_gelu", "a Gelu that was spelled out with Erf becomes one operator",
          exact=False, within=1e-05),

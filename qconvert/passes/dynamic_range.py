@@ -153,8 +153,10 @@ class _Fitting:
         tensor = self._graph[name]
         spread = op.kind == "Conv" and int(op["group"]) > 1 and (tensor.shape or (0, 0))[1] == 1
         q, data = tensor.quantization, tensor.data
-        if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4") or q.block_size:
+        if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4"):
             return ""
+        if q.block_size:
+            return name if op.kind == "Gemm" and self._graph.is_from("tflite") and tensor.dtype == "int4" and q.is_symmetric else ""
         spread = spread and q.axis is None
         if tensor.dtype != "uint8" and q.is_symmetric and not spread:
             return name

@@ -54,6 +54,7 @@ class Abilities:
     Where operators run:
         integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if
             all kinds but the forbidden ones have one.
+        product_types: types of real values that kernels multiply by weights in; empty for any.
         real_biases: kinds whose integer kernels with quantized results run beside a real bias too, which the runtime puts on the
             accumulator's grid.
         real_results: kinds whose integer kernels can give real results.
@@ -100,6 +101,7 @@ class Abilities:
     max_pair_sum: int = 0
     same_kernels: tuple[str, ...] = ()
     integer_kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    product_types: tuple[str, ...] = ()
     real_biases: tuple[str, ...] = ()
     real_results: tuple[str, ...] = ()
     stored_kinds: tuple[str, ...] = ()

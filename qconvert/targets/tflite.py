@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "expand_definitions", "carry_custom", "fold_constants", "settle_sizes", "dynamic_range", "fold_batch_norm", "fuse_gelu", "widen_1d",
-    "matmul_to_gemm",
-    "fuse_activation", "assign_layout", "merge_reshapes", "store_activations", "symmetric_activations", "unary_to_table",
+    "expand_definitions", "carry_custom", "fold_constants", "widen_float16", "settle_sizes", "dynamic_range", "fold_batch_norm",
+    "fuse_gelu", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "store_activations", "symmetric_activations", "unary_to_table",
     "quantize_operands", "symmetric_weights", "float_bias_to_int32", "remove_redundant_requantize", "isolate_float", "match_scales",
     "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
@@ -127,6 +126,7 @@ _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
     activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), integer_kernels=_KERNELS, activation_dtypes=_ALL,
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
+    product_types=("float32",),
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
     fixed_outputs=_FIXED, equal_scales=_EQUAL,

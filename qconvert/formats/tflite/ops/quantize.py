@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from qconvert.arithmetic import dequantize
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op
+from qconvert.graph import Op, numpy_dtype
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -41,7 +44,12 @@ def write_quantize(op: Op, w: Writing) -> None:
 
 
 def write_dequantize(op: Op, w: Writing) -> None:
-    """DEQUANTIZE."""
+    """DEQUANTIZE; of constants with scales in blocks, which its kernel does not look at, the real values."""
+    stored, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
+    if stored.quantization is not None and stored.quantization.block_size and stored.data is not None:
+        real = dequantize(stored.data, stored.quantization).astype(numpy_dtype(result.dtype))
+        w.tensors[result.name] = replace(result, data=real)
+        return
     w.emit("DEQUANTIZE", op.inputs[:1], op.outputs, "DequantizeOptions")
 
 

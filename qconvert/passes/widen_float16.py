@@ -1,0 +1,84 @@
+"""widen_float16: networks of float16 and bfloat16 compute in float32, where the target has no kernels for their products.
+
+Every value becomes float32, which holds it exactly; what is computed is no longer rounded to 11 or 8 bits after each operator, and so is
+nearer to the real numbers than the source. Weights of float16 stay so, behind a Cast, and take no more bytes than before. Inputs and
+outputs of the graph keep their type, and what the source casts to float16 is rounded to it still. Elementwise float16, for which LiteRT has
+kernels, is left alone where nothing is multiplied by weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+_NARROW = ("float16", "bfloat16")
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Widens the whole graph if it multiplies by weights in a type that target.product_types does not name."""
+    if target is None or not target.product_types or any(op.kind == "Opaque" for op in graph.ops):
+        return graph, ()
+    found = {graph[op.outputs[0]].dtype for op in graph.ops if KINDS[op.kind].sums_products and op.outputs}
+    if not any(dtype in _NARROW and dtype not in target.product_types for dtype in found):
+        return graph, ()
+    widening = _Widening(graph)
+    widening.run()
+    kept = f", {widening.kept} constants of float16 behind a Cast" if widening.kept else ""
+    listed = " and ".join(sorted(found & set(_NARROW)))
+    note = f"{widening.count} values of {listed} are float32: products are no longer rounded to few bits{kept}"
+    return widening.result(), (note,)
+
+
+class _Widening:
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self._tensors)
+        self._wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
+        self._ops: list[Op] = []
+        self._rounded = {op.outputs[0] for op in graph.ops if op.kind == "Cast" and op["to"] == "float16" and not _is_narrow(graph, op)}
+        self.count = self.kept = 0
+
+    def run(self) -> None:
+        weights = {op.inputs[1] for op in self._graph.ops if KINDS[op.kind].sums_products and len(op.inputs) > 1}
+        borders = {*self._graph.inputs, *self._graph.public, *self._rounded}
+        for name, tensor in self._graph.tensors.items():
+            if tensor.dtype not in _NARROW or tensor.is_quantized:
+                continue
+            self.count += not tensor.is_constant
+            keeps = tensor.dtype == "float16" and name in weights and (tensor.rank or 0) > 1 and tensor.is_constant
+            data = None if tensor.data is None or keeps else np.asarray(tensor.data).astype(np.float32)
+            self._wide[name] = self._names.fresh(f"{name}/float32") if name in borders or keeps else name
+            self._tensors[self._wide[name]] = replace(tensor, name=self._wide[name], dtype="float32", data=data)
+            if name in self._graph.inputs or keeps:
+                self._ops.append(Op("Cast", (name,), (self._wide[name],), {"to": "float32"}))
+            self.kept += keeps
+        for op in self._graph.ops:
+            self._ops.append(self._widened(op))
+            for name in op.outputs:
+                if name in self._rounded:
+                    self._ops.append(Op("Cast", (name,), (self._wide[name],), {"to": "float32"}, op.source))
+                elif name in self._graph.public and name in self._wide:
+                    self._ops.append(Op("Cast", (self._wide[name],), (name,), {"to": self._graph[name].dtype}, op.source))
+
+    def result(self) -> Graph:
+        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
+
+    def _widened(self, op: Op) -> Op:
+        inputs = tuple(self._wide.get(name, name) for name in op.inputs)
+        if op.outputs[0] in self._rounded:
+            return replace(op, inputs=inputs)
+        if op.kind == "Cast" and op.outputs[0] in self._wide:
+            op = op.with_attributes(to="float32")
+        return replace(op, inputs=inputs, outputs=tuple(self._wide.get(name, name) for name in op.outputs))
+
+
+def _is_narrow(graph: Graph, op: Op) -> bool:
+    return graph[op.inputs[0]].dtype in _NARROW
