@@ -247,7 +247,8 @@ def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mappin
         return False
     # By itself the operator has no DequantizeLinear behind it that would say the scale; its constants were made with it. The type of an
     # Opaque's result follows from its inputs, and is not always inferred for an operator by itself.
-    if (first.dtype != second.dtype and one.kind != "Opaque") or (second.quantization is not None and first.quantization != second.quantization):
+    other_grid = second.quantization is not None and first.quantization != second.quantization
+    if (first.dtype != second.dtype and one.kind != "Opaque") or other_grid:
         return False
     return all(_same(a, producers, m, b, there, n, inputs, depth + 1) for m, n in zip(one.inputs, two.inputs, strict=True))
 
