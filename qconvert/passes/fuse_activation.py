@@ -113,6 +113,8 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 
 def _can_carry(op: Op) -> bool:
     """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
+    if op.kind == "Concat":  # the schema has room, and no kernel uses it
+        return False
     own_rounding = op.attributes.get("arithmetic") and not is_dynamic(op)
     return "activation" in KINDS[op.kind].attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
 

@@ -51,19 +51,25 @@ def test_a_bound_on_a_tie_stays(bounds: tuple[float, float], scale: float) -> No
     assert differs == (scale != 4.0)
 
 
-@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "Concat", "Conv", "AveragePool", "MaxPool"])
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "Conv", "AveragePool", "MaxPool"])
 def test_floats(kind: str) -> None:
     rng = np.random.default_rng(1)
     shape = (1, 2, 4, 4) if kind in ("Conv", "AveragePool", "MaxPool") else (4, 4)
     other = rng.normal(0, 4, (3, 2, 3, 3) if kind == "Conv" else (4, 4)).astype(np.float32)
     window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
-    attributes = {"Conv": CONV, "AveragePool": window, "MaxPool": window, "Concat": {"axis": 0}}.get(kind, {})
+    attributes = {"Conv": CONV, "AveragePool": window, "MaxPool": window}.get(kind, {})
     inputs = ("x",) if kind in ("AveragePool", "MaxPool") else ("x", "c")
     op, limits = clip("a", "y", (0.0, 6.0))
     graph = make([Op(kind, inputs, ("a",), attributes), op], [Tensor("x", "float32", shape), constant("c", other), *limits], "x", "y")
     changed, _ = applied(graph, "fuse_activation")
     assert [(op.kind, op["activation"]) for op in changed.ops] == [(kind, "relu6")]
     assert_equal(graph, changed, {"x": rng.normal(0, 4, shape).astype(np.float32)})
+
+
+def test_a_concat_carries_no_activation() -> None:
+    ops = [Op("Concat", ("x", "x"), ("a",), {"axis": 0}), Op("Relu", ("a",), ("y",))]
+    graph = make(ops, [Tensor("x", "float32", (4,))], "x", "y")
+    assert applied(graph, "fuse_activation") == (graph, ())
 
 
 def test_a_result_that_others_read_stays() -> None:

@@ -65,10 +65,15 @@ OPEN = {
     "windows": "y = MaxPool <kernel_shape=[2,2], strides=[2,2]> (x)",
     "strides": "y = Conv <strides=[2,2], pads=[1,1,1,1]> (x, w)",
     "attention": "q = Reshape (x, copied) t = Transpose <perm=[0,2,1]> (q) m = MatMul (q, t) y = Softmax <axis=-1> (m)",
+    "several new axes": "y = Unsqueeze (x, axes)",
+    "cut at both ends": "y = Pad (x, cut)",
+    "a whole power": "p = Abs (x) y = Pow (p, i3)",
+    "joined before a Relu": "n = Neg (x) j = Concat <axis=1> (x, n) y = Relu (j)",
     "an index with its axis": "i = ArgMax <axis=1, keepdims=1> (x) y = Cast <to=1> (i)",
 }
 _OPEN_CONSTANTS = {
     **{f"i{value}": np.array([value]) for value in range(5)},
+    "axes": np.array([1, -1]), "cut": np.array([0, 1, -1, 2, 0, 0, -2, -1]),
     "copied": np.array([0, 0, -1]), "last": np.array([-1]), "one": np.full((1, 1, 1, 1), 2, np.float32),
     "factors": np.array([1, 1, 2, 3], np.float32), "w": np.random.default_rng(0).normal(size=(2, 2, 3, 3)).astype(np.float32),
 }  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -220,13 +222,26 @@ def write_atan2(op: Op, w: Writing) -> None:
     w.emit("ATAN2", op.inputs, op.outputs, "ATan2Options")
 
 
+def write_pow(op: Op, w: Writing) -> None:
+    """POW, whose operands have one type; ONNX's exponent may have another."""
+    base, power = w.tensor(op.inputs[0]), w.tensor(op.inputs[1])
+    name = power.name
+    if power.dtype != base.dtype and base.dtype == "float32" and not power.is_quantized:
+        if power.data is not None:
+            name = w.const(power.data.astype(np.float32), f"{op.outputs[0]}/power")
+        else:
+            name, types = w.add(f"{op.outputs[0]}/power", "float32", power.shape), (DTYPE_NUMBERS[power.dtype], DTYPE_NUMBERS["float32"])
+            w.emit("CAST", [power.name], [name], "CastOptions", inDataType=types[0], outDataType=types[1])
+    w.emit("POW", [base.name, name], op.outputs, "PowOptions")
+
+
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), write_arithmetic),
     "Max": _on_one_grid("MAXIMUM", "MaximumMinimumOptions"),
     "Min": _on_one_grid("MINIMUM", "MaximumMinimumOptions"),
     "FloorDiv": _written("FLOOR_DIV", "FloorDivOptions"),
     "FloorMod": _written("FLOOR_MOD", "FloorModOptions"),
-    "Pow": _written("POW", "PowOptions"),
+    "Pow": write_pow,
     "SquaredDifference": _written("SQUARED_DIFFERENCE", "SquaredDifferenceOptions"),
     "Abs": _written("ABS", "AbsOptions"),
     "Neg": _written("NEG", "NegOptions"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op
+from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
+from qconvert.graph import Array, Op
+from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -117,11 +118,12 @@ def write_split(op: Op, w: Writing) -> None:
 
 
 def write_pad(op: Op, w: Writing) -> None:
-    """Pad as PAD with real zero, PADV2 with a value, or MIRROR_PAD."""
+    """Pad as PAD with real zero, PADV2 with a value, or MIRROR_PAD; negative paddings as STRIDED_SLICE in front."""
     data, pads = op.inputs[0], w.tensor(op.inputs[1]).data
     if pads is not None and (pads < 0).any():
-        raise w.unsupported(op, f"negative padding {pads.tolist()}")
-    rows = w.rows(op, 1)
+        data, rows = _cropped(op, w, pads)
+    else:
+        rows = w.rows(op, 1)
     if op["mode"] in ("reflect", "symmetric"):
         w.emit("MIRROR_PAD", [data, rows], op.outputs, "MirrorPadOptions", mode=int(op["mode"] == "symmetric"))
     elif op["mode"] != "constant":
@@ -130,6 +132,28 @@ def write_pad(op: Op, w: Writing) -> None:
         w.emit("PADV2", [data, rows, op.inputs[2]], op.outputs, "PadV2Options")
     else:
         w.emit("PAD", [data, rows], op.outputs, "PadOptions")
+
+
+def _cropped(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
+    """The data without what negative paddings cut off, and the rows of the others."""
+    before, after = pads.reshape(2, -1).tolist()
+    shape = w.tensor(op.inputs[0]).shape or ()
+    if op["mode"] != "constant" or len(shape) != len(before):
+        raise w.unsupported(op, f"negative padding {pads.tolist()} of mode {op['mode']!r}")
+    hint, rank = f"{op.outputs[0]}/crop", len(before)
+    if any(isinstance(size, int) and size < -min(low, 0) - min(high, 0) for size, low, high in zip(shape, before, after, strict=True)):
+        raise w.unsupported(op, f"padding {pads.tolist()} of data of shape {shape}")
+    sizes = tuple(
+        size + min(low, 0) + min(high, 0) if isinstance(size, int) else size if min(low, high) >= 0 else UNKNOWN
+        for size, low, high in zip(shape, before, after, strict=True)
+    )
+    cropped = w.like(hint, op.inputs[0], sizes)
+    bounds = [[max(-low, 0) for low in before], [min(high, 0) for high in after], [1] * rank]
+    ends = sum(1 << axis for axis, high in enumerate(after) if high >= 0)
+    operands = [w.ints(values, f"{hint}/{name}") for values, name in zip(bounds, ("begin", "end", "step"), strict=True)]
+    w.emit("STRIDED_SLICE", [op.inputs[0], *operands], [cropped], "StridedSliceOptions", endMask=ends)
+    kept = [[max(low, 0), max(high, 0)] for low, high in zip(before, after, strict=True)]
+    return cropped, w.const(as_int32(kept, f"{op.outputs[0]}/pads"), f"{op.outputs[0]}/pads")
 
 
 WRITERS: dict[str, WriteFunction] = {

@@ -178,13 +178,18 @@ def write_squeeze(op: Op, w: Writing) -> None:
 
 
 def write_unsqueeze(op: Op, w: Writing) -> None:
-    """EXPAND_DIMS for one axis, else RESHAPE."""
-    axes = w.values(op, 1)
-    if len(axes) != 1:
+    """EXPAND_DIMS for one axis, else RESHAPE; several EXPAND_DIMS where more than one size is open."""
+    result = w.tensor(op.outputs[0])
+    axes = sorted(w.axis(op, axis, op.outputs[0]) for axis in w.values(op, 1))
+    if not axes or (len(axes) > 1 and sum(not isinstance(size, int) for size in result.shape or ()) <= 1):
         _reshaped(op, w)
         return
-    axis = w.const(np.array(w.axis(op, axes[0], op.outputs[0]), np.int32), f"{op.outputs[0]}/axis")
-    w.emit("EXPAND_DIMS", [op.inputs[0], axis], op.outputs, "ExpandDimsOptions")
+    name, shape = op.inputs[0], list(w.tensor(op.inputs[0]).shape or ())
+    for axis in axes:
+        shape.insert(axis, 1)
+        grown = result.name if axis == axes[-1] else w.like(f"{result.name}/axis_{axis}", op.inputs[0], tuple(shape))
+        w.emit("EXPAND_DIMS", [name, w.const(np.array(axis, np.int32), f"{result.name}/axis")], [grown], "ExpandDimsOptions")
+        name = grown
 
 
 def write_transpose(op: Op, w: Writing) -> None:
