@@ -13,6 +13,7 @@ from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.mapped import Files
 from qconvert.formats.onnx.model import Model
+from qconvert.formats.onnx.old_opsets import lift_opset
 from qconvert.formats.onnx.ordering import inline_functions, sort_nodes
 from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import verify
@@ -27,7 +28,8 @@ def open_model(path: Path, *, infer: bool = True) -> Model:
     """The model of an .onnx file, ready to be read.
 
     Large constants, external ones and those in the file itself, are views on memory-mapped files. Functions are inlined, constants
-    that are listed as inputs too (IR version < 4) are constants alone, and nodes are in an order in which they can run.
+    that are listed as inputs too (IR version < 4) are constants alone, nodes are in an order in which they can run, and opsets below 7
+    are lifted to it.
 
     Args:
         path: the file; external data lie beside it.
@@ -45,7 +47,9 @@ def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull), *, inf
     """The model in `data`; see open_model(). By default there is no folder that external data could lie in."""
     proto = parse_proto(data, folder)
     sort_nodes(proto.graph.node)
-    model = Model(proto, Files(folder, data))
+    files = Files(folder, data)
+    lift_opset(proto, files)
+    model = Model(proto, files)
     if infer:
         infer_shapes(model)
     return model

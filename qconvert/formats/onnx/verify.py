@@ -20,7 +20,7 @@ __all__ = ["MAX_NODES", "verify"]
 #: Nodes of all graphs and functions, also after all function calls are replaced by the functions' nodes.
 MAX_NODES = 1_000_000
 _MAX_DEPTH = 64
-LOWEST_OPSET = 7
+LOWEST_OPSET = 1
 
 _GRAPH, _GRAPHS, _TENSOR, _TENSORS, _SPARSE, _SPARSES = 5, 10, 4, 9, 11, 12
 
@@ -73,7 +73,7 @@ class _Checker:
             return
         newest = onnx_opset_version()
         if not LOWEST_OPSET <= versions[""] <= newest:
-            remedy = "Convert it with onnx.version_converter first." if versions[""] < LOWEST_OPSET else "A newer onnx package may know it."
+            remedy = "" if versions[""] < LOWEST_OPSET else "A newer onnx package may know it."
             reason = f"{owner} uses opset {versions['']}; opsets {LOWEST_OPSET} to {newest} are known"
             raise InvalidModelError(reason, remedy=remedy)
 

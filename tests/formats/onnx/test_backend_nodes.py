@@ -24,7 +24,6 @@ from qconvert.formats.onnx.writer import HIGHEST_OPSET, build
 #: Cases that qconvert refuses, by a pattern of their names, and why. Any other case must come back equal.
 REFUSED = {
     r"bitcast_|cumprod_": f"operators of opset 26; models are written up to opset {HIGHEST_OPSET}",
-    r"not_\dd": "opset 1; qconvert reads opset 7 and newer",
     r"sequence|optional_|identity_opt|if_(seq|opt)|loop1[36]_seq": "values that are sequences or optional, which no graph takes or gives",
     r"cast_e8m0": "values of type float8e8m0",
     r"scan_sum$": "Scan of opset 8, whose batch axis later opsets lack",

@@ -1,0 +1,296 @@
+"""Lifts models of ONNX's opsets 1 to 6 to opset 7, the oldest that the read functions know.
+
+Node by node, with the constants left where they are; what each operator was is in ONNX's changelog of operators (docs/Changelog.md).
+onnx's version converter is no help here: it wants every shape stated, and drops what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.formats.onnx.inference import infer_shapes
+from qconvert.formats.onnx.mapped import Files
+from qconvert.formats.onnx.messages import subgraphs
+from qconvert.formats.onnx.model import Model
+from qconvert.formats.onnx.verify import node_label
+
+__all__ = ["OLDEST_READ", "lift_opset"]
+
+OLDEST_READ = 7
+
+_BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"})
+#: What an operator without an attribute meant, where opset 7 means something else.
+_OLD_DEFAULTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "Concat": (4, {"axis": 1}),
+    "Selu": (6, {"alpha": 1.6732, "gamma": 1.0507}),
+}
+#: Attributes that say nothing of what a node computes when a model is run.
+_IDLE = {
+    "Dropout": ("is_test",),
+    "Gemm": ("broadcast",),
+    "RNN": ("output_sequence",),
+    "GRU": ("output_sequence",),
+    "LSTM": ("output_sequence",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Lift:
+    """What the lift of a node may use: its graph, the opset that it had, ranks and constants of the model by name."""
+
+    graph: Any
+    version: int
+    ranks: Mapping[str, int]
+    constants: Mapping[str, Any]
+
+    def require_rank(self, node: Any, name: str) -> int:
+        if name not in self.ranks:
+            raise _unsupported(node, f"the rank of {name!r} is not known, to which another value is broadcast in opset {self.version}")
+        return self.ranks[name]
+
+    def require_constant(self, node: Any, name: str) -> np.ndarray[Any, Any]:
+        if name not in self.constants:
+            raise _unsupported(node, f"input {name!r} is computed at run time, which no later opset takes")
+        return np.asarray(self.constants[name].const_value.numpy())
+
+    def unsqueezed(self, node: Any, index: int, before: int, after: int) -> list[Any]:
+        """The node that gives input `index` axes of size 1 before and behind its own, as the input of `node` from now on."""
+        from onnx import helper
+
+        name, rank = node.input[index], self.require_rank(node, node.input[index])
+        axes = [*range(before), *range(before + rank, before + rank + after)]
+        if not axes:
+            return []
+        node.input[index] = _fresh(self.graph, f"{node.output[0]}/{name}")
+        return [helper.make_node("Unsqueeze", [name], [node.input[index]], axes=axes)]
+
+    def add_constant(self, node: Any, data: np.ndarray[Any, Any]) -> None:
+        from onnx import numpy_helper
+
+        name = _fresh(self.graph, f"{node.output[0]}/{node.op_type}")
+        self.graph.initializer.append(numpy_helper.from_array(data, name))
+        node.input.append(name)
+
+
+def lift_opset(proto: Any, files: Files) -> None:
+    """Makes a verified ModelProto without functions one of opset 7, if it is of an older one.
+
+    Raises:
+        UnsupportedError: a node means what no later opset says; the error names it.
+    """
+    found = [item for item in proto.opset_import if item.domain in ("", "ai.onnx")]
+    version = min((item.version for item in found), default=OLDEST_READ)
+    if version >= OLDEST_READ:
+        return
+    needs_ranks = any(_needs_rank(node) for node in _all_nodes(proto.graph))
+    model = _model_for_ranks(proto, files) if needs_ranks else Model(proto, files)
+    ranks = {
+        value.name: len(value.shape)
+        for node in model.graph
+        for value in (*node.inputs, *node.outputs)
+        if value is not None and value.shape is not None
+    }
+    known = (*model.graph.inputs, *model.graph.initializers.values())
+    ranks |= {value.name: len(value.shape) for value in known if value.shape is not None}
+    _lift_graph(proto.graph, version, ranks, model.graph.initializers)
+    for item in found:
+        item.version = OLDEST_READ
+
+
+def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: Mapping[str, Any]) -> None:
+    lift = _Lift(graph, version, ranks, constants)
+    lifted = []
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _lift_graph(inner, version, ranks, {name: value for name, value in constants.items() if name not in _defined(inner)})
+        if node.domain not in ("", "ai.onnx"):
+            lifted.append(node)
+            continue
+        _drop(node, "consumed_inputs", *_IDLE.get(node.op_type, ()))
+        until, defaults = _OLD_DEFAULTS.get(node.op_type, (0, {}))
+        if version < until:
+            _set(node, **{name: value for name, value in defaults.items() if _attribute(node, name) is None})
+        function = _LIFTS.get(node.op_type)
+        try:
+            before = [] if function is None else function(node, lift)
+        except QConvertError as error:
+            error.where = error.where or node_label(node)
+            raise
+        lifted += [*before, node]
+    copies = [type(node).FromString(node.SerializeToString()) for node in lifted]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _broadcast(node: Any, lift: _Lift) -> list[Any]:
+    """The second operand covers the axes of the first from `axis` on; by default its last ones, as everywhere today."""
+    axis = _attribute(node, "axis") if _attribute(node, "broadcast", 0) else None
+    _drop(node, "axis", "broadcast")
+    if axis is None:
+        return []
+    rank, own = lift.require_rank(node, node.input[0]), lift.require_rank(node, node.input[1])
+    axis += rank if axis < 0 else 0
+    if not 0 <= axis <= rank - own:
+        raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", where=node_label(node))
+    return lift.unsqueezed(node, 1, 0, rank - axis - own)
+
+
+def _prelu(node: Any, lift: _Lift) -> list[Any]:
+    """One slope for each channel."""
+    if lift.ranks.get(node.input[1], 1) != 1:
+        return []
+    return lift.unsqueezed(node, 1, 0, max(lift.require_rank(node, node.input[0]) - 2, 0))
+
+
+def _batch_normalization(node: Any, lift: _Lift) -> list[Any]:
+    if not _attribute(node, "is_test", 0) or len([name for name in node.output if name]) > 1:
+        raise _unsupported(node, "it is one for training, which normalises by the statistics of the batch (is_test is 0)")
+    _drop(node, "is_test")
+    return []
+
+
+def _reshape(node: Any, lift: _Lift) -> list[Any]:
+    if lift.version < 5:
+        shape = _attribute(node, "shape")
+        if shape is None:
+            raise InvalidModelError("says no shape", where=node_label(node))
+        _drop(node, "shape")
+        lift.add_constant(node, np.array(shape, np.int64))
+    return []
+
+
+def _cast(node: Any, lift: _Lift) -> list[Any]:
+    from onnx import TensorProto
+
+    if lift.version < 6:
+        name = _attribute(node, "to", b"").decode("utf-8", "backslashreplace")
+        if name.upper() not in TensorProto.DataType.keys():  # noqa: SIM118 - an enumeration of protobuf, no mapping
+            raise InvalidModelError(f"casts to {name!r}, which is no type", where=node_label(node))
+        _set(node, to=TensorProto.DataType.Value(name.upper()))
+    return []
+
+
+def _pad(node: Any, lift: _Lift) -> list[Any]:
+    if lift.version < 2:
+        _set(node, pads=list(_attribute(node, "paddings", ())))
+        _drop(node, "paddings")
+    return []
+
+
+def _split(node: Any, lift: _Lift) -> list[Any]:
+    if lift.version < 2 and len(node.input) > 1:
+        if node.input[1]:
+            _set(node, split=[int(size) for size in lift.require_constant(node, node.input[1]).reshape(-1)])
+        del node.input[1:]
+    return []
+
+
+def _tile(node: Any, lift: _Lift) -> list[Any]:
+    """So many tiles along one axis."""
+    if lift.version < 6:
+        tiles, axis = (lift.require_constant(node, name).reshape(-1) for name in node.input[1:3])
+        rank = lift.require_rank(node, node.input[0])
+        if tiles.size != 1 or axis.size != 1 or not 0 <= int(axis[0]) < rank:
+            raise InvalidModelError(f"has {tiles.size} counts of tiles along axis {axis.tolist()}, of {rank}", where=node_label(node))
+        repeats = np.ones(rank, np.int64)
+        repeats[int(axis[0])] = int(tiles[0])
+        del node.input[1:]
+        lift.add_constant(node, repeats)
+    return []
+
+
+def _upsample(node: Any, lift: _Lift) -> list[Any]:
+    scales = [1.0, 1.0, _attribute(node, "height_scale"), _attribute(node, "width_scale")]
+    mode = _attribute(node, "mode", b"nearest")
+    _drop(node, "height_scale", "width_scale", "mode")
+    _set(node, scales=scales, mode="linear" if mode == b"bilinear" else mode.decode("utf-8", "backslashreplace"))
+    return []
+
+
+def _power_mean(node: Any, lift: _Lift) -> list[Any]:
+    if lift.version < 2:
+        power = _attribute(node, "p", 2.0)
+        if power != round(power):
+            raise _unsupported(node, f"its norm is of order {power:g}, which no later opset states")
+        _drop(node, "p")
+        _set(node, p=int(power))
+    return []
+
+
+_LIFTS: dict[str, Callable[[Any, _Lift], list[Any]]] = {
+    **dict.fromkeys(_BROADCASTS, _broadcast),
+    "BatchNormalization": _batch_normalization,
+    "Cast": _cast,
+    "GlobalLpPool": _power_mean,
+    "LpPool": _power_mean,
+    "PRelu": _prelu,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "Split": _split,
+    "Tile": _tile,
+    "Upsample": _upsample,
+}
+
+
+def _needs_rank(node: Any) -> bool:
+    return node.op_type in ("PRelu", "Tile") or (node.op_type in _BROADCASTS and _attribute(node, "axis") is not None)
+
+
+def _model_for_ranks(proto: Any, files: Files) -> Model:
+    """A copy with inferred shapes, in which every operator that broadcasts is an Identity: it has the shape of its first operand."""
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for node in copy.graph.node:
+        if node.op_type in _BROADCASTS or node.op_type in ("PRelu", "Tile", "BatchNormalization", "Dropout", "Cast"):
+            node.op_type = "Identity"
+            del node.input[1:], node.output[1:], node.attribute[:]
+        elif node.op_type == "Upsample":
+            _set(node, scales=[1.0, 1.0, _attribute(node, "height_scale", 1.0), _attribute(node, "width_scale", 1.0)])
+    model = Model(copy, files)
+    infer_shapes(model)
+    return model
+
+
+def _all_nodes(graph: Any) -> list[Any]:
+    found = list(graph.node)
+    for node in graph.node:
+        for inner in subgraphs(node):
+            found += _all_nodes(inner)
+    return found
+
+
+def _defined(graph: Any) -> set[str]:
+    return {item.name for item in (*graph.input, *graph.initializer)} | {name for node in graph.node for name in node.output}
+
+
+def _attribute(node: Any, name: str, default: Any = None) -> Any:
+    from onnx import helper
+
+    return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), default)
+
+
+def _drop(node: Any, *names: str) -> None:
+    for position in reversed(range(len(node.attribute))):
+        if node.attribute[position].name in names:
+            del node.attribute[position]
+
+
+def _set(node: Any, **values: Any) -> None:
+    from onnx import helper
+
+    _drop(node, *values)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
+
+
+def _fresh(graph: Any, wanted: str) -> str:
+    taken = _defined(graph)
+    return next(name for name in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2))) if name not in taken)
+
+
+def _unsupported(node: Any, reason: str) -> UnsupportedError:
+    return UnsupportedError(reason, where=node_label(node))
