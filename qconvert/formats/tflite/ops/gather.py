@@ -71,10 +71,10 @@ def read_one_hot(r: Reading) -> None:
 
 def read_topk(r: Reading) -> None:
     """TOPK_V2: values and int32 indices of the k largest along the last axis."""
-    k = r.integer(1)
+    k = r.list64(1) if r.known_ints(1) is None else r.shape_const([r.integer(1)], "k")
     indices = r.result(1)
     wide = r.intermediate("indices_int64", "int64", indices.shape)
-    r.emit("TopK", [r.input(0), r.shape_const([k], "k")], [r.outputs[0], wide], axis=-1)
+    r.emit("TopK", [r.input(0), k], [r.outputs[0], wide], axis=-1)
     r.emit("Cast", [wide], [r.outputs[1]], to=indices.dtype)
 
 
@@ -158,7 +158,7 @@ def write_topk(op: Op, w: Writing) -> None:
     axis = w.axis(op, op["axis"], data.name)
     if not op["largest"] and (data.is_quantized or data.dtype not in ("float32", "int32", "int64")):
         raise w.unsupported(op, f"the smallest of {data.dtype}")
-    k = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/k")
+    k = w.index(op, 1) if w.tensor(op.inputs[1]).data is None else w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/k")
     perm = [*(other for other in range(rank or 0) if other != axis), axis]
     turns, value = rank is not None and axis != rank - 1, data.name
     if turns:
