@@ -26,6 +26,7 @@ from qconvert.arithmetic.kernels import (
     xnnpack_leaky_relu,
     xnnpack_requantize,
 )
+from qconvert.arithmetic.nudged import nudged_add
 from qconvert.arithmetic.requantize import (
     REQUANTIZERS,
     effective_scale,
@@ -67,6 +68,7 @@ __all__ = [
     "effective_scale",
     "is_accumulator_scale",
     "multiply_by_quantized_multiplier",
+    "nudged_add",
     "onnxruntime_add",
     "predicted_rate_double_rounding",
     "quantize",

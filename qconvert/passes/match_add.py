@@ -1,14 +1,13 @@
 """match_add: additions of 8-bit tensors give the integers of the source's kernel, for every pair of inputs.
 
 TFLite's default kernel (XNNPACK) adds with 20-bit multipliers and rounds ties up; onnxruntime's QLinearAdd adds in float32 and rounds
-ties to even. For about half of all additions the two are equal on all 65,536 pairs of inputs, which is simply tried here; for some
-more they are with the inputs exchanged. The rest get the attribute `arithmetic`: the writer spells out XNNPACK's in float64, where it
-is exact, at a few microseconds for 10,000 elements. With numerics "fast" nothing is done: a share of about 0.001% differs by 1.
+ties to even. For about half of all additions the two are equal on all 65,536 pairs of inputs, which is simply tried here. The rest get
+the attribute `arithmetic`: the writer gives them input scales at which QLinearAdd is equal too (arithmetic/nudged.py), or, where there are
+none, spells XNNPACK's arithmetic out in float64. With numerics "fast" nothing is done: a share of about 0.001% differs by 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,14 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
-    """Exchanges inputs of, or marks, the Adds of a model of XNNPACK's kernels that onnxruntime would round otherwise."""
+    """Marks the Adds of a model of XNNPACK's kernels that onnxruntime would round otherwise."""
     if numerics != "exact" or graph.metadata.get(SOURCE_KERNELS) != "tflite-xnnpack":
         return graph, ()
     ops = [_matched(graph, op) for op in graph.ops]
-    marked = sum(op is not old and bool(op["arithmetic"]) for op, old in zip(ops, graph.ops, strict=True) if op.kind == "Add")
-    exchanged = sum(op is not old for op, old in zip(ops, graph.ops, strict=True)) - marked
-    if not marked and not exchanged:
+    marked = sum(op is not old for op, old in zip(ops, graph.ops, strict=True))
+    if not marked:
         return graph, ()
-    note = f"{exchanged} additions have their inputs exchanged, {marked} are spelled out, to round as XNNPACK does for every input"
-    return graph.evolve(ops=ops), (note,)
+    return graph.evolve(ops=ops), (f"{marked} additions get a form that rounds as XNNPACK does for every pair of inputs",)
 
 
 def _matched(graph: Graph, op: Op) -> Op:
@@ -49,8 +46,6 @@ def _matched(graph: Graph, op: Op) -> Op:
     wanted = _all_pairs(xnnpack_add, a, b, output, dtype)
     if np.array_equal(_all_pairs(onnxruntime_add, a, b, output, dtype), wanted):
         return op
-    if np.array_equal(_all_pairs(onnxruntime_add, b, a, output, dtype).T, wanted):
-        return replace(op, inputs=op.inputs[::-1])
     return op.with_attributes(arithmetic="xnnpack")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from differential import compare, converted
 from hypothesis import given, settings
@@ -105,12 +106,44 @@ def test_additions_are_equal_for_all_pairs(seed: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("scales", "zeros", "kinds"),
+    [
+        ((0.036664, 0.063876, 0.059768), (43, -50, 98), {"QLinearAdd"}),  # two pairs differ at the tensors' own scales
+        ((0.03, 0.03, 0.06), (-128, -128, -128), {"QLinearAdd"}),  # every second sum is a tie, all on one side of zero
+        ((0.03, 0.03, 0.06), (0, 0, 0), {"Cast", "Mul", "Add", "Clip"}),  # on both sides
+        ((0.153608, 0.032989, 0.0366), (4, -45, 36), {"QLinearAdd"}),  # four do
+    ],
+)
+def test_the_cheapest_form_of_an_addition(
+    scales: tuple[float, ...], zeros: tuple[int, ...], kinds: set[str], dtype: str, tmp_path: Path
+) -> None:
+    """QLinearAdd at scales at which it gives XNNPACK's integers for all pairs, else float64; the tensors keep their scales."""
+    low = -128 if dtype == "int8" else 0
+    specs = [TensorSpec(n, (256, 256), dtype, s, z + low + 128) for n, s, z in zip("aby", scales, zeros, strict=True)]
+    (tmp_path / "m.tflite").write_bytes(single_op("ADD", {}, specs[:2], specs[2:]))
+    convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target="ort-x86")
+    optimized = tmp_path / "optimized.onnx"
+    session = OnnxRuntime(tmp_path / "m.onnx", save_optimized=optimized)
+    found = {node.op_type for node in onnx.load(optimized).graph.node}
+    assert found >= kinds and ("QLinearAdd" in found) == ("QLinearAdd" in kinds)
+    codes = (ALL.astype(np.int16) + low).astype(dtype)
+    pairs = [np.repeat(codes, 256).reshape(256, 256), np.tile(codes, 256).reshape(256, 256)]
+    (wanted,) = run_litert((tmp_path / "m.tflite").read_bytes(), pairs)
+    for runtime in (session, OnnxRuntime(tmp_path / "m.onnx", optimize=False)):
+        (got,) = runtime.run(dict(zip("ab", pairs, strict=True))).values()
+        assert np.array_equal(got, wanted)
+    convert(tmp_path / "m.onnx", tmp_path / "back.tflite")
+    assert diff(load(tmp_path / "m.tflite"), load(tmp_path / "back.tflite")) == []
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_an_addition_spelled_out_without_its_scales_comes_back(dtype: str, tmp_path: Path) -> None:
     """A file of integers alone: no DequantizeLinear says the scales, but the note does."""
     zeros = (3, -11, -7) if dtype == "int8" else (131, 117, 121)
     a, b, y = (TensorSpec(n, (7, 30), dtype, scale, zero) for n, scale, zero in zip("aby", (0.05, 0.031, 0.09), zeros, strict=True))
     (tmp_path / "m.tflite").write_bytes(single_op("ADD", {}, [a, b], [y]))
-    assert "1 are spelled out" in str(convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target="generic").changes)
+    assert "1 additions get a form" in str(convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target="generic").changes)
     graph = load(tmp_path / "m.onnx")
     assert [(op.kind, op["arithmetic"]) for op in graph.ops] == [("Add", "xnnpack")]
     assert [graph[name].quantization for name in "aby"] == [Quantization.per_tensor(t.scale, t.zero_point) for t in (a, b, y)]
@@ -144,7 +177,7 @@ def test_fast_numerics_leave_additions_alone() -> None:
     source = load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
     exact, _ = normalize(source, target_named("ort-x86"))
     fast, _ = normalize(source, target_named("ort-x86"), numerics="fast")
-    assert sum(op.attributes.get("arithmetic") == "xnnpack" for op in exact.ops) == 2
+    assert sum(op.attributes.get("arithmetic") == "xnnpack" for op in exact.ops) == 3
     assert not any(op.attributes.get("arithmetic") == "xnnpack" for op in fast.ops)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import xnnpack_add_multipliers, xnnpack_adds
+from qconvert.arithmetic import nudged_add, xnnpack_add_multipliers, xnnpack_adds
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -20,19 +20,26 @@ def write_same_named(op: Op, b: Builder) -> None:
 
 
 def write_add(op: Op, b: Builder) -> None:
-    """Add of real values, or XNNPACK's integers: (a * multiplier + b * multiplier + half) >> shift, ties up.
+    """Add of real values, or of XNNPACK's integers, by scales at which QLinearAdd gives them or else spelled out in float64.
 
-    The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift; after the Clip to the type's range a
-    Cast, which drops the fraction of a number that is not negative, is the shift. Without three grids on scales that XNNPACK takes
-    there are no multipliers, and the attribute says nothing.
+    XNNPACK adds (a * multiplier + b * multiplier + half) >> shift, ties up. The products have fewer than 53 bits, so float64 holds them
+    exactly, scaled by the shift; after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is
+    the shift. Without three grids on scales that XNNPACK takes there are no multipliers, and the attribute says nothing.
     """
     result = b.tensor(op.outputs[0])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
     if op["arithmetic"] != "xnnpack" or first is None or second is None or output is None or not xnnpack_adds((first, second), output):
         write_same_named(op, b)
         return
-    multipliers, shift = xnnpack_add_multipliers((first, second), output)
     low, _ = integer_range(result.dtype)
+    grids = nudged_add((first, second), output, low)
+    if grids is not None:
+        # A Cast to the same type, which onnxruntime drops: behind it the integers are plain, and may get another scale.
+        plain = [b.node("Cast", [b.stored(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
+        values = [b.dequantize(name, result.dtype, grid) for name, grid in zip(plain, grids, strict=True)]
+        b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
+        return
+    multipliers, shift = xnnpack_add_multipliers((first, second), output)
     offset = 0.5 + int(output.zero_point[0]) - low
     total = ""
     for name, quantization, multiplier in zip(op.inputs, (first, second), multipliers, strict=True):

@@ -1,0 +1,101 @@
+"""Scales at which additions in float32 give XNNPACK's integers.
+
+Where onnxruntime's addition in float32 and XNNPACK's in integers disagree, they do so on a few of the 65,536 pairs, whose sums lie within
+a ten-thousandth of a tie, since XNNPACK rounds its multipliers. With input scales at, or a little beside, these multipliers nearly always
+every pair is equal.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.kernels import xnnpack_add, xnnpack_add_multipliers, xnnpack_adds
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.rounding import saturate
+
+__all__ = ["nudged_add"]
+
+#: Places on either side of a multiplier that are tried, and how far apart they are.
+_PLACES, _APART = 8, 1 / 8
+#: How far beyond the exact ratios, in the errors of the multipliers.
+_FAR = (1, 2, 3, 4, 6, 8, 12, 16)
+#: Scales below it, or above its reciprocal, would bring float32 to its limits.
+_SMALLEST = 1e-30
+#: Candidates that are tried on all pairs.
+_MOST = 40
+
+
+def nudged_add(inputs: tuple[Quantization, Quantization], output: Quantization, low: int) -> tuple[Quantization, Quantization] | None:
+    """Grids for the inputs of an addition with which float32 arithmetic gives xnnpack_add() for all 65,536 pairs.
+
+    Equal are the fused kernel of onnxruntime (MlasQLinearAdd), with and without fused multiply-add, and the three operators unfused.
+
+    Args:
+        inputs: per-tensor quantizations of 8-bit inputs.
+        output: that of the result.
+        low: the lowest stored value: -128 or 0.
+
+    Returns:
+        Quantizations with the same zero points, and scales as XNNPACK rounds them; None if none were found, or XNNPACK takes no such
+        addition.
+    """
+    found = _nudged(*(number for q in (*inputs, output) for number in (float(q.scale[0]), int(q.zero_point[0]) - low)))
+    if found is None:
+        return None
+    first, second = (Quantization.per_tensor(scale, int(q.zero_point[0])) for scale, q in zip(found, inputs, strict=True))
+    return first, second
+
+
+@lru_cache(maxsize=4096)
+def _nudged(a: float, a_zero: int, b: float, b_zero: int, y: float, y_zero: int) -> tuple[float, float] | None:
+    """The scales for unsigned storage."""
+    inputs = Quantization.per_tensor(a, a_zero), Quantization.per_tensor(b, b_zero)
+    output = Quantization.per_tensor(y, y_zero)
+    if not xnnpack_adds(inputs, output) or not _SMALLEST < min(a, b, y) <= max(a, b, y) < 1 / _SMALLEST:
+        return None
+    codes = np.arange(256)
+    wanted = xnnpack_add(codes[:, None], codes[None, :], inputs, output, "uint8")
+    multipliers, shift = xnnpack_add_multipliers(inputs, output)
+    places = range(-_PLACES, _PLACES + 1)
+    beside = np.array(sorted(((i, j) for i in places for j in places), key=lambda found: (abs(found[0]) + abs(found[1]), found)))
+    scales = []
+    for k, scale in enumerate((a, b)):
+        exact = scale / y * 2.0**shift
+        # Farther from the exact ratio in the same direction, sums that are ties at it stay on their sides.
+        moved = [exact + far * (multipliers[k] - exact) + beside[:, k] * _APART for far in _FAR]
+        scales.append((y * 2.0**-shift * np.concatenate(moved)).astype(np.float32))
+    points = a_zero, b_zero, y_zero
+    for _ in range(_MOST):  # what fails on one pair takes with it all that fail on the same
+        if not len(scales[0]):
+            return None
+        first, second = scales[0][0], scales[1][0]
+        missed = _missed(codes[:, None], codes[None, :], first, second, np.float32(y), points, wanted)
+        if not missed.any():
+            return float(first), float(second)
+        left, right = (found[:64] for found in np.nonzero(missed))
+        fails = _missed(left, right, scales[0][:, None], scales[1][:, None], np.float32(y), points, wanted[left, right])
+        kept = np.flatnonzero(~np.any(fails[1:], axis=1)) + 1
+        scales = [values[kept] for values in scales]
+    return None
+
+
+def _missed(a: Array, b: Array, first: Any, second: Any, output: np.float32, points: tuple[int, int, int], wanted: Array) -> Array:
+    """Where one of the three kinds of arithmetic gives another integer than `wanted`."""
+    zeros = [np.float32(point) for point in points]
+    ratios = np.asarray(first / output), np.asarray(second / output)
+    x, y = a.astype(np.float32), b.astype(np.float32)
+    inner = y * ratios[1] + (zeros[2] - (ratios[0] * zeros[0] + ratios[1] * zeros[1]))
+    results = [x * ratios[0] + inner, ((x - zeros[0]) * first + (y - zeros[1]) * second) / output]
+    missed = (saturate(np.rint(results[0]), "uint8") != wanted) | (saturate(np.rint(results[1]) + zeros[2], "uint8") != wanted)
+    fixed = zeros[2] - _fused(ratios[0], zeros[0], ratios[1] * zeros[1])
+    fused = _fused(x, ratios[0], _fused(y, ratios[1], fixed))
+    return np.asarray(missed | (saturate(np.rint(fused), "uint8") != wanted))
+
+
+def _fused(x: Any, y: Any, z: Any) -> Array:
+    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
+    return np.asarray((np.asarray(x, np.float64) * y + z).astype(np.float32))
