@@ -74,7 +74,7 @@ def _has_nudged_scales(graph: Graph, op: Op) -> bool:
     from qconvert.arithmetic import nudged_add
 
     first, second, output = (graph[name] for name in (*op.inputs, *op.outputs))
-    if first.quantization is None or second.quantization is None or output.quantization is None:
+    if first.quantization is None or second.quantization is None or output.quantization is None or first.is_constant or second.is_constant:
         return False
     return nudged_add((first.quantization, second.quantization), output.quantization, integer_range(output.dtype)[0]) is not None
 
@@ -91,12 +91,17 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
 
 def _on_stored_integers(graph: Graph, op: Op) -> str:
     """What an operator of real values does on stored integers, in words; "" if it has to compute."""
-    if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin"):
+    if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize"):
         return ""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind in ("Relu", "Clip") and data.is_quantized and data.shares_grid(result):
         return "clips stored integers"
     if op.kind == "Concat" and all(graph[name].shares_grid(result) for name in op.inputs if name):
+        return "moves stored integers"
+    shares = result.dtype in ("int8", "uint8") and all(graph[name].shares_grid(result) for name in KINDS[op.kind].data(op))
+    if op.kind in ("Max", "Min") and shares:
+        return "compares stored integers"
+    if op.kind == "Resize" and op["mode"] == "nearest" and shares:
         return "moves stored integers"
     if op.kind in ("ArgMax", "ArgMin") and data.is_quantized:
         return "compares stored integers"

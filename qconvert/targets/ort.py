@@ -35,7 +35,7 @@ _KERNELS = {
 }
 
 #: What ONNX operators do on integers themselves, where all sides have one grid.
-_STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin")
+_STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize")
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tflite_models import TensorSpec, single_op
 
 from qconvert import QConvertError, audit, convert
 from qconvert.graph.kinds import KINDS
@@ -62,14 +63,16 @@ def test_it_is_the_audit_of_a_conversion(tmp_path: Path) -> None:
     assert {op.ran for op in report.operators} == {None}
 
 
-def test_operators_on_real_values_are_seen() -> None:
-    report = audit(FIXTURES / "tiny_resnet_cifar10_int8.tflite", "ort-x86", run=True)
-    real = [op for op in report.operators if op.kind == "Add"]
-    assert [(op.integer, op.ran, op.layer) for op in real] == [
-        (False, False, "Cast"),
-        (False, False, "Cast"),
-        (True, True, "com.microsoft.QLinearAdd"),
-    ]
+def test_operators_on_real_values_are_seen(tmp_path: Path) -> None:
+    """An addition whose ties have no form in float32, and a network's, which have."""
+    specs = [TensorSpec(name, (1, 8, 8, 4), "int8", scale, 0) for name, scale in zip("aby", (0.03, 0.03, 0.06), strict=True)]
+    (tmp_path / "m.tflite").write_bytes(single_op("ADD", {}, specs[:2], specs[2:]))
+    for path, wanted in (
+        (tmp_path / "m.tflite", [(False, False, "Cast")]),
+        (FIXTURES / "tiny_resnet_cifar10_int8.tflite", [(True, True, "com.microsoft.QLinearAdd")] * 3),
+    ):
+        report = audit(path, "ort-x86", run=True)
+        assert [(op.integer, op.ran, op.layer) for op in report.operators if op.kind == "Add"] == wanted
 
 
 def test_layers_of_litert_name_xnnpack() -> None:

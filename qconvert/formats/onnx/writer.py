@@ -119,6 +119,7 @@ def _properties(
 ) -> dict[str, str]:
     """The metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
     from qconvert.formats.onnx.ops.pool import may_tie
+    from qconvert.formats.onnx.ops.space import is_doubling
 
     properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance}
     if graph.signatures:
@@ -127,12 +128,18 @@ def _properties(
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
     spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") == "xnnpack"
-                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op)))  # fmt: skip
+                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op))
+                    or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
     if attributes := _unstated(graph, lambda op: may_tie(op, builder)):
         properties[STATED_ATTRIBUTES] = json.dumps(attributes)
     return properties
+
+
+def _hides_grids(op: Op, graph: Graph) -> bool:
+    """Whether an operator of real values is written on stored integers, so that its node says nothing of scales."""
+    return op.kind in ("Max", "Min") and all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
 
 
 def _unstated(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> dict[str, dict[str, str]]:

@@ -33,7 +33,8 @@ def write_add(op: Op, b: Builder) -> None:
         return
     low, _ = integer_range(result.dtype)
     grids = nudged_add((first, second), output, low)
-    if grids is not None:
+    # A constant would be read with the scale beside its own, as nothing else states it.
+    if grids is not None and not any(b.tensor(name).is_constant for name in op.inputs):
         # A Cast to the same type, which onnxruntime drops: behind it the integers are plain, and may get another scale.
         plain = [b.node("Cast", [b.stored(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
         values = [b.dequantize(name, result.dtype, grid) for name, grid in zip(plain, grids, strict=True)]
@@ -61,8 +62,11 @@ def write_add(op: Op, b: Builder) -> None:
 
 
 def write_extreme(op: Op, b: Builder) -> None:
-    """Max and Min; plain integers of 16 bits, of which onnxruntime has no kernel, as int32."""
+    """Max and Min: of stored integers of 8 bits where all sides share one grid; plain integers of 16 bits as int32, which has a kernel."""
     tensor = b.tensor(op.outputs[0])
+    if tensor.dtype in ("int8", "uint8") and tensor.is_quantized and all(b.tensor(name).shares_grid(tensor) for name in op.inputs):
+        b.node(op.kind, [b.stored(name) for name in op.inputs], [tensor.name])
+        return
     if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
         write_same_named(op, b)
         return

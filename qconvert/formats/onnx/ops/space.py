@@ -10,9 +10,9 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.graph import Array, Op, Shape
+from qconvert.graph import Array, Graph, Op, Shape
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "is_doubling"]
 
 
 def read_resize(r: Reading) -> None:
@@ -99,10 +99,13 @@ def write_resize(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     sizes = _resize_sizes(op, b)
+    coordinates, nearest = op["coordinate_transformation_mode"], op["nearest_mode"]
+    if is_doubling(op, b.graph):
+        coordinates, nearest = "asymmetric", "floor"
     attributes = {
         "mode": op["mode"],
-        "coordinate_transformation_mode": op["coordinate_transformation_mode"],
-        "nearest_mode": op["nearest_mode"] if op["mode"] == "nearest" else None,
+        "coordinate_transformation_mode": coordinates,
+        "nearest_mode": nearest if op["mode"] == "nearest" else None,
     }
     moves = op["mode"] == "nearest" and data.shares_grid(result) and data.dtype in ("uint8", "int8", "float32")
     value = b.stored(data.name) if moves else b.real(data.name)
@@ -111,6 +114,22 @@ def write_resize(op: Op, b: Builder) -> None:
         b.rename(resized, name)
     else:
         b.finish(op, resized)
+
+
+def is_doubling(op: Op, graph: Graph) -> bool:
+    """Whether a nearest Resize repeats each row and column once, by coordinates for which onnxruntime has no kernel of its own.
+
+    Half pixels choose the same: (i + 0.5) / 2 - 0.5 lies a quarter from i // 2. Its kernel for doubled data takes asymmetric ones that are
+    rounded down, and is 14 times as fast (docs/benchmarks.md). What an ONNX file states stays.
+    """
+    if op.kind != "Resize" or op["mode"] != "nearest" or op["data_format"] != "channels_first" or graph.is_from("onnx"):
+        return False
+    data, sizes = graph[op.inputs[0]].shape, graph.constant(op.inputs[1])
+    if op["coordinate_transformation_mode"] != "half_pixel" or op["nearest_mode"] not in ("round_prefer_floor", "round_prefer_ceil"):
+        return False
+    if data is None or len(data) != 4 or sizes is None or not all(isinstance(size, int) for size in data):
+        return False
+    return sizes.reshape(-1).tolist() == [2 * int(size) for size in data[2:]]
 
 
 def _resize_sizes(op: Op, b: Builder) -> str:
