@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from page import Section, publish
 
-from qconvert.arithmetic import xnnpack_add, xnnpack_add_multipliers
+from qconvert.arithmetic import nudged_add, xnnpack_add, xnnpack_add_multipliers
 from qconvert.graph import Quantization
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -98,6 +98,13 @@ def grids() -> tuple[tuple[Quantization, Quantization], Quantization]:
     return (first, second), output
 
 
+def add_beside(n: Nodes) -> str:
+    found = nudged_add(*grids(), 0)
+    assert found is not None
+    values = [n.real(name, float(grid.scale[0]), point) for name, grid, (_, point) in zip("xy", found, (X, Y), strict=True)]
+    return n.stored(n("Add", *values), *Z)
+
+
 def add_float64(n: Nodes) -> str:
     multipliers, shift = xnnpack_add_multipliers(*grids())
     total, offset = "", 0.5 + Z[1]
@@ -167,12 +174,11 @@ def dilated(n: Nodes, size: int) -> str:
     return n.stored(n("Conv", n.real(spaced, *X), kernel, bias, pads=[1, 1, 0, 0]), *Z)
 
 
-def resize(n: Nodes, mode: str, stored: bool, size: int) -> str:
-    sizes = n.const(np.array([1, 32, 2 * size, 2 * size]))
-    more = {"mode": mode, "nearest_mode": "floor"} if mode == "nearest" else {"mode": mode}
-    if stored:
-        return n("Resize", "x", "", "", sizes, **more)
-    return n.stored(n("Resize", n.real("x", *X), "", "", sizes, **more), *X)
+def resize(n: Nodes, mode: str, stored: bool, size: int, coordinates: str = "half_pixel") -> str:
+    nearest = {"nearest_mode": "floor" if coordinates == "asymmetric" else "round_prefer_ceil"} if mode == "nearest" else {}
+    more = {"mode": mode, "coordinate_transformation_mode": coordinates, **nearest}
+    value = n("Resize", "x" if stored else n.real("x", *X), "", "", n.const(np.array([1, 32, 2 * size, 2 * size])), **more)
+    return value if stored else n.stored(value, *X)
 
 
 def forms(size: int) -> dict[str, dict[str, Form]]:
@@ -197,10 +203,11 @@ def forms(size: int) -> dict[str, dict[str, Form]]:
         "Abs": {"DQ, Abs, Q": unary("Abs"), "DQ, LeakyRelu(-1), Q: a table of 256": unary("LeakyRelu", alpha=-1.0)},
         "Sub": {"DQ, Sub, Q": binary("Sub"), "QLinearMul by -1, QLinearAdd": sub_as_add},
         "Max of one grid": {"DQ, Max, Q": binary("Max", X, X), "Max of integers": lambda n: n("Max", "x", "y")},
-        "Resize, nearest": {
+        "Resize to the double, nearest, half pixels": {
             "DQ, Resize, Q": lambda n: resize(n, "nearest", False, size), "Resize of integers": lambda n: resize(n, "nearest", True, size),
+            "Resize of integers, asymmetric coordinates": lambda n: resize(n, "nearest", True, size, "asymmetric"),
         },
-        "Resize, linear": {
+        "Resize to the double, linear": {
             "DQ, Resize, Q": lambda n: resize(n, "linear", False, size), "Resize of integers": lambda n: resize(n, "linear", True, size),
         },
         "ConvTranspose 2x2, stride 2, 32 to 16 channels": {
@@ -210,7 +217,7 @@ def forms(size: int) -> dict[str, dict[str, Form]]:
         },
         "Add, as XNNPACK rounds": {
             "float64": add_float64, "int32, Div": add_int32, "int32, BitShift": add_uint32, "table of 65,536": add_table,
-            "QLinearAdd": binary("Add"),
+            "QLinearAdd": binary("Add"), "QLinearAdd, scales beside": add_beside,
         },
     }  # fmt: skip
 
