@@ -440,7 +440,7 @@ def test_what_stays_is_in_the_report(tmp_path: Path) -> None:
     source = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
     report = convert(source, tmp_path / "x.onnx", form="qoperator")
     assert [change.text for change in report.changes if change.by == "onnx"] == [
-        "2 Add stay in QDQ form: QOperator has no xnnpack arithmetic",
+        "3 Add stay in QDQ form: QOperator has no xnnpack arithmetic",
         "1 AveragePool stays in QDQ form: QLinearAveragePool rounds ties to even, not away",
     ]
     report = convert(source, tmp_path / "y.onnx", form="qdq")
