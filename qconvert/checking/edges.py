@@ -69,7 +69,7 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
             if name in other.tensors or not name or not graph[name].is_quantized or not _rounds(graph, op) or name in tabled:
                 continue
             known = op.source in writers or any(
-                item.startswith(f"{name}/") and _scale(other, item) == _scale(graph, name) for item in other.tensors
+                item.startswith(f"{name}/") and (item in declared or _scale(other, item) == _scale(graph, name)) for item in other.tensors
             )
             if not known and name not in seen and first[name] not in other.tensors and not _clips(graph, op):
                 behind = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]

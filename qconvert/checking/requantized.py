@@ -3,21 +3,28 @@ that it declared, and the cost beside the source is told as real values."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.exact_values import exact_value
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.verdicts import LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.graph.changed_values import paired_tensors
+from qconvert.graph.changed_values import paired_activations, paired_tensors
 
 __all__ = ["Requantized", "costly_constants", "sqnr"]
+
+#: Axes whose orders are tried.
+_MOST_AXES = 4
+#: How far, in dB, the difference from what was declared has to be below it where an operator before is judged along.
+_LEAST_TOGETHER = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,8 @@ class Requantized:
             source, other: the canonical graphs of both sides.
             declared: names of tensors that are declared in the result.
         """
-        restated = [_restated(old, new) for old, new in paired_tensors(source, other) if new.name in declared]
+        pairs = [*paired_tensors(source, other), *((source[name], new) for name, new in paired_activations(source, other).items())]
+        restated = [_restated(old, new) for old, new in pairs if new.name in declared]
         found = [tensor for tensor in restated if tensor is not None]
         return cls(source, source.evolve(tensors=found), frozenset(tensor.name for tensor in found))
 
@@ -78,7 +86,7 @@ class Requantized:
             values: as values() gives them.
             pair: what the source computes, and the result, as `graph` stores it.
             judge: of the result's kernels beside what it declared.
-            alone: whether the values of the operator's inputs are not changed themselves; else only the cost is judged.
+            alone: whether the result is cut at all of the operator's inputs that are others; else it has to be near to what was declared.
         """
         reference, found = pair
         old, new = (graph[op.outputs[index]] for graph in (self.source, self.graph))
@@ -91,18 +99,32 @@ class Requantized:
         largest, equal = float(off.max(initial=0)), float((left == right).mean()) if left.size else 1.0
         cost = sqnr(left, right)
         said = "as declared" if cost is None else f"as declared, SQNR {cost:.1f} dB"
+        ideal = self._ideal(op, index, values, judge)
+        if ideal is None:
+            wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
+            return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong)
+        judged = judge.finding(op, index, values, (ideal, found))
+        if judged.verdict == "unexplained" and not alone and _is_near(_real(new, ideal), right, step):
+            judged = replace(judged, verdict="approximate", unexplained=0)
+        if judged.verdict == "unexplained":
+            return replace(judged, reason=f"{judged.reason}, by what the conversion declared")
+        return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest)
+
+    def _ideal(self, op: Op, index: int, values: Mapping[str, Array], judge: Judge) -> Array | None:
+        """What the result should store by what it declared, from the tensors at which it was cut; None if that is not known."""
+        tensor = self.graph[op.outputs[index]]
+        if tensor.quantization is not None and any(name and name in values and name not in judge.cuts for name in op.inputs):
+            cut = {name: value for name, value in values.items() if name in judge.cuts}
+            exact = exact_value(self.graph, op, cut, index, judge.writers)
+            if exact is not None:
+                return quantize(exact[0], tensor.quantization, tensor.dtype)
         try:
             inputs = [
                 None if not name else self.graph.constant(name) if self.graph[name].is_constant else values[name] for name in op.inputs
             ]
-            ideal = evaluate_op(self.graph, op, inputs)[index].stored
+            return evaluate_op(self.graph, op, inputs)[index].stored
         except (QConvertError, KeyError):
-            wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
-            return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong)
-        judged = judge.finding(op, index, values, (ideal, found))
-        if judged.verdict == "unexplained":
-            return replace(judged, reason=f"{judged.reason}, by what the conversion declared")
-        return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest)
+            return None
 
 
 def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
@@ -133,15 +155,33 @@ def _restated(old: Tensor, new: Tensor) -> Tensor | None:
     """The source's tensor with the values and the grid of the result's; None if they do not fit."""
     if old.data is None or new.data is None:
         return replace(old, dtype=new.dtype, quantization=_within(old, new)) if old.is_constant == new.is_constant else None
-    forms = [replace(old, dtype=new.dtype, data=new.data, quantization=new.quantization)] if old.data.shape == new.data.shape else []
-    if old.data.ndim == 2 and old.data.shape == new.data.shape[::-1]:
-        grid = new.quantization
-        turned = None if grid is None else replace(grid, axis=None if grid.axis is None else 1 - grid.axis)
-        forms.append(replace(old, dtype=new.dtype, data=new.data.T, quantization=turned))
+    forms = list(_turned(old, new))
     if len(forms) < 2:
         return forms[0] if forms else None
     real = _real(old, old.data)  # a square matrix may be turned or not: as it fits
     return min(forms, key=lambda form: float(np.square(_real(form, _data(form)) - real).sum()))
+
+
+def _turned(old: Tensor, new: Tensor) -> Iterator[Tensor]:
+    """The source's constant with what the result's holds, whose axes may stand in another order, with others of one element."""
+    data, grid = _data(new), new.quantization
+    kept = [axis for axis, size in enumerate(data.shape) if size != 1]
+    places = [axis for axis, size in enumerate(_data(old).shape) if size != 1]
+    if data.shape == _data(old).shape:
+        yield replace(old, dtype=new.dtype, data=data, quantization=grid)
+    if len(kept) != len(places) or len(kept) > _MOST_AXES or (grid is not None and grid.block_size):
+        return
+    for order in permutations(kept):
+        if [data.shape[axis] for axis in order] != [_data(old).shape[axis] for axis in places]:
+            continue
+        if order == tuple(places) and data.shape == _data(old).shape:
+            continue  # as it stands
+        own = None if grid is None or grid.axis is None else grid.axis % data.ndim
+        if own is not None and own not in order:
+            continue
+        moved = grid if grid is None or own is None else grid.with_axis(places[order.index(own)])
+        values = data.reshape([data.shape[axis] for axis in kept]).transpose([kept.index(axis) for axis in order])
+        yield replace(old, dtype=new.dtype, data=np.ascontiguousarray(values.reshape(_data(old).shape)), quantization=moved)
 
 
 def _within(old: Tensor, new: Tensor) -> Quantization | None:
@@ -153,6 +193,12 @@ def _within(old: Tensor, new: Tensor) -> Quantization | None:
     lowest, highest = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype)
     kept = replace(after, quant_min=int(lowest) if lowest > low + 1 else after.quant_min)
     return replace(kept, quant_max=int(highest) if highest < high - 1 else after.quant_max)
+
+
+def _is_near(ideal: Array, found: Array, step: float) -> bool:
+    """Whether a result that several kernels computed, one after the other, is near to what it should be."""
+    off = sqnr(ideal, found)
+    return off is None or off >= _LEAST_TOGETHER or float(np.abs(ideal - found).max(initial=0)) <= MOST_STEPS * step
 
 
 def _data(tensor: Tensor) -> Array:

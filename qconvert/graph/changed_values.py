@@ -16,7 +16,7 @@ from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import CHANGED
-from qconvert.graph.schema import Graph, Tensor
+from qconvert.graph.schema import Graph, Op, Tensor
 
 __all__ = [
     "changed_names",
@@ -26,6 +26,8 @@ __all__ = [
     "difference",
     "digest",
     "off",
+    "orders",
+    "paired_activations",
     "paired_tensors",
     "unread_labels",
 ]
@@ -106,12 +108,38 @@ def _bounds(graph: Graph) -> dict[str, Tensor]:
 #: Kinds that stand for each other in two graphs, with the same operands.
 _SAME_KIND = {"MatMul": "Gemm"}
 #: What a conversion may put behind an operator.
-_BEHIND = {"Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize"}
+_BEHIND = {
+    "Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize", "Relu", "Clip", "Max", "Min",
+}  # fmt: skip
 
 
 def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
     """The tensors that changed_values() compares."""
     yield from ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
+    for _, a, b in _paired_inputs(graph, other):
+        if a.is_constant and b.is_constant:
+            yield a, b
+
+
+def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
+    """What stands in `other` for activations of `graph` whose names it has not: what the same operators read, and in front of these
+    what is only moved."""
+    found: dict[str, Tensor] = {}
+    pairs = {(id(op), a.name): b for op, a, b in _paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
+    for op in reversed(graph.ops):
+        kind, result = KINDS[op.kind], op.outputs[0] if op.outputs else ""
+        moved = kind.moved(op) if kind.rule == "move" else []
+        for name in filter(None, op.inputs):
+            stands = pairs.get((id(op), name))
+            if name in moved and graph[name].shares_grid(graph[result]):
+                stands = found.get(result) or other.tensors.get(result) or stands
+            if stands is not None and not (stands.is_constant or graph[name].is_constant or name in other.tensors):
+                found.setdefault(name, stands)
+    return found
+
+
+def _paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tensor]]:
+    """Inputs of other names, by the operators that compute what has one name in both graphs."""
     writers = other.producers()
     for op in graph.ops:
         pair = writers.get(op.outputs[0]) if op.outputs else None
@@ -120,9 +148,8 @@ def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]
         if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
             continue
         for own, name in zip(op.inputs, pair.inputs, strict=False):
-            renamed = own and name and own != name and (own not in other.tensors or name not in graph.tensors)
-            if renamed and graph[own].is_constant and other[name].is_constant:
-                yield graph[own], other[name]
+            if own and name and own != name and (own not in other.tensors or name not in graph.tensors):
+                yield op, graph[own], other[name]
 
 
 def _activation(a: Tensor, b: Tensor) -> str:
@@ -184,6 +211,8 @@ def difference(tensor: Tensor, integers: Array, grid: Quantization | None) -> st
     wrong = _differing(wanted, integers)
     if wrong:
         return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
+    if not wanted.any():
+        return ""  # zero is zero on every grid
     return "" if grid is None or tensor.quantization is None else off(tensor.name, tensor.quantization, grid.scale)
 
 
@@ -194,10 +223,10 @@ def _differing(wanted: Array, found: Array) -> int:
         return int(one is None or bool((wanted != one).any() or (found != one).any())) and max(wanted.size, found.size)
     if wanted.shape == found.shape and np.array_equal(wanted, found):
         return 0
-    return min(int((form != found.reshape(form.shape)).sum()) for form in _forms(wanted, found))
+    return min(int((form != found.reshape(form.shape)).sum()) for form in orders(wanted, found))
 
 
-def _forms(wanted: Array, found: Array) -> Iterator[Array]:
+def orders(wanted: Array, found: Array) -> Iterator[Array]:
     """`wanted` with its axes in every order in which `found` may have it, but for axes of one element."""
     target = tuple(size for size in found.shape if size != 1)
     squeezed = wanted.reshape([size for size in wanted.shape if size != 1])
@@ -215,7 +244,7 @@ def _real_difference(a: Tensor, b: Tensor) -> str:
     elif left.size != right.size:
         return ""
     else:
-        wrong = min(int((np.abs(form - right.reshape(form.shape)) > _ROUNDING * np.abs(form)).sum()) for form in _forms(left, right))
+        wrong = min(int((np.abs(form - right.reshape(form.shape)) > _ROUNDING * np.abs(form)).sum()) for form in orders(left, right))
     return f"{wrong} of {left.size} values of {a.name!r} are not the source's" if wrong else ""
 
 

@@ -4,6 +4,8 @@ A Requantize stands only where scales differ. In front of Concat, Max, Min and W
 give is rounded once either way. Behind a Softmax or a Sigmoid it rounds a second time. An average with a scale of its own becomes a
 depthwise convolution by 1 / elements of the window, which is rounded once, ties to even; that is exact where the average rounds so and
 float32 holds 1 / elements. Where padding does not count it stays, with a Requantize behind.
+A constant of zeros in an Add takes the scale of what it is added to, which is exact: its own may be any, and the larger it is, the fewer
+bits LiteRT's kernel has for the other operand.
 Operands of an operator that computes, such as Add, meet on the finest of their grids that holds all of them, and are rounded once more.
 """
 
@@ -39,6 +41,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         words = "depthwise convolutions by 1 / elements of the window"
         rounding = ": ties go to even, or where float32's 1 / elements sends them" if ties else ""
         notes.append(Change(f"{count} AveragePool to another scale are {words}{rounding}", exact=not ties))
+    if matching.zeros:
+        notes.append(Change(f"{matching.zeros} constants of zeros have the scales of what they are added to", exact=True))
     if matching.met:
         words = f"{matching.met} operands that compute together share a scale: one more rounding"
         notes.append(_told(words, matching.costs["met"]))
@@ -61,7 +65,7 @@ class _Matching:
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
-        self.exact = self.rounded = self.met = 0
+        self.exact = self.rounded = self.met = self.zeros = 0
         self.averages: Counter[bool] = Counter()  # whether ties may go another way -> how many
         self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
 
@@ -71,6 +75,7 @@ class _Matching:
         if result is None or result.quantization is None:
             self.ops.append(op)
             return
+        op = self._scaled_zeros(op)
         fixed = self._target.fixed_outputs.get(op.kind, {}).get(result.dtype)
         if fixed is not None:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
@@ -89,6 +94,31 @@ class _Matching:
             self._give(op, result, self._graph[op.inputs[0]])
         else:
             self.ops.append(op)
+
+    def _scaled_zeros(self, op: Op) -> Op:
+        """A sum whose constant operand is zero everywhere, with that on the grid of the other one."""
+        if op.kind not in ("Add", "Sub"):
+            return op
+        names = list(op.inputs)
+        for index, name in enumerate(op.inputs):
+            tensor, other = self._graph[name], self._graph[op.inputs[1 - index]]
+            q, grid = tensor.quantization, other.quantization
+            if (
+                tensor.data is None
+                or q is None
+                or grid is None
+                or not grid.is_per_tensor
+                or other.is_constant
+                or tensor.dtype != other.dtype
+            ):
+                continue
+            if q.is_per_tensor and not tensor.shares_grid(other) and (tensor.data == q.zero_point).all():
+                zeros = np.full_like(tensor.data, int(grid.zero_point[0]))
+                names[index] = self._add(
+                    f"{name}/zeros", replace(tensor, data=zeros, quantization=replace(grid, quant_min=None, quant_max=None))
+                )
+                self.zeros += 1
+        return replace(op, inputs=tuple(names))
 
     def _give(self, op: Op, result: Tensor, like: Tensor) -> None:
         """The result on the grid of `like`, and from there on its own."""

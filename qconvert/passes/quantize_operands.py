@@ -2,7 +2,8 @@
 
 A single value c is exact: the integer 1 or -1 on a grid of scale |c|. A list of values is put on a symmetric 8-bit grid (16-bit beside
 16-bit data), stored as unsigned beside unsigned data, and the note says the largest error. A division by constants becomes a
-multiplication by their reciprocals.
+multiplication by their reciprocals. Quantized constants of 8 bits beside data of int16 are stored as int16, less their zero points, which
+is exact: one operator reads one type.
 """
 
 from __future__ import annotations
@@ -28,19 +29,27 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     ops: list[Op] = []
     count, costs = 0, list[Cost]()
     inverted = False
+    widened = 0
     for op in graph.ops:
+        narrow = _narrow_constants(graph, op)
         names = _real_constants(graph, op, target)
         if names:
             count += len(names)
             inverted |= op.kind == "Div"
             op, found = _quantized(graph, op, names, tensors, unused)
             costs += found
+        for name in narrow:
+            new = unused.fresh(f"{name}/int16")
+            tensors[new] = _widened(graph[name], new)
+            op = replace(op, inputs=tuple(new if item == name else item for item in op.inputs))
+            widened += 1
         ops.append(op)
+    wide = (Change(f"{widened} constants of 8 bits beside data of 16 are stored with 16", exact=True),) if widened else ()
     if not count:
-        return graph, ()
+        return (graph.evolve(tensors=tensors.values(), ops=ops), wide) if widened else (graph, ())
     words = f"{count} real operands of quantized operators are quantized"
     note = Change(f"{words}, {at_worst(costs)}", costs=tuple(costs)) if costs else Change(words, exact=not inverted)
-    return graph.evolve(tensors=tensors.values(), ops=ops), (note,)
+    return graph.evolve(tensors=tensors.values(), ops=ops), (*wide, note)
 
 
 def _runs_on_integers(kind: str, dtype: str, target: Target | None) -> bool:
@@ -65,6 +74,30 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
         return []
     names = [tensor.name for tensor in real]
     return [] if op.kind == "Div" and op.inputs[0] in names else names
+
+
+def _narrow_constants(graph: Graph, op: Op) -> list[str]:
+    """The quantized constants of 8 bits that an operator on int16 reads as data."""
+    kind = KINDS[op.kind]
+    if kind.rule != "real" or kind.sums_products or not op.outputs or graph[op.outputs[0]].dtype != "int16":
+        return []
+    operands = [graph[name] for name in dict.fromkeys(kind.data(op))]
+    if all(tensor.is_constant for tensor in operands):
+        return []
+    return [
+        tensor.name
+        for tensor in operands
+        if tensor.is_constant
+        and tensor.dtype in ("int8", "uint8")
+        and tensor.quantization is not None
+        and tensor.quantization.is_per_tensor
+    ]
+
+
+def _widened(tensor: Tensor, name: str) -> Tensor:
+    assert tensor.data is not None and tensor.quantization is not None
+    data = (tensor.data.astype(np.int32) - int(tensor.quantization.zero_point[0])).astype(np.int16)
+    return Tensor(name, "int16", tensor.shape, data, Quantization.per_tensor(float(tensor.quantization.scale[0])))
 
 
 def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor], unused: Names) -> tuple[Op, list[Cost]]:

@@ -116,7 +116,13 @@ def _twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
 
 def _curve(graph: Graph, op: Op, exact: Array, steps: float) -> Reach:
     """Straight lines between 256 points of sigmoid, 1 / 24 apart (integer_ops/logistic.h and tanh.h)."""
-    return np.full(exact.shape, steps), True
+    return np.full(exact.shape, steps * 2.0**-15 / _step(graph, op)), True
+
+
+def _step(graph: Graph, op: Op) -> float:
+    """The scale of the result; that of the kernel is always 2^-15, and a QUANTIZE behind it gives another."""
+    grid = graph[op.outputs[0]].quantization
+    return 2.0**-15 if grid is None else float(grid.scale[0])
 
 
 def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
@@ -129,9 +135,10 @@ def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
     grid = graph[op.inputs[0]].quantization
     if grid is not None and float(grid.scale[0]) >= 5:
         return np.full(exact.shape, 2.0**16), True
-    shares = np.abs(exact) * 2.0**-15
+    shares = np.abs(exact) * _step(graph, op)
     largest = shares.max(axis=op["axis"], keepdims=True, initial=0)
-    return 1.5 + 2.6 * largest + shares * (1.6 + 2 * exact.shape[op["axis"]] * largest), True
+    off = 1.5 + 2.6 * largest + shares * (1.6 + 2 * exact.shape[op["axis"]] * largest)
+    return off * 2.0**-15 / _step(graph, op), True
 
 
 def _tabulated(graph: Graph, op: Op, exact: Array) -> Reach:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op
+from qconvert.graph.kinds import KINDS
 from qconvert.runtimes.reach import Reach, Rule, fine, is_linear
 
 __all__ = ["reach"]
@@ -12,9 +13,17 @@ __all__ = ["reach"]
 
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     """See plugins.Runtime."""
-    if graph[op.outputs[0]].dtype == "int16":  # float32 sums
-        return np.maximum(0.02, np.abs(exact) * 2.0**-20), False
+    if graph[op.outputs[0]].dtype in ("int16", "uint16"):
+        return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), _partial_sums(graph, op, exact)), False
     return _RULES.get(op.kind, _float)(graph, op, exact)
+
+
+def _partial_sums(graph: Graph, op: Op, exact: Array) -> float:
+    """Sums of n products in float32, whose parts may be as large as the largest result; their errors add up as sqrt(n) of them do (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 2.8)."""
+    sizes = graph[op.inputs[1]].static_shape if KINDS[op.kind].sums_products else None
+    count = 1.0 if not sizes else float(np.prod(sizes[1:])) if KINDS[op.kind].has_weights else float(sizes[max(len(sizes) - 2, 0)])
+    return float(np.sqrt(count) * 2.0**-23 * np.abs(exact).max(initial=0))
 
 
 def _sum(graph: Graph, op: Op, exact: Array) -> Reach:

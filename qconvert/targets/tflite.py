@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from qconvert.plugins import Target, Violation
+from qconvert.targets.factors_tflite import SCALE_FAULTS
 from qconvert.targets.forms_tflite import FORM_FAULTS
 
 if TYPE_CHECKING:
@@ -49,37 +50,6 @@ _FIXED: dict[str, dict[str, tuple[float, int]]] = {
 #: Kinds of real values whose kernels only move or compare stored integers, or average them on one grid. CONCATENATION of uint8
 #: requantizes (concatenation.cc; measured).
 _EQUAL = {**dict.fromkeys(("AveragePool", "Resize", "Max", "Min"), _ALL), "Concat": ("int8", "int16"), "Where": _ALL}
-
-
-def _sum_fault(graph: Graph, op: Op) -> str:
-    """ADD and SUB end the process where 2**shift * output scale is no float32, or 2 * the larger input scale is as large (add.cc, sub.cc).
-
-    Masks of the lowest float32 give such scales.
-    """
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    scales = [float(tensor.quantization.scale.max()) for tensor in tensors if tensor.quantization is not None]
-    shift = 15 if tensors[-1].dtype == "int16" else 20
-    if len(scales) < 3 or (scales[-1] < 2.0 ** (128 - shift) and 2 * max(scales[:-1]) / scales[-1] < 2.0**shift):
-        return ""
-    return f"its scales, up to {max(scales):g}, are beyond the kernel's arithmetic"
-
-
-def _product_fault(graph: Graph, op: Op) -> str:
-    """MUL shifts the product of two stored integers left by the factor, in 32 bits, which wraps around (mul.cc)."""
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    scales = [float(tensor.quantization.scale.max()) for tensor in tensors if tensor.quantization is not None]
-    if len(scales) < 3 or scales[0] * scales[1] / scales[2] < (2 if tensors[0].dtype == "int16" else 2**15):
-        return ""
-    return f"its scales, up to {max(scales):g}, are beyond the kernel's arithmetic"
-
-
-def _softmax_fault(graph: Graph, op: Op) -> str:
-    """SOFTMAX of 8 bits needs beta * input scale * 2**26 above 1 (activations.cc); scores that hardly differ have smaller scales."""
-    q = graph[op.inputs[0]].quantization
-    scale = 1.0 if q is None else float(op["beta"]) * float(q.scale.max())
-    if graph[op.inputs[0]].dtype == "int16" or scale >= 2.0**-26:
-        return ""
-    return f"beta * input scale is {scale:g}, below what the kernel's arithmetic holds"
 
 
 #: The same for tflite-micro, which has no uint8 kernels (targets/kernels_tflite.py).
@@ -129,8 +99,7 @@ _LITERT = Target(
     product_types=("float32",),
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
-    fixed_outputs=_FIXED, equal_scales=_EQUAL,
-    kernel_faults={**FORM_FAULTS, "Add": _sum_fault, "Sub": _sum_fault, "Mul": _product_fault, "Softmax": _softmax_fault},
+    fixed_outputs=_FIXED, equal_scales=_EQUAL, kernel_faults={**FORM_FAULTS, **SCALE_FAULTS},
     dynamic_range="tflite", own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 

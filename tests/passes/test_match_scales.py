@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.changed_values import changed_values
 from qconvert.passes import match_scales
-from qconvert.plugins import target_named
+from qconvert.plugins import Change, target_named
 
 GRID = Quantization.per_tensor(0.05, 3)
 
@@ -23,3 +25,23 @@ def test_equal_numbers_of_another_type_are_another_grid() -> None:
     assert len({found[name].dtype for name in (*kept.inputs, *kept.outputs)}) == 1
     x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], evaluate(graph, {"x": x})["y"])
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_zeros_take_the_scale_of_what_they_are_added_to(kind: str, turned: bool) -> None:
+    """XNNPACK's kernel has 20 bits for the larger of both scales: beside zeros of scale 1 few are left for the other operand."""
+    shape, grid = (64, 4), Quantization.per_tensor(0.0003, -7)
+    zeros = np.full((1, 4), 5, np.int8)
+    tensors = [Tensor("x", "int8", shape, None, grid), Tensor("k", "int8", (1, 4), zeros, Quantization.per_tensor(1.0, 5))]
+    tensors.append(Tensor("y", "int8", shape, None, Quantization.per_tensor(0.00031, 4)))
+    op = Op(kind, ("k", "x") if turned else ("x", "k"), ("y",))
+    graph = Graph("g", {t.name: t for t in tensors}, (op,), ("x",), ("y",))
+    found, (change,) = match_scales.run(graph, target_named("tflite"))
+    assert isinstance(change, Change) and change.exact
+    (kept,) = found.ops
+    assert all(found[name].quantization == grid for name in kept.inputs)
+    x = np.arange(-128, 128, dtype=np.int16).astype(np.int8).reshape(shape)
+    expected = evaluate(graph, {"x": x})["y"]
+    np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], expected)
+    assert not changed_values(graph, found)

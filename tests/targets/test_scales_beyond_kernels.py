@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from passes.graphs import make, q
+from tflite_models import run_litert
 
+from qconvert import save
 from qconvert.conversion.normalizing import normalize
+from qconvert.evaluate import evaluate
+from qconvert.formats.tflite.contents import contents
 from qconvert.graph import Op, Tensor
 from qconvert.plugins import target_named
 
@@ -36,3 +43,50 @@ def test_a_softmax(scale: float, is_real: bool) -> None:
     (op,) = [op for op in graph.ops if op.kind == "Softmax"]
     assert (graph[op.outputs[0]].dtype == "float32") == is_real
     assert all(verdict.runs != "refused" for _, verdict in target_named("tflite").verdicts(graph))
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales", "is_real"),
+    [
+        ("Softmax", (5.1, 2.0**-15), True), ("Softmax", (4.9, 2.0**-15), False),
+        ("Tanh", (5.1, 2.0**-15), True), ("Tanh", (4.9, 2.0**-15), False),
+        ("LeakyRelu", (1.0, 2.0**-16), True), ("LeakyRelu", (1.0, 2.0**-14), False),
+    ],
+)  # fmt: skip
+def test_functions_on_16_bits(kind: str, scales: tuple[float, float], is_real: bool) -> None:
+    x, y = (Tensor(name, "int16", (2, 4), None, q(scale)) for name, scale in zip("xy", scales, strict=True))
+    attributes = {"Softmax": {"axis": -1}, "LeakyRelu": {"alpha": 0.5}}.get(kind, {})
+    graph, _ = normalize(make([Op(kind, ("x",), ("y",), attributes)], [x, y], "x", "y"), target_named("tflite"))
+    (op,) = [op for op in graph.ops if op.kind == kind]
+    assert (graph[op.outputs[0]].dtype == "float32") == is_real
+    assert all(verdict.runs != "refused" for _, verdict in target_named("tflite").verdicts(graph))
+
+
+@pytest.mark.parametrize(("dtype", "ratio", "operators"), [
+    ("int16", 2.0**15, ["DEQUANTIZE", "QUANTIZE"]), ("int16", 2.0**14, ["QUANTIZE"]),
+    ("int8", 2.0**23, ["DEQUANTIZE", "QUANTIZE"]), ("int8", 2.0**22, ["QUANTIZE"]),
+])  # fmt: skip
+def test_steps_that_become_a_whole_range(dtype: str, ratio: float, operators: list[str], tmp_path: Path) -> None:
+    x, y = Tensor("x", dtype, (1, 5), None, q(ratio * 0.001)), Tensor("y", dtype, (1, 5), None, q(0.001))
+    graph = make([Op("Requantize", ("x",), ("y",))], [x, y], "x", "y")
+    save(graph, tmp_path / "m.tflite")
+    data = (tmp_path / "m.tflite").read_bytes()
+    assert contents(tmp_path / "m.tflite")["operators"] == dict.fromkeys(operators, 1)
+    codes = np.array([[-2, -1, 0, 1, 2]], dtype)
+    np.testing.assert_array_equal(run_litert(data, [codes])[0], evaluate(graph, {"x": codes})["y"])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("kind", ["Mul", "Add", "Max"])
+def test_constants_of_8_bits_beside_16_bits_are_widened(kind: str, dtype: str, tmp_path: Path) -> None:
+    codes = np.array([[3, 250 if dtype == "uint8" else -120, 7, 0]], dtype)
+    tensors = [Tensor(name, "int16", (2, 4), None, q(0.01)) for name in "xy"]
+    graph = make([Op(kind, ("x", "c"), ("y",))], [*tensors, Tensor("c", dtype, (1, 4), codes, q(0.02, 5))], "x", "y")
+    changed, _ = normalize(graph, target_named("tflite"))
+    (op,) = [op for op in changed.ops if op.kind == kind]
+    assert {changed[name].dtype for name in (*op.inputs, *op.outputs)} == {"int16"}
+    x = np.array([[100, -2000, 32767, -32768], [0, 5, -7, 4000]], np.int16)
+    np.testing.assert_array_equal(evaluate(changed, {"x": x})["y"], evaluate(graph, {"x": x})["y"])
+    save(changed, tmp_path / "m.tflite")
+    found = run_litert((tmp_path / "m.tflite").read_bytes(), [x])[0].astype(int)
+    assert np.abs(found - evaluate(graph, {"x": x})["y"]).max() <= 1

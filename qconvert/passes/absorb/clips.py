@@ -15,7 +15,8 @@ __all__ = ["fuse_clips"]
 def fuse_clips(graph: Graph) -> Graph:
     """Fuses a Clip of integers into the operator before it, if nobody else reads or sees what that writes.
 
-    An activation that the operator has already, and the next one on the same grid, are one if an activation leaves what both leave.
+    An activation that the operator has already, and the next one on the same grid, are one if an activation leaves what both leave. A
+    Concat gets none, since no kernel clips what it joins.
     """
     readers = graph.consumers()
     ops: list[Op] = []
@@ -39,7 +40,7 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     q = source.quantization
     if q is None or not q.is_per_tensor or not source.shares_grid(result) or "activation" not in KINDS[writer.kind].attributes:
         return None
-    if len(writer.outputs) != 1 or writer.attributes.get("arithmetic"):
+    if len(writer.outputs) != 1 or writer.attributes.get("arithmetic") or writer.kind == "Concat":
         return None
     bounds = clip_bounds([graph.constant(name) for name in clip.inputs[1:]], clip)
     if bounds is None or not is_exact(bounds, source):

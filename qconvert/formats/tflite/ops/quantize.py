@@ -38,9 +38,25 @@ READERS: dict[str, ReadFunction] = {
 }
 
 
+#: How many steps of the result one of the data, of 8 bits and of 16, must not be for QUANTIZE: a stored integer, shifted left by as much,
+#: has to fit 32 bits.
+_MOST = 2.0**23, 2.0**15
+
+
 def write_quantize(op: Op, w: Writing) -> None:
-    """Quantize and Requantize as QUANTIZE."""
-    w.emit("QUANTIZE", op.inputs[:1], op.outputs, "QuantizeOptions")
+    """Quantize and Requantize as QUANTIZE.
+
+    Where a step becomes more steps than its kernel's arithmetic holds, the real values stand between: one step more or less is then the
+    whole range, so that nothing is rounded otherwise.
+    """
+    data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
+    grids = data.quantization, result.quantization
+    if grids[0] is None or grids[1] is None or float(grids[0].scale.max()) / float(grids[1].scale.min()) < _MOST[data.dtype == "int16"]:
+        w.emit("QUANTIZE", op.inputs[:1], op.outputs, "QuantizeOptions")
+        return
+    real = w.add(f"{op.outputs[0]}/real", "float32", data.shape)
+    w.emit("DEQUANTIZE", op.inputs[:1], [real], "DequantizeOptions")
+    w.emit("QUANTIZE", [real], op.outputs, "QuantizeOptions")
 
 
 def write_dequantize(op: Op, w: Writing) -> None:

@@ -1,0 +1,132 @@
+"""The factors that LiteRT's kernels compute of scales, and what their fixed-point arithmetic holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph, Op, Tensor
+
+__all__ = ["FACTORS", "SCALE_FAULTS", "outside"]
+
+
+def outside(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[str]:
+    """In words, each factor that a kernel cannot hold.
+
+    Args:
+        builtin: the operator.
+        inputs: what it reads.
+        data: the one of these that holds its data.
+        result: what it writes.
+        beta: of a SOFTMAX.
+    """
+    if data.quantization is None or data.dtype not in ("int8", "uint8", "int16"):
+        return
+    for factor, low, high, words in FACTORS[builtin](builtin, inputs, data, result, beta):
+        if not low <= factor < high:
+            yield f"{words} is {factor:g}, and has to be {f'below {high:g}' if factor >= high else f'at least {low:g}'}"
+
+
+#: A factor, its least value, the first value that is too large, and its name in words.
+_Factor = tuple[float, float, float, str]
+
+
+_LARGEST_FLOAT = 3.4028234663852886e38
+
+
+def _scale(tensor: Tensor) -> float:
+    return 1.0 if tensor.quantization is None else float(tensor.quantization.scale.max())
+
+
+def _wide(data: Tensor, narrow: float, wide: float) -> float:
+    """The limit for int16 data, or that for 8 bits."""
+    return wide if data.dtype == "int16" else narrow
+
+
+def _linear(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """XNNPACK takes less than 2**8, and lets the whole model fail otherwise; the int16 kernels shift by at most 7 (common.h)."""
+    weights = inputs[1]
+    if weights.quantization is not None and result.quantization is not None:
+        factor = _scale(data) * _scale(weights) / _scale(result)
+        limit = _wide(data, 256, 1 if builtin == "BATCH_MATMUL" else 128)
+        yield factor, 0, limit, "input scale * weight scale / output scale"
+
+
+def _sum(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """2 * the larger input scale / (2**shift * output scale) has to be below 1, and the divisor is a float32 (add.cc, sub.cc).
+
+    Masks of the lowest float32 give larger ones, which end the process.
+    """
+    steps = _wide(data, 2**20, 2**15)
+    yield 2 * max(map(_scale, inputs[:2])) / _scale(result), 0, steps, "2 * larger input scale / output scale"
+    yield steps * _scale(result), 0, _LARGEST_FLOAT, f"{steps} * output scale"
+
+
+def _product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """The product of two stored integers, shifted left by the factor, has to fit 32 bits (mul.cc)."""
+    yield _scale(inputs[0]) * _scale(inputs[1]) / _scale(result), 0, _wide(data, 2**15, 2), "product of the input scales / output scale"
+
+
+def _squared(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """(2 * the larger input scale)**2 / (2**14 * output scale) has to be below 1 (squared_difference.cc)."""
+    yield (2 * max(map(_scale, inputs[:2]))) ** 2 / _scale(result), 0, 2**14, "(2 * larger input scale)^2 / output scale"
+
+
+def _rescaled(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """A stored integer, shifted left by the factor, has to fit 32 bits."""
+    if result.quantization is not None:
+        yield _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), "input scale / output scale"
+
+
+def _hard_swish(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """input scale / (128 * output scale) has to be at most 1 (activations.cc: output_multiplier_exponent <= 0)."""
+    yield _scale(data) / _scale(result), 0, 128, "input scale / output scale"
+
+
+def _exponential(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """beta * input scale * 2**26 has to be above 1 (activations.cc); int16 counts steps of 10 / 65535 in 32 bits."""
+    high, low = _wide(data, inf, 5), _wide(data, 2.0**-26, 0)
+    yield beta * _scale(data), low, high, "beta * input scale"
+
+
+def _table(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """The int16 kernels of LOGISTIC and TANH multiply by 3 * 4096 * input scale in 32 bits (reference/integer_ops)."""
+    yield _scale(data), 0, _wide(data, inf, 5), "input scale"
+
+
+def _comparison(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """Comparisons multiply stored integers by 2**8 * scale and need the scale below 1 (comparisons.cc); neighbours must stay apart."""
+    for tensor in inputs[:2]:
+        yield _scale(tensor), 2.0**-8, 1, f"the scale of {tensor.name!r}"
+
+
+FACTORS: Mapping[str, Callable[[str, Sequence[Tensor], Tensor, Tensor, float], Iterator[_Factor]]] = {
+    **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL"), _linear),
+    **dict.fromkeys(("ADD", "SUB"), _sum),
+    "MUL": _product,
+    "SQUARED_DIFFERENCE": _squared,
+    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "PRELU", "QUANTIZE", "MEAN", "SUM"), _rescaled),
+    "HARD_SWISH": _hard_swish,
+    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX"), _exponential),
+    **dict.fromkeys(("LOGISTIC", "TANH"), _table),
+    **dict.fromkeys(("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"), _comparison),
+}
+
+#: The operator that a kind is written as, where its kernel has factors of its own and the same can be had on real values.
+_WRITTEN = {
+    "Add": "ADD", "Sub": "SUB", "Mul": "MUL", "SquaredDifference": "SQUARED_DIFFERENCE", "Relu": "RELU", "LeakyRelu": "LEAKY_RELU",
+    "PRelu": "PRELU", "ReduceMean": "MEAN", "GlobalAveragePool": "MEAN", "ReduceSum": "SUM", "HardSwish": "HARD_SWISH",
+    "Softmax": "SOFTMAX", "LogSoftmax": "LOG_SOFTMAX", "Sigmoid": "LOGISTIC", "Tanh": "TANH", "MatMul": "BATCH_MATMUL",
+}  # fmt: skip
+
+
+def _scale_fault(graph: Graph, op: Op) -> str:
+    """What the kernel of an operator cannot hold of its scales; "" if it can."""
+    inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]
+    return next(outside(_WRITTEN[op.kind], inputs, inputs[0], result, float(op["beta"]) if op.kind == "Softmax" else 1.0), "")
+
+
+#: For Target.kernel_faults.
+SCALE_FAULTS: Mapping[str, Callable[[Graph, Op], str]] = dict.fromkeys(_WRITTEN, _scale_fault)
