@@ -184,6 +184,11 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact) + off * step + count * 2.0**-15 * np.abs(exact), True
 
 
+def _cut_off(graph: Graph, op: Op, exact: Array) -> Reach:
+    """A value that is cut off, not rounded, behind float32 arithmetic (elementwise.cc, SqrtEval)."""
+    return fine(exact) + 0.5, False
+
+
 def _table(graph: Graph, op: Op, exact: Array) -> Reach:
     """Tables of 256 floats and 16-bit chains."""
     return np.full(exact.shape, 0.03), False
@@ -197,6 +202,7 @@ _BOTH: dict[str, Rule] = {
     "MatMul": _rounded_twice,
     "PRelu": _by_sign,
     "LpNormalization": _by_sign,
+    "Sqrt": _cut_off,
 }
 _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),
@@ -225,6 +231,7 @@ _INT16: dict[str, Rule] = {
     **dict.fromkeys(("LeakyRelu", "PRelu", *_CHOOSING), _by_sign),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
     "ReduceProd": _multiplied,
+    "Sqrt": _cut_off,
     # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
     # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
     "Sigmoid": partial(_curve, steps=1.3),

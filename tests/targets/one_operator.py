@@ -259,8 +259,9 @@ def split_v(dtype: str, rank: int) -> Made:
 
 
 def prelu(dtype: str, rank: int) -> Made:
-    alpha = act("alpha", (*(1 for _ in range(rank - 1)), _shape(rank)[-1]), dtype, 0.01)
-    data = np.arange(1, _shape(rank)[-1] + 1).astype(numpy_dtype(stored(dtype)))
+    factors = "int8" if dtype == "int16" else dtype
+    alpha = act("alpha", (*(1 for _ in range(rank - 1)), _shape(rank)[-1]), factors, 0.01)
+    data = np.arange(1, _shape(rank)[-1] + 1).astype(numpy_dtype(stored(factors)))
     return None, [act("x", _shape(rank), dtype), replace(alpha, data=data.reshape(alpha.shape))], [act("y", _shape(rank), dtype)]
 
 

@@ -13,6 +13,9 @@ from qconvert.graph import Array, Op
 
 __all__ = ["Steps"]
 
+#: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
+_CHOSEN = ("float32", "float64", "int32", "int64", "uint8", "string")
+
 #: Elements of a constant that says where values go.
 _LARGEST = 2**24
 
@@ -38,6 +41,14 @@ class Steps:
     def end_cast(self, value: str, dtype: str, output: int = 0) -> None:
         """The value as another type, as an output of the operator."""
         self.end("Cast", value, to=ELEMENT_TYPES[dtype], output=output)
+
+    def choose(self, condition: str, a: str, b: str, dtype: str) -> None:
+        """The operator's output: `a` where the condition is true, else `b`; types without a Where go through one that holds them."""
+        if dtype in _CHOSEN:
+            self.end("Where", condition, a, b)
+            return
+        wide = "float32" if "float" in dtype else "int64" if dtype in ("uint32", "uint64") else "int32"
+        self.end_cast(self.node("Where", condition, self.cast(a, wide), self.cast(b, wide)), dtype)
 
     def const(self, data: Array, hint: str = "constant") -> str:
         """An initializer."""

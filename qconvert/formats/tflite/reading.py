@@ -345,6 +345,13 @@ class Reading(OperatorReading):
             for name in self._draft.unsound.keys() & set(names):
                 raise self.invalid(f"tensor {name!r}: {self._draft.unsound[name]}")
 
+    def require_scales(self, *types: str) -> None:
+        """Raises InvalidModelError if a tensor of one of `types`, by default all narrow ones, states no scale; the kernel divides by it."""
+        for name in filter(None, (*self.inputs, *self.outputs)):
+            tensor = self._draft.tensors[name]
+            if tensor.dtype in (types or ("int8", "uint8", "int16")) and not tensor.is_quantized:
+                raise self.invalid(f"{name!r} of {tensor.dtype} without a scale")
+
     def _clip(self, whole: str, name: str, activation: str) -> None:
         """A fused activation as a Clip of its own, with bounds of the result's type where it is plain integers."""
         result = self._draft.tensors[name]

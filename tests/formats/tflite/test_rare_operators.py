@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from differential import converted
+from differential import compare, converted
+from formats.tflite.written import codes, rewritten
 from loaded import tflite_graph
-from tflite_models import TensorSpec, single_op
+from tflite_models import TensorSpec, run_litert, single_op
 
 from qconvert.errors import QConvertError
+from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 X = TensorSpec("x", (4, 5), "float32")
 Y = TensorSpec("y", (4, 5), "float32")
+AXES = TensorSpec("axes", (1,), "int32", data=np.array([1], np.int32))
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,54 @@ def test_options_that_are_absent_are_named(builtin: str, inputs: list[TensorSpec
     with pytest.raises(QConvertError) as caught:
         tflite_graph(single_op(builtin, None, inputs, [Y]))
     assert reason in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("builtin", "dtype"),
+    [*((name, dtype) for name in ("ADD", "SUB", "MUL", "DIV") for dtype in ("int8", "uint8")), ("DIV", "int16"), ("SUB", "int16"), ("NOT_EQUAL", "int16"), ("EXP", "int8"),
+     ("SQRT", "int16"), ("LEAKY_RELU", "uint8"), ("SOFTMAX", "int8"), ("PRELU", "int8"), ("MEAN", "int8"), ("MEAN", "int16"),
+     ("SUM", "uint8"), ("REDUCE_PROD", "int8")],
+)  # fmt: skip
+def test_kernels_that_divide_by_scales_are_refused_without_them(builtin: str, dtype: str) -> None:
+    x = TensorSpec("x", (4, 5), dtype)
+    second = {"MEAN": AXES, "SUM": AXES, "REDUCE_PROD": AXES}.get(builtin, x)
+    inputs = [x] if builtin in ("EXP", "SQRT", "LEAKY_RELU", "SOFTMAX") else [x, second]
+    result = TensorSpec("y", (4,) if second is AXES else (4, 5), "bool" if builtin == "NOT_EQUAL" else dtype)
+    with pytest.raises(QConvertError, match=f"'x' of {dtype} without a scale"):
+        tflite_graph(single_op(builtin, {"keepDims": False} if second is AXES else None, inputs, [result]))
+
+
+def test_factors_of_int16_are_no_factors_of_int16_data() -> None:
+    """LiteRT's kernel takes the bytes of int16 factors for int8."""
+    x, y = TensorSpec("x", (2, 3), "int16", 0.0002, 0), TensorSpec("y", (2, 3), "int16", 0.0003, 0)
+    slopes = [TensorSpec("a", (3,), dtype, 0.01, 0, data=np.array([-120, 3, 90], dtype)) for dtype in ("int16", "int8")]
+    with pytest.raises(QConvertError, match="factors 'a' of int16, whose bytes the kernel takes for int8"):
+        tflite_graph(single_op("PRELU", None, [x, slopes[0]], [y]))
+    compared = compare(single_op("PRELU", None, [x, slopes[1]], [y]), [np.array([[-30000, -9000, 7], [12, -5, -20000]], np.int16)])
+    assert compared[0].largest <= 1
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "uint16", "uint64", "float16"])
+def test_choices_of_types_that_onnxruntime_has_no_where_of(dtype: str) -> None:
+    data = [TensorSpec(name, (2, 3), dtype) for name in "aby"]
+    model = single_op("SELECT_V2", None, [TensorSpec("c", (2, 1), "bool"), *data[:2]], data[2:])
+    rng = np.random.default_rng(3)
+    values = [rng.integers(0, 2, (2, 3)).astype(dtype) if dtype == "bool" else rng.integers(0, 90, (2, 3)).astype(dtype) for _ in "ab"]
+    condition = np.array([[True], [False]])
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run(dict(zip(fitted.inputs, [condition, *values], strict=True))).values()
+    np.testing.assert_array_equal(found, np.where(condition, *values))
+    assert [code for code, _ in codes(rewritten(model))] == ["SELECT_V2"]
+
+
+@pytest.mark.parametrize(("builtin", "dtype"), [("REDUCE_MAX", "int16"), ("REDUCE_MIN", "int16"), ("REDUCE_PROD", "uint8")])
+def test_reductions_of_plain_integers_of_few_bits(builtin: str, dtype: str) -> None:
+    model = single_op(builtin, {"keepDims": False}, [TensorSpec("x", (4, 5), dtype), AXES], [TensorSpec("y", (4,), dtype)])
+    values = np.random.default_rng(3).integers(1, 120, (4, 5)).astype(dtype)
+    wanted = run_litert(model, [values])
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run({fitted.inputs[0]: values}).values()
+    np.testing.assert_array_equal(found, wanted[0])
 
 
 def test_a_mask_of_a_huge_diagonal_is_not_made() -> None:

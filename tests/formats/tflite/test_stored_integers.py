@@ -31,7 +31,7 @@ _GRIDS = {"int8": ((0.05, 3), (0.031, -5), (0.043, 7), (0.083, -20)), "uint8": (
 #: Kernels that compute by tables, which are coarse where a function is steep, or in steps of their own: how far they may be from the exact
 #: value, in steps of the result.
 _COARSE = {("EXP", "int16"): 200, ("LOG", "int16"): 20000, ("RSQRT", "int16"): 8000, ("SQRT", "int16"): 4, ("GELU", "int16"): 4,
-           ("PRELU", "int16"): 6, ("LOGISTIC", "int16"): 4, ("TANH", "int16"): 4,
+           ("LOGISTIC", "int16"): 4, ("TANH", "int16"): 4,
            ("REDUCE_PROD", "int8"): 2, ("REDUCE_PROD", "int16"): 2}  # fmt: skip
 
 #: Kernels that look at no scale: the result is just what they give.

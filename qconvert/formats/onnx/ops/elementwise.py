@@ -8,6 +8,7 @@ from qconvert.arithmetic import nudged_add, xnnpack_add_multipliers, xnnpack_add
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
@@ -137,12 +138,12 @@ def write_logic(op: Op, b: Builder) -> None:
 
 
 def write_where(op: Op, b: Builder) -> None:
-    """Where: on stored integers if all three share one quantization and onnxruntime has the type, else on real values."""
+    """Where: on stored integers if all three share one quantization, else on real values; of int8 between pairs, as quantizers write it."""
     result = b.tensor(op.outputs[0])
     condition = b.stored(op.inputs[0])
     moved = all(b.tensor(name).shares_grid(result) for name in op.inputs[1:])
-    if moved and result.dtype not in ("int8", "int16", "uint16"):
-        b.node("Where", [condition, *(b.stored(name) for name in op.inputs[1:])], op.outputs)
+    if moved and (result.dtype != "int8" or not result.is_quantized):
+        Steps(op, b).choose(condition, *(b.stored(name) for name in op.inputs[1:]), dtype=result.dtype)
         return
     values = [b.real(name) for name in op.inputs[1:]]
     b.finish(op, b.node("Where", [condition, *values], hint=f"{result.name}/real_result")[0])

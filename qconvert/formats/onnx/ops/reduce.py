@@ -18,6 +18,11 @@ _AXES_AS_INPUT = {"ReduceSum": 13}
 _AXES_AS_INPUT_OTHERS = 18
 
 
+#: Plain integers that go through int32, and the reductions of them.
+_NARROW = ("int8", "uint8", "int16", "uint16")
+_ON_INTEGERS = ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
+
+
 def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) -> str:
     """A reduction node: axes are an input in newer opsets, an attribute in older ones."""
     inputs, axes = [value], None
@@ -30,8 +35,13 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
 
 
 def write_reduce(op: Op, b: Builder) -> None:
-    """A reduction of real values."""
-    b.finish(op, _reduce(op, b, op.kind, b.real(op.inputs[0])))
+    """A reduction of real values; plain integers of few bits, of which ONNX reduces none, as int32, which wraps around in the end."""
+    tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW or op.kind not in _ON_INTEGERS:
+        b.finish(op, _reduce(op, b, op.kind, b.real(op.inputs[0])))
+        return
+    wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{result.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+    b.node("Cast", [_reduce(op, b, op.kind, wide)], [result.name], to=ELEMENT_TYPES[result.dtype])
 
 
 def write_reduce_logic(op: Op, b: Builder) -> None:

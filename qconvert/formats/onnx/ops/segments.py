@@ -87,19 +87,6 @@ def write_sparse_to_dense(op: Op, b: Builder) -> None:
     s.end("ScatterND", s.node("Expand", default, b.int64(op.inputs[1])), indices, value)
 
 
-#: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
-_CHOSEN = ("float32", "float64", "int32", "int64", "uint8", "string")
-
-
-def _chosen(s: Steps, condition: str, a: str, b: str, dtype: str) -> None:
-    """The result: `a` where the condition is true, else `b`; narrow types go through int32, which holds them."""
-    if dtype in _CHOSEN:
-        s.end("Where", condition, a, b)
-        return
-    wide = "float32" if "float" in dtype else "int64" if dtype in ("uint32", "uint64") else "int32"
-    s.end_cast(s.node("Where", condition, s.cast(a, wide), s.cast(b, wide)), dtype)
-
-
 def write_matrix_diag(op: Op, b: Builder) -> None:
     """The data where a constant of the diagonal is true, else zero."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
@@ -109,7 +96,7 @@ def write_matrix_diag(op: Op, b: Builder) -> None:
     s.require_small((size, size))
     rows = s.node("Unsqueeze", b.stored(tensor.name), s.ints(-1))
     zero = s.const(np.zeros((), numpy_dtype(tensor.dtype)), "zero")
-    _chosen(s, s.const(np.eye(size, dtype=bool), "diagonal"), rows, zero, tensor.dtype)
+    s.choose(s.const(np.eye(size, dtype=bool), "diagonal"), rows, zero, tensor.dtype)
 
 
 def write_matrix_set_diag(op: Op, b: Builder) -> None:
@@ -122,7 +109,7 @@ def write_matrix_set_diag(op: Op, b: Builder) -> None:
     places = s.const(np.minimum(np.arange(columns), min(rows, columns) - 1), "columns")
     wide = s.node("Gather", b.stored(op.inputs[1]), places, axis=tensor.rank - 2)
     mask = s.const(np.eye(rows, columns, dtype=bool), "diagonal")
-    _chosen(s, mask, s.node("Unsqueeze", wide, s.ints(-2)), b.stored(tensor.name), tensor.dtype)
+    s.choose(mask, s.node("Unsqueeze", wide, s.ints(-2)), b.stored(tensor.name), tensor.dtype)
 
 
 #: Types of which onnxruntime's CPU provider has a Pad (1.31, measured).

@@ -28,10 +28,8 @@ def _plain(kind: str) -> ReadFunction:
 
 def require_real(r: Reading) -> None:
     """The kernels of functions of real numbers divide by the scales of integers, and compute anything where there are none."""
-    data = r.tensor()
-    r.require_sound("Relu", [data.name])
-    if data.dtype in ("int8", "uint8", "int16") and not data.is_quantized:
-        raise r.invalid(f"data {data.name!r} of {data.dtype} without a scale")
+    r.require_sound("Relu", [r.tensor().name])
+    r.require_scales()
 
 
 def _clip(lowest: float, highest: float) -> ReadFunction:
@@ -46,18 +44,29 @@ def _clip(lowest: float, highest: float) -> ReadFunction:
     return read
 
 
+def read_prelu(r: Reading) -> None:
+    """PRELU. The kernel of int16 data takes the bytes of its factors for int8 (activations.cc)."""
+    require_real(r)
+    if r.tensor(0).dtype == "int16" and r.tensor(1).dtype != "int8":
+        raise r.invalid(f"factors {r.tensor(1).name!r} of {r.tensor(1).dtype}, whose bytes the kernel takes for int8")
+    r.emit("PRelu")
+
+
 def read_leaky_relu(r: Reading) -> None:
     """LEAKY_RELU."""
+    require_real(r)
     r.emit("LeakyRelu", alpha=float(r.option("alpha", 0.0)))
 
 
 def read_gelu(r: Reading) -> None:
     """GELU, by the error function or its tanh approximation."""
+    require_real(r)
     r.emit("Gelu", approximate="tanh" if r.option("approximate", False) else "none")
 
 
 def read_softmax(r: Reading) -> None:
     """SOFTMAX over the last axis, of beta times its input. The uint8 kernel counts from 0, whatever the result's zero point says."""
+    require_real(r)
     result, beta = r.result(), float(r.option("beta", 1.0))
     q = result.quantization
     if result.dtype != "uint8" or q is None or not q.zero_point.any():
@@ -69,11 +78,13 @@ def read_softmax(r: Reading) -> None:
 
 def read_log_softmax(r: Reading) -> None:
     """LOG_SOFTMAX over the last axis."""
+    require_real(r)
     r.emit("LogSoftmax", axis=-1)
 
 
 def read_l2_normalization(r: Reading) -> None:
     """L2_NORMALIZATION over the last axis."""
+    require_real(r)
     r.emit("LpNormalization", axis=-1, p=2, activation=r.activation())
 
 
@@ -83,7 +94,7 @@ READERS: dict[str, ReadFunction] = {
     "RELU_N1_TO_1": _clip(-1.0, 1.0),
     "RELU_0_TO_1": _clip(0.0, 1.0),
     "LEAKY_RELU": read_leaky_relu,
-    "PRELU": _plain("PRelu"),
+    "PRELU": read_prelu,
     "ELU": _plain("Elu"),
     "GELU": read_gelu,
     "HARD_SWISH": _plain("HardSwish"),

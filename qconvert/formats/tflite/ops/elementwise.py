@@ -23,10 +23,22 @@ def _plain(kind: str) -> ReadFunction:
     return read
 
 
-def _activated(kind: str) -> ReadFunction:
-    """The reader of an operator that is the canonical `kind` with a fused activation."""
+def _real(kind: str) -> ReadFunction:
+    """The reader of a function of real numbers, which means nothing on integers without a scale."""
 
     def read(r: Reading) -> None:
+        r.require_scales()
+        r.emit(kind)
+
+    return read
+
+
+def _activated(kind: str, *scaled: str) -> ReadFunction:
+    """The reader of an operator that is the canonical `kind` with a fused activation; its kernels of the types `scaled` need scales."""
+
+    def read(r: Reading) -> None:
+        if scaled:
+            r.require_scales(*scaled)
         r.emit(kind, activation=r.activation())
 
     return read
@@ -65,6 +77,12 @@ def _order(kind: str) -> ReadFunction:
     return read
 
 
+def read_not_equal(r: Reading) -> None:
+    """NOT_EQUAL, which has no kernel of plain int16: it divides by their scales (comparisons.cc)."""
+    r.require_scales("int16")
+    r.emit("NotEqual")
+
+
 def read_select(r: Reading) -> None:
     """SELECT: a condition of rank 1 chooses whole rows of the first axis; otherwise shapes are equal."""
     condition, data = r.tensor(0), r.tensor(1)
@@ -92,7 +110,10 @@ def read_atan2(r: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    **{name: _activated(kind) for name, kind in (("ADD", "Add"), ("SUB", "Sub"), ("MUL", "Mul"), ("DIV", "Div"))},
+    "ADD": _activated("Add", "int8", "uint8"),
+    "SUB": _activated("Sub", "int8", "uint8", "int16"),
+    "MUL": _activated("Mul", "int8", "uint8"),
+    "DIV": _activated("Div", "int8", "uint8", "int16"),
     "MAXIMUM": _stored("Max"),
     "MINIMUM": _stored("Min"),
     "FLOOR_DIV": _numbers("FloorDiv"),
@@ -101,13 +122,13 @@ READERS: dict[str, ReadFunction] = {
     "SQUARED_DIFFERENCE": _plain("SquaredDifference"),
     "ABS": _plain("Abs"),
     "NEG": _numbers("Neg"),
-    "EXP": _plain("Exp"),
-    "LOG": _plain("Log"),
-    "SQRT": _plain("Sqrt"),
-    "RSQRT": _plain("Rsqrt"),
+    "EXP": _real("Exp"),
+    "LOG": _real("Log"),
+    "SQRT": _real("Sqrt"),
+    "RSQRT": _real("Rsqrt"),
     "SQUARE": _plain("Square"),
-    "SIN": _plain("Sin"),
-    "COS": _plain("Cos"),
+    "SIN": _real("Sin"),
+    "COS": _real("Cos"),
     "ROUND": _plain("Round"),
     "FLOOR": _plain("Floor"),
     "CEIL": _plain("Ceil"),
@@ -116,7 +137,7 @@ READERS: dict[str, ReadFunction] = {
     "ADD_N": _plain("Sum"),
     "ZEROS_LIKE": _plain("ZerosLike"),
     "EQUAL": _plain("Equal"),
-    "NOT_EQUAL": _plain("NotEqual"),
+    "NOT_EQUAL": read_not_equal,
     "GREATER": _order("Greater"),
     "GREATER_EQUAL": _order("GreaterOrEqual"),
     "LESS": _order("Less"),
@@ -167,7 +188,7 @@ _STABLEHLO = {"Add": "STABLEHLO_ADD", "Mul": "STABLEHLO_MULTIPLY", "Max": "STABL
 def _is_plain_arithmetic(op: Op, w: Writing) -> bool:
     """Whether an operator works on plain numbers of types for which TFLite's own kernels want scales, or which they do not have."""
     tensors = [w.tensor(name) for name in (*op.inputs, *op.outputs)]
-    narrow = ("int8", "uint8", "int16", "uint16", "uint32", "uint64") if op.kind in ("Add", "Mul") else ("uint16", "uint32", "uint64")
+    narrow = ("int8", "uint8", "uint16", "uint32", "uint64") if op.kind in ("Add", "Mul") else ("uint16", "uint32", "uint64")
     fits = all(t.dtype in narrow and not t.is_quantized and t.shape == tensors[0].shape for t in tensors)
     return fits and op.kind in _STABLEHLO and not op.attributes.get("activation")
 

@@ -12,10 +12,16 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS", "reduced_axes"]
 
 
+#: Types whose scales a kernel divides by (reduce.cc, PrepareMeanOrSum and PrepareProd).
+_SCALED = {"ReduceMean": ("int8", "uint8", "int16"), "ReduceSum": ("int8", "uint8", "int16"), "ReduceProd": ("int8", "int16")}
+
+
 def _reduction(kind: str) -> ReadFunction:
     """The reader of a reduction over the axes in input 1; axes may be negative or a scalar."""
 
     def read(r: Reading) -> None:
+        if kind in _SCALED:
+            r.require_scales(*_SCALED[kind])
         rank = r.rank()
         if not r.ints(1):
             _read_copy(kind, r)
