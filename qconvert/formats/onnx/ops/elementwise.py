@@ -143,7 +143,8 @@ def write_where(op: Op, b: Builder) -> None:
     condition = b.stored(op.inputs[0])
     moved = all(b.tensor(name).shares_grid(result) for name in op.inputs[1:])
     if moved and (result.dtype != "int8" or not result.is_quantized):
-        Steps(op, b).choose(condition, *(b.stored(name) for name in op.inputs[1:]), dtype=result.dtype)
+        first, second = (b.stored(name) for name in op.inputs[1:])
+        Steps(op, b).choose(condition, first, second, result.dtype)
         return
     values = [b.real(name) for name in op.inputs[1:]]
     b.finish(op, b.node("Where", [condition, *values], hint=f"{result.name}/real_result")[0])
