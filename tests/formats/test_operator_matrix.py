@@ -10,7 +10,7 @@ from types import ModuleType
 
 ZOO = Path(__file__).parents[2] / "fixtures" / "zoo"
 
-#: Operators whose every case in the sample comes back as it was, with equal results.
+#: Operators whose every case in the sample has equal results, and comes back as it was; moves of quantized data may come back as several.
 WHOLE = (
     "CONV_3D CONV_3D_TRANSPOSE EMBEDDING_LOOKUP BROADCAST_ARGS DYNAMIC_UPDATE_SLICE RFFT2D COMPLEX_ABS REAL IMAG ADD_N SEGMENT_SUM "
     "UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_MIN BUCKETIZE ATAN2 BITWISE_XOR RIGHT_SHIFT "
@@ -41,6 +41,8 @@ def test_a_few_cases_of_every_operator() -> None:
     assert len(found) > 150
     counts = Counter(grade for _, (grade, _) in found)
     assert counts[matrix.FAULT] == 0, [(case, verdict) for case, verdict in found if verdict[0] == matrix.FAULT]
-    wrong = [(c.builtin, c.note, v) for c, v in found if c.builtin in WHOLE and v[0] not in (matrix.EQUAL, matrix.EXPLAINED)]
+    right = (matrix.EQUAL, matrix.EXPLAINED)
+    allowed = {"int8": (*right, matrix.OTHER), "int4": (*right, matrix.OTHER)}
+    wrong = [(c.builtin, c.note, v) for c, v in found if c.builtin in WHOLE and v[0] not in allowed.get(c.note[:4], right)]
     assert wrong == []
     assert {c.builtin for c, _ in found} >= {*WHOLE}

@@ -297,20 +297,6 @@ class Reading(OperatorReading):
             pairs = zip(tensor.quantization.scale.tolist(), tensor.quantization.zero_point.tolist(), strict=True)
             self._draft.ignored_scales.setdefault(tensor.name, list(pairs))
 
-    def emit_numbers(self, kind: str) -> list[str]:
-        """The same for a kernel of int8 or int16 that takes stored integers for plain numbers, and wraps its results around."""
-        narrow = self.result()
-        operands = []
-        for index in range(len(self.inputs)):
-            name = self.input(index)
-            tensor = self._draft.tensors[self.under(name, None)]
-            wide = self.intermediate("int32", "int32", tensor.shape, base=name)
-            operands += self._append("Cast", [tensor.name], [wide], {"to": "int32"})
-        wide = self._append(kind, operands, [self.intermediate("int32", "int32", narrow.shape)], {})[0]
-        plain = narrow.name if narrow.quantization is None else self.intermediate("numbers", narrow.dtype, narrow.shape)
-        self._append("Cast", [wide], [plain], {"to": narrow.dtype})
-        return [narrow.name if plain == narrow.name else self._relabel(plain, narrow.name)]
-
     def emit_plain(self, kind: str, inputs: Sequence[str] | None = None, **attributes: Attribute) -> list[str]:
         """The same for a kernel that takes stored integers for plain numbers of their own type."""
         ins = [self.under(name, None) for name in (self.inputs if inputs is None else inputs)]
@@ -347,7 +333,9 @@ class Reading(OperatorReading):
 
     def require_scales(self, *types: str) -> None:
         """Raises InvalidModelError if a tensor of one of `types`, by default all narrow ones, states no scale; the kernel divides by it."""
-        for name in filter(None, (*self.inputs, *self.outputs)):
+        names = [*filter(None, (*self.inputs, *self.outputs))]
+        self.require_sound("Relu", names)  # which computes
+        for name in names:
             tensor = self._draft.tensors[name]
             if tensor.dtype in (types or ("int8", "uint8", "int16")) and not tensor.is_quantized:
                 raise self.invalid(f"{name!r} of {tensor.dtype} without a scale")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from differential import compare, converted
 from formats.tflite.written import codes, rewritten
-from loaded import tflite_graph
-from tflite_models import TensorSpec, run_litert, single_op
+from loaded import onnx_graph, tflite_graph
+from tflite_models import OpSpec, TensorSpec, run_litert, single_op
+from tflite_models import model as model_of
 
+from qconvert.conversion import normalize
 from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate
+from qconvert.formats.tflite.writer import build
+from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 X = TensorSpec("x", (4, 5), "float32")
@@ -34,7 +40,8 @@ def test_options_that_are_absent_are_named(builtin: str, inputs: list[TensorSpec
 
 @pytest.mark.parametrize(
     ("builtin", "dtype"),
-    [*((name, dtype) for name in ("ADD", "SUB", "MUL", "DIV") for dtype in ("int8", "uint8")), ("DIV", "int16"), ("SUB", "int16"), ("NOT_EQUAL", "int16"), ("EXP", "int8"),
+    [*((name, dtype) for name in ("ADD", "SUB", "MUL", "DIV") for dtype in ("int8", "uint8")),
+     ("DIV", "int16"), ("SUB", "int16"), ("NOT_EQUAL", "int16"), ("EXP", "int8"),
      ("SQRT", "int16"), ("LEAKY_RELU", "uint8"), ("SOFTMAX", "int8"), ("PRELU", "int8"), ("MEAN", "int8"), ("MEAN", "int16"),
      ("SUM", "uint8"), ("REDUCE_PROD", "int8")],
 )  # fmt: skip
@@ -78,6 +85,51 @@ def test_reductions_of_plain_integers_of_few_bits(builtin: str, dtype: str) -> N
     fitted, written = converted(model)
     (found,) = OnnxRuntime(written.SerializeToString()).run({fitted.inputs[0]: values}).values()
     np.testing.assert_array_equal(found, wanted[0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("builtin", ["NEG", "FLOOR_DIV", "FLOOR_MOD"])
+def test_arithmetic_on_plain_integers_of_few_bits_wraps_around(builtin: str, dtype: str) -> None:
+    low = np.iinfo(dtype).min
+    values = [np.array([[low, low, -7, 7, 7, -7]], dtype), np.array([[-1, 1, 2, -2, 2, -2]], dtype)][: 1 + (builtin != "NEG")]
+    data = [TensorSpec(name, (1, 6), dtype) for name in "aby"]
+    model = single_op(builtin, {}, data[: len(values)], data[2:])
+    (wanted,) = run_litert(model, values)
+    assert wanted[0, 0] in (low, 0)
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run(dict(zip(fitted.inputs, values, strict=True))).values()
+    np.testing.assert_array_equal(found, wanted)
+    graph = tflite_graph(model)
+    (exact,) = evaluate(graph, dict(zip(graph.inputs, values, strict=True))).values()
+    np.testing.assert_array_equal(exact, wanted)
+    assert _codes_of_the_way_back(written) == [builtin]
+
+
+@pytest.mark.parametrize(("builtin", "scale"), [("RELU", 0.05), ("RELU6", 0.05), ("RELU6", 0.01)])
+def test_bounds_on_bytes_come_back_as_the_operator_that_has_them(builtin: str, scale: float) -> None:
+    tensors = [TensorSpec(name, (4, 5), "int8", scale, -100) for name in "xy"]
+    _, written = converted(single_op(builtin, None, tensors[:1], tensors[1:]))
+    assert _codes_of_the_way_back(written) in ([builtin], ["RELU"])
+
+
+def test_volumes_have_weights_of_float16() -> None:
+    rng = np.random.default_rng(3)
+    tensors = [
+        TensorSpec("x", (1, 3, 4, 4, 2), "float32"),
+        TensorSpec("h", (2, 2, 2, 2, 3), "float16", data=rng.normal(size=(2, 2, 2, 2, 3)).astype(np.float16)),
+        TensorSpec("w", (2, 2, 2, 2, 3), "float32"), TensorSpec("y", (1, 2, 3, 3, 3), "float32"),
+    ]  # fmt: skip
+    options = {"padding": 1, **{f"stride{axis}": 1 for axis in "DHW"}}
+    ops = [OpSpec("DEQUANTIZE", ["h"], ["w"], {}), OpSpec("CONV_3D", ["x", "w"], ["y"], options)]
+    data, x = model_of(ops, tensors, ["x"], ["y"]), rng.normal(size=(1, 3, 4, 4, 2)).astype(np.float32)
+    back = rewritten(data)
+    assert [code for code, _ in codes(back)] == ["DEQUANTIZE", "CONV_3D"]
+    np.testing.assert_allclose(run_litert(back, [x])[0], run_litert(data, [x])[0], atol=1e-5)
+
+
+def _codes_of_the_way_back(written: onnx.ModelProto) -> list[str]:
+    graph, _ = normalize(onnx_graph(written.SerializeToString()), target_named("tflite"))
+    return [code for code, _ in codes(build(graph, {})) if code != "RESHAPE"]
 
 
 def test_a_mask_of_a_huge_diagonal_is_not_made() -> None:

@@ -75,20 +75,40 @@ def write_extreme(op: Op, b: Builder) -> None:
     b.node("Cast", b.node(op.kind, wide, hint=f"{tensor.name}/int32"), [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
 
 
+#: Plain integers of few bits, on which TFLite's kernels compute in 32 bits, and wrap the result around.
+_NARROW = ("int8", "int16")
+
+
+def write_neg(op: Op, b: Builder) -> None:
+    """Neg; of plain integers of few bits as int32."""
+    tensor = b.tensor(op.outputs[0])
+    if tensor.is_quantized or tensor.dtype not in _NARROW:
+        write_same_named(op, b)
+        return
+    s = Steps(op, b)
+    s.end_cast(s.node("Neg", s.cast(b.stored(op.inputs[0]), "int32")), tensor.dtype)
+
+
 def write_floor_div(op: Op, b: Builder) -> None:
     """Division rounded down. ONNX's Div of integers rounds towards zero, so it is corrected where signs differ."""
     x, y = b.reals(op)
     tensor = b.tensor(op.outputs[0])
+    s, dtype = Steps(op, b), tensor.dtype
+    if not tensor.is_quantized and dtype in _NARROW:
+        x, y, dtype = s.cast(x, "int32"), s.cast(y, "int32"), "int32"
     quotient = b.node("Div", [x, y], hint=f"{tensor.name}/quotient")[0]
     if tensor.quantization is not None or tensor.dtype.startswith("float"):
         b.finish(op, b.node("Floor", [quotient], hint=f"{tensor.name}/real_result")[0])
         return
     remainder = b.node("Sub", [x, b.node("Mul", [quotient, y])[0]], hint=f"{tensor.name}/remainder")[0]
-    zero = b.const(np.array(0, tensor.dtype), f"{tensor.name}/zero")
+    zero = b.const(np.array(0, dtype), f"{tensor.name}/zero")
     inexact = b.node("Not", b.node("Equal", [remainder, zero]))[0]
     signs = b.node("Xor", [b.node("Less", [remainder, zero])[0], b.node("Less", [y, zero])[0]])[0]
-    borrow = b.node("Cast", b.node("And", [inexact, signs]), to=ELEMENT_TYPES[tensor.dtype])[0]
-    b.node("Sub", [quotient, borrow], [tensor.name])
+    borrow = b.node("Cast", b.node("And", [inexact, signs]), to=ELEMENT_TYPES[dtype])[0]
+    if dtype == tensor.dtype:
+        b.node("Sub", [quotient, borrow], [tensor.name])
+    else:
+        s.end_cast(s.node("Sub", quotient, borrow), tensor.dtype)
 
 
 def write_floor_mod(op: Op, b: Builder) -> None:
@@ -239,7 +259,7 @@ def read_dropout(r: Reading) -> None:
     r.emit("Identity", [r.input(0)], r.outputs[:1])
 
 
-_UNARY = "Abs Neg Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Round Floor Ceil Sign"
+_UNARY = "Abs Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Round Floor Ceil Sign"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
@@ -249,6 +269,7 @@ WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(("And", "Or", "Xor", "Not"), write_logic),
     **dict.fromkeys(("IsNaN", "IsInf"), write_is),
     "Add": write_add,
+    "Neg": write_neg,
     "FloorDiv": write_floor_div,
     "FloorMod": write_floor_mod,
     "SquaredDifference": write_squared_difference,
@@ -260,7 +281,7 @@ WRITERS: dict[str, WriteFunction] = {
 }
 
 READERS: dict[str, ReadFunction] = {
-    **dict.fromkeys(f"{_UNARY} Add Sub Mul Div Pow".split(), read_same_named),
+    **dict.fromkeys(f"{_UNARY} Neg Add Sub Mul Div Pow".split(), read_same_named),
     **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN IsInf".split(), read_truth),
     **dict.fromkeys(("Max", "Min", "Sum"), read_variadic),
     "Mean": read_mean,

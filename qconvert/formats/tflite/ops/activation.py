@@ -28,7 +28,6 @@ def _plain(kind: str) -> ReadFunction:
 
 def require_real(r: Reading) -> None:
     """The kernels of functions of real numbers divide by the scales of integers, and compute anything where there are none."""
-    r.require_sound("Relu", [r.tensor().name])
     r.require_scales()
 
 
@@ -169,8 +168,9 @@ def write_clip(op: Op, w: Writing) -> None:
     data, result = w.tensor(op.inputs[0]), w.graph[op.outputs[0]]
     low, high = (_bound(op, w, position) for position in (1, 2))
     plain = data.quantization is None and data.dtype != "float32"
-    if not plain and (low, high) in _CLIPS:
-        w.emit(_CLIPS[low, high], op.inputs[:1], op.outputs)
+    named = "" if plain else _CLIPS.get((low, high)) or _clip_of_bytes(low, high, data, result)
+    if named:
+        w.emit(named, op.inputs[:1], op.outputs)
         return
     name = data.name
     steps = [(builtin, value) for builtin, value in (("MAXIMUM", low), ("MINIMUM", high)) if np.isfinite(value)]
@@ -186,6 +186,19 @@ def write_clip(op: Op, w: Writing) -> None:
         limit = w.const(_stored_bound(value, result), f"{result.name}/{builtin.lower()}", result.quantization)
         w.emit(builtin, [name, limit], [target], "MaximumMinimumOptions")
         name = target
+
+
+def _clip_of_bytes(low: float, high: float, data: Tensor, result: Tensor) -> str:
+    """RELU or RELU6, if on the grid of 8 bits that data and result share their bounds are the same integers; else ""."""
+    if result.quantization is None or result.dtype not in ("int8", "uint8") or not data.shares_grid(result):
+        return ""
+    wanted = [int(_stored_bound(value, result)) for value in (low, high)]
+    for bounds, builtin in _CLIPS.items():
+        if builtin in ("RELU", "RELU6") and [int(_stored_bound(value, result)) for value in bounds] == wanted:
+            steps = 6 / float(result.quantization.scale[0]) % 1
+            if builtin == "RELU" or abs(steps - 0.5) > 1e-3:  # where the kernel rounds half up
+                return builtin
+    return ""
 
 
 def _bound(op: Op, w: Writing, position: int) -> float:

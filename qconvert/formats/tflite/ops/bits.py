@@ -9,12 +9,12 @@ from qconvert.graph import Op, numpy_dtype
 __all__ = ["READERS", "WRITERS"]
 
 
-def _plain(kind: str) -> ReadFunction:
-    """The reader of an operator of plain numbers."""
+def _plain(kind: str, of_truth: str = "") -> ReadFunction:
+    """The reader of an operator of plain numbers, which is `of_truth` of truth values."""
 
     def read(r: Reading) -> None:
         require_equal(r)
-        r.emit_plain(kind)
+        r.emit_plain(of_truth if of_truth and r.tensor().dtype == "bool" else kind)
 
     return read
 
@@ -36,12 +36,6 @@ def _shift(direction: str) -> ReadFunction:
     return read
 
 
-def read_and(r: Reading) -> None:
-    """STABLEHLO_AND of truth values or of bits."""
-    require_equal(r)
-    r.emit_plain("And" if r.tensor().dtype == "bool" else "BitwiseAnd")
-
-
 def read_bitcast(r: Reading) -> None:
     """BITCAST. A type of another size takes, or gives, a last axis."""
     sizes = [numpy_dtype(tensor.dtype).itemsize for tensor in (r.tensor(), r.result())]
@@ -53,11 +47,11 @@ READERS: dict[str, ReadFunction] = {
     "BITWISE_XOR": _plain("BitwiseXor"),
     "RIGHT_SHIFT": _shift("RIGHT"),
     "BITCAST": read_bitcast,
-    "STABLEHLO_ADD": _plain("Add"),
-    "STABLEHLO_MULTIPLY": _plain("Mul"),
-    "STABLEHLO_MAXIMUM": _plain("Max"),
-    "STABLEHLO_MINIMUM": _plain("Min"),
-    "STABLEHLO_AND": read_and,
+    "STABLEHLO_ADD": _plain("Add", "Or"),
+    "STABLEHLO_MULTIPLY": _plain("Mul", "And"),
+    "STABLEHLO_MAXIMUM": _plain("Max", "Or"),
+    "STABLEHLO_MINIMUM": _plain("Min", "And"),
+    "STABLEHLO_AND": _plain("BitwiseAnd", "And"),
     "STABLEHLO_SHIFT_LEFT": _shift("LEFT"),
 }
 

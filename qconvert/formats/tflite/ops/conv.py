@@ -6,6 +6,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, is_accumulator_scale
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
+from qconvert.formats.tflite.ops.weights import written_weights
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -19,7 +20,6 @@ __all__ = [
     "float_weights",
     "turned_weights",
     "write_bias",
-    "written_weights",
 ]
 
 
@@ -87,55 +87,6 @@ def write_conv(op: Op, w: Writing) -> None:
         w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, "DepthwiseConv2DOptions", depthMultiplier=sizes[0] // group, **fields)
     else:
         w.emit("CONV_2D", operands, op.outputs, "Conv2DOptions", **fields)
-
-
-def dequantized_weights(op: Op, w: Writing) -> Op | None:
-    """The operator that makes the weights of `op` of a float16 constant, which TFLite's converters write so; None if there is none."""
-    maker = w.producer(op.inputs[1])
-    if maker is None or maker.kind != "Cast" or w.graph[op.inputs[1]].dtype != "float32":
-        return None
-    stored = w.graph[maker.inputs[0]]
-    return maker if stored.is_constant and stored.dtype == "float16" else None
-
-
-def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int | None = 0) -> tuple[str, tuple[int, ...]]:
-    """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they are float16; and their shape, O,I,spatial.
-
-    Args:
-        op: with weights in input 1.
-        w: what is written.
-        key: names the order.
-        axes: the order.
-        axis: where it puts the output channels, along which scales run.
-    """
-    maker = dequantized_weights(op, w)
-    name = maker.inputs[0] if maker is not None else op.inputs[1]
-    data, quantization = w.graph.constant(name), w.graph[name].quantization
-    if data is None:
-        return _written_computed(op, w, name, axes)
-    if data.ndim != len(axes):
-        raise w.unsupported(op, f"weights of rank {data.ndim}")
-    moved = quantization if quantization is None or quantization.axis is None else quantization.with_axis(axis)
-    kernel = w.variant(name, key, data.transpose(axes), moved)
-    if maker is None:
-        return kernel, data.shape
-    w.retract(maker)
-    real = w.add(f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape)
-    w.emit("DEQUANTIZE", [kernel], [real], "DequantizeOptions")
-    return real, data.shape
-
-
-def _written_computed(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Weights that are computed at run time behind a TRANSPOSE; without that and the one in front of it, if they cancel out."""
-    shape, maker, grid = w.shape(name, op), w.producer(name), w.tensor(name).quantization
-    if len(shape) != len(axes) or (grid is not None and not grid.is_per_tensor):
-        raise w.unsupported(op, f"weights {name!r} of shape {shape} that are computed at run time")
-    if maker is not None and maker.kind == "Transpose" and [maker["perm"][axis] for axis in axes] == list(range(len(axes))):
-        w.retract(maker)
-        return maker.inputs[0], shape
-    result = w.like(f"{name}/turned", name, tuple(shape[axis] for axis in axes))
-    w.emit("TRANSPOSE", [name, w.ints(axes, f"{name}/perm")], [result], "TransposeOptions")
-    return result, shape
 
 
 def write_bias(op: Op, w: Writing, index: int) -> list[str]:

@@ -8,9 +8,9 @@ from qconvert.formats.tflite.ops.conv import (
     float_weights,
     turned_weights,
     write_bias,
-    written_weights,
 )
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
+from qconvert.formats.tflite.ops.weights import written_weights
 from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing

@@ -54,11 +54,11 @@ def _stored(kind: str) -> ReadFunction:
 
 
 def _numbers(kind: str) -> ReadFunction:
-    """The reader of an operator whose kernels of int8 and int16 take stored integers for plain numbers."""
+    """The reader of an operator whose kernels of int8 and int16 take stored integers for plain numbers, and wrap their results around."""
 
     def read(r: Reading) -> None:
         if r.tensor().dtype in ("int8", "int16"):
-            r.emit_numbers(kind)
+            r.emit_plain(kind)
         else:
             r.emit(kind)
 
@@ -188,7 +188,8 @@ _STABLEHLO = {"Add": "STABLEHLO_ADD", "Mul": "STABLEHLO_MULTIPLY", "Max": "STABL
 def _is_plain_arithmetic(op: Op, w: Writing) -> bool:
     """Whether an operator works on plain numbers of types for which TFLite's own kernels want scales, or which they do not have."""
     tensors = [w.tensor(name) for name in (*op.inputs, *op.outputs)]
-    narrow = ("int8", "uint8", "uint16", "uint32", "uint64") if op.kind in ("Add", "Mul") else ("uint16", "uint32", "uint64")
+    bytes_too = ("int8", "uint8") if op.kind in ("Add", "Mul") else ()
+    narrow = (*bytes_too, "uint16", "uint32", "uint64", "float64")
     fits = all(t.dtype in narrow and not t.is_quantized and t.shape == tensors[0].shape for t in tensors)
     return fits and op.kind in _STABLEHLO and not op.attributes.get("activation")
 

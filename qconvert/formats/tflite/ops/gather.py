@@ -92,15 +92,19 @@ READERS: dict[str, ReadFunction] = {
 def write_gather(op: Op, w: Writing) -> None:
     """GATHER."""
     axis = w.axis(op, op["axis"], op.inputs[0])
+    data, indices = (w.tensor(name) for name in op.inputs)
+    if data.dtype == "float64" and axis == 0 and indices.rank == 1 and not op["batch_dims"]:  # which GATHER does not have
+        w.emit("EMBEDDING_LOOKUP", [_indices(op, w, axis, wide=False), data.name], op.outputs)
+        return
     fields: dict[str, Any] = {"axis": axis, "batchDims": int(op["batch_dims"])}
     w.emit("GATHER", [op.inputs[0], _indices(op, w, axis)], op.outputs, "GatherOptions", **fields)
 
 
-def _indices(op: Op, w: Writing, axis: int) -> str:
+def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
     """The indices of a Gather; constants that count from the end count from the start in TFLite."""
     data = w.tensor(op.inputs[1]).data
     if data is None or (data >= 0).all():
-        return w.index(op, 1, wide=True)
+        return w.index(op, 1, wide=wide)
     size = (w.tensor(op.inputs[0]).shape or ())[axis]
     if not isinstance(size, int):
         raise w.unsupported(op, f"negative indices along an axis of size {size}")

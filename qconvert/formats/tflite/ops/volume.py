@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from qconvert.formats.tflite.ops.weights import written_weights
 from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
@@ -84,8 +85,8 @@ def _per_axis(r: Reading, option: str) -> tuple[int, ...]:
 
 def write_conv_3d(op: Op, w: Writing) -> None:
     """Conv over three dimensions as CONV_3D, behind a PAD where its padding is not SAME."""
-    kernel, weights = _kernel(op, w, "DHWIO", (2, 3, 4, 1, 0))
-    taps, strides, dilations = weights.shape[2:], op["strides"], op["dilations"]
+    kernel, shape = _kernel(op, w, "DHWIO", (2, 3, 4, 1, 0), 4)
+    taps, strides, dilations = shape[2:], op["strides"], op["dilations"]
     sizes = w.shape(op.inputs[0], op, slice(1, 4))
     same = same_pads(sizes, taps, strides, dilations)
     pads = {"NOTSET": tuple(op["pads"]), "VALID": (0,) * 6, "SAME_UPPER": same, "SAME_LOWER": (*same[3:], *same[:3])}[op["auto_pad"]]
@@ -100,8 +101,8 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
     """ConvTranspose over three dimensions as CONV_3D_TRANSPOSE; what neither SAME nor VALID crops is cropped by a SLICE of the whole."""
     if int(op["group"]) != 1:
         raise w.unsupported(op, "groups of three spatial dimensions")
-    kernel, weights = _kernel(op, w, "DHWOI", (2, 3, 4, 0, 1))
-    result, taps, strides, dilations = op.outputs[0], weights.shape[2:], op["strides"], op["dilations"]
+    kernel, sizes = _kernel(op, w, "DHWOI", (2, 3, 4, 0, 1), 3)
+    result, taps, strides, dilations = op.outputs[0], sizes[2:], op["strides"], op["dilations"]
     batch, (*size, channels) = (w.tensor(result).shape or ("",))[0], w.shape(result, op, slice(1, None))
     data = w.shape(op.inputs[0], op, slice(1, 4))
     full = [(n - 1) * stride + (t - 1) * d + 1 for n, stride, t, d in zip(data, strides, taps, dilations, strict=True)]
@@ -122,12 +123,11 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
         w.emit("SLICE", [target, *bounds], [result], "SliceOptions")
 
 
-def _kernel(op: Op, w: Writing, key: str, axes: Sequence[int]) -> tuple[str, Array]:
-    """The weights in TFLite's order of axes, and their data in O,I,D,H,W. LiteRT's kernels are of float32."""
-    data = w.constant(op, 1)
+def _kernel(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int) -> tuple[str, tuple[int, ...]]:
+    """The weights in TFLite's order of axes, and their shape, O,I,D,H,W. LiteRT's kernels are of float32."""
     if op["data_format"] != "channels_last":
         raise w.unsupported(op, "data that are not channels last (the layout pass has not run)")
-    return w.variant(op.inputs[1], key, data.transpose(axes), None), data
+    return written_weights(op, w, key, axes, axis)
 
 
 def _fields(op: Op) -> dict[str, Any]:
