@@ -263,7 +263,10 @@ def main() -> None:
     options = parser.parse_args()
     note = (
         f"onnxruntime on the CPU, 1 thread: least processor time of {options.runs} runs in turns, the median in brackets; a busy machine, "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}. Equal: to the operator's first form, at the large size."
+        f"{os.cpu_count()} cores, Python {platform.python_version()}. Equal: to the operator's first form, at the large size. Written are "
+        "Max and Min of integers, doubled data by asymmetric coordinates, and additions as QLinearAdd with scales beside, else in float64. "
+        "Tables by Gather are slower everywhere, ConvTranspose as QLinearConv too (without VNNI), and linear Resize of integers rounds "
+        "otherwise. Faster and exact, but not written: Requantize, Tanh and Abs as tables of 256, Sub as QLinearAdd."
     )
     publish(Section("Forms of operators in onnxruntime", HEADER, lines(options.runs), note), options.markdown,
             "python benchmarks/integer_forms.py", 200)  # fmt: skip

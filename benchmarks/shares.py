@@ -1,0 +1,97 @@
+"""Which share of a run onnxruntime spends on requantizing, joining and adding, by its own profile.
+
+    python benchmarks/shares.py [MODELS.tflite ...] [--runs N] [--markdown docs/benchmarks.md]
+
+Without models: the .tflite fixtures that have additions, joins or conversions between grids, and the networks of networks.py. Shares are
+those of the time in kernels, of the median of each node over the runs; one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from networks import shufflenet, yolo
+from page import Section, publish
+
+from qconvert import QConvertError, convert
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+#: Columns of the table: nodes of the graph that onnxruntime runs.
+GROUPS = {
+    "QuantizeLinear, DequantizeLinear": ("QuantizeLinear", "DequantizeLinear"),
+    "Concat": ("Concat", "QLinearConcat"),
+    "QLinearAdd": ("QLinearAdd",),
+    "Cast, Mul, Add, Clip": ("Cast", "Mul", "Add", "Clip"),
+    "Transpose, Reshape": ("Transpose", "Reshape"),
+    "Resize": ("Resize",),
+}
+
+
+def shares(model: Path, runs: int, folder: Path) -> tuple[float, dict[str, float]]:
+    """Milliseconds in kernels, and the share of each group; empty if no group has a node."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 4
+    options.profile_file_prefix = str(folder / "profile")
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    random, feeds = np.random.default_rng(0), {}
+    for item in session.get_inputs():
+        sizes = [size if isinstance(size, int) else 1 for size in item.shape]
+        dtype = item.type.removeprefix("tensor(").removesuffix(")")
+        real = dtype == "float"
+        feeds[item.name] = random.normal(size=sizes).astype(np.float32) if real else random.integers(0, 100, sizes).astype(dtype)
+    for _ in range(runs):
+        session.run(None, feeds)
+    events: list[Any] = json.loads(Path(session.end_profiling()).read_text())
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            times[event["args"]["op_name"], event["name"]].append(event["dur"])
+    total = sum(statistics.median(values) for values in times.values())
+    found = {
+        group: sum(statistics.median(values) for (kind, _), values in times.items() if kind in kinds) / total
+        for group, kinds in GROUPS.items()
+    }
+    return total / 1000, found if any(found.values()) else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--runs", type=int, default=60)
+    parser.add_argument("--markdown", type=Path, help="the page to update")
+    options = parser.parse_args()
+    lines = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = options.models or sorted(FIXTURES.glob("*.tflite"))
+        if not options.models:
+            for label, data in (("YOLOv8-like", yolo()), ("ShuffleNet-like", shufflenet())):
+                models.append(folder / f"{label}.tflite")
+                models[-1].write_bytes(data)
+        for path in models:
+            try:
+                convert(path, folder / f"{path.stem}.onnx", force=True)
+            except QConvertError:
+                continue
+            total, found = shares(folder / f"{path.stem}.onnx", options.runs, folder)
+            if any(found.get(group) for group in list(GROUPS)[:4]):
+                lines.append([path.stem, f"{total:.2f}", *(f"{100 * share:.1f}%" if share else "" for share in found.values())])
+    note = (
+        f"onnxruntime's profile on the CPU, 1 thread, target ort-x86, median of {options.runs} runs of each node, on a busy machine. Cast, "
+        "Mul, Add, Clip: additions in float64, activations, and what a model has of these itself."
+    )
+    part = Section("Shares of latency", ["model", "in kernels (ms)", *GROUPS], lines, note)
+    publish(part, options.markdown, "python benchmarks/shares.py", 220)
+
+
+if __name__ == "__main__":
+    main()
