@@ -154,3 +154,17 @@ def test_a_product_of_no_elements_has_a_reach() -> None:
     op = Op("ReduceProd", ("x", "a"), ("y",), {"keepdims": 0})
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
     assert (_multiplied(graph, op, np.ones(2))[0] > 0).all()
+
+
+@pytest.mark.parametrize("scales", [(0.05, 0.05), (0.001, 0.001), (0.05, 0.031), (2.0**-10, 2.0**-9)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("builtin", ["EQUAL", "NOT_EQUAL", "LESS", "GREATER_EQUAL"])
+def test_comparisons_of_bytes_are_as_coarse_as_the_kernel(builtin: str, dtype: str, scales: tuple[float, float]) -> None:
+    """LiteRT compares 256 times the real values, rounded to integers."""
+    rng = np.random.default_rng(3)
+    values = [rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (4, 2000)).astype(dtype) for _ in scales]
+    operands = [TensorSpec(name, (4, 2000), dtype, scale, 7) for name, scale in zip("ab", scales, strict=True)]
+    model = single_op(builtin, None, operands, [TensorSpec("y", (4, 2000), "bool")])
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run(dict(zip(fitted.inputs, values, strict=True))).values()
+    np.testing.assert_array_equal(found, run_litert(model, values)[0])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from qconvert.formats.tflite.ops import (
     activation,
     bits,
+    comparison,
     compositions,
     conv,
     conv_transpose,
@@ -45,6 +46,7 @@ _FAMILIES = (
     pool,
     elementwise,
     bits,
+    comparison,
     activation,
     reduce,
     shape,

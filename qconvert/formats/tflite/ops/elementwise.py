@@ -65,24 +65,6 @@ def _numbers(kind: str) -> ReadFunction:
     return read
 
 
-def _order(kind: str) -> ReadFunction:
-    """The reader of an order: of real values, but of stored integers where they are int16 (comparisons.cc). EQUAL has no such kernel."""
-
-    def read(r: Reading) -> None:
-        if r.tensor().dtype == "int16":
-            r.emit_stored(kind)
-        else:
-            r.emit(kind)
-
-    return read
-
-
-def read_not_equal(r: Reading) -> None:
-    """NOT_EQUAL, which has no kernel of plain int16: it divides by their scales (comparisons.cc)."""
-    r.require_scales("int16")
-    r.emit("NotEqual")
-
-
 def read_select(r: Reading) -> None:
     """SELECT: a condition of rank 1 chooses whole rows of the first axis; otherwise shapes are equal."""
     condition, data = r.tensor(0), r.tensor(1)
@@ -136,12 +118,6 @@ READERS: dict[str, ReadFunction] = {
     "ATAN2": read_atan2,
     "ADD_N": _plain("Sum"),
     "ZEROS_LIKE": _plain("ZerosLike"),
-    "EQUAL": _plain("Equal"),
-    "NOT_EQUAL": read_not_equal,
-    "GREATER": _order("Greater"),
-    "GREATER_EQUAL": _order("GreaterOrEqual"),
-    "LESS": _order("Less"),
-    "LESS_EQUAL": _order("LessOrEqual"),
     "LOGICAL_AND": _plain("And"),
     "LOGICAL_OR": _plain("Or"),
     "LOGICAL_NOT": _plain("Not"),

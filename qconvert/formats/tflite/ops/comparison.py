@@ -1,0 +1,72 @@
+"""Comparisons. LiteRT's kernels of bytes compare 256 times the real values, rounded to integers (comparisons.cc)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction
+from qconvert.graph import Quantization, integer_range
+
+__all__ = ["READERS", "WRITERS"]
+
+_BYTES = ("int8", "uint8")
+#: The steps of a real 1 in which the kernels compare, as a shift.
+_SHIFT = 8
+
+
+def _comparison(kind: str) -> ReadFunction:
+    """The reader of a comparison; orders of int16 are of stored integers, and EQUAL has no such kernel."""
+
+    def read(r: Reading) -> None:
+        first, second = r.tensor(0), r.tensor(1)
+        if first.dtype == "int16" and kind not in ("Equal", "NotEqual"):
+            r.emit_stored(kind)
+            return
+        if kind == "NotEqual":
+            r.require_scales("int16")
+        grids = [tensor.quantization for tensor in (first, second)]
+        if first.dtype != second.dtype or first.dtype not in _BYTES or _keeps_apart(grids):
+            r.emit(kind)
+            return
+        r.require_sound(kind, r.inputs)
+        r.emit(kind, [_in_steps(r, index) for index in (0, 1)])
+
+    return read
+
+
+def _keeps_apart(grids: list[Quantization | None]) -> bool:
+    """Whether what the kernel compares is in the order of the real values: both are on one grid, whose steps are not less than its own."""
+    first, second = grids
+    if first is None or second is None or not (first.is_per_tensor and second.is_per_tensor):
+        return True
+    return first == second and float(first.scale[0]) >= 2.0**-_SHIFT
+
+
+def _in_steps(r: Reading, index: int) -> str:
+    """What the kernel compares of an operand: a table of its 256 values."""
+    name = r.input(index)
+    tensor = r.lookup(name)
+    grid = tensor.quantization
+    assert grid is not None
+    low, high = integer_range(tensor.dtype)
+    steps = (np.arange(low, high + 1) - int(grid.zero_point[0])) << _SHIFT
+    multiplier, shift = quantize_multiplier(float(grid.scale[0]))
+    table = np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32)
+    place = r.intermediate("place", "int64", tensor.shape, base=name)
+    r.emit("Cast", [r.under(name, None)], [place], to="int64")
+    if low:
+        moved = r.intermediate("place_from_zero", "int64", tensor.shape, base=name)
+        r.emit("Add", [place, r.const(np.int64(-low), "lowest")], [moved])
+        place = moved
+    found = r.intermediate("steps", "int32", tensor.shape, base=name)
+    return r.emit("Gather", [r.const(table, "table"), place], [found], axis=0)[0]
+
+
+_NAMES = {"EQUAL": "Equal", "NOT_EQUAL": "NotEqual", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
+          "LESS_EQUAL": "LessOrEqual"}  # fmt: skip
+
+READERS: dict[str, ReadFunction] = {name: _comparison(kind) for name, kind in _NAMES.items()}
+
+WRITERS: dict[str, WriteFunction] = {}
