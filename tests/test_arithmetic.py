@@ -341,6 +341,42 @@ def test_mul_equals_litert_on_every_pair(seed: int) -> None:
         assert np.array_equal(got, ar.requantize(acc, scale, zy, "int8", requantizer)), kernels
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_of_16_bit_data_equal_litert(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    depth, outputs = int(rng.integers(4, 200)), 6
+    weights = rng.integers(-127, 128, (outputs, 1, 1, depth)).astype(np.int8)
+    x, bias = rng.integers(-32768, 32768, (1, 300, 1, depth)).astype(np.int16), rng.integers(-(10**5), 10**5, outputs)
+    scale = np.float32(np.exp(rng.uniform(-9, -7)))
+    scales = np.exp(rng.uniform(-7, -4, outputs)).astype(np.float32)
+    result = np.float32(scale * scales.max() * 127 * np.sqrt(depth) * np.exp(rng.uniform(-1, 0.5)))
+    inputs = [
+        TensorSpec("x", x.shape, "int16", float(scale), 0),
+        TensorSpec("w", weights.shape, "int8", scales, 0, data=weights, axis=0),
+        TensorSpec("b", (outputs,), "int64", scale * scales, 0, data=bias, axis=0),
+    ]
+    options = {"padding": 1, "strideH": 1, "strideW": 1}
+    (found,) = run_litert(single_op("CONV_2D", options, inputs, [TensorSpec("y", (1, 300, 1, outputs), "int16", float(result), 0)]), [x])
+    sums = x.astype(np.int64) @ weights[:, 0, 0].T.astype(np.int64) + bias
+    wanted = ar.tflite_sums(sums, ar.effective_scale(scale, scales, result), Quantization.per_tensor(float(result)), "int16")
+    assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
+def test_pairs_of_16_bit_data_equal_litert(name: str) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        scales = np.exp(rng.uniform(-11, -7, 2)).astype(np.float32)
+        widest = np.prod(scales) * 32768 if name == "MUL" else scales.max()
+        scales = np.float32([*scales, widest * np.exp(rng.uniform(-0.5, 1.5))])
+        pair = [rng.integers(-32768, 32768, 100000).astype(np.int16) for _ in "ab"]
+        specs = [TensorSpec(key, pair[0].shape, "int16", float(scale), 0) for key, scale in zip("aby", scales, strict=True)]
+        options = {} if name == "MUL" else {"potScaleInt16": False}
+        (found,) = run_litert(single_op(name, options, specs[:2], specs[2:]), pair)
+        first, second, output = (Quantization.per_tensor(float(scale)) for scale in scales)
+        assert np.array_equal(found, ar.tflite_pair(name.capitalize(), *pair, (first, second), output))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None:
     rng = np.random.default_rng(seed)

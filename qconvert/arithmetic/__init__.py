@@ -50,9 +50,11 @@ from qconvert.arithmetic.rounding import (
     scale_and_zero_point,
 )
 from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
+from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
 
 __all__ = [
     "DYNAMIC_ROUNDINGS",
+    "PAIR_BITS",
     "REQUANTIZERS",
     "ROUNDINGS",
     "accumulator_grid",
@@ -70,6 +72,7 @@ __all__ = [
     "multiply_by_quantized_multiplier",
     "nudged_add",
     "onnxruntime_add",
+    "pair_factors",
     "predicted_rate_double_rounding",
     "quantize",
     "quantize_multiplier",
@@ -82,8 +85,11 @@ __all__ = [
     "saturating_rounding_doubling_high_mul",
     "scale_and_zero_point",
     "shift_half_up",
+    "short_multipliers",
     "tflite_add",
     "tflite_leaky_relu",
+    "tflite_pair",
+    "tflite_sums",
     "xnnpack_add",
     "xnnpack_add_multipliers",
     "xnnpack_adds",

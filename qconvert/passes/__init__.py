@@ -41,7 +41,7 @@ _DYNAMIC = Option(
 )
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
-#: Three change a value by one step where it is a tie, and little else: match_add rounds as the source's kernel does, isolate_float
+#: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
 #: rounds to float32 before it rounds to the grid, and matmul_to_gemm may add in another order.
 #: The property "absorbed" holds behind reading: quantization stands on tensors, not in Quantize and Dequantize around operators.
 _REGISTER = (
@@ -50,12 +50,12 @@ _REGISTER = (
     _pass("fuse_pad", "a Pad with real zero before a convolution becomes the convolution's own padding"),
     _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
          options=(_IO_LAYOUT,), after=("fuse_dilation", "fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
-    _pass("match_add", "additions round as the source's kernel does, for every pair of inputs",
+    _pass("match_rounding", "additions, and convolutions of 16-bit data, round as the source's kernel does",
          options=(NUMERICS,), exact=False, within=4e-3),
     _pass("dynamic_range", "operators that round real data when they run do so as the target does, or compute on real data",
          options=(_DYNAMIC, NUMERICS), exact=False, within=0.05),
     _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",
-         after=("match_add",), requires=("absorbed",)),
+         after=("match_rounding",), requires=("absorbed",)),
     _pass("guard_saturation", "weights that the target's kernels would add with saturation are stored as uint8",
          after=("store_activations",)),
     _pass("float_io", "quantized graph inputs and outputs become float, with the conversion inside the graph",

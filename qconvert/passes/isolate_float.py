@@ -22,6 +22,9 @@ from qconvert.plugins import Target
 
 __all__ = ["run"]
 
+#: Elements from which on a constant stays in 8 bits behind a DEQUANTIZE.
+_LARGE = 1024
+
 
 def run(graph: Graph, target: Target | None, *, partial: str = "allow") -> tuple[Graph, tuple[str, ...]]:
     """Makes the conversions explicit around every operator that the target cannot run on integers, as Target.judge says.
@@ -65,6 +68,17 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
         )
 
 
+def _is_packed(tensor: Tensor) -> bool:
+    """Whether a constant is worth to be kept in 8 bits: a large matrix, with a zero point that no kernel takes of weights (dynamic_range).
+
+    Weights of convolutions would be turned to TFLite's order of axes at each run.
+    """
+    q, data = tensor.quantization, tensor.data
+    if q is None or data is None or tensor.dtype != "int8" or not q.is_per_tensor or q.is_symmetric:
+        return False
+    return data.ndim == 2 and data.size >= _LARGE
+
+
 class _Isolating:
     def __init__(self, graph: Graph, target: Target) -> None:
         self._graph = graph
@@ -82,7 +96,7 @@ class _Isolating:
         """Takes an operator over, isolated if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
         if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.public:
             constant = self._real_constant(op.inputs[0], op.outputs[0])
-            if constant is not None:
+            if constant is not None and not _is_packed(self._graph[op.inputs[0]]):
                 self.tensors[op.outputs[0]] = constant
                 self.constants += 1
                 return

@@ -53,7 +53,7 @@ class Abilities:
 
     Where operators run:
         integer_kernels: which quantized operators the runtime runs as integer kernels: kind -> dtypes of the activation. Empty if
-            all kinds but the forbidden ones have one.
+            all kinds but the forbidden ones have one. Kinds that move integers have one for all types unless they are named.
         product_types: types of real values that kernels multiply by weights in; empty for any.
         real_biases: kinds whose integer kernels with quantized results run beside a real bias too, which the runtime puts on the
             accumulator's grid.

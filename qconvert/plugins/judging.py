@@ -15,6 +15,7 @@ from qconvert.plugins.verdict import Verdict, Violation
 __all__ = ["judged"]
 
 _DYNAMIC = "rounds its data to integers at each run (dynamic range)"
+_KERNELS = {"xnnpack": "xnnpack", "tflite": "TFLite"}
 _BETWEEN = "it runs in float between Dequantize and Quantize"
 
 
@@ -48,6 +49,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if not quantized:
         is_real = rule == "real" and op.outputs and "float" in graph[op.outputs[0]].dtype
         return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "nothing of it is quantized")
+    if rule == "move" and (lacking := _unmoved(target, graph, op)):
+        return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
     if rule in ("move", "relabel", "state"):
         return Verdict("integers", "moves stored integers")
     if rule == "opaque":
@@ -62,8 +65,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     brief, words = _obstacle(target, graph, op)
     if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
         words = "part of its data is float"
-    elif not stored and op.attributes.get("arithmetic") == "xnnpack" and not _has_nudged_scales(graph, op):
-        words = f"spelled out in float64 to be equal to {op['arithmetic']}'s integer arithmetic"
+    elif not stored and op.attributes.get("arithmetic") in _KERNELS and not _has_nudged_scales(graph, op):
+        words = f"spelled out in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
     if words:
         return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
     return Verdict("integers", stored or "integer kernel")
@@ -73,6 +76,8 @@ def _has_nudged_scales(graph: Graph, op: Op) -> bool:
     """Whether an addition in float32 gives XNNPACK's integers, at scales beside the tensors' own."""
     from qconvert.arithmetic import nudged_add
 
+    if op["arithmetic"] != "xnnpack":
+        return False
     first, second, output = (graph[name] for name in (*op.inputs, *op.outputs))
     if first.quantization is None or second.quantization is None or output.quantization is None or first.is_constant or second.is_constant:
         return False
@@ -87,6 +92,13 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
     remedy = "quantize all of its data, or leave it to the program that runs the model"
     broken = Violation(f"{place(op)}: {brief or words}", rule, remedy)
     return Verdict("refused", rule, remedy, violations=(broken,))
+
+
+def _unmoved(target: Abilities, graph: Graph, op: Op) -> str:
+    """Why the target has no kernel that moves the operator's integers; "" if it has."""
+    types = target.integer_kernels.get(op.kind, ())
+    dtypes = [graph[name].dtype for name in KINDS[op.kind].moved(op) if name and graph[name].is_quantized]
+    return next((f"{target.name} has no integer kernel for {dtype} data" for dtype in dtypes if types and dtype not in types), "")
 
 
 def _on_stored_integers(graph: Graph, op: Op) -> str:

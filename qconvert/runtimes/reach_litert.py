@@ -189,6 +189,12 @@ def _cut_off(graph: Graph, op: Op, exact: Array) -> Reach:
     return fine(exact) + 0.5, False
 
 
+def _divided(graph: Graph, op: Op, exact: Array) -> Reach:
+    """The quotient of what fills 31 bits, shifted right by what was gained. Quotients below half a step may ask for a shift by 32 bits or
+    more, which C leaves undefined: whatever comes of them is the kernel's (reference/div.h; x86 shifts by the remainder of 32)."""
+    return np.where(np.abs(exact) < 0.5, 2.0**17, fine(exact) + 2e-3), True
+
+
 def _table(graph: Graph, op: Op, exact: Array) -> Reach:
     """Tables of 256 floats and 16-bit chains."""
     return np.full(exact.shape, 0.03), False
@@ -203,6 +209,7 @@ _BOTH: dict[str, Rule] = {
     "PRelu": _by_sign,
     "LpNormalization": _by_sign,
     "Sqrt": _cut_off,
+    "Div": _divided,
 }
 _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "Mul"), _rounded_once),
@@ -232,6 +239,7 @@ _INT16: dict[str, Rule] = {
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
     "ReduceProd": _multiplied,
     "Sqrt": _cut_off,
+    "Div": _divided,
     # Of 2^-15: 0.7 of the lines, 0.3 of the points, which are rounded, and 0.3 of the input, which is rounded to 1 / 12288; tanh(x) is
     # 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
     "Sigmoid": partial(_curve, steps=1.3),

@@ -12,8 +12,8 @@ from qconvert.plugins import Target
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "carry_custom", "dynamic_range", "fuse_dilation", "fuse_pad", "assign_layout", "match_add", "store_activations", "guard_saturation",
-    "float_io", "integer_io",
+    "carry_custom", "dynamic_range", "fuse_dilation", "fuse_pad", "assign_layout", "match_rounding", "store_activations",
+    "guard_saturation", "float_io", "integer_io",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.
 _LITERAL = tuple(name for name in _PASSES if name != "fuse_pad")

@@ -27,14 +27,14 @@ _PASSES = (
 _ALL = ("int8", "uint8", "int16")
 _BYTES = ("int8", "uint8")
 
-#: Kinds with integer kernels in LiteRT 2.3 for these types of the data; data movement has them for all types.
+#: Kinds with integer kernels in LiteRT 2.3 for these types of the data; data movement that is not named has them for all types.
 _KERNELS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
                      "Softmax", "LeakyRelu", "Relu", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool",
                      "GlobalMaxPool", "Max", "Min", "Clip", "Abs"), _ALL),
-    **dict.fromkeys(("Resize", "HardSwish", "PRelu", "ReduceProd", "ArgMax", "ArgMin", "Where"), _BYTES),
-    **dict.fromkeys(("MatMul", "SquaredDifference", "Rsqrt", "Exp", "Log"), ("int8", "int16")),
-    **dict.fromkeys(("Elu", "Gelu", "LogSoftmax", "LpNormalization"), ("int8",)),
+    **dict.fromkeys(("Resize", "HardSwish", "PRelu", "ReduceProd", "ArgMax", "ArgMin", "Where", "SpaceToDepth", "DepthToSpace"), _BYTES),
+    **dict.fromkeys(("MatMul", "Rsqrt", "Exp", "Log"), ("int8", "int16")),
+    **dict.fromkeys(("SquaredDifference", "Elu", "Gelu", "LogSoftmax", "LpNormalization"), ("int8",)),
     "DetectionPostProcess": ("uint8",),
 }  # fmt: skip
 
@@ -58,7 +58,7 @@ _MICRO_KERNELS: dict[str, tuple[str, ...]] = {
                      "Concat", "Sigmoid", "Tanh", "Softmax", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Abs", "Rsqrt", "ReduceMean",
                      "ReduceSum", "GlobalAveragePool", "Where"), ("int8", "int16")),
     **dict.fromkeys(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
-                     "ArgMax", "ArgMin"), ("int8",)),
+                     "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace", "SpaceToBatch", "BatchToSpace"), ("int8",)),
 }  # fmt: skip
 
 

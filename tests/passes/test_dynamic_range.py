@@ -197,6 +197,23 @@ def test_weights_that_int8_does_not_hold_keep_their_values(tmp_path: Path) -> No
     assert check(source, tmp_path / "result.tflite", samples=2, per_op=True).passed
 
 
+def test_a_matrix_that_int8_does_not_hold_with_zero_point_0_stays_8_bits(tmp_path: Path) -> None:
+    """Behind a DEQUANTIZE, as int8 with the zero point that this takes; it comes back to ONNX as 8 bits too."""
+    rng = np.random.default_rng(0)
+    weights = onnx.numpy_helper.from_array((rng.normal(size=(96, 128)) + 0.7).astype(np.float32), "w")
+    values = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [7, 96]), ("y", [7, 128]))]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weights])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), tmp_path / "float.onnx")
+    source, result, back = (tmp_path / name for name in ("source.onnx", "result.tflite", "back.onnx"))
+    quantize_dynamic(tmp_path / "float.onnx", source, weight_type=QuantType.QUInt8)
+    convert(source, result)
+    convert(result, back)
+    for path in (result, back):
+        assert path.stat().st_size < 2 * 96 * 128
+    assert check(source, result, samples=2, per_op=True).passed
+    assert check(result, back, samples=2, per_op=True).passed
+
+
 @pytest.mark.parametrize(("form", "via"), [("tflite", "tflite"), ("tflite", "onnx:qdq"), ("onnx", "onnx:qoperator")])
 def test_a_round_trip_keeps_what_rounds_data(form: str, via: str, tmp_path: Path) -> None:
     source = hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED") if form == "tflite" else dynamically_quantized(tmp_path)

@@ -58,7 +58,7 @@ FAVOURED = {
     "fuse_dilation": (recipes.dilated,),
     "fuse_pad": (recipes.padded,),
     "integer_io": (recipes.convert,),
-    "match_add": (recipes.pair,),
+    "match_rounding": (recipes.pair,),
     "fold_constants": (recipes.dead,),
     "float_bias_to_int32": (recipes.conv, recipes.gemm),
     "guard_saturation": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),

@@ -1,4 +1,4 @@
-"""store_activations, guard_saturation, match_add, fuse_pad and float_io: exact, and what they promise."""
+"""store_activations, guard_saturation, match_rounding, fuse_pad and float_io: exact, and what they promise."""
 
 from __future__ import annotations
 

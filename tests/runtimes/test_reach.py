@@ -33,6 +33,7 @@ _NAMES = (
     "ADD",
     "SUB",
     "MUL",
+    "DIV",
     *_FIXED,
 )
 

@@ -23,6 +23,9 @@ from qconvert.graph.validation import validate
 __all__ = ["is_spelled_out", "notes", "restored"]
 
 
+#: A grid in a note: scale and zero point, or scales, zero points and their axis.
+_Stated = tuple[float, int] | tuple[tuple[float, ...], tuple[int, ...], int]
+
 _SMALL = 64  # elements of a constant in a note
 _NOTED = ("int32", "int64", "float32")
 
@@ -56,7 +59,7 @@ def notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
         {
             "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
             "grids": {name: _stated(grid) for name in _on_grids(op) if name and (grid := graph[name].quantization) is not None
-                      and grid.is_per_tensor},
+                      and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
             "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
         }
         for op in graph.ops
@@ -80,8 +83,10 @@ def _listed(tensor: Tensor) -> tuple[str, list[int], list[float]]:
     return tensor.dtype, list(tensor.data.shape), tensor.data.reshape(-1).tolist()
 
 
-def _stated(grid: Quantization) -> tuple[float, int]:
-    return float(grid.scale[0]), int(grid.zero_point[0])
+def _stated(grid: Quantization) -> _Stated:
+    if grid.axis is None:
+        return float(grid.scale[0]), int(grid.zero_point[0])
+    return tuple(grid.scale.tolist()), tuple(grid.zero_point.tolist()), grid.axis
 
 
 def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
@@ -122,14 +127,14 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
 
 def _labelled(graph: Graph, noted: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
     """The tensors of plain integers that notes give one grid."""
-    found: dict[str, set[tuple[float, int]]] = {}
+    found: dict[str, set[_Stated]] = {}
     for _, grids in noted:
         for name, grid in grids.items():
             tensor = graph.tensors.get(name)
             if tensor is not None and tensor.quantization is None and "int" in tensor.dtype:
                 found.setdefault(name, set()).add(_stated(grid))
     chosen = {name: grids.pop() for name, grids in found.items() if len(grids) == 1}
-    return [replace(graph[name], quantization=Quantization.per_tensor(*grid)) for name, grid in chosen.items()]
+    return [replace(graph[name], quantization=_grid(grid)) for name, grid in chosen.items()]
 
 
 def _unfit(graph: Graph, labelled: Graph, ops: list[Op]) -> tuple[set[str], dict[str, Quantization | None]]:
@@ -142,19 +147,29 @@ def _unfit(graph: Graph, labelled: Graph, ops: list[Op]) -> tuple[set[str], dict
     given = {name: name for op in ops for name in (*op.inputs, *op.outputs) if name and graph[name].quantization is None}
     given = {name: name for name in given if labelled[name].quantization is not None}
     origins = dict(given)  # of each tensor with a grid: the noted operator's tensor that it comes from
-    known = {id(op) for op in ops}
+    known = {id(op) for op in ops if KINDS[op.kind].rule != "move"}  # the others are the same on any grid
     unfit: set[str] = set()
+    for op in reversed(graph.ops):  # what is moved to where a noted operator reads it
+        data, results = _moved(op), KINDS[op.kind].results_of(op)
+        if id(op) not in known and data and graph[data].quantization is None and len(results) == 1 and results[0] in origins:
+            origins.setdefault(data, origins[results[0]])
     for op in graph.ops:
         if id(op) in known:
             continue
-        data = KINDS[op.kind].data(op)
-        source = origins.get(data[0]) if len(data) == 1 and KINDS[op.kind].moved(op) == data and KINDS[op.kind].rule == "move" else None
+        source = origins.get(_moved(op))
         results = KINDS[op.kind].results_of(op)
         if source is not None and all(_takes(graph, labelled, name, given, labelled[source].quantization) for name in results):
             origins.update({name: source for name in results if name not in given})
         else:
             unfit.update(origins[name] for name in (*op.inputs, *op.outputs) if name in origins)
     return unfit, {name: labelled[origin].quantization for name, origin in origins.items() if name not in given}
+
+
+def _moved(op: Op) -> str:
+    """The one tensor that an operator moves; "" if it does anything else."""
+    kind = KINDS[op.kind]
+    data = kind.data(op)
+    return data[0] if len(data) == 1 and kind.moved(op) == data and kind.rule == "move" else ""
 
 
 def _takes(graph: Graph, labelled: Graph, name: str, given: Mapping[str, str], grid: Quantization | None) -> bool:
@@ -202,7 +217,14 @@ def _operator(item: Mapping[str, Any]) -> Op:
 
 
 def _grids(stated: Mapping[str, Any]) -> dict[str, Quantization]:
-    return {str(name): Quantization.per_tensor(float(scale), int(zero_point)) for name, (scale, zero_point) in stated.items()}
+    return {str(name): _grid(grid) for name, grid in stated.items()}
+
+
+def _grid(stated: Sequence[Any]) -> Quantization:
+    if len(stated) == 2:
+        return Quantization.per_tensor(float(stated[0]), int(stated[1]))
+    scales, points, axis = stated
+    return Quantization(np.array(scales, np.float32), np.array(points, np.int64), int(axis))
 
 
 def _constants(stated: Mapping[str, Any]) -> list[Tensor]:
@@ -223,6 +245,8 @@ def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Grap
     if not op.outputs or any(name not in graph.tensors for name in names) or any(name not in producers for name in op.outputs):
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
+    if KINDS[op.kind].rule == "move":  # integers, whatever grid others name for one side
+        labelled = graph
     alone = Graph("", {name: labelled[name] for name in names}, (op,), inputs, op.outputs, metadata=graph.metadata)
     try:
         validate(alone)

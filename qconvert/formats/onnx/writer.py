@@ -127,7 +127,7 @@ def _properties(
         properties[SOURCE_SIGNATURES] = json.dumps(found)
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") == "xnnpack"
+    spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in ("xnnpack", "tflite")
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op))
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:

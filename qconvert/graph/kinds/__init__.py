@@ -6,8 +6,8 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Gemm is y = A @ B.T + C (B is O,I); MatMul has `trans_a` and `trans_b`; Softmax has `beta`; Gather has `batch_dims`;
 - Resize takes (X, sizes) with one size for each spatial dimension; CumSum, ArgMax, TopK take their axis as an attribute;
 - padding of a quantized tensor is real zero, that is, the zero point;
-- `arithmetic` on an AveragePool or an Add names a kernel's own rounding (attributes.ARITHMETIC), and on a sum of products with integer
-  weights beside real data how these are rounded when it runs;
+- `arithmetic` on an AveragePool, Add, Sub, Mul or Conv names a kernel's own rounding (attributes.ARITHMETIC), and on a sum of products with
+  integer weights beside real data how these are rounded when it runs;
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
 - the bias of a quantized Conv, ConvTranspose or Gemm is int32 at input scale * weight scale, or float32;
@@ -28,7 +28,9 @@ from types import MappingProxyType
 
 from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, flag, function, has, integer, integers, number, text, texts
 from qconvert.graph.kinds.call import Call, ExactResult
+from qconvert.graph.kinds.convolution import convolves_as_tflite
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
+from qconvert.graph.kinds.pairs import computes_as_tflite
 from qconvert.graph.kinds.products import is_dynamic, range_axes
 
 __all__ = [
@@ -41,6 +43,8 @@ __all__ = [
     "ExactResult",
     "Kind",
     "choice",
+    "computes_as_tflite",
+    "convolves_as_tflite",
     "flag",
     "function",
     "has",

@@ -7,11 +7,14 @@ from itertools import product
 
 import numpy as np
 
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, effective_scale, tflite_sums
 from qconvert.arithmetic.dtypes import Array
-from qconvert.graph.kinds.attributes import AttributeSpec, has, integer, integers
+from qconvert.graph.kinds.attributes import AttributeSpec, choice, has, integer, integers
 from qconvert.graph.kinds.call import (
     Call,
+    ExactResult,
     activated,
+    activated_stored,
     channels_first,
     channels_last,
 )
@@ -32,11 +35,11 @@ from qconvert.graph.kinds.spatial import (
     window_sizes,
     with_spatial,
 )
-from qconvert.graph.schema import Op, Shape
+from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.graph.sizes import UNKNOWN, ShapeContext, Size, failure, unified
 from qconvert.graph.sizes import Result as Shapes
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "convolves_as_tflite"]
 
 
 def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
@@ -126,12 +129,39 @@ def _convolved(call: Call, x: Array, weights: Array) -> Array:
     return total.reshape(x.shape[0], *sizes, weights.shape[0])
 
 
-def conv(call: Call) -> Array:
-    """Conv of ONNX, with weights O,I,spatial."""
+def conv(call: Call) -> Array | ExactResult:
+    """Conv of ONNX, with weights O,I,spatial; with the arithmetic "tflite" the stored result is that of the kernel."""
     x, x_scale = rounded_data(call)
     weights, w_scale = call.factor(1, 0)
     total = _convolved(call, channels_last(call, x), weights)
-    return activated(channels_first(call, with_bias(call, total, np.asarray(x_scale * w_scale))), call["activation"])
+    real = activated(channels_first(call, with_bias(call, total, np.asarray(x_scale * w_scale))), call["activation"])
+    grids = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] != "tflite" or grids[0] is None or grids[1] is None or grids[2] is None:
+        return real
+    sums = total + (call.raw(2).astype(np.int64) if call.has(2) else 0)
+    factors = effective_scale(grids[0].scale, grids[1].scale, grids[2].scale)
+    stored = channels_first(call, tflite_sums(sums, factors, grids[2], call.results[0].dtype))
+    return ExactResult(real, activated_stored(call, stored))
+
+
+def convolves_as_tflite(graph: Graph, op: Op) -> bool:
+    """Whether a Conv is one of TFLite's of 16-bit data with sums of 64 bits, whose integers are exact in two sums of float32.
+
+    That is, the data fall into two parts of at most 128 in magnitude, and neither sum reaches 2^24; with a multiplier of 15 bits the
+    whole stays below 2^53.
+    """
+    if op.kind != "Conv" or len(op.inputs) < 3 or not op.inputs[2]:
+        return False
+    x, weights, bias, y = (graph[name] for name in (*op.inputs, *op.outputs))
+    if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:
+        return False
+    grids = [tensor.quantization for tensor in (x, weights, bias, y)]
+    if any(grid is None or grid.block_size or grid.zero_point.any() for grid in grids):
+        return False
+    if any(grid is None or grid.axis is not None for grid in (grids[0], grids[3])) or (grids[1] and grids[1].axis not in (None, 0)):
+        return False
+    largest = np.abs(weights.data.astype(np.int64)).sum(axis=tuple(range(1, weights.data.ndim))).max(initial=0)
+    return bool(128 * largest < 2**24 and np.abs(bias.data.astype(np.float64)).max(initial=0) < 2.0**36)
 
 
 def conv_integer(call: Call) -> Array:
@@ -168,7 +198,14 @@ def conv_transpose(call: Call) -> Array:
 _CONV: dict[str, AttributeSpec] = {"dilations": integers(), "group": integer(1), **WINDOW}
 
 KINDS = (
-    kind("Conv", "data weights bias?", shape=_conv_shape, evaluate=conv, layout=DECIDES, attributes=has(_CONV, ACTIVATION, DYNAMIC)),
+    kind(
+        "Conv",
+        "data weights bias?",
+        shape=_conv_shape,
+        evaluate=conv,
+        layout=DECIDES,
+        attributes=has(_CONV, ACTIVATION, arithmetic=choice(("", "tflite", *DYNAMIC_ROUNDINGS), "")),
+    ),
     kind(
         "ConvTranspose",
         "data weights bias?",

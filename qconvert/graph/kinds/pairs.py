@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import xnnpack_add, xnnpack_adds
+from qconvert.arithmetic import pair_factors, tflite_pair, xnnpack_add, xnnpack_adds
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.attributes import choice, has
 from qconvert.graph.kinds.call import (
@@ -32,8 +32,9 @@ from qconvert.graph.kinds.folds import (
 )
 from qconvert.graph.kinds.kind import Kind, kind
 from qconvert.graph.kinds.layout import ELEMENTWISE
+from qconvert.graph.schema import Graph, Op
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "computes_as_tflite"]
 
 
 def _activated(function: Callable[[Array, Array], Any]) -> Function:
@@ -52,6 +53,8 @@ def add(call: Call) -> Result:
     """Add; with an `arithmetic` the stored result is that of the kernel named, while the real one stays exact."""
     real = activated(np.asarray(call.values(0) + call.values(1)), call["activation"])
     first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] == "tflite":
+        return _as_tflite(call, real)
     if call["arithmetic"] != "xnnpack" or first is None or second is None or output is None:
         return real
     if not xnnpack_adds((first, second), output):
@@ -60,12 +63,36 @@ def add(call: Call) -> Result:
     return ExactResult(real, activated_stored(call, stored))
 
 
-def multiply(call: Call) -> Array:
+def subtract(call: Call) -> Result:
+    """Sub."""
+    return _as_tflite(call, activated(np.asarray(call.values(0) - call.values(1)), call["activation"]))
+
+
+def multiply(call: Call) -> Result:
     """Mul: the product of the whole steps is exact, and is scaled once."""
     if call.quantization(0) is None and call.quantization(1) is None:
         return activated(np.asarray(call.values(0) * call.values(1)), call["activation"])
     (a, a_scale), (b, b_scale) = call.factor(0), call.factor(1)
-    return activated(np.asarray(a * b * (a_scale * b_scale)), call["activation"])
+    return _as_tflite(call, activated(np.asarray(a * b * (a_scale * b_scale)), call["activation"]))
+
+
+def _as_tflite(call: Call, real: Array) -> Result:
+    """The real result; with the arithmetic "tflite" the stored one is that of TFLite's kernels of 16-bit data."""
+    first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] != "tflite" or first is None or second is None or output is None:
+        return real
+    stored = tflite_pair(call.op.kind, call.raw(0), call.raw(1), (first, second), output)
+    return ExactResult(real, activated_stored(call, stored))
+
+
+def computes_as_tflite(graph: Graph, op: Op) -> bool:
+    """Whether an Add, Sub or Mul is one of TFLite's of 16-bit data whose integers float64 holds: factors below 1, zero points 0."""
+    if op.kind not in ("Add", "Sub", "Mul"):
+        return False
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    grids = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
+    found = [grid for grid in grids if grid is not None and grid.is_per_tensor and not grid.zero_point.any()]
+    return len(found) == 3 and pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1
 
 
 def power(a: Array, b: Array) -> Array:
@@ -99,6 +126,8 @@ def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None 
     return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, chooses=chooses)
 
 
+_SIXTEEN = choice(("", "tflite"), "")
+
 KINDS = (
     kind(
         "Add",
@@ -107,16 +136,16 @@ KINDS = (
         evaluate=add,
         fold=numeric(np.add),
         layout=ELEMENTWISE,
-        attributes=has(ACTIVATION, arithmetic=choice(("", "xnnpack"), "")),
+        attributes=has(ACTIVATION, arithmetic=choice(("", "xnnpack", "tflite"), "")),
     ),
     kind(
         "Sub",
         "data data",
         shape=broadcast_shape,
-        evaluate=_activated(np.subtract),
+        evaluate=subtract,
         fold=numeric(np.subtract),
         layout=ELEMENTWISE,
-        attributes=has(ACTIVATION),
+        attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
     ),
     kind(
         "Mul",
@@ -125,7 +154,7 @@ KINDS = (
         evaluate=multiply,
         fold=numeric(np.multiply),
         layout=ELEMENTWISE,
-        attributes=has(ACTIVATION),
+        attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
     ),
     kind(
         "Div",

@@ -46,7 +46,7 @@ def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
 def rounded_data(call: Call) -> tuple[Array, Array | float]:
     """The data of a sum of products as Call.factor() gives them, rounded to integers where the operator does so when it runs."""
     rounding, data = str(call["arithmetic"]), call.raw(0)
-    if not rounding:
+    if not is_dynamic(call.op):
         return call.factor(0)
     steps, scale, _ = dynamic_steps(data, range_axes(call.op, data.ndim, call.raw(1).shape[2:]), rounding)
     return np.asarray(steps * scale), 1.0

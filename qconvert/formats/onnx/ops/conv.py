@@ -9,8 +9,10 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
+from qconvert.formats.onnx.ops.sixteen_bits import write_sixteen_bits
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
+from qconvert.graph.kinds import convolves_as_tflite
 
 __all__ = ["READERS", "WRITERS", "real_bias", "require_channels_first"]
 
@@ -21,6 +23,9 @@ def write_conv(op: Op, b: Builder) -> None:
     weights = b.tensor(op.inputs[1])
     if op["arithmetic"] == "dynamic_tensor" and weights.data is not None and weights.quantization is not None:
         write_dynamic(op, b, weights.data, weights.quantization, real_bias(op, b), **window_attributes(op))
+        return
+    if op["arithmetic"] == "tflite" and b.opset >= 13 and convolves_as_tflite(b.graph, op):
+        write_sixteen_bits(op, b, **window_attributes(op))
         return
     operands = [dynamic_data(op, b), b.real(op.inputs[1]), *real_bias(op, b)]
     b.finish(op, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0])

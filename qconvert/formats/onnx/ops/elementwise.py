@@ -7,10 +7,12 @@ import numpy as np
 from qconvert.arithmetic import nudged_add, xnnpack_add_multipliers, xnnpack_adds
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.kinds import computes_as_tflite
 
 __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 
@@ -27,6 +29,9 @@ def write_add(op: Op, b: Builder) -> None:
     exactly, scaled by the shift; after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is
     the shift. Without three grids on scales that XNNPACK takes there are no multipliers, and the attribute says nothing.
     """
+    if op["arithmetic"] == "tflite":
+        write_arithmetic(op, b)
+        return
     result = b.tensor(op.outputs[0])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
     if op["arithmetic"] != "xnnpack" or first is None or second is None or output is None or not xnnpack_adds((first, second), output):
@@ -60,6 +65,14 @@ def write_add(op: Op, b: Builder) -> None:
     whole = b.node("Floor", [clipped])[0]
     moved = b.node("Add", [whole, b.const(np.float64(low), f"{result.name}/lowest")])[0]
     b.node("Cast", [moved], [result.name], to=ELEMENT_TYPES[result.dtype])
+
+
+def write_arithmetic(op: Op, b: Builder) -> None:
+    """Add, Sub and Mul, of 16-bit data as TFLite's kernels round if the operator asks for it."""
+    if op["arithmetic"] == "tflite" and b.opset >= 13 and computes_as_tflite(b.graph, op):
+        write_pair_of_16_bits(op, b)
+    else:
+        write_same_named(op, b)
 
 
 def write_extreme(op: Op, b: Builder) -> None:
@@ -263,7 +276,9 @@ _UNARY = "Abs Exp Log Sqrt Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh A
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(f"{_UNARY} Sub Mul Div Pow".split(), write_same_named),
+    **dict.fromkeys(f"{_UNARY} Div Pow".split(), write_same_named),
+    "Sub": write_arithmetic,
+    "Mul": write_arithmetic,
     **dict.fromkeys(("Max", "Min"), write_extreme),
     **dict.fromkeys(f"{_COMPARISONS} NotEqual".split(), write_comparison),
     **dict.fromkeys(("And", "Or", "Xor", "Not"), write_logic),
