@@ -25,6 +25,7 @@ NODES = {
     "coordinates": 'y = Resize <mode="linear", coordinate_transformation_mode="pytorch_half_pixel"> (x, , s)',
     "token for each of the batch": "n = Shape <start=0, end=1> (x) t = Concat <axis=0> (n, o) y = Expand (k, t)",
     "sizes of one keep the data's": "y = Expand (x, e)",
+    "groups of a volume": "v = Unsqueeze (x, a4) y = Conv <group=2, strides=[2,1,1], pads=[1,0,0,1,0,0]> (v, w, b)",
     "nearest": 'y = Resize <mode="nearest", coordinate_transformation_mode="half_pixel", nearest_mode="round_prefer_floor"> (x, , s)',
 }
 
@@ -33,7 +34,9 @@ NODES = {
 def test_a_free_batch(name: str, tmp_path: Path) -> None:
     model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g (float[N,4,6,5] x) => (float y) {{ {NODES[name]} }}')
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    constants = {"a": np.array([3], np.int64), "s": np.array([1, 1, 2, 2], np.float32)}
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(6, 2, 2, 3, 1)).astype(np.float32), "b": rng.normal(size=6).astype(np.float32)}
+    constants = {"a": np.array([3], np.int64), "a4": np.array([4], np.int64), "s": np.array([1, 1, 2, 2], np.float32), **weights}
     constants |= {"o": np.ones(3, np.int64), "k": np.arange(10, dtype=np.float32).reshape(1, 2, 1, 5), "e": np.array([2, 1, 1, 1, 1])}
     used = {item for node in model.graph.node for item in node.input}
     model.graph.initializer.extend(numpy_helper.from_array(value, key) for key, value in constants.items() if key in used)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from qconvert.formats.tflite.ops.weights import written_weights
 from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
@@ -85,7 +87,9 @@ def _per_axis(r: Reading, option: str) -> tuple[int, ...]:
 
 def write_conv_3d(op: Op, w: Writing) -> None:
     """Conv over three dimensions as CONV_3D, behind a PAD where its padding is not SAME."""
-    kernel, shape = _kernel(op, w, "DHWIO", (2, 3, 4, 1, 0), 4)
+    _require_channels_last(op, w)
+    groups = int(op["group"])
+    kernel, shape = written_weights(op, w, "DHWIO", (2, 3, 4, 1, 0), 4) if groups == 1 else ("", w.constant(op, 1).shape)
     taps, strides, dilations = shape[2:], op["strides"], op["dilations"]
     sizes = w.shape(op.inputs[0], op, slice(1, 4))
     same = same_pads(sizes, taps, strides, dilations)
@@ -93,15 +97,37 @@ def write_conv_3d(op: Op, w: Writing) -> None:
     data, padding = op.inputs[0], SAME if any(pads) and pads == same else VALID
     if any(pads) and padding == VALID:
         data = _padded(op, w, pads)
-    operands = [data, kernel, *op.inputs[2:3]]
-    w.emit("CONV_3D", operands, op.outputs, "Conv3DOptions", padding=padding, fusedActivationFunction=w.activation(op), **_fields(op))
+    fields = {"padding": padding, "fusedActivationFunction": w.activation(op), **_fields(op)}
+    if groups > 1:
+        _write_groups(op, w, data, fields)
+    else:
+        w.emit("CONV_3D", [data, kernel, *op.inputs[2:3]], op.outputs, "Conv3DOptions", **fields)
+
+
+def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None:
+    """A CONV_3D for each group, whose kernel knows none, between a SPLIT and a CONCATENATION of the channels."""
+    weights = w.constant(op, 1)
+    count, result, last = int(op["group"]), w.tensor(op.outputs[0]), w.const(np.array(_RANK - 1, np.int32), f"{op.outputs[0]}/axis")
+    biases = np.split(w.constant(op, 2), count) if len(op.inputs) > 2 and op.inputs[2] else []
+    inner, outer = (w.tensor(data).shape or ())[:-1], (result.shape or ())[:-1]
+    pieces = [w.like(f"{op.outputs[0]}/group", data, (*inner, weights.shape[1])) for _ in range(count)]
+    w.emit("SPLIT", [last, data], pieces, "SplitOptions", numSplits=count)
+    found = []
+    for index, kernel in enumerate(np.split(weights, count)):
+        operands = [pieces[index], w.const(kernel.transpose(2, 3, 4, 1, 0), f"{op.inputs[1]}/group")]
+        if biases:
+            operands.append(w.const(biases[index], f"{op.inputs[2]}/group"))
+        found.append(w.like(f"{result.name}/of_group", result.name, (*outer, kernel.shape[0])))
+        w.emit("CONV_3D", operands, found[-1:], "Conv3DOptions", **fields)
+    w.emit("CONCATENATION", found, op.outputs, "ConcatenationOptions", axis=_RANK - 1)
 
 
 def write_conv_3d_transpose(op: Op, w: Writing) -> None:
     """ConvTranspose over three dimensions as CONV_3D_TRANSPOSE; what neither SAME nor VALID crops is cropped by a SLICE of the whole."""
     if int(op["group"]) != 1:
         raise w.unsupported(op, "groups of three spatial dimensions")
-    kernel, sizes = _kernel(op, w, "DHWOI", (2, 3, 4, 0, 1), 3)
+    _require_channels_last(op, w)
+    kernel, sizes = written_weights(op, w, "DHWOI", (2, 3, 4, 0, 1), 3)
     result, taps, strides, dilations = op.outputs[0], sizes[2:], op["strides"], op["dilations"]
     batch, (*size, channels) = (w.tensor(result).shape or ("",))[0], w.shape(result, op, slice(1, None))
     data = w.shape(op.inputs[0], op, slice(1, 4))
@@ -123,11 +149,9 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
         w.emit("SLICE", [target, *bounds], [result], "SliceOptions")
 
 
-def _kernel(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int) -> tuple[str, tuple[int, ...]]:
-    """The weights in TFLite's order of axes, and their shape, O,I,D,H,W. LiteRT's kernels are of float32."""
+def _require_channels_last(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_last":
         raise w.unsupported(op, "data that are not channels last (the layout pass has not run)")
-    return written_weights(op, w, key, axes, axis)
 
 
 def _fields(op: Op) -> dict[str, Any]:
