@@ -18,6 +18,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.changed_values import paired_activations, paired_tensors
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["Requantized", "costly_constants", "sqnr"]
 
@@ -133,6 +134,8 @@ def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> d
     for old, new in paired_tensors(graph, other):
         if not any(name in other.tensors for op in readers.get(old.name, ()) for name in op.outputs):
             continue  # another operator was taken into that which reads it, as a BatchNormalization is: they are judged together
+        if all(KINDS[op.kind].chooses for op in readers.get(old.name, ())):
+            continue  # the source rounds it to the grid of the result, too
         restated = _restated(old, new) if new.name in declared else None
         if old.data is None or restated is None or restated.data is None:
             continue

@@ -1,9 +1,9 @@
 """match_scales: results get the scales that the target's kernels fix, and operands one common scale where kernels demand it.
 
 A Requantize stands only where scales differ. In front of Concat, Max, Min and Where it is exact, since these move or compare: what they
-give is rounded once either way. Behind a Softmax or a Sigmoid it rounds a second time. An average with a scale of its own becomes a
-depthwise convolution by 1 / elements of the window, which is rounded once, ties to even; that is exact where the average rounds so and
-float32 holds 1 / elements. Where padding does not count it stays, with a Requantize behind.
+give is rounded once either way; constants are rounded here. Behind a Softmax or a Sigmoid it rounds a second time. An average with a scale
+of its own becomes a depthwise convolution by 1 / elements of the window, which is rounded once, ties to even; that is exact where the
+average rounds so and float32 holds 1 / elements. Where padding does not count it stays, with a Requantize behind.
 A constant of zeros in an Add takes the scale of what it is added to, which is exact: its own may be any, and the larger it is, the fewer
 bits LiteRT's kernel has for the other operand.
 Operands of an operator that computes, such as Add, meet on the finest of their grids that holds all of them, and are rounded once more.
@@ -41,6 +41,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         words = "depthwise convolutions by 1 / elements of the window"
         rounding = ": ties go to even, or where float32's 1 / elements sends them" if ties else ""
         notes.append(Change(f"{count} AveragePool to another scale are {words}{rounding}", exact=not ties))
+    if matching.stored:  # as the source rounds them; not exact, since the file holds other values
+        notes.append(Change(f"{matching.stored} constants that are joined with others are stored on the grid of the result"))
     if matching.zeros:
         notes.append(Change(f"{matching.zeros} constants of zeros have the scales of what they are added to", exact=True))
     if matching.met:
@@ -65,7 +67,7 @@ class _Matching:
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
-        self.exact = self.rounded = self.met = self.zeros = 0
+        self.exact = self.rounded = self.met = self.zeros = self.stored = 0
         self.averages: Counter[bool] = Counter()  # whether ties may go another way -> how many
         self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
 
@@ -164,9 +166,14 @@ class _Matching:
             if tensor is None or tensor.quantization is None or tensor.shares_grid(result):
                 continue
             moved = replace(tensor, dtype=result.dtype, data=None, quantization=result.quantization)
+            if tensor.data is not None and result.quantization is not None:
+                stored = quantize(dequantize(tensor.data, tensor.quantization), result.quantization, result.dtype)
+                moved = replace(moved, data=stored)
+                self.stored += 1
             names[index] = self._add(f"{name}/{result.name}_scale", moved)
-            self.ops.append(Op("Requantize", (name,), (names[index],), {}, op.source))
-            self.exact += 1
+            if moved.data is None:
+                self.ops.append(Op("Requantize", (name,), (names[index],), {}, op.source))
+                self.exact += 1
         self.ops.append(replace(op, inputs=tuple(names)))
 
     def _met(self, op: Op, result: Tensor | None) -> Op:

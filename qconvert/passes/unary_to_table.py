@@ -6,9 +6,9 @@ operators gives for each code, with every rounding between them, so nothing is r
 
     codes (int8) -> Cast to int32 -> Add 128 -> Gather of the table -> codes of the result
 
-A function becomes a table only if a part of it has no operator in the target's format. The table begins at the nearest tensor of codes
-that all of such parts are functions of, and takes in what belongs to the function behind them, up to what somebody else reads. 16 bits
-have tables of 65,536 values.
+A function becomes a table only if a part of it has no operator in the target's format, or a formula of several that comes near to it. The
+table begins at the nearest tensor of codes that all of such parts are functions of, and takes in what belongs to the function behind them,
+up to what somebody else reads. 16 bits have tables of 65,536 values.
 
     x -> Div -> a -> Erf -> b -> Add -> c -> Mul by x -> y      becomes      x -> Cast -> Add -> Gather -> y
 """
@@ -29,7 +29,8 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Tables for the functions that hold a kind which the target's format has no writer for; nothing without a target."""
-    known = operators(target.format, "write") if target is not None and target.format else {}
+    writers = operators(target.format, "write") if target is not None and target.format else {}
+    known = {kind for kind, write in writers.items() if not getattr(write, "comes_near", False)}
     if not known or all(op.kind in known for op in graph.ops):
         return graph, ()
     roots = curve_roots(graph)
@@ -39,7 +40,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         if op.outputs and op.outputs[0] in roots and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
             root = next((name for name in roots[op.outputs[0]] if name not in missing), "")
             missing.update({op.outputs[0]: root} if root else {})
-            lacked.update({op.kind} - known.keys())
+            lacked.update({op.kind} - known)
     tables = _Tables(graph)
     ops: list[Op] = []
     wanted = set(graph.public)

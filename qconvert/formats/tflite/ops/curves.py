@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from qconvert.formats.tflite.ops.compositions import Formula, composed
 from qconvert.formats.tflite.reading import ReadFunction
@@ -82,16 +83,26 @@ def _swish(f: Formula) -> None:
 
 READERS: dict[str, ReadFunction] = {}
 
-WRITERS: dict[str, WriteFunction] = {
-    "Asin": composed(_asin),
-    "Acos": composed(_acos),
-    "Atan": composed(_atan),
-    "Sinh": composed(_sinh),
-    "Cosh": composed(_cosh),
-    "Asinh": composed(_asinh),
-    "Acosh": composed(_acosh),
-    "Atanh": composed(_atanh),
-    "Erf": composed(_erf),
-    "Shrink": composed(_shrink),
-    "Swish": composed(_swish),
+
+def _curve(compose: Callable[[Formula], None]) -> WriteFunction:
+    """The writer of a function that several operators come near to; of quantized data a table is exact (unary_to_table)."""
+    write = composed(compose)
+    write.__dict__["comes_near"] = True
+    return write
+
+
+_FORMULAS: dict[str, Callable[[Formula], None]] = {
+    "Asin": _asin,
+    "Acos": _acos,
+    "Atan": _atan,
+    "Sinh": _sinh,
+    "Cosh": _cosh,
+    "Asinh": _asinh,
+    "Acosh": _acosh,
+    "Atanh": _atanh,
+    "Erf": _erf,
+    "Shrink": _shrink,
+    "Swish": _swish,
 }
+
+WRITERS: dict[str, WriteFunction] = {kind: _curve(compose) for kind, compose in _FORMULAS.items()}
