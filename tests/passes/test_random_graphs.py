@@ -48,8 +48,9 @@ def is_same(was: Array, now: Array, ambiguous: bool) -> bool:
     return any(np.array_equal(was, form, equal_nan=was.dtype.kind == "f") for form in forms)
 
 
-#: Passes with nothing to do here: one reads custom operators alone, one metadata, one sizes with names.
-IDLE = ("carry_custom", "restate_attributes", "settle_sizes")
+#: Passes with nothing to do here: they read custom operators alone, metadata, sizes with names, kinds that a format lacks, data that are
+#: rounded at run time, and float16.
+IDLE = ("carry_custom", "restate_attributes", "settle_sizes", "unary_to_table", "dynamic_range", "fuse_dynamic", "widen_float16")
 #: What makes a pass have something to do more often.
 FAVOURED = {
     "fold_batch_norm": (recipes.normalized, recipes.convert),
@@ -98,7 +99,7 @@ def test_a_pass_keeps_what_it_declares(name: str) -> None:
         if len(shares) >= EXAMPLES:
             break
     assert len(shares) >= EXAMPLES / 4 or name in IDLE, len(shares)
-    if not item.exact:  # the grids of a few random graphs are so far from their values that all of their integers are the limits
+    if shares and not item.exact:  # the grids of a few graphs are so far from their values that all of their integers are the limits
         assert item.within is not None and np.quantile(shares, 0.95) <= item.within
 
 
