@@ -172,11 +172,22 @@ def _code_of(codes: list[_Code], index: int) -> _Code:
     return codes[index]
 
 
+#: Why operators have no form in ONNX.
+_RULES = {
+    "gives random numbers, others in each runtime": "RANDOM_UNIFORM RANDOM_STANDARD_NORMAL MULTINOMIAL STABLEHLO_RNG_BIT_GENERATOR",
+    "works on text": "SKIP_GRAM",
+    "hashes by a function that ONNX lacks": "LSH_PROJECTION",
+    "takes sparse rows": "EMBEDDING_LOOKUP_SPARSE",
+}
+
+
 def _require_covered(names: list[str], readers: Any, count: int) -> None:
     """Raises UnsupportedError with every operator that no plugin reads, and how often each occurs."""
     missing = Counter(name for name in names if name not in readers)
     if missing:
-        listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+        reasons = {name: why for why, operators in _RULES.items() for name in operators.split()}
+        why = {name: f", which {reasons[name]}" if name in reasons else "" for name in missing}
+        listed = ", ".join(f"{name} ({count}{why[name]})" for name, count in sorted(missing.items()))
         raise UnsupportedError(
             f"{sum(missing.values())} of {count} operators are not covered: {listed}",
             remedy="A plugin can add operators (hook qconvert_operators); `qconvert plugins` lists what is loaded.",

@@ -132,6 +132,15 @@ def _codes_of_the_way_back(written: onnx.ModelProto) -> list[str]:
     return [code for code, _ in codes(build(graph, {})) if code != "RESHAPE"]
 
 
+@pytest.mark.parametrize(
+    ("builtin", "reason"),
+    [("STABLEHLO_RNG_BIT_GENERATOR", "gives random numbers"), ("LSH_PROJECTION", "hashes"), ("SKIP_GRAM", "works on text")],
+)
+def test_operators_without_a_form_in_onnx_say_why(builtin: str, reason: str) -> None:
+    with pytest.raises(QConvertError, match=f"{builtin} \\(1, which {reason}"):
+        tflite_graph(single_op(builtin, None, [X], [Y], version=1))
+
+
 def test_a_mask_of_a_huge_diagonal_is_not_made() -> None:
     data = single_op("MATRIX_DIAG", {}, [TensorSpec("x", (100_000,), "float32")], [TensorSpec("y", (100_000, 100_000), "float32")])
     with pytest.raises(QConvertError, match="100000 x 100000 places"):
