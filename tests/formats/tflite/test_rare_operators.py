@@ -141,6 +141,15 @@ def test_operators_without_a_form_in_onnx_say_why(builtin: str, reason: str) -> 
         tflite_graph(single_op(builtin, None, [X], [Y], version=1))
 
 
+def test_a_softmax_of_float16_has_a_factor_of_float16() -> None:
+    model = single_op("SOFTMAX", {"beta": 0.7}, [TensorSpec("x", (2, 5), "float16")], [TensorSpec("y", (2, 5), "float16")])
+    values = np.linspace(-3, 3, 10).reshape(2, 5).astype(np.float16)
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run({fitted.inputs[0]: values}).values()
+    powers = np.exp(0.7 * values.astype(np.float64))
+    np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=2e-3)
+
+
 def test_a_mask_of_a_huge_diagonal_is_not_made() -> None:
     data = single_op("MATRIX_DIAG", {}, [TensorSpec("x", (100_000,), "float32")], [TensorSpec("y", (100_000, 100_000), "float32")])
     with pytest.raises(QConvertError, match="100000 x 100000 places"):

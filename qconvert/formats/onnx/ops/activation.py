@@ -124,7 +124,8 @@ def write_softmax(op: Op, b: Builder) -> None:
     """Softmax; TFLite's beta multiplies the input first. In float64 where onnxruntime's integer kernel would be wrong."""
     value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
     if op["beta"] != 1.0:
-        value = b.node("Mul", [value, b.const(np.float32(op["beta"]), f"{op.outputs[0]}/beta")])[0]
+        real = "float16" if b.tensor(op.inputs[0]).dtype == "float16" else "float32"
+        value = b.node("Mul", [value, b.const(np.array(op["beta"], real), f"{op.outputs[0]}/beta")])[0]
     if kernel_fault(b.graph, op):
         b.finish(op, b.node_in_float64("Softmax", [value], hint, axis=int(op["axis"])))
     else:

@@ -214,7 +214,8 @@ def write_expand(op: Op, w: Writing) -> None:
         w.emit("FILL", [target, op.inputs[0]], op.outputs, "FillOptions")
         return
     maker = w.producer(op.inputs[1])
-    if shape is None and set(data.shape or ("unknown",)) != {1} and (maker is None or maker.kind != "BroadcastArgs"):
+    whole = op.source.startswith("BROADCAST_TO") or (maker is not None and maker.kind == "BroadcastArgs")
+    if shape is None and set(data.shape or ("unknown",)) != {1} and not whole:
         target = _broadcast_sizes(op, w, target)
     w.emit("BROADCAST_TO", [op.inputs[0], target], op.outputs, "BroadcastToOptions")
 
