@@ -86,6 +86,7 @@ _REGISTER = (
     _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",
          exact=False, within=0.05),
     _pass("widen_1d", "convolutions and pools over one dimension become ones over two"),
+    _pass("dense_weights", "groups and dilations that TFLite lacks become zeros among the weights of convolutions"),
     _pass("fuse_gelu", "a Gelu that was spelled out with Erf becomes one operator",
          exact=False, within=1e-05),
     _pass("unary_to_table", "elementwise functions of one quantized tensor that the target has no operator for become tables",

@@ -20,8 +20,8 @@ __all__ = ["TARGETS"]
 
 _PASSES = (
     "expand_definitions", "carry_custom", "fold_constants", "widen_float16", "settle_sizes", "dynamic_range", "fold_batch_norm",
-    "fuse_gelu", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes", "store_activations",
-    "symmetric_activations", "unary_to_table", "quantize_operands", "symmetric_weights", "float_bias_to_int32",
+    "fuse_gelu", "dense_weights", "widen_1d", "matmul_to_gemm", "fuse_activation", "assign_layout", "merge_reshapes",
+    "store_activations", "symmetric_activations", "unary_to_table", "quantize_operands", "symmetric_weights", "float_bias_to_int32",
     "remove_redundant_requantize", "isolate_float", "match_scales", "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
 _ALL = ("int8", "uint8", "int16")

@@ -148,3 +148,9 @@ def test_a_relu_behind_an_operator_whose_type_nobody_knows_stays() -> None:
     tensors = [Tensor("x", "float32", (3,)), Tensor("a", "unknown", (3,)), Tensor("y", "uint8", (3,), None, q(0.1))]
     graph = make(ops, tensors, "x", "y")
     assert applied(graph, "fuse_activation") == (graph, ())
+
+
+def test_a_relu_behind_a_concat_stays() -> None:
+    """TFLite's CONCATENATION states an activation, but no kernel computes it."""
+    graph = make([Op("Concat", ("x", "x"), ("a",), {"axis": 1}), Op("Relu", ("a",), ("y",))], [Tensor("x", "float32", (1, 4))], "x", "y")
+    assert applied(graph, "fuse_activation") == (graph, ())

@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.formats.onnx.mapped import Files
 
-__all__ = ["captured", "clear_default_domains", "embed", "subgraphs"]
+__all__ = ["all_nodes", "captured", "clear_default_domains", "embed", "subgraphs"]
 
 #: Types of attributes that hold graphs (onnx.proto, AttributeProto.AttributeType).
 _GRAPH, _GRAPHS = 5, 10
@@ -43,6 +43,14 @@ def subgraphs(node: Any) -> list[Any]:
         elif item.type == _GRAPHS:
             found += item.graphs
     return found
+
+
+def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """NodeProtos, and those of the graphs inside them."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from all_nodes(graph.node)
 
 
 def captured(node: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.mapped import Files
-from qconvert.formats.onnx.messages import subgraphs
+from qconvert.formats.onnx.messages import all_nodes, subgraphs
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.verify import node_label
 
@@ -87,7 +87,7 @@ def lift_opset(proto: Any, files: Files) -> None:
     version = min((item.version for item in found), default=OLDEST_READ)
     if version >= OLDEST_READ:
         return
-    needs_ranks = any(_needs_rank(node) for node in _all_nodes(proto.graph))
+    needs_ranks = any(_needs_rank(node) for node in all_nodes(proto.graph.node))
     model = _model_for_ranks(proto, files) if needs_ranks else Model(proto, files)
     ranks = {
         value.name: len(value.shape)
@@ -254,14 +254,6 @@ def _model_for_ranks(proto: Any, files: Files) -> Model:
     model = Model(copy, files)
     infer_shapes(model)
     return model
-
-
-def _all_nodes(graph: Any) -> list[Any]:
-    found = list(graph.node)
-    for node in graph.node:
-        for inner in subgraphs(node):
-            found += _all_nodes(inner)
-    return found
 
 
 def _defined(graph: Any) -> set[str]:

@@ -6,8 +6,8 @@ import heapq
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.onnx.calls import drop_uncalled
-from qconvert.formats.onnx.messages import captured, subgraphs
+from qconvert.formats.onnx.calls import DEFAULT_DOMAINS, drop_uncalled
+from qconvert.formats.onnx.messages import all_nodes, captured, subgraphs
 
 __all__ = ["inline_functions", "sort_nodes"]
 
@@ -21,16 +21,43 @@ def inline_functions(model: Any) -> Any:
     from onnx import inliner
 
     drop_uncalled(model)
+    convert = not _share_opset(model)
     for function in model.functions:  # the inliner takes them as they stand
         sort_nodes(function.node)
     try:
-        inlined = inliner.inline_local_functions(model)
+        inlined = inliner.inline_local_functions(model, convert)
     except Exception as error:  # the inliner's errors share no class but Exception
         reason = next(iter(str(error).splitlines()), "")[:300] or type(error).__name__
         raise UnsupportedError(f"a function of the model cannot be inlined: {reason}") from error
     if inlined.functions:
         raise UnsupportedError(f"the function {inlined.functions[0].name!r} of the model cannot be inlined")
     return inlined
+
+
+def _share_opset(model: Any) -> bool:
+    """Gives functions of another opset the model's, if that is one in which all their operators mean the same; False if not in one of them.
+
+    onnx's inliner converts the others with its version converter.
+    """
+    wanted = next((item.version for item in model.opset_import if item.domain in DEFAULT_DOMAINS), 0)
+    same = True
+    for function in model.functions:
+        for item in function.opset_import:
+            if item.domain not in DEFAULT_DOMAINS or item.version == wanted:
+                continue
+            if all(_since(node, item.version) == _since(node, wanted) for node in all_nodes(function.node)):
+                item.version = wanted
+            else:
+                same = False
+    return same
+
+
+def _since(node: Any, opset: int) -> int:
+    """The opset in which an operator of ai.onnx got the meaning that it has in `opset`; 0 for those of other domains."""
+    from onnx import defs
+
+    known = node.domain in DEFAULT_DOMAINS and defs.has(node.op_type, opset, "")
+    return int(defs.get_schema(node.op_type, opset, "").since_version) if known else 0
 
 
 def sort_nodes(nodes: Any) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from onnx_models import run
 
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.ordering import sort_nodes
 from qconvert.formats.onnx.reader import read_bytes
@@ -118,14 +119,41 @@ def test_a_carried_node_is_the_file_s_own_with_its_constants_in_it() -> None:
     assert carried.attribute[0].g.initializer[0] == weights
 
 
-def test_functions_of_another_opset_are_refused() -> None:
-    function = helper.make_function("local", "f", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 13)])
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+def calling(*nodes: Any, opset: int) -> bytes:
+    """A model of opset 17 that calls a function of another opset."""
+    function = helper.make_function("local", "f", ["a"], ["b"], list(nodes), [helper.make_opsetid("", opset)])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("f", ["x"], ["y"], domain="local")], "g", ends[:1], ends[1:])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    model = helper.make_model(graph, opset_imports=imports, functions=[function])
-    with pytest.raises(UnsupportedError, match="of the model cannot be inlined"):
-        parse_model(model.SerializeToString())
+    return bytes(helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=8).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "opset"),
+    [
+        ([helper.make_node("LeakyRelu", ["a"], ["b"], alpha=0.5)], 16),  # means the same in 17
+        ([helper.make_node("ReduceMean", ["a"], ["b"], axes=[1])], 14),
+        ([helper.make_node("Softmax", ["a"], ["b"], axis=0)], 13),
+        ([helper.make_node("Softmax", ["a"], ["b"], axis=0)], 11),  # along all axes there
+        ([helper.make_node("Clip", ["a"], ["b"], min=-0.5, max=0.5)], 10),  # whose bounds were attributes
+    ],
+)
+def test_functions_of_another_opset_mean_what_they_did(nodes: list[Any], opset: int) -> None:
+    data, inputs = calling(*nodes, opset=opset), np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
+    node = parse_model(data).proto
+    whole = helper.make_model(
+        helper.make_graph([*(type(item).FromString(item.SerializeToString()) for item in nodes)], "g",
+                          [helper.make_tensor_value_info("a", TensorProto.FLOAT, [4, 4])],
+                          [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)]),
+        opset_imports=[helper.make_opsetid("", opset)], ir_version=8)  # fmt: skip
+    expected = run(bytes(whole.SerializeToString()), {"a": inputs})[0]
+    assert not node.functions
+    np.testing.assert_array_equal(run(bytes(node.SerializeToString()), {"x": inputs})[0], expected)
+
+
+def test_a_function_that_cannot_be_converted_is_refused() -> None:
+    with pytest.raises(QConvertError):
+        parse_model(calling(helper.make_node("Upsample", ["a", "s"], ["b"]), opset=9))
 
 
 @pytest.mark.parametrize("equation", ["i+j", "...1->...i", "i>j"])

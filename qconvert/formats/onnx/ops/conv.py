@@ -110,15 +110,29 @@ def write_conv_integer(op: Op, b: Builder) -> None:
 def read_conv_transpose(r: Reading) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
     window = read_window(r)
-    if r.attribute("output_shape") is not None:
-        raise NotCoveredError("output_shape")
     extra = r.attribute("output_padding", (0,) * len(window["strides"]))
+    if (wanted := r.attribute("output_shape")) is not None:
+        window |= {"pads": _pads_of_result(r, window, extra, wanted), "auto_pad": "NOTSET"}
     weights, group = r.constant(1), window["group"]
     if weights is not None and (group < 1 or len(weights) % group):
         raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}")
     kernel = transposed_weights(r, weights, group)
     inputs = [r.input(0), kernel, *r.inputs[2:3]]
     r.emit("ConvTranspose", inputs, data_format="channels_first", output_padding=extra, **window)
+
+
+def _pads_of_result(r: Reading, window: dict[str, Any], extra: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """What is cropped in front and behind for a result of the wanted sizes; the odd one is behind for SAME_UPPER."""
+    shape, weights, count = r.tensor(0).static_shape, r.tensor(1).static_shape, len(extra)
+    if shape is None or weights is None or len(shape) != count + 2 or len(weights) != count + 2 or len(wanted) not in (count, count + 2):
+        raise NotCoveredError(f"an output shape for data of shape {r.tensor(0).shape}")
+    spans = [(taps - 1) * step + 1 for taps, step in zip(weights[2:], window["dilations"], strict=True)]
+    sides = zip(shape[2:], window["strides"], extra, spans, wanted[-count:], strict=True)
+    cropped = [stride * (size - 1) + more + span - target for size, stride, more, span, target in sides]
+    if min(cropped) < 0:
+        raise NotCoveredError(f"an output shape {wanted} beyond what the weights reach")
+    before = [crop // 2 if window["auto_pad"] == "SAME_UPPER" else crop - crop // 2 for crop in cropped]
+    return (*before, *(crop - front for crop, front in zip(cropped, before, strict=True)))
 
 
 def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:

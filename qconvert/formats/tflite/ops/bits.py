@@ -58,24 +58,60 @@ READERS: dict[str, ReadFunction] = {
 
 def write_xor(op: Op, w: Writing) -> None:
     """BITWISE_XOR."""
+    _require_narrow(op, w)
     w.emit("BITWISE_XOR", op.inputs, op.outputs, "BitwiseXorOptions")
 
 
+def _of_one_shape(op: Op, w: Writing) -> list[str]:
+    """The operands, broadcast to the result's shape: StableHLO's operators do not broadcast."""
+    result, found = w.tensor(op.outputs[0]), []
+    for name in op.inputs:
+        if w.tensor(name).shape == result.shape:
+            found.append(name)
+            continue
+        if result.static_shape is None:
+            raise w.unsupported(op, "operands of different shapes, of which one is known only at run time,")
+        found.append(w.like(f"{op.outputs[0]}/operand", name, result.shape))
+        w.emit("BROADCAST_TO", [name, w.ints(result.static_shape, f"{op.outputs[0]}/shape")], [found[-1]], "BroadcastToOptions")
+    return found
+
+
+def _require_narrow(op: Op, w: Writing) -> None:
+    """BITWISE_XOR and RIGHT_SHIFT fail at integers of 64 bits when they run (bitwise_xor.cc, right_shift.cc)."""
+    if w.tensor(op.outputs[0]).dtype in ("int64", "uint64"):
+        raise w.unsupported(op, "integers of 64 bits")
+
+
+def write_or(op: Op, w: Writing) -> None:
+    """The bits of either operand: those of one alone, and those of both."""
+    _require_narrow(op, w)
+    result, operands = op.outputs[0], _of_one_shape(op, w)
+    one, both = (w.like(f"{result}/{hint}", result, w.tensor(result).shape) for hint in ("one", "both"))
+    w.emit("BITWISE_XOR", operands, [one], "BitwiseXorOptions")
+    w.emit("STABLEHLO_AND", operands, [both])
+    w.emit("BITWISE_XOR", [one, both], [result], "BitwiseXorOptions")
+
+
 def write_and(op: Op, w: Writing) -> None:
-    """STABLEHLO_AND, which knows no broadcasting."""
-    if len({w.tensor(name).shape for name in op.inputs}) > 1:
-        raise w.unsupported(op, "operands of different shapes")
-    w.emit("STABLEHLO_AND", op.inputs, op.outputs)
+    """STABLEHLO_AND."""
+    w.emit("STABLEHLO_AND", _of_one_shape(op, w), op.outputs)
 
 
 def write_shift(op: Op, w: Writing) -> None:
-    """RIGHT_SHIFT, or STABLEHLO_SHIFT_LEFT, which knows no broadcasting."""
+    """RIGHT_SHIFT, or STABLEHLO_SHIFT_LEFT, whose kernel knows signed integers alone: the same bits."""
+    _require_narrow(op, w)
     if op["direction"] == "RIGHT":
         w.emit("RIGHT_SHIFT", op.inputs, op.outputs, "RightShiftOptions")
         return
-    if len({w.tensor(name).shape for name in op.inputs}) > 1:
-        raise w.unsupported(op, "operands of different shapes")
-    w.emit("STABLEHLO_SHIFT_LEFT", op.inputs, op.outputs, "StablehloShiftLeftOptions")
+    operands, result = _of_one_shape(op, w), w.tensor(op.outputs[0])
+    if not result.dtype.startswith("uint"):
+        w.emit("STABLEHLO_SHIFT_LEFT", operands, op.outputs, "StablehloShiftLeftOptions")
+        return
+    signed = [w.add(f"{result.name}/{hint}", result.dtype.removeprefix("u"), result.shape) for hint in ("data", "amount", "shifted")]
+    for name, same in zip(operands, signed, strict=False):
+        w.emit("BITCAST", [name], [same], "BitcastOptions")
+    w.emit("STABLEHLO_SHIFT_LEFT", signed[:2], signed[2:], "StablehloShiftLeftOptions")
+    w.emit("BITCAST", signed[2:], op.outputs, "BitcastOptions")
 
 
 def write_bitcast(op: Op, w: Writing) -> None:
@@ -86,6 +122,7 @@ def write_bitcast(op: Op, w: Writing) -> None:
 WRITERS: dict[str, WriteFunction] = {
     "BitwiseXor": write_xor,
     "BitwiseAnd": write_and,
+    "BitwiseOr": write_or,
     "BitShift": write_shift,
     "Bitcast": write_bitcast,
 }

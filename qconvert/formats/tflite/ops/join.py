@@ -11,6 +11,9 @@ from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
 
+#: The most elements along an axis that a padding repeats, each with its own index.
+_MOST_PLACES = 2**20
+
 
 def read_concatenation(r: Reading) -> None:
     """CONCATENATION. The int16 kernel copies, whatever the scales; the uint8 one brings all to the result's; of int8 they are equal."""
@@ -118,8 +121,11 @@ def write_split(op: Op, w: Writing) -> None:
 
 
 def write_pad(op: Op, w: Writing) -> None:
-    """Pad as PAD with real zero, PADV2 with a value, or MIRROR_PAD; negative paddings as STRIDED_SLICE in front."""
+    """Pad as PAD with real zero, PADV2 with a value, MIRROR_PAD, or GATHER; negative paddings as STRIDED_SLICE in front."""
     data, pads = op.inputs[0], w.tensor(op.inputs[1]).data
+    if pads is not None and (op["mode"] in ("edge", "wrap") or (op["mode"] == "reflect" and (pads < 0).any())):
+        _write_places(op, w, pads)
+        return
     if pads is not None and (pads < 0).any():
         data, rows = _cropped(op, w, pads)
     else:
@@ -132,6 +138,29 @@ def write_pad(op: Op, w: Writing) -> None:
         w.emit("PADV2", [data, rows, op.inputs[2]], op.outputs, "PadV2Options")
     else:
         w.emit("PAD", [data, rows], op.outputs, "PadOptions")
+
+
+def _write_places(op: Op, w: Writing, pads: Array) -> None:
+    """Pad as a GATHER for each axis: of the places along it that are repeated, or left out where paddings are negative."""
+    rank, shape = pads.size // 2, w.tensor(op.inputs[0]).shape or ()
+    rows = pads.reshape(2, -1).T.tolist()
+    padded = [axis for axis, row in enumerate(rows) if any(row)]
+    if len(shape) != rank or not padded:
+        raise w.unsupported(op, f"padding {pads.tolist()} of mode {op['mode']!r} for data of shape {shape}")
+    data, sizes = op.inputs[0], list(shape)
+    for axis in padded:
+        size, (before, after) = shape[axis], rows[axis]
+        kept = np.arange(size)[max(-before, 0) : size + min(after, 0)] if isinstance(size, int) else np.arange(0)
+        if not kept.size:
+            raise w.unsupported(op, f"padding of mode {op['mode']!r} along an axis of size {size}")
+        widths = (max(before, 0), max(after, 0))
+        if kept.size + sum(widths) > _MOST_PLACES:
+            raise w.unsupported(op, f"padding {pads.tolist()} of mode {op['mode']!r}")
+        places = np.pad(kept, widths, mode=op["mode"])
+        sizes[axis] = places.size
+        result = op.outputs[0] if axis == padded[-1] else w.like(f"{op.outputs[0]}/padded", op.inputs[0], tuple(sizes))
+        w.emit("GATHER", [data, w.ints(places.tolist(), f"{op.outputs[0]}/places")], [result], "GatherOptions", axis=axis)
+        data = result
 
 
 def _cropped(op: Op, w: Writing, pads: Array) -> tuple[str, str]:

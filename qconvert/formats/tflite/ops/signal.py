@@ -141,6 +141,8 @@ def write_lrn(op: Op, w: Writing) -> None:
     size = int(op["size"])
     if size % 2 == 0 or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
         raise w.unsupported(op, f"a size of {size}, or data not of rank 4 and channels last,")
+    if w.tensor(op.inputs[0]).dtype != "float32":
+        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}")
     fields: dict[str, Any] = {"alpha": float(op["alpha"]) / size, "beta": float(op["beta"]), "bias": float(op["bias"])}
     w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, "LocalResponseNormalizationOptions", radius=(size - 1) // 2, **fields)
 

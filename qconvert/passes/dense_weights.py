@@ -1,0 +1,89 @@
+"""dense_weights: groups and holes of convolutions become zeros among their weights, where TFLite has neither.
+
+Exact: a zero, or the zero point, adds nothing to a sum of finite values. TRANSPOSE_CONV knows no groups and no dilations, LiteRT's CONV_3D
+no groups (conv3d.cc).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.passes import remove_dead_code
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+#: The most weights that an operator gets: beyond, the zeros would be the better part of a large file.
+_MOST = 2**26
+_VOLUME_RANK = 5
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Spreads constant weights; those that are computed, and those that would grow too large, stay as they are."""
+    tensors: dict[str, Tensor] = {}
+    names = graph.names(tensors)
+    made: dict[tuple[str, int, tuple[int, ...]], str] = {}
+    ops: list[Op] = []
+    count = 0
+    for op in graph.ops:
+        holes = _holes(graph, op)
+        if holes is None:
+            ops.append(op)
+            continue
+        key = (op.inputs[1], int(op["group"]), holes)
+        if key not in made:
+            weights = graph[op.inputs[1]]
+            made[key] = names.fresh(f"{weights.name}/dense")
+            data = _spread(weights, int(op["group"]), holes)
+            tensors[made[key]] = replace(weights, name=made[key], shape=data.shape, data=data)
+        dense = op.with_attributes(group=1)
+        dense = dense.with_attributes(dilations=(1,) * len(holes)) if op.kind == "ConvTranspose" else dense
+        ops.append(replace(dense, inputs=(op.inputs[0], made[key], *op.inputs[2:])))
+        count += 1
+    if not count:
+        return graph, ()
+    changed, _ = remove_dead_code.run(graph.evolve(tensors=tensors.values(), ops=ops), target)
+    return changed, (f"{count} convolutions have zeros among their weights for groups and dilations",)
+
+
+def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
+    """The dilations that the weights take over; None if the operator stays as it is."""
+    if op.kind not in ("Conv", "ConvTranspose"):
+        return None
+    weights, group = graph[op.inputs[1]], int(op["group"])
+    shape, q = weights.static_shape, weights.quantization
+    if weights.data is None or shape is None or len(shape) < 3 or group < 1 or shape[0] % group:
+        return None
+    if q is not None and (q.block_size or q.axis not in (None, 0)):
+        return None
+    dilations = tuple(int(step) for step in op["dilations"])
+    if op.kind == "Conv":
+        if len(shape) != _VOLUME_RANK or group == 1:
+            return None
+        dilations = (1,) * len(dilations)
+    elif group == 1 and all(step == 1 for step in dilations):
+        return None
+    spans = [(taps - 1) * step + 1 for taps, step in zip(shape[2:], dilations, strict=True)]
+    return dilations if shape[0] * shape[1] * group * prod(spans) <= _MOST else None
+
+
+def _spread(weights: Tensor, group: int, dilations: tuple[int, ...]) -> Array:
+    """Weights O,I/group,spatial as O,I,spatial without groups or holes."""
+    data = weights.data
+    assert data is not None
+    rows, depth = data.shape[:2]
+    spans = [(taps - 1) * step + 1 if taps else 0 for taps, step in zip(data.shape[2:], dilations, strict=True)]
+    zero: Array = np.zeros(1, data.dtype)
+    if weights.quantization is not None:
+        zero = np.asarray(weights.quantization.zero_point).astype(data.dtype)
+    dense = np.empty((rows, depth * group, *spans), data.dtype)
+    dense[...] = zero.reshape(-1, *[1] * (data.ndim - 1))
+    taps = tuple(slice(None, None, step) for step in dilations)
+    for number, part in enumerate(np.split(data, group)):
+        of_group = slice(number * (rows // group), (number + 1) * (rows // group))
+        dense[(of_group, slice(number * depth, (number + 1) * depth), *taps)] = part
+    return dense
