@@ -45,7 +45,7 @@ CHOSEN = [
     "BitShift/000.float32",
 ]  # fmt: skip
 #: The same for ONNX alone.
-ONNX_ALONE = ["NonZero/000.float16", "QLinearConv/microsoft_000.float32"]
+ONNX_ALONE = ["NonZero/000.float16", "QLinearConv/microsoft_000.float32", "Unique/000.float32"]
 #: Kernels whose integers are further from the exact ones than one step: tables of 513 values, results on fixed grids, and requantizing
 #: onto one grid before an average.
 FURTHER = {"Exp": 4, "Log": 5, "Tanh": 2, "LogSoftmax": 2, "AveragePool": 2, "Sigmoid": 2, "ReduceProd": 2}

@@ -102,7 +102,8 @@ def write_unique(op: Op, b: Builder) -> None:
 
 def read_unique(r: Reading) -> None:
     """Unique of a list, unsorted, of which the values and the inverse indices are read."""
-    r.require_only(sorted=0)
+    if r.attribute("sorted", 1):
+        raise NotCoveredError("values in ascending order")
     if r.is_used(1) or r.is_used(3) or r.tensor(0).rank != 1 or r.attribute("axis", 0) != 0:
         raise NotCoveredError("indices or counts, or data that are no list")
     outputs = [r.outputs[0], r.outputs[2] if len(r.outputs) > 2 and r.outputs[2] else r.intermediate("inverse", "int64")]
