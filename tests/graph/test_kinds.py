@@ -39,7 +39,7 @@ def test_what_is_read_off_the_roles() -> None:
     assert {name for name, item in KINDS.items() if item.has_weights} == {"Conv", "ConvTranspose", "Gemm"}
     assert {name for name, item in KINDS.items() if item.sums_products} == {"Conv", "ConvTranspose", "Gemm", "MatMul"}
     assert {name for name, item in KINDS.items() if item.chooses} == {"Concat", "Max", "Min", "Where"}
-    assert {name for name, item in KINDS.items() if item.results == 1} == {"TopK"}
+    assert {name for name, item in KINDS.items() if item.results == 1} == {"TopK", "Unique"}
 
 
 def test_words_of_types_fit_the_roles() -> None:

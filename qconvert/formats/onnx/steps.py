@@ -14,7 +14,7 @@ from qconvert.graph import Array, Op
 __all__ = ["Steps"]
 
 #: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
-_CHOSEN = ("float32", "float64", "int32", "int64", "uint8", "string")
+_CHOSEN = ("float16", "float32", "float64", "int32", "int64", "uint8", "string")
 
 #: Elements of a constant that says where values go.
 _LARGEST = 2**24

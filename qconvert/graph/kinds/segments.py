@@ -42,7 +42,9 @@ def _segment_sum_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _unsorted_shape(op: Op, s: ShapeContext) -> Shapes:
-    rest, count = _ids(op, s), s.ints(2)
+    rest, count, shape = _ids(op, s), s.ints(2), s.shape(2)
+    if shape is not None and any(isinstance(size, int) and size != 1 for size in shape):
+        raise failure(op, f"a number of segments of shape {shape}")
     if count is not None and (len(count) != 1 or count[0] < 0):
         raise failure(op, f"{count} is no number of segments")
     return [None if rest is None else (UNKNOWN if count is None else count[0], *rest)]

@@ -85,8 +85,8 @@ def _affine_grid(s: Spelling) -> None:
 
 def _group_normalization(s: Spelling) -> None:
     """GroupNormalization of opset 18, whose scales and biases are those of groups: repeated for their channels."""
-    groups, channels = int(s.attribute("num_groups")), s.shape()[1]
-    if s.version >= 21 or s.attribute("stash_type", 1) != 1 or channels % groups:
+    groups, channels = int(s.attribute("num_groups", 0)), s.shape()[1]
+    if s.version >= 21 or s.attribute("stash_type", 1) != 1 or groups < 1 or channels % groups:
         raise NoDefinitionError("scales of channels")
     which = s.ints(*(channel // (channels // groups) for channel in range(channels)))
     factors = [s("Gather", s.input(index), which, axis=0) for index in (1, 2)]
