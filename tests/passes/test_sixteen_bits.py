@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_models
 import pytest
-from tflite_models import TensorSpec, run_litert, single_op
+from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import check, convert, diff, load
 from qconvert.evaluate import evaluate
@@ -98,3 +98,47 @@ def test_fast_numerics_and_sums_beyond_the_exact_ones_stay_plain(tmp_path: Path)
         (tmp_path / "m.tflite").write_bytes(data)
         convert(tmp_path / "m.tflite", tmp_path / "m.onnx", force=True, **options)  # type: ignore[arg-type]
         assert [op["arithmetic"] for op in load(tmp_path / "m.onnx").ops if op.kind == "Conv"] == [""]
+
+
+#: What reads a product of 16 bits, y, beside another tensor on its grid, q; and its results, on grids or of plain integers.
+READERS: dict[str, tuple[list[OpSpec], list[TensorSpec]]] = {
+    "joined": ([OpSpec("CONCATENATION", ["y", "q"], ["z"], {"axis": 1})], [TensorSpec("z", (2, 6), "int16", 0.002, 0)]),
+    "stacked": ([OpSpec("PACK", ["y", "q"], ["z"], {"axis": 0, "valuesCount": 2})], [TensorSpec("z", (2, 2, 3), "int16", 0.002, 0)]),
+    "chosen": ([OpSpec("SELECT_V2", ["c", "y", "q"], ["z"])], [TensorSpec("z", (2, 3), "int16", 0.002, 0)]),
+    "relabelled": ([OpSpec("SELECT_V2", ["c", "y", "x"], ["z"])], [TensorSpec("z", (2, 3), "int16", 0.0003, 0)]),
+    "cast": ([OpSpec("CAST", ["y"], ["z"])], [TensorSpec("z", (2, 3), "int32")]),
+    "moved and joined": (
+        [OpSpec("TRANSPOSE", ["y", "p"], ["t"]), OpSpec("TRANSPOSE", ["q", "p"], ["u"]), OpSpec("MUL", ["t", "u"], ["v"]),
+         OpSpec("CONCATENATION", ["v", "u", "t"], ["z"], {"axis": 0})],
+        [*(TensorSpec(name, (3, 2), "int16", 0.002, 0) for name in "tuv"), TensorSpec("z", (9, 2), "int16", 0.002, 0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_grids_that_no_node_states_beside_integers(reader: str, tmp_path: Path) -> None:
+    """Only the note has the grids of y and of its constant, which other products share."""
+    ops, tensors = READERS[reader]
+    rng = np.random.default_rng(5)
+    known = [
+        TensorSpec("x", (2, 3), "int16", 0.0003, 0),
+        TensorSpec("c", (2, 3), "bool"),
+        TensorSpec("k", (1, 3), "int16", 0.0007, 0, data=np.array([[30000, -20000, 9000]], np.int16)),
+        TensorSpec("p", (2,), "int32", data=np.array([1, 0], np.int32)),
+        TensorSpec("y", (2, 3), "int16", 0.002, 0),
+        TensorSpec("q", (2, 3), "int16", 0.002, 0),
+    ]
+    first = [OpSpec("MUL", ["x", "k"], ["y"]), OpSpec("MUL", ["k", "y"], ["w"]), OpSpec("QUANTIZE", ["w"], ["q"])]
+    data = model([*first, *ops], [*known, TensorSpec("w", (2, 3), "int16", 0.01, 0), *tensors], ["x", "c"], ["z", "w"])
+    source, result, back = (tmp_path / name for name in ("m.tflite", "m.onnx", "back.tflite"))
+    source.write_bytes(data)
+    convert(source, result)
+    convert(result, back)
+    kinds = [sorted(op.kind for op in load(path).ops if op.kind in ("Mul", "Where", "Cast")) for path in (source, back)]
+    assert kinds[0] == kinds[1]
+    feeds = [rng.integers(-32768, 32768, (2, 3)).astype(np.int16), np.array([[True, False, True], [False, True, False]])]
+    wanted = run_litert(data, feeds)
+    assert len(np.unique(wanted[0])) > 2
+    for got, other in zip(run_litert(back.read_bytes(), feeds), wanted, strict=True):
+        assert np.array_equal(got, other)
+    assert evaluate(load(result), dict(zip("xc", feeds, strict=True)))["z"].tolist() == wanted[0].tolist()

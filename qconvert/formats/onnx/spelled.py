@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError
+from qconvert.formats.onnx.noted_grids import on_noted_grids
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SPELLED
@@ -115,14 +116,8 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
         if _is_spelled(graph, labelled, op, rewritten, producers):
             producers.update(dict.fromkeys(op.outputs, op))
             ops.append(op)
-    while True:
-        found = graph.evolve(ops=_joined(graph, ops))
-        unfit, moved = _unfit(found, labelled, ops)
-        if not unfit:
-            needed = {name for op in ops for name in (*op.inputs, *op.outputs) if name}
-            tensors = [labelled[name] for name in needed if labelled[name] is not graph[name]]
-            return found.evolve(tensors=[*tensors, *(replace(found[name], quantization=grid) for name, grid in moved.items())])
-        ops = [op for op in ops if unfit.isdisjoint((*op.inputs, *op.outputs))]
+    found = on_noted_grids(graph.evolve(ops=_joined(graph, ops)), labelled, ops)
+    return found.evolve(ops=_needed(graph, list(found.ops)))
 
 
 def _labelled(graph: Graph, noted: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
@@ -135,46 +130,6 @@ def _labelled(graph: Graph, noted: list[tuple[Op, Mapping[str, Quantization]]]) 
                 found.setdefault(name, set()).add(_stated(grid))
     chosen = {name: grids.pop() for name, grids in found.items() if len(grids) == 1}
     return [replace(graph[name], quantization=_grid(grid)) for name, grid in chosen.items()]
-
-
-def _unfit(graph: Graph, labelled: Graph, ops: list[Op]) -> tuple[set[str], dict[str, Quantization | None]]:
-    """Where grids that come from notes alone would end.
-
-    Returns:
-        The tensors with such a grid that others than the noted operators read or write as plain integers; and the tensors that have one
-        of these grids as their integers are moved from where a noted operator left them.
-    """
-    given = {name: name for op in ops for name in (*op.inputs, *op.outputs) if name and graph[name].quantization is None}
-    given = {name: name for name in given if labelled[name].quantization is not None}
-    origins = dict(given)  # of each tensor with a grid: the noted operator's tensor that it comes from
-    known = {id(op) for op in ops if KINDS[op.kind].rule != "move"}  # the others are the same on any grid
-    unfit: set[str] = set()
-    for op in reversed(graph.ops):  # what is moved to where a noted operator reads it
-        data, results = _moved(op), KINDS[op.kind].results_of(op)
-        if id(op) not in known and data and graph[data].quantization is None and len(results) == 1 and results[0] in origins:
-            origins.setdefault(data, origins[results[0]])
-    for op in graph.ops:
-        if id(op) in known:
-            continue
-        source = origins.get(_moved(op))
-        results = KINDS[op.kind].results_of(op)
-        if source is not None and all(_takes(graph, labelled, name, given, labelled[source].quantization) for name in results):
-            origins.update({name: source for name in results if name not in given})
-        else:
-            unfit.update(origins[name] for name in (*op.inputs, *op.outputs) if name in origins)
-    return unfit, {name: labelled[origin].quantization for name, origin in origins.items() if name not in given}
-
-
-def _moved(op: Op) -> str:
-    """The one tensor that an operator moves; "" if it does anything else."""
-    kind = KINDS[op.kind]
-    data = kind.data(op)
-    return data[0] if len(data) == 1 and kind.moved(op) == data and kind.rule == "move" else ""
-
-
-def _takes(graph: Graph, labelled: Graph, name: str, given: Mapping[str, str], grid: Quantization | None) -> bool:
-    """Whether moved integers under `grid` may end in the tensor `name`."""
-    return graph[name].quantization is None and (name not in given or labelled[name].quantization == grid)
 
 
 def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
@@ -245,9 +200,10 @@ def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Grap
     if not op.outputs or any(name not in graph.tensors for name in names) or any(name not in producers for name in op.outputs):
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
+    tensors = {name: labelled[name] for name in names}
     if KINDS[op.kind].rule == "move":  # integers, whatever grid others name for one side
-        labelled = graph
-    alone = Graph("", {name: labelled[name] for name in names}, (op,), inputs, op.outputs, metadata=graph.metadata)
+        tensors = {name: replace(graph[name], quantization=None) for name in names}
+    alone = Graph("", tensors, (op,), inputs, op.outputs, metadata=graph.metadata)
     try:
         validate(alone)
         other = rewritten(alone)

@@ -1,0 +1,151 @@
+"""Grids that notes alone state, among operators that ONNX has on plain integers.
+
+An operator that is found again (spelled.py) computes on grids, and the nodes around it on the same integers without one. What moves
+integers takes the grid along. Everywhere else a Reinterpret stands between both: the same integers with and without a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["on_noted_grids"]
+
+
+def on_noted_grids(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
+    """The graph with the grids that operators need.
+
+    Args:
+        graph: as read, with `ops` in it.
+        labelled: its tensors with the grids that notes state.
+        ops: the operators that were noted.
+    """
+    return _Grids(graph, labelled, ops).result()
+
+
+#: Kinds that give the same plain numbers of the same integers, on any grid or none.
+_ON_ANY_GRID = frozenset(("Shape", "ArgMax", "ArgMin", "Cast"))
+
+
+class _Grids:
+    """The operators one after the other, with what stands between those on grids and those on plain integers."""
+
+    def __init__(self, graph: Graph, labelled: Graph, ops: Sequence[Op]) -> None:
+        self._graph = graph
+        self._noted = {id(op) for op in ops}
+        # What moves integers is the same on any grid; it takes that of its data.
+        self._fixed = {id(op) for op in ops if KINDS[op.kind].rule != "move"}
+        given = {name for op in ops if id(op) in self._fixed for name in (*op.inputs, *op.outputs) if name}
+        self._found = {name: grid for name in given if graph[name].quantization is None and (grid := labelled[name].quantization)}
+        self._added: dict[str, Tensor] = {}
+        self._made: set[str] = set()
+        self._names = graph.names(self._made)
+        self._plain: dict[str, str] = {}  # tensor on a grid -> the same integers without one
+        self._whole: dict[str, str] = {}  # from right to left, also for those that the reader made
+        self._same: dict[str, str] = {}  # a Reinterpret's result -> its input, where both have one grid now
+        self._ops: list[Op] = []
+
+    def result(self) -> Graph:
+        for op in reversed(self._graph.ops):
+            self._look_back(op)
+        for op in self._graph.ops:
+            if id(op) in self._fixed:
+                self._append(op)
+            else:
+                self._settle(op)
+        known = [replace(self._graph[name], quantization=grid) for name, grid in self._found.items()]
+        return self._graph.evolve(tensors=[*known, *self._added.values()], ops=self._ops)
+
+    def _append(self, op: Op) -> None:
+        self._ops.append(replace(op, inputs=tuple(self._same.get(name, name) for name in op.inputs)))
+
+    def _grid(self, name: str) -> Quantization | None:
+        return self._found.get(name) or self._tensor(name).quantization
+
+    def _tensor(self, name: str) -> Tensor:
+        return self._added[name] if name in self._added else self._graph[name]
+
+    def _look_back(self, op: Op) -> None:
+        """Takes the grid of what an operator moves to where another reads it."""
+        data, results = KINDS[op.kind].moved(op), KINDS[op.kind].results_of(op)
+        if id(op) in self._fixed or KINDS[op.kind].rule != "move" or len(data) != 1 or len(results) != 1:
+            return
+        grid = self._found.get(results[0])
+        if grid is not None and grid.is_per_tensor and self._grid(data[0]) is None:
+            self._found[data[0]] = grid
+
+    def _settle(self, op: Op) -> None:
+        kind = KINDS[op.kind]
+        touched = any(name in self._found for name in (*op.inputs, *op.outputs))
+        if kind.rule == "relabel":
+            self._relabel(op)
+        elif (kind.rule == "move" or kind.chooses) and (touched or id(op) in self._noted):
+            self._move(op)
+        elif touched and op.kind not in _ON_ANY_GRID:
+            self._write(op, {}, [name for name in op.outputs if name in self._found], None)
+        else:
+            self._append(op)
+
+    def _relabel(self, op: Op) -> None:
+        (name,), (result,) = op.inputs, op.outputs
+        if self._grid(name) == self._grid(result) and result not in self._graph.public:
+            self._same[result] = self._same.get(name, name)
+            return
+        if self._grid(result) is None:
+            self._whole[result] = name
+            self._plain.setdefault(name, result)
+        self._append(op)
+
+    def _move(self, op: Op) -> None:
+        """A move of integers, on the one grid that its data have; without any if they have several."""
+        moved = KINDS[op.kind].moved(op)
+        results = [name for name in KINDS[op.kind].results_of(op) if name]
+        sources = [self._whole.get(name, name) for name in moved]
+        grids = self._distinct(name for name in sources if self._tensor(name).data is None) or self._distinct(sources)
+        grid = grids[0] if len(grids) == 1 and (grids[0] is None or grids[0].is_per_tensor) else None
+        ends = [name for name in results if self._grid(name) not in (None, grid)]
+        if op.kind == "Identity" and ends:
+            self._append(replace(op, kind="Reinterpret"))
+            return
+        for name in results:
+            if grid is not None and self._grid(name) is None:
+                self._found[name] = grid
+        chosen = {name: self._on(source, grid) for name, source in zip(moved, sources, strict=True)}
+        self._write(op, chosen, ends, grid)
+
+    def _distinct(self, names: Iterable[str]) -> list[Quantization | None]:
+        found: list[Quantization | None] = []
+        for name in names:
+            if (grid := self._grid(name)) not in found:
+                found.append(grid)
+        return found
+
+    def _on(self, name: str, grid: Quantization | None) -> str:
+        """The integers of a tensor on a grid, or without one; a constant may be on another."""
+        if self._grid(name) == grid:
+            return name
+        return self._without(name) if grid is None else self._new(name, "moved", grid)
+
+    def _without(self, name: str) -> str:
+        if name not in self._plain:
+            self._plain[name] = plain = self._new(name, "plain", None)
+            self._whole[plain] = name
+            if self._tensor(name).data is None:
+                self._append(Op("Reinterpret", (name,), (plain,)))
+        return self._plain[name]
+
+    def _new(self, name: str, suffix: str, grid: Quantization | None) -> str:
+        fresh = self._names.fresh(f"{name}/{suffix}")
+        self._made.add(fresh)
+        self._added[fresh] = replace(self._tensor(name), name=fresh, quantization=grid)
+        return fresh
+
+    def _write(self, op: Op, chosen: Mapping[str, str], ends: Sequence[str], grid: Quantization | None) -> None:
+        """Appends an operator that reads the inputs chosen, others without a noted grid; its results in `ends` get their own behind it."""
+        inputs = tuple(chosen[name] if name in chosen else self._without(name) if name in self._found else name for name in op.inputs)
+        stored = {name: self._new(name, "stored", grid) for name in ends}
+        self._append(replace(op, inputs=inputs, outputs=tuple(stored.get(name, name) for name in op.outputs)))
+        self._ops += [Op("Reinterpret", (new,), (name,)) for name, new in stored.items()]
