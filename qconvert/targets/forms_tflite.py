@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from qconvert.graph import Graph, Op
+if TYPE_CHECKING:
+    from qconvert.graph import Graph, Op
 
 __all__ = ["FORM_FAULTS"]
 

@@ -34,6 +34,7 @@ def test_the_audit_tells_what_onnxruntime_fuses(name: str, numerics: str, tmp_pa
     for kind, fused in FUSED.items():
         if kind != "Conv":
             assert kernels[fused] == said[True][kind], kind
-    assert kernels["Conv"] == said[False]["Conv"]
+    halves = 2 if "int16" in name and numerics == "exact" else 1  # an exact sum of int16 is that of two float32 convolutions
+    assert kernels["Conv"] == halves * said[False]["Conv"]
     assert kernels["ReduceMean"] == said[False]["ReduceMean"]
     assert kernels["Resize"] == said[False]["Resize"]

@@ -254,12 +254,6 @@ def plain(name: str, *shape: int | str, dtype: str = "float32", data: Array | No
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (one_op("Erf", {"x": plain("x", 3)}, plain("y", 3)), r"operators without a TFLite form: Erf \(1\)"),
-        (one_op("Pad", {"x": plain("x", 3), "p": plain("p", 2, dtype="int64", data=np.array([1, 1]))}, plain("y", 5), mode="edge"),
-         "Pad with mode 'edge' cannot be written to TFLite"),
-        (one_op("TopK", {"x": plain("x", 3, 4), "k": plain("k", 1, dtype="int64", data=np.array([2]))}, plain("y", 2, 4), axis=0),
-         "TopK with another order than the largest along the last axis"),
-        (one_op("Einsum", {"a": plain("a", 3, 4), "b": plain("b", 3, 4)}, plain("y", 3, 4), equation="ij,ij->ij"), "no matrix product"),
         (one_op("Resize", {"x": plain("x", 1, 3, 4, 5), "s": plain("s", 2, dtype="int64", data=np.array([5, 7]))}, plain("y", 1, 5, 7, 5),
                 mode="cubic", coordinate_transformation_mode="half_pixel", data_format="channels_last"), "mode 'cubic'"),
         (one_op("Equal", {"x": plain("x", 2, dtype="string"), "c": plain("c", 2, dtype="string", data=np.array(["a", "b"], object))},
