@@ -55,6 +55,7 @@ def test_small_models_of_all_sources(zoo: Path) -> None:
 
 
 def test_a_run_goes_on_where_it_was(zoo: Path) -> None:
+    run(zoo)  # the tests may run in different processes
     before = (zoo / "journal.jsonl").read_text()
     done = run(zoo)
     assert done.returncode == 0
