@@ -117,25 +117,24 @@ def add_float64(n: Nodes) -> str:
     return n("Cast", n("Clip", total, n.const(np.float64(0)), n.const(np.float64(255))), to=2)
 
 
-def add_int32(n: Nodes) -> str:
+def sum_int32(n: Nodes) -> tuple[str, int]:
+    """XNNPACK's sum within its limits, still to be shifted, and by how many bits."""
     multipliers, shift = xnnpack_add_multipliers(*grids())
     total, offset = "", (1 << shift - 1) + (Z[1] << shift)
     for name, (_, point), multiplier in zip("xy", (X, Y), multipliers, strict=True):
         offset -= multiplier * point
         product = n("Mul", n("Cast", name, to=6), n.const(np.int32(multiplier)))
         total = n("Add", total, product) if total else product
-    total = n("Clip", n("Add", total, n.const(np.int32(offset))), n.const(np.int32(0)), n.const(np.int32((256 << shift) - 1)))
+    return n("Clip", n("Add", total, n.const(np.int32(offset))), n.const(np.int32(0)), n.const(np.int32((256 << shift) - 1))), shift
+
+
+def add_int32(n: Nodes) -> str:
+    total, shift = sum_int32(n)
     return n("Cast", n("Div", total, n.const(np.int32(1 << shift))), to=2)
 
 
 def add_uint32(n: Nodes) -> str:
-    multipliers, shift = xnnpack_add_multipliers(*grids())
-    total, offset = "", (1 << shift - 1) + (Z[1] << shift)
-    for name, (_, point), multiplier in zip("xy", (X, Y), multipliers, strict=True):
-        offset -= multiplier * point
-        product = n("Mul", n("Cast", name, to=6), n.const(np.int32(multiplier)))
-        total = n("Add", total, product) if total else product
-    total = n("Clip", n("Add", total, n.const(np.int32(offset))), n.const(np.int32(0)), n.const(np.int32((256 << shift) - 1)))
+    total, shift = sum_int32(n)
     return n("Cast", n("BitShift", n("Cast", total, to=12), n.const(np.uint32(shift)), direction="RIGHT"), to=2)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op, Tensor, integer_range
-from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS, is_dynamic, nudged_scales
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.rules import demands, place
 from qconvert.plugins.sides import computed_on
@@ -65,23 +65,11 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     brief, words = _obstacle(target, graph, op)
     if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
         words = "part of its data is float"
-    elif not stored and op.attributes.get("arithmetic") in _KERNELS and not _has_nudged_scales(graph, op):
+    elif not stored and op.attributes.get("arithmetic") in _KERNELS and nudged_scales(graph, op) is None:
         words = f"spelled out in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
     if words:
         return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
     return Verdict("integers", stored or "integer kernel")
-
-
-def _has_nudged_scales(graph: Graph, op: Op) -> bool:
-    """Whether an addition in float32 gives XNNPACK's integers, at scales beside the tensors' own."""
-    from qconvert.arithmetic import nudged_add
-
-    if op["arithmetic"] != "xnnpack":
-        return False
-    first, second, output = (graph[name] for name in (*op.inputs, *op.outputs))
-    if first.quantization is None or second.quantization is None or output.quantization is None or first.is_constant or second.is_constant:
-        return False
-    return nudged_add((first.quantization, second.quantization), output.quantization, integer_range(output.dtype)[0]) is not None
 
 
 def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:

@@ -30,7 +30,7 @@ from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, fla
 from qconvert.graph.kinds.call import Call, ExactResult
 from qconvert.graph.kinds.convolution import convolves_as_tflite
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
-from qconvert.graph.kinds.pairs import computes_as_tflite
+from qconvert.graph.kinds.pairs import computes_as_tflite, nudged_scales
 from qconvert.graph.kinds.products import is_dynamic, range_axes
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "integers",
     "is_dynamic",
     "kind",
+    "nudged_scales",
     "number",
     "range_axes",
     "register",

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import pair_factors, tflite_pair, xnnpack_add, xnnpack_adds
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic import nudged_add, pair_factors, tflite_pair, xnnpack_add, xnnpack_adds
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.kinds.attributes import choice, has
 from qconvert.graph.kinds.call import (
     Call,
@@ -93,6 +94,19 @@ def computes_as_tflite(graph: Graph, op: Op) -> bool:
     grids = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
     found = [grid for grid in grids if grid is not None and grid.is_per_tensor and not grid.zero_point.any()]
     return len(found) == 3 and pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1
+
+
+def nudged_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization] | None:
+    """The grids beside its inputs' own at which an Add in float32 gives XNNPACK's integers, if it asks for these; None if there are none.
+
+    A constant would be read with the scale beside its own, as nothing else states it.
+    """
+    if op.kind != "Add" or op["arithmetic"] != "xnnpack" or any(graph[name].is_constant for name in op.inputs):
+        return None
+    first, second, output = (graph[name].quantization for name in (*op.inputs, *op.outputs))
+    if first is None or second is None or output is None:
+        return None
+    return nudged_add((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0])
 
 
 def power(a: Array, b: Array) -> Array:

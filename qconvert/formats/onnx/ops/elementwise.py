@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import nudged_add, xnnpack_add_multipliers, xnnpack_adds
+from qconvert.arithmetic import xnnpack_add_multipliers, xnnpack_adds
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
@@ -12,7 +12,7 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import computes_as_tflite
+from qconvert.graph.kinds import computes_as_tflite, nudged_scales
 
 __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 
@@ -38,9 +38,8 @@ def write_add(op: Op, b: Builder) -> None:
         write_same_named(op, b)
         return
     low, _ = integer_range(result.dtype)
-    grids = nudged_add((first, second), output, low)
-    # A constant would be read with the scale beside its own, as nothing else states it.
-    if grids is not None and not any(b.tensor(name).is_constant for name in op.inputs):
+    grids = nudged_scales(b.graph, op)
+    if grids is not None:
         # A Cast to the same type, which onnxruntime drops: behind it the integers are plain, and may get another scale.
         plain = [b.node("Cast", [b.stored(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
         values = [b.dequantize(name, result.dtype, grid) for name, grid in zip(plain, grids, strict=True)]
