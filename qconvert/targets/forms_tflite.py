@@ -16,6 +16,8 @@ def _average_pool(graph: Graph, op: Op) -> str:
     from qconvert.formats.tflite.ops.pool import average_pads
     from qconvert.formats.tflite.ops.window import same_pads
 
+    if len(op["kernel_shape"]) == 3:
+        return "it is two pools, which would round twice"
     data, result = graph[op.inputs[0]].static_shape, graph[op.outputs[0]].static_shape
     if data is None or result is None or len(data) != 4 or len(result) != 4 or op["data_format"] != "channels_last":
         return ""

@@ -5,6 +5,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - spatial operators carry `data_format` (channels_first or channels_last); weights are always O,I,spatial, for ConvTranspose too;
 - Gemm is y = A @ B.T + C (B is O,I); MatMul has `trans_a` and `trans_b`; Softmax has `beta`; Gather has `batch_dims`;
 - Resize takes (X, sizes) with one size for each spatial dimension; CumSum, ArgMax, TopK take their axis as an attribute;
+- Mod has the sign of the dividend (ONNX's with fmod), FloorMod that of the divisor;
 - padding of a quantized tensor is real zero, that is, the zero point;
 - `arithmetic` on an AveragePool, Add, Sub, Mul or Conv names a kernel's own rounding (attributes.ARITHMETIC), and on a sum of products with
   integer weights beside real data how these are rounded when it runs;

@@ -12,8 +12,8 @@ from qconvert.graph.kinds.call import (
 )
 from qconvert.graph.kinds.kind import kind
 from qconvert.graph.schema import Op
+from qconvert.graph.sizes import UNKNOWN, ShapeContext, failure, unified
 from qconvert.graph.sizes import Result as Shapes
-from qconvert.graph.sizes import ShapeContext, failure, unified
 
 __all__ = ["KINDS"]
 
@@ -138,7 +138,48 @@ def select_boxes(call: Call) -> list[Array]:
     return [chosen, np.array(len(kept)), values][: len(call.results)]
 
 
+def _suppression_shape(op: Op, s: ShapeContext) -> Shapes:
+    boxes, scores = s.shape(0), s.shape(1)
+    for what, shape in (("boxes", boxes), ("scores", scores)):
+        if shape is not None and (len(shape) != 3 or (what == "boxes" and shape[2] != 4)):
+            raise failure(op, f"{what} of shape {shape}")
+    if boxes is not None and scores is not None:
+        unified(op, [boxes[0], scores[0]], "the numbers of images")
+        unified(op, [boxes[1], scores[2]], "the numbers of boxes and scores")
+    return [(UNKNOWN, 3)]
+
+
+def non_max_suppression(call: Call) -> Array:
+    """NonMaxSuppression of ONNX: rows of (image, class, box), the best boxes of each class first."""
+    boxes, scores = call.values(0), call.values(1)
+    most = min(call.ints(2)[0] if call.has(2) else 0, boxes.shape[1])
+    overlap, least = (float(call.raw(index).reshape(-1)[0]) if call.has(index) else 0.0 for index in (3, 4))
+    if call["center_point_box"]:
+        boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
+    corners = np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], axis=-1)
+    rows: list[tuple[int, int, int]] = []
+    for image, category in np.ndindex(scores.shape[:2]):
+        values = scores[image, category]
+        order = np.argsort(-values, kind="stable")
+        order, count = order[values[order] > least] if call.has(4) else order, 0
+        while len(order) and count < most:
+            best, order, count = order[0], order[1:], count + 1
+            rows.append((image, category, int(best)))
+            order = order[_overlaps(corners[image, best], corners[image, order]) <= overlap] if len(order) else order
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
 KINDS = (
+    kind(
+        "NonMaxSuppression",
+        "data data index? parameter? parameter?",
+        "index",
+        shape=_suppression_shape,
+        rule="plain",
+        evaluate=non_max_suppression,
+        types="float32 float32 any float32 float32 -> int64",
+        attributes=has(center_point_box=flag(0)),
+    ),
     kind(
         "SelectBoxes",
         "data data index parameter parameter parameter?",

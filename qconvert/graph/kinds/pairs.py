@@ -184,6 +184,7 @@ KINDS = (
     _pair("Pow", power),
     _pair("FloorDiv", np.floor_divide, floored(np.floor_divide)),
     _pair("FloorMod", np.mod, floored(np.mod)),
+    _pair("Mod", np.fmod),
     _pair("SquaredDifference", lambda a, b: (a - b) ** 2),
     _pair("PRelu", prelu),
     _pair("Atan2", np.arctan2),

@@ -8,14 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import QConvertError
-from qconvert.formats.onnx.definitions import arithmetic, resize, shaping
+from qconvert.formats.onnx.definitions import arithmetic, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.plugins import Target, pass_named
 
 __all__ = ["run"]
 
-_DEFINITIONS: Mapping[str, Definition] = {**arithmetic.DEFINITIONS, **shaping.DEFINITIONS, **resize.DEFINITIONS}
+_DEFINITIONS: Mapping[str, Definition] = {
+    **arithmetic.DEFINITIONS,
+    **shaping.DEFINITIONS,
+    **resize.DEFINITIONS,
+    **sampling.DEFINITIONS,
+}
 #: The opset of the definitions here.
 _OPSET = 24
 #: A definition may use operators that have one themselves, up to this depth, and has at most so many nodes.

@@ -94,6 +94,12 @@ class Spelling:
         """A constant of the type of input `index`."""
         return self.const(np.array(value, numpy_dtype(self.tensor(index).dtype)))
 
+    def element(self, index: int = 0) -> int:
+        """The number of the type of input `index` in ONNX, for a Cast."""
+        from onnx import helper
+
+        return int(helper.np_dtype_to_tensor_dtype(numpy_dtype(self.tensor(index).dtype)))
+
     def ints(self, *values: int) -> str:
         """A constant list of int64."""
         return self.const(np.array(values, np.int64))

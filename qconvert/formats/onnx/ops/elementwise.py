@@ -138,6 +138,11 @@ def write_floor_mod(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Where", [wrong, moved, remainder], hint=f"{tensor.name}/real_result")[0])
 
 
+def write_mod(op: Op, b: Builder) -> None:
+    """The remainder with the sign of the dividend."""
+    b.finish(op, b.node("Mod", b.reals(op), hint=f"{op.outputs[0]}/real_result", fmod=1)[0])
+
+
 def write_squared_difference(op: Op, b: Builder) -> None:
     """(x - y) squared."""
     difference = b.node("Sub", b.reals(op), hint=f"{op.outputs[0]}/difference")[0]
@@ -232,10 +237,10 @@ def _chain(r: Reading, kind: str, output: str) -> str:
 
 def read_mod(r: Reading) -> None:
     """Mod of integers, whose remainder has the sign of the divisor; fmod's has that of the dividend."""
-    r.require_only(fmod=0)
-    if "int" not in r.tensor(0).dtype:
+    fmod = bool(r.attribute("fmod", 0))
+    if not fmod and "int" not in r.tensor(0).dtype:
         raise NotCoveredError(f"remainders of {r.tensor(0).dtype}")
-    r.emit("FloorMod")
+    r.emit("Mod" if fmod else "FloorMod")
 
 
 def read_truth(r: Reading) -> None:
@@ -286,6 +291,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Neg": write_neg,
     "FloorDiv": write_floor_div,
     "FloorMod": write_floor_mod,
+    "Mod": write_mod,
     "SquaredDifference": write_squared_difference,
     "Square": write_square,
     "Rsqrt": write_rsqrt,

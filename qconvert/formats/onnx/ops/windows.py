@@ -130,11 +130,28 @@ def write_select_boxes(op: Op, b: Builder) -> None:
         s.end("Pad", s.node("Gather", b.stored(op.inputs[1]), chosen), pads, output=2)
 
 
+def read_suppression(r: Reading) -> None:
+    """NonMaxSuppression."""
+    operands = [r.folded(index) if r.has(index) else "" for index in range(len(r.inputs))]
+    r.emit("NonMaxSuppression", operands, dtype="int64", center_point_box=int(r.attribute("center_point_box", 0)))
+
+
+def write_suppression(op: Op, b: Builder) -> None:
+    """NonMaxSuppression, whose number and thresholds are lists of one."""
+    one = b.const(np.array([1], np.int64), f"{op.outputs[0]}/one")
+    operands = [b.stored(name) for name in op.inputs]
+    for position, name in enumerate(op.inputs[2:], 2):
+        if name and b.tensor(name).rank == 0:
+            operands[position] = b.node("Reshape", [operands[position], one])[0]
+    b.node("NonMaxSuppression", operands, op.outputs, center_point_box=int(op["center_point_box"]) or None)
+
+
 WRITERS: dict[str, WriteFunction] = {
+    "NonMaxSuppression": write_suppression,
     "ReduceWindow": write_reduce_window,
     "StartGather": write_start_gather,
     "Unique": write_unique,
     "SelectBoxes": write_select_boxes,
 }
 
-READERS: dict[str, ReadFunction] = {"Unique": read_unique}
+READERS: dict[str, ReadFunction] = {"Unique": read_unique, "NonMaxSuppression": read_suppression}

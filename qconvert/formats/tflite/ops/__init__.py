@@ -30,6 +30,7 @@ from qconvert.formats.tflite.ops import (
     signal,
     slice,
     space,
+    suppression,
     volume,
     windows,
 )
@@ -55,6 +56,7 @@ _FAMILIES = (
     gather,
     segments,
     windows,
+    suppression,
     signal,
     space,
     quantize,

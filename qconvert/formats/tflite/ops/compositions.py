@@ -26,6 +26,7 @@ _TABLES = {
     "DIV": "DivOptions",
     "EQUAL": "EqualOptions",
     "EXP": "ExpOptions",
+    "FLOOR_MOD": "FloorModOptions",
     "GELU": "GeluOptions",
     "GREATER": "GreaterOptions",
     "LESS": "LessOptions",
@@ -184,6 +185,12 @@ def _is_inf(f: Formula) -> None:
     f.end("EQUAL", f("ABS", f.data), math.inf)
 
 
+def _mod(f: Formula) -> None:
+    """The remainder of the sizes, which is exact, with the sign of the dividend."""
+    a, b = f.op.inputs
+    f.end("MUL", f("FLOOR_MOD", f("ABS", a), f("ABS", b), shape=f.w.tensor(f.result).shape), f("SIGN", a))
+
+
 def _xor(f: Formula) -> None:
     """a != b."""
     f.end("NOT_EQUAL", *f.op.inputs)
@@ -313,6 +320,7 @@ WRITERS: dict[str, WriteFunction] = {
     "IsNaN": composed(_is_nan),
     "IsInf": composed(_is_inf),
     "Xor": composed(_xor),
+    "Mod": composed(_mod),
     "ReduceL1": _reduction("ABS", ""),
     "ReduceL2": _reduction("SQUARE", "SQRT"),
     "ReduceSumSquare": _reduction("SQUARE", ""),

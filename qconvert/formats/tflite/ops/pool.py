@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.tflite.ops.pool_volume import write_dilated_max, write_volume
 from qconvert.formats.tflite.ops.window import VALID, Window, own_window, padded, same_pads, window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -47,62 +48,98 @@ def write_average_pool(op: Op, w: Writing) -> None:
     """AveragePool: TFLite knows SAME padding, which it does not count. Other padding is a PAD in front, which it counts; where ONNX does
     not, averages of real values are multiplied by how much too small they are.
     """
-    found = None if op["count_include_pad"] else own_window(_whole(op, w), w, op["kernel_shape"])
+    flat = _is_flat(op, w)
+    found = None if op["count_include_pad"] or not flat else own_window(_whole(op, w), w, op["kernel_shape"])
     if found is not None:
         _emit(op, w, "AVERAGE_POOL_2D", found)
         return
-    pads, share = average_pads(op, w.shape(op.inputs[0], op, slice(1, 3)), w.shape(op.outputs[0], op, slice(1, 3)))
-    fields = {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": VALID}
-    window = Window(padded(op, w, pads, None) if any(pads) else op.inputs[0], fields)
+    pads, share = average_pads(op, w.shape(op.inputs[0], op, slice(1, -1)), w.shape(op.outputs[0], op, slice(1, -1)))
+    data = padded(op, w, pads, None)
+
+    def pool(result: str) -> None:
+        if flat:
+            fields = {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": VALID}
+            _emit(op, w, "AVERAGE_POOL_2D", Window(data, fields), result)
+        else:
+            write_volume(op, w, "AVERAGE_POOL_2D", data, result)
+
     if (share == 1).all():
-        _emit(op, w, "AVERAGE_POOL_2D", window)
+        pool(op.outputs[0])
         return
     result = w.tensor(op.outputs[0])
     if result.is_quantized or result.dtype != "float32" or op["activation"]:
         raise w.unsupported(op, f"padding {op['pads']} that is not counted and is not SAME, of {result.dtype},")
     mean = w.like(f"{result.name}/with_padding", result.name, result.shape)
-    _emit(op, w, "AVERAGE_POOL_2D", window, mean)
-    factor = w.const((1 / share).astype(np.float32)[None, :, :, None], f"{result.name}/factor")
+    pool(mean)
+    factor = w.const((1 / share).astype(np.float32)[None, ..., None], f"{result.name}/factor")
     w.emit("MUL", [mean, factor], [result.name], "MulOptions")
 
 
+def _is_flat(op: Op, w: Writing) -> bool:
+    """Whether a pool has two spatial dimensions; raises UnsupportedError if it has neither two nor three."""
+    count = len(op["kernel_shape"])
+    if count not in (2, 3) or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != count + 2:
+        raise w.unsupported(op, f"a window of {count} dimensions, or data that are not channels last")
+    return count == 2
+
+
+def stated_pads(op: Op, sizes: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+    """The padding of a pool in numbers, before each spatial axis, then behind each."""
+    kernel, strides, auto = op["kernel_shape"], op["strides"], op["auto_pad"]
+    count = len(kernel)
+    if auto == "NOTSET":
+        return tuple(op["pads"])
+    same = same_pads(sizes, kernel, strides, dilations) if auto != "VALID" else (0,) * 2 * count
+    return (*same[count:], *same[:count]) if auto == "SAME_LOWER" else same
+
+
 def average_pads(op: Op, sizes: Sequence[int], wanted: Sequence[int]) -> tuple[tuple[int, ...], Array]:
-    """All the padding of an AveragePool of two dimensions, and which share of each of its windows ONNX counts.
+    """All the padding of an AveragePool, and which share of each of its windows ONNX counts.
 
     Args:
         op: the operator.
-        sizes, wanted: height and width of data and result.
+        sizes, wanted: of the spatial axes of data and result.
 
     Returns:
         pads: before and behind, what the last windows hang over (ceil_mode) included.
-        share: (height, width) of the result.
+        share: of the result's spatial axes.
     """
-    kernel, strides, auto = op["kernel_shape"], op["strides"], op["auto_pad"]
-    stated = tuple(op["pads"])
-    if auto != "NOTSET":
-        same = same_pads(sizes, kernel, strides, (1, 1)) if auto != "VALID" else (0, 0, 0, 0)
-        stated = (*same[2:], *same[:2]) if auto == "SAME_LOWER" else same
-    ends, shares = [], []
-    for axis in range(2):
-        begin, end = stated[axis], stated[2 + axis]
+    kernel, strides, count = op["kernel_shape"], op["strides"], len(op["kernel_shape"])
+    stated = stated_pads(op, sizes, (1,) * count)
+    ends: list[int] = []
+    share: Array = np.ones(())
+    for axis in range(count):
+        begin, end = stated[axis], stated[count + axis]
         starts = np.arange(wanted[axis]) * strides[axis] - begin
         first, last = (-begin, sizes[axis] + end) if op["count_include_pad"] else (0, sizes[axis])
         counted = np.minimum(starts + kernel[axis], last) - np.maximum(starts, first)
-        shares.append(counted / kernel[axis])
+        share = np.multiply.outer(share, counted / kernel[axis])
         ends.append(max(int(starts[-1]) + kernel[axis] - sizes[axis], 0))
-    return (*stated[:2], *ends), np.asarray(shares[0][:, None] * shares[1][None, :])
+    return (*stated[:count], *ends), share
 
 
 def write_max_pool(op: Op, w: Writing) -> None:
     """MaxPool: padding that SAME does not give is a PADV2 with the lowest value in front."""
-    if op["dilations"]:
-        raise w.unsupported(op, "dilations")
     dtype = w.tensor(op.inputs[0]).dtype
     if dtype in ("bool", "string"):
         raise w.unsupported(op, f"{dtype} data")
     lowest = float(np.finfo(np.float32).min) if "float" in dtype else integer_range(dtype)[0]
-    found = write_window(_whole(op, w), w, op["kernel_shape"], filler=lowest)
-    _emit(op, w, "MAX_POOL_2D", found)
+    flat = _is_flat(op, w)
+    if flat and not op["dilations"]:
+        _emit(op, w, "MAX_POOL_2D", write_window(_whole(op, w), w, op["kernel_shape"], filler=lowest))
+        return
+    holes = op["dilations"] or (1,) * len(op["kernel_shape"])
+    sizes, wanted = (w.shape(name, op, slice(1, -1)) for name in (op.inputs[0], op.outputs[0]))
+    pads, count = stated_pads(op, sizes, holes), len(sizes)
+    reach = [(wanted[i] - 1) * op["strides"][i] + (op["kernel_shape"][i] - 1) * holes[i] + 1 for i in range(count)]
+    ends = [max(reach[i] - sizes[i] - pads[i], 0) for i in range(count)]
+    data = padded(op, w, (*pads[:count], *ends), lowest)
+    if not op["dilations"]:
+        write_volume(op, w, "MAX_POOL_2D", data, op.outputs[0])
+        return
+    if op["activation"]:
+        raise w.unsupported(op, f"holes and the activation {op['activation']}")
+    write_dilated_max(op, w, data)
 
 
 def write_l2_pool(op: Op, w: Writing) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.tflite.ops.weights import written_weights
-from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, same_pads
+from qconvert.formats.tflite.ops.window import SAME, VALID, padded, result_shape, same_pads
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
+from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Shape
 
 __all__ = ["READERS", "WRITERS", "has_volume", "write_conv_3d", "write_conv_3d_transpose"]
@@ -94,9 +93,8 @@ def write_conv_3d(op: Op, w: Writing) -> None:
     sizes = w.shape(op.inputs[0], op, slice(1, 4))
     same = same_pads(sizes, taps, strides, dilations)
     pads = {"NOTSET": tuple(op["pads"]), "VALID": (0,) * 6, "SAME_UPPER": same, "SAME_LOWER": (*same[3:], *same[:3])}[op["auto_pad"]]
-    data, padding = op.inputs[0], SAME if any(pads) and pads == same else VALID
-    if any(pads) and padding == VALID:
-        data = _padded(op, w, pads)
+    padding = SAME if any(pads) and pads == same else VALID
+    data = op.inputs[0] if padding == SAME else padded(op, w, pads, None)
     fields = {"padding": padding, "fusedActivationFunction": w.activation(op), **_fields(op)}
     if groups > 1:
         _write_groups(op, w, data, fields)
@@ -157,15 +155,6 @@ def _require_channels_last(op: Op, w: Writing) -> None:
 def _fields(op: Op) -> dict[str, Any]:
     strides, dilations = (dict(zip("DHW", map(int, op[name]), strict=True)) for name in ("strides", "dilations"))
     return {**{f"stride{axis}": n for axis, n in strides.items()}, **{f"dilation{axis}Factor": n for axis, n in dilations.items()}}
-
-
-def _padded(op: Op, w: Writing, pads: Sequence[int]) -> str:
-    batch, *sizes, channels = w.tensor(op.inputs[0]).shape or ()
-    spatial = [int(size) + pads[i] + pads[3 + i] for i, size in enumerate(sizes)]
-    result = w.like(f"{op.outputs[0]}/padded", op.inputs[0], (batch, *spatial, channels))
-    rows = [[0, 0], *([pads[i], pads[3 + i]] for i in range(3)), [0, 0]]
-    w.emit("PAD", [op.inputs[0], w.const(as_int32(rows, op.outputs[0]), f"{op.outputs[0]}/paddings")], [result], "PadOptions")
-    return result
 
 
 READERS: dict[str, ReadFunction] = {"CONV_3D": read_conv_3d, "CONV_3D_TRANSPOSE": read_conv_3d_transpose}

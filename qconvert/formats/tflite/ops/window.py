@@ -116,18 +116,28 @@ def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Se
 
 
 def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:
-    """The data of `op` behind a PAD with real zero, or a PADV2 with the stored value `filler`."""
-    name = op.inputs[0]
-    shape = w.tensor(name).shape or ()
-    spatial = [size + pads[i] + pads[2 + i] if isinstance(size, int) else f"{name}_padded_{i}" for i, size in enumerate(shape[1:3])]
-    result = w.like(f"{op.outputs[0]}/padded", name, (shape[0], *spatial, shape[3]))
-    rows = w.const(as_int32([[0, 0], [pads[0], pads[2]], [pads[1], pads[3]], [0, 0]], op.outputs[0]), f"{op.outputs[0]}/paddings")
+    """The data of `op`, channels last, behind a PAD with real zero, or a PADV2 with the stored value `filler`; as they are without pads.
+
+    Args:
+        op: the operator.
+        w: what is written.
+        pads: before each spatial axis, then behind each.
+        filler: None for real zero.
+    """
+    name, count = op.inputs[0], len(pads) // 2
+    if not any(pads):
+        return name
+    batch, *sizes, channels = w.tensor(name).shape or ()
+    spatial = [size + pads[i] + pads[count + i] if isinstance(size, int) else f"{name}_padded_{i}" for i, size in enumerate(sizes)]
+    result = w.like(f"{op.outputs[0]}/padded", name, (batch, *spatial, channels))
+    rows = [[0, 0], *([pads[i], pads[count + i]] for i in range(count)), [0, 0]]
+    paddings = w.const(as_int32(rows, op.outputs[0]), f"{op.outputs[0]}/paddings")
     if filler is None:
-        w.emit("PAD", [name, rows], [result], "PadOptions")
+        w.emit("PAD", [name, paddings], [result], "PadOptions")
     else:
         tensor = w.tensor(name)
         value = w.const(np.array(filler, tensor.dtype), f"{op.outputs[0]}/filler", tensor.quantization)
-        w.emit("PADV2", [name, rows, value], [result], "PadV2Options")
+        w.emit("PADV2", [name, paddings, value], [result], "PadV2Options")
     return result
 
 

@@ -1,4 +1,4 @@
-"""REDUCE_WINDOW and STABLEHLO_GATHER; UNIQUE; suppression of boxes that overlap."""
+"""REDUCE_WINDOW and STABLEHLO_GATHER; UNIQUE."""
 
 from __future__ import annotations
 
@@ -41,18 +41,10 @@ def read_unique(r: Reading) -> None:
     r.emit_plain("Unique")
 
 
-def read_suppression(r: Reading) -> None:
-    """NON_MAX_SUPPRESSION_V4 and _V5: the scores come before the number in V5."""
-    outputs = [r.outputs[0], r.outputs[-1], *r.outputs[1:-1]]
-    r.emit("SelectBoxes", [r.input(0), r.input(1), r.int64(2), *(r.input(index) for index in range(3, len(r.inputs)))], outputs)
-
-
 READERS: dict[str, ReadFunction] = {
     "REDUCE_WINDOW": read_reduce_window,
     "STABLEHLO_GATHER": read_stablehlo_gather,
     "UNIQUE": read_unique,
-    "NON_MAX_SUPPRESSION_V4": read_suppression,
-    "NON_MAX_SUPPRESSION_V5": read_suppression,
 }
 
 
@@ -78,19 +70,8 @@ def write_unique(op: Op, w: Writing) -> None:
     w.emit("UNIQUE", op.inputs, op.outputs, "UniqueOptions", idxOutType=DTYPE_NUMBERS[w.tensor(op.outputs[1]).dtype])
 
 
-def write_select_boxes(op: Op, w: Writing) -> None:
-    """NON_MAX_SUPPRESSION_V4, or _V5 where scores are asked for."""
-    operands = [*op.inputs[:2], w.index(op, 2), *op.inputs[3:]]
-    version = "V5" if len(op.outputs) == 3 else "V4"
-    if (version == "V5") != (len(op.inputs) == 6):
-        raise w.unsupported(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs")
-    outputs = [op.outputs[0], *op.outputs[2:], op.outputs[1]]
-    w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs, f"NonMaxSuppression{version}Options")
-
-
 WRITERS: dict[str, WriteFunction] = {
     "ReduceWindow": write_reduce_window,
     "StartGather": write_start_gather,
     "Unique": write_unique,
-    "SelectBoxes": write_select_boxes,
 }

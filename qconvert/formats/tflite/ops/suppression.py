@@ -1,0 +1,114 @@
+"""Suppression of boxes that overlap: TFLite's operators take one image and one class."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.tflite.ops.compositions import Formula
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+
+__all__ = ["READERS", "WRITERS"]
+
+#: Images times classes, of which each is an operator.
+_MOST = 1024
+
+
+def read_suppression(r: Reading) -> None:
+    """NON_MAX_SUPPRESSION_V4 and _V5: the scores come before the number in V5."""
+    outputs = [r.outputs[0], r.outputs[-1], *r.outputs[1:-1]]
+    r.emit("SelectBoxes", [r.input(0), r.input(1), r.int64(2), *(r.input(index) for index in range(3, len(r.inputs)))], outputs)
+
+
+READERS: dict[str, ReadFunction] = {"NON_MAX_SUPPRESSION_V4": read_suppression, "NON_MAX_SUPPRESSION_V5": read_suppression}
+
+
+def write_select_boxes(op: Op, w: Writing) -> None:
+    """NON_MAX_SUPPRESSION_V4, or _V5 where scores are asked for."""
+    operands = [*op.inputs[:2], w.index(op, 2), *op.inputs[3:]]
+    version = "V5" if len(op.outputs) == 3 else "V4"
+    if (version == "V5") != (len(op.inputs) == 6):
+        raise w.unsupported(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs")
+    outputs = [op.outputs[0], *op.outputs[2:], op.outputs[1]]
+    w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs, f"NonMaxSuppression{version}Options")
+
+
+def write_suppression(op: Op, w: Writing) -> None:
+    """NonMaxSuppression as a NON_MAX_SUPPRESSION_V4 for each class of each image; what they choose, and how much, becomes one list of rows.
+
+    TFLite suppresses at the threshold, ONNX above it, which therefore is one float higher.
+    """
+    images, classes, count = w.shape(op.inputs[1], op)
+    most = min(w.values(op, 2)[0], count) if len(op.inputs) > 2 and op.inputs[2] else 0
+    if not 0 < images * classes <= _MOST or most < 1:
+        raise w.unsupported(op, f"{images * classes} suppressions of at most {most} boxes each")
+    overlap, least = (float(w.constant(op, index).reshape(())) if len(op.inputs) > index and op.inputs[index] else default
+                      for index, default in ((3, 0.0), (4, float(np.finfo(np.float32).min))))  # fmt: skip
+    result = op.outputs[0]
+    numbers = [w.const(np.array(most, np.int32), f"{result}/most")]
+    numbers += [w.const(np.float32(value), f"{result}/threshold") for value in (np.nextafter(np.float32(overlap), np.float32(2)), least)]
+    f, parts = Formula(op, w), [(images, count, 4), (images * classes, count)]
+    boxes = _unpacked(w, _corners(f, op.inputs[0]) if op["center_point_box"] else op.inputs[0], parts[0])
+    scores = _unpacked(w, f("RESHAPE", op.inputs[1], w.ints(parts[1], f"{result}/of_class"), shape=parts[1]), parts[1])
+    chosen, found = [], []
+    for index, values in enumerate(scores):
+        pair = w.add(f"{result}/chosen", "int32", (most,)), w.add(f"{result}/number", "int32", ())
+        w.emit("NON_MAX_SUPPRESSION_V4", [boxes[index // classes], values, *numbers], pair, "NonMaxSuppressionV4Options")
+        chosen.append(pair[0])
+        found.append(pair[1])
+    _write_rows(op, w, _packed(w, chosen, (len(scores), most)), _packed(w, found, (len(scores),)), classes)
+
+
+def _corners(f: Formula, boxes: str) -> str:
+    """Boxes of centres and sizes as two corners."""
+    shape = (*(f.w.tensor(boxes).shape or ())[:-1], 2)
+    begins, sizes = ([f.w.ints([0, 0, start], f"{boxes}/begin") for start in (0, 2)], f.w.ints([-1, -1, 2], f"{boxes}/size"))
+    centre, size = (f("SLICE", boxes, begin, sizes, shape=shape) for begin in begins)
+    half = f("MUL", size, 0.5)
+    joined = f.w.like(f"{boxes}/corners", boxes, f.w.tensor(boxes).shape)
+    parts = [f("SUB", centre, half), f("ADD", centre, half)]
+    f.w.emit("CONCATENATION", parts, [joined], "ConcatenationOptions", axis=2)
+    return joined
+
+
+def _unpacked(w: Writing, name: str, shape: tuple[int, ...]) -> list[str]:
+    parts = [w.add(f"{name}/part", "float32", shape[1:]) for _ in range(shape[0])]
+    w.emit("UNPACK", [name], parts, "UnpackOptions", num=len(parts), axis=0)
+    return parts
+
+
+def _packed(w: Writing, parts: list[str], shape: tuple[int, ...]) -> str:
+    result = w.add(f"{parts[0]}/all", "int32", shape)
+    w.emit("PACK", parts, [result], "PackOptions", valuesCount=len(parts), axis=0)
+    return result
+
+
+def _write_rows(op: Op, w: Writing, chosen: str, found: str, classes: int) -> None:
+    """Rows of (image, class, box) of what each suppression chose, of which the first `found` count."""
+    result = op.outputs[0]
+    count, most = w.shape(chosen, op)
+    rows = w.tensor(result).shape or ("rows", 3)
+
+    def column(builtin: str, inputs: list[str], dtype: str, shape: tuple[int | str, ...], table: str = "", **fields: object) -> str:
+        name = w.add(f"{result}/{builtin.lower()}", dtype, shape)
+        w.emit(builtin, inputs, [name], table, **fields)  # type: ignore[arg-type]
+        return name
+
+    last = w.ints([count, 1], f"{result}/column")
+    places = w.const(np.arange(most, dtype=np.int32)[None], f"{result}/places")
+    counts = column("RESHAPE", [found, last], "int32", (count, 1), "ReshapeOptions")
+    there = column("WHERE", [column("LESS", [places, counts], "bool", (count, most), "LessOptions")], "int64", (rows[0], 2), "WhereOptions")
+    box = column("GATHER_ND", [chosen, there], "int32", (rows[0],), "GatherNdOptions")
+    wide = column("CAST", [box], "int64", (rows[0],), "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["int64"])
+    boxes = column("RESHAPE", [wide, w.ints([-1, 1], f"{result}/boxes")], "int64", (rows[0], 1), "ReshapeOptions")
+    bounds = [w.ints(values, f"{result}/first") for values in ([0, 0], [-1, 1])]
+    number = column("SLICE", [there, *bounds], "int64", (rows[0], 1), "SliceOptions")
+    flat = column("RESHAPE", [number, w.ints([-1], f"{result}/numbers")], "int64", (rows[0],), "ReshapeOptions")
+    known = w.const(np.stack(np.divmod(np.arange(count), classes), -1).astype(np.int64), f"{result}/image_and_class")
+    pairs = column("GATHER", [known, flat], "int64", (rows[0], 2), "GatherOptions")
+    w.emit("CONCATENATION", [pairs, boxes], [result], "ConcatenationOptions", axis=1)
+
+
+WRITERS: dict[str, WriteFunction] = {"SelectBoxes": write_select_boxes, "NonMaxSuppression": write_suppression}

@@ -1,0 +1,123 @@
+"""Operators of ONNX that become several of TFLite: run in onnxruntime and in LiteRT, on inputs that meet every branch of them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from qconvert import convert
+from qconvert.runtimes.litert import LiteRT
+
+SIZES = {"images": ((2, 3, 4, 5), (2, 6, 4, 2)), "row": ((1, 1, 1, 7), (1, 20, 4, 2)), "volume": ((1, 2, 3, 4, 5), (1, 3, 4, 6, 3))}
+
+
+def both(tmp_path: Path, op_type: str, feeds: dict[str, Any], constants: dict[str, Any], outputs: int = 1, opset: int = 20,
+         **attributes: Any) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    """The results of one node in onnxruntime and, as TFLite, in LiteRT."""
+    import onnxruntime
+    from onnx import numpy_helper
+
+    names = [*feeds, *constants]
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in feeds.items()
+    ]
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if value is not None]
+    node = helper.make_node(
+        op_type, [name if constants.get(name, 0) is not None else "" for name in names], [f"y{i}" for i in range(outputs)], **attributes
+    )
+    results = [helper.make_value_info(f"y{i}", helper.make_tensor_type_proto(1, None)) for i in range(outputs)]
+    graph = helper.make_graph([node], "g", inputs, results, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    from onnx import TypeProto, shape_inference
+
+    for value in model.graph.output:
+        value.type.CopyFrom(TypeProto())
+    for value, found in zip(model.graph.output, shape_inference.infer_shapes(model).graph.output, strict=True):
+        value.type.CopyFrom(found.type)
+    source, result = tmp_path / "a.onnx", tmp_path / "b.tflite"
+    source.write_bytes(model.SerializeToString())
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    wanted = list(session.run(None, feeds))
+    convert(source, result, force=True)
+    return wanted, LiteRT(result.read_bytes()).run_in_order(list(feeds.values()))
+
+
+def assert_near(wanted: list[Any], found: list[Any], near: float = 1e-5) -> None:
+    for a, b in zip(wanted, found, strict=True):
+        assert a.shape == b.shape
+        assert np.allclose(a, b, near, near)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_grid_sample(tmp_path: Path, sizes: str, mode: str) -> None:
+    shape, places = SIZES[sizes]
+    if len(shape) == 5 and mode == "cubic":
+        pytest.skip("onnxruntime has none of three dimensions")
+    rng = np.random.default_rng(7)
+    feeds = {"x": rng.normal(size=shape).astype(np.float32), "grid": rng.uniform(-2.7, 2.7, places).astype(np.float32)}
+    for padding, align in itertools.product(("zeros", "border", "reflection"), (0, 1)):
+        assert_near(*both(tmp_path, "GridSample", feeds, {}, mode=mode, padding_mode=padding, align_corners=align), 1e-4)
+
+
+@pytest.mark.parametrize("center", [0, 1])
+@pytest.mark.parametrize(("images", "classes", "most", "overlap", "least"), [
+    (1, 1, 10, 0.3, 0.1), (2, 3, 4, 0.5, 0.4), (1, 2, 100, 0.01, None), (1, 3, 5, None, 0.99),
+])  # fmt: skip
+def test_suppression(tmp_path: Path, center: int, images: int, classes: int, most: int, overlap: float | None, least: float | None) -> None:
+    rng = np.random.default_rng(most)
+    boxes = np.concatenate([rng.uniform(0, 4, (images, 30, 2)), rng.uniform(0.1, 2, (images, 30, 2))], -1)
+    boxes[..., 2:] += 0 if center else boxes[..., :2]
+    feeds = {"boxes": boxes.astype(np.float32), "scores": rng.permutation(images * classes * 30).reshape(images, classes, 30) / 200}
+    feeds["scores"] = feeds["scores"].astype(np.float32)
+    thresholds = {name: None if value is None else np.array(value, np.float32) for name, value in (("overlap", overlap), ("least", least))}
+    constants = {"most": np.array([most]), **thresholds}
+    wanted, found = both(tmp_path, "NonMaxSuppression", feeds, constants, center_point_box=center)
+    assert np.array_equal(wanted[0], found[0])
+    assert wanted[0].size or least == 0.99
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_remainder(tmp_path: Path, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.uniform(-50, 50, (7, 40)), rng.uniform(1, 9, (7, 1)) * rng.choice([-1, 1], (7, 1))
+    wanted, found = both(tmp_path, "Mod", {"x": x.astype(dtype), "y": y.astype(dtype)}, {}, fmod=1)
+    assert np.array_equal(wanted[0], found[0])
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("window", [
+    {"kernel_shape": [2, 3, 2]}, {"kernel_shape": [3, 2, 1], "strides": [2, 1, 3]}, {"kernel_shape": [3, 3, 3], "pads": [1, 0, 1, 1, 2, 0]},
+    {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2], "ceil_mode": 1}, {"kernel_shape": [3, 3, 2], "auto_pad": "SAME_LOWER"},
+])  # fmt: skip
+def test_pools_of_volumes(tmp_path: Path, kind: str, window: dict[str, Any]) -> None:
+    x = np.random.default_rng(1).normal(size=(2, 3, 5, 7, 6)).astype(np.float32)
+    for counted in ({}, {"count_include_pad": 1}) if kind == "AveragePool" else ({},):
+        assert_near(*both(tmp_path, kind, {"x": x}, {}, **window, **counted))
+
+
+@pytest.mark.parametrize("window", [
+    {"kernel_shape": [3, 2], "dilations": [2, 3]}, {"kernel_shape": [3, 3], "dilations": [2, 2], "pads": [2, 1, 0, 2], "strides": [2, 1]},
+    {"kernel_shape": [2, 1], "dilations": [3, 1]}, {"kernel_shape": [2, 2, 2], "dilations": [2, 1, 3], "strides": [1, 2, 2]},
+])  # fmt: skip
+def test_windows_with_holes(tmp_path: Path, window: dict[str, Any]) -> None:
+    shape = (2, 3, 6, 7, 5)[: 2 + len(window["kernel_shape"])]
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    wanted, found = both(tmp_path, "MaxPool", {"x": x}, {}, **window)
+    assert np.array_equal(wanted[0], found[0])
+
+
+@pytest.mark.parametrize("more", [{}, {"strides": [2, 1]}, {"pads": [1, 0, 2, 1]}, {"dilations": [2, 2], "strides": [1, 2]}])
+def test_blocks_of_an_image(tmp_path: Path, more: dict[str, Any]) -> None:
+    size, block = np.array([7, 6]), np.array([2, 3])
+    strides, dilations, pads = (
+        np.array(more.get(name, default)) for name, default in (("strides", [1, 1]), ("dilations", [1, 1]), ("pads", [0] * 4))
+    )
+    steps = (size + pads[:2] + pads[2:] - dilations * (block - 1) - 1) // strides + 1
+    x = np.random.default_rng(1).normal(size=(2, 3 * 6, int(steps.prod()))).astype(np.float32)
+    assert_near(*both(tmp_path, "Col2Im", {"x": x}, {"size": size, "block": block}, **more))
