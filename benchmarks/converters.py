@@ -64,27 +64,30 @@ TO_TFLITE = {
     "onnx2tf": Converter("onnx2tf", ("bin/onnx2tf", "-i", "{source}", "-o", "{folder}"), "{folder}/{stem}_float32.tflite"),
 }
 
-#: Runs the command after its first argument, a log file; prints exit code, seconds and peak memory in kB. It is a process of its own
-#: because Linux counts into a child's peak the memory of whoever started it (exec keeps the old image's high-water mark).
+#: Runs the command after its first argument, a log file; prints exit code, seconds, peak memory in kB and processor seconds. It is a
+#: process of its own because Linux counts into a child's peak the memory of whoever started it (exec keeps the old image's high-water mark).
 _LAUNCHER = """
-import os, sys, time
+import os, resource, sys, time
+resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
 log, command = sys.argv[1], sys.argv[2:]
 actions = [(os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
 started = time.perf_counter()
 child = os.posix_spawn(command[0], command, os.environ, file_actions=actions)
 _, status, usage = os.wait4(child, 0)
-print(os.waitstatus_to_exitcode(status), time.perf_counter() - started, usage.ru_maxrss)
+print(os.waitstatus_to_exitcode(status), time.perf_counter() - started, usage.ru_maxrss, usage.ru_utime + usage.ru_stime)
 """
 
 
 @dataclass(frozen=True)
 class ProcessCost:
-    """Exit code, wall time, peak resident memory in MB (2**20 bytes), and the last line with an error, or the last one at all."""
+    """Exit code, wall time, peak resident memory in MB (2**20 bytes), the last line with an error, or the last one at all, and the time of
+    all processors in seconds."""
 
     code: int
     seconds: float
     megabytes: float
     message: str
+    processor: float
 
 
 def build_environments(folder: Path, names: set[str]) -> None:
@@ -112,12 +115,12 @@ def run_process(command: list[str], log: Path) -> ProcessCost:
     environment["PATH"] = os.pathsep.join([str(Path(command[0]).parent), environment.get("PATH", os.defpath)])
     launched = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(log), *command]
     done = subprocess.run(launched, capture_output=True, text=True, check=True, env=environment)
-    code, seconds, kilobytes = done.stdout.split()
+    code, seconds, kilobytes, processor = done.stdout.split()
     text = log.read_text(errors="replace")
     cause = text.split("\nThe above exception was the direct cause")[-2:][0]
     lines = _joined([line.strip() for line in cause.splitlines() if line.strip()])
     errors = [line for line in lines if "error" in line.lower()]  # a remedy may follow the error
-    return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line((errors or lines or [""])[-1]))
+    return ProcessCost(int(code), float(seconds), int(kilobytes) / 1024, one_line((errors or lines or [""])[-1]), float(processor))
 
 
 def _joined(lines: list[str]) -> list[str]:
