@@ -65,7 +65,7 @@ TO_TFLITE = {
 }
 
 #: Runs the command after its first argument, a log file; prints exit code, seconds, peak memory in kB and processor seconds. It is a
-#: process of its own because Linux counts into a child's peak the memory of whoever started it (exec keeps the old image's high-water mark).
+#: process of its own because Linux counts into a child's peak the memory of whoever started it (exec keeps the high-water mark).
 _LAUNCHER = """
 import os, resource, sys, time
 resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
