@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from qconvert.checking.checked_file import Side
 from qconvert.checking.further_roundings import computable
 from qconvert.conversion import save
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.plugins import Pieces
 
 __all__ = ["canonical_pieces", "computed_names"]
@@ -36,7 +38,7 @@ def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pie
         InvalidModelError: no operator is left.
         QConvertError: the format cannot be written, or the runtime refuses the pieces.
     """
-    graph = side.graph
+    graph = _cut_at_other_shapes(side.graph, names)
     ops = computable(graph, names, wanted)
     written = {name for op in ops for name in op.outputs if name in names}
     read = {name for op in ops for name in op.inputs if name in names}
@@ -63,6 +65,32 @@ def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pie
 
     kept = {*fed, *computed}
     return Pieces(fed, frozenset(computed), {name: graph[name].dtype for name in kept}, {name: _sizes(graph[name]) for name in kept}, run)
+
+
+def _cut_at_other_shapes(graph: Graph, names: set[str]) -> Graph:
+    """The graph with what reads a tensor whose values another of `names` has in another shape made to read them of that one."""
+    tensors: list[Tensor] = []
+    reshapes: list[Op] = []
+    instead: dict[str, str] = {}
+    taken = graph.names()
+    for op in graph.ops:
+        before = op.inputs[0] if op.kind == "Reshape" and op.outputs[0] in names else ""
+        shape = graph[before].static_shape if before and before not in names and before not in instead else None
+        if shape is None or graph[before].is_constant:
+            continue
+        instead[before] = taken.fresh(f"{before}/of the cut")
+        sizes = Tensor(taken.fresh(f"{before}/shape of the cut"), "int64", (len(shape),), np.array(shape, np.int64))
+        tensors += [replace(graph[before], name=instead[before]), sizes]
+        reshapes.append(Op("Reshape", (op.outputs[0], sizes.name), (instead[before],), {}, op.source))
+    if not reshapes:
+        return graph
+
+    def read(op: Op) -> Op:
+        if op.kind == "Reshape" and op.outputs[0] in names:
+            return op
+        return replace(op, inputs=tuple(instead.get(name, name) for name in op.inputs))
+
+    return graph.evolve(tensors=tensors, ops=[*reshapes, *map(read, graph.ops)])
 
 
 def _sizes(tensor: Tensor) -> tuple[int | None, ...] | None:

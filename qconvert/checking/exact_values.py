@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS, Call, is_dynamic, range_axes
 
-__all__ = ["exact_value", "rounded_otherwise", "sum_bound"]
+__all__ = ["carried", "exact_value", "rounded_otherwise", "sum_bound"]
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 #: Roundings besides those of the sum: of the product, of a weight that is dequantized, of the bias, of the result.
@@ -29,7 +29,8 @@ _POOLS = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
 def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, writers: Mapping[str, Op]) -> tuple[Array, Op] | None:
     """Output `index` of an operator in real numbers, and the operator that rounds them; None where that is not known.
 
-    A move, Relu or Clip of something that `values` does not have is traced back to what is moved: neither enlarges an error.
+    A move, Relu, Clip, or sum with something known, of something that `values` does not have is traced back to that: none enlarges
+    an error.
 
     Args:
         graph, op: the operator.
@@ -46,21 +47,30 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
         except QConvertError:
             return None
         return None if real is None else (real, op)
-    writer = writers.get(op.inputs[0]) if op.inputs else None
-    single = rule in ("move", "relabel") and KINDS[op.kind].moved(op) == [op.inputs[0]]
-    if not (single or op.kind in _LIMITS) or lacking != [0] or writer is None:
+    passed = [i for i in lacking if len(lacking) == 1 and i in carried(graph, op)]
+    writer = writers.get(op.inputs[passed[0]]) if passed else None
+    if writer is None:
         return None
-    before = exact_value(graph, writer, values, writer.outputs.index(op.inputs[0]), writers)
+    before = exact_value(graph, writer, values, writer.outputs.index(op.inputs[passed[0]]), writers)
     if before is None:
         return None
-    tensors = (_real(graph[op.inputs[0]]), *(graph[name] if name else None for name in op.inputs[1:]))
+    given, tensors = list[Array | None](inputs), [graph[name] if name else None for name in op.inputs]
+    given[passed[0]], tensors[passed[0]] = before[0], _real(graph[op.inputs[passed[0]]])
     function = KINDS[op.kind].evaluate
     try:
-        moved = None if function is None else function(Call(op, (before[0], *inputs[1:]), tensors, (_real(graph[op.outputs[0]]),)))
+        moved = None if function is None else function(Call(op, tuple(given), tuple(tensors), (_real(graph[op.outputs[0]]),)))
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
         return None
     found = moved[index] if isinstance(moved, list) else moved
     return (found, before[1]) if isinstance(found, np.ndarray) else None
+
+
+def carried(graph: Graph, op: Op) -> Collection[int]:
+    """The inputs of an operator whose errors its result has as they are, or smaller: of moves, limits, and sums of real numbers."""
+    if op.kind in ("Add", "Sub"):
+        return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
+    single = KINDS[op.kind].rule in ("move", "relabel") and KINDS[op.kind].moved(op) == [op.inputs[0]]
+    return range(1) if single or op.kind in _LIMITS else ()
 
 
 def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:

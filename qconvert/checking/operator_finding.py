@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.checking.checked_file import Side
 from qconvert.checking.classify import Sum, classify, classify_sums
-from qconvert.checking.exact_values import exact_value, rounded_otherwise, sum_bound
+from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
 from qconvert.checking.findings import CLASSES, Finding
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
@@ -40,6 +40,7 @@ class Judge:
         sides: the source's file and the result's.
         further: what further roundings add to the result's reach, by the tensor; see classify.classify().
         cuts: names of the tensors at which both sides are cut; the result computes all others anew.
+        settled: these, and the source's tensors that follow from them with nothing rounded.
     """
 
     graph: Graph
@@ -49,6 +50,7 @@ class Judge:
     sides: tuple[Side, Side]
     further: Mapping[str, float]
     cuts: Collection[str]
+    settled: Collection[str]
 
     def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """The finding for output `index` of an operator. What is equal needs no exact evaluation.
@@ -69,8 +71,8 @@ class Judge:
             return _compared(a, b)
         fixed = self._fixed(op)
         found = self._judged(op, index, {**values, **fixed}, pair)
-        if found.verdict == "unexplained" and any(item and item in values and item not in self.cuts for item in op.inputs):
-            cut = {item: value for item, value in values.items() if item in self.cuts or self.graph[item].is_constant}
+        if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
+            cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
             return min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
         return found
 
@@ -84,8 +86,9 @@ class Judge:
                 stored = self.graph.constant(maker.inputs[0]) if maker is not None and maker.kind == "Dequantize" else None
                 if maker is not None and stored is not None:
                     found[name] = evaluate_op(self.graph, maker, [stored])[0].stored
-            near = before == op or KINDS[before.kind].rule == "move" or before.kind in ("Relu", "Clip")
-            before = self.writers.get(before.inputs[0]) if near and before.inputs else None
+            near = [name for i in carried(self.graph, before) if (name := before.inputs[i]) and not self.graph[name].is_constant]
+            near = near or ([before.inputs[0]] if before == op and before.inputs else [])
+            before = self.writers.get(near[0]) if near else None
         return found
 
     def _judged(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
@@ -108,7 +111,7 @@ class Judge:
     def _kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""
         result = self.sides[1]
-        return self.sides[0].kernels_of(name), result.choice if KINDS[op.kind].chooses else result.kernels_of(name)
+        return self.sides[0].kernels_of(name), result.choice if KINDS[op.kind].chooses else result.kernels_of(name, parts=True)
 
     def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
@@ -132,6 +135,8 @@ class Judge:
         bound = self._spread(op, rounder, sum_bound(self.graph, changed, values), like)
         if exact is None or bound is None or exact[0].shape != like.shape:
             return None
+        if changed.outputs != op.outputs:
+            bound = bound + np.abs(exact[0]) * 2.0**-23  # of a bias that is added behind
         ties = rounded_otherwise(self.graph, changed, values)
         wide = self._spread(op, rounder, ties, like) if isinstance(ties, np.ndarray) else None
         return Sum(way, exact[0], bound if wide is None else bound + wide)

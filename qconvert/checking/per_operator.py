@@ -107,10 +107,11 @@ def check_operators(
     writers, others = graph.producers(), other.producers()
     further = further_reach(graph, other, shared, declared)
     cuts = shared | (graph.tensors.keys() - varying(graph))  # what is fixed is the same on both sides
-    judge = Judge(graph, writers, other, others, (source, result), further, cuts)
+    sure = settled(graph, cuts)
+    judge = Judge(graph, writers, other, others, (source, result), further, cuts, sure)
     restated = Requantized.of(graph, other, declared)
     concerned = restated.concerned(shared)
-    judge_restated = Judge(restated.graph, writers, other, others, (result, result), further, cuts)
+    judge_restated = Judge(restated.graph, writers, other, others, (result, result), further, cuts, sure)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):

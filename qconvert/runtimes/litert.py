@@ -213,16 +213,10 @@ def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
 
 
 def taken_by(path: Path, kernels: str) -> dict[str, str]:
-    """What XNNPACK leaves to TFLite's own kernels, which round as the reference kernels do.
-
-    An operator that is written as several, the parts of y being called y/…, is left if a part of it is.
-    """
+    """What XNNPACK leaves to TFLite's own kernels, which round as the reference kernels do."""
     if kernels != "default":
         return {}
-    found = layers(path, kernels)
-    left = {name for layer in found if layer.by != "XNNPACK" for name in layer.outputs}
-    wholes = {name.rpartition("/")[0] for name in left} & {name for layer in found for name in layer.outputs}
-    return dict.fromkeys(left | wholes, "reference")
+    return {name: "reference" for layer in layers(path, kernels) if layer.by != "XNNPACK" for name in layer.outputs}
 
 
 def _on_integers(node: Any) -> bool:

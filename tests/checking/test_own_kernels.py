@@ -103,3 +103,16 @@ def test_a_softmax_with_a_beta_passes_on_its_way_and_back(dtype: str, tmp_path: 
     assert check(result, back).problems == ()
     source.write_bytes(single_op("SOFTMAX", {"beta": 0.51}, [x], [y]))
     assert not check(source, result).passed
+
+
+def test_a_tensor_named_as_a_part_leaves_the_whole_to_its_own_kernel(tmp_path: Path) -> None:
+    """LOG_SOFTMAX is TFLite's own, the QUANTIZE behind it XNNPACK's, whose multiplier has 8 bits."""
+    x, part, whole = (TensorSpec(name, (1, 64), "int8", scale, zero) for name, scale, zero in
+                      (("x", 0.0158, 4), ("y/kernel_scale", 0.0625, 127), ("y", 0.01734168268740177, 127)))  # fmt: skip
+    source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    ops = [OpSpec("LOG_SOFTMAX", ["x"], ["y/kernel_scale"]), OpSpec("QUANTIZE", ["y/kernel_scale"], ["y"])]
+    source.write_bytes(model(ops, [x, part, whole], ["x"], ["y"]))
+    convert(source, result)
+    report = check(source, result, samples=8, per_op=True)
+    assert report.passed, report.problems
+    assert any(op.verdict == "approximate" for op in report.operators if op.output == "y")

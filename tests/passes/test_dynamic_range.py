@@ -219,3 +219,42 @@ def test_a_round_trip_keeps_what_rounds_data(form: str, via: str, tmp_path: Path
     source = hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED") if form == "tflite" else dynamically_quantized(tmp_path)
     report = roundtrip(source, via=via)
     assert report.passed, report
+
+
+def attention_of_products(folder: Path, bias: float = 0.0) -> Path:
+    """Products with biases, one behind the other and behind moves, as an encoder has them; quantized dynamically."""
+    rng = np.random.default_rng(5)
+    names = ("in", "query", "key", "out")
+    constants = [numpy_helper.from_array(rng.normal(0, 0.2, (32, 32)).astype(np.float32), f"{name}.w") for name in names]
+    constants += [numpy_helper.from_array((rng.normal(0, 0.2, 32) + bias).astype(np.float32), f"{name}.b") for name in names]
+    for name, shape in (("heads", [1, 6, 2, 16]), ("whole", [1, 6, 32])):
+        constants.append(numpy_helper.from_array(np.array(shape, np.int64), name))
+
+    def linear(data: str, name: str) -> list[onnx.NodeProto]:
+        return [helper.make_node("MatMul", [data, f"{name}.w"], [f"{name}.m"]), helper.make_node("Add", [f"{name}.b", f"{name}.m"], [name])]
+
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["t"]), *linear("t", "in"), *linear("in", "query"), *linear("in", "key"),
+        *(helper.make_node("Reshape", [name, "heads"], [f"{name}.heads"]) for name in ("query", "key")),
+        helper.make_node("Transpose", ["query.heads"], ["query.t"], perm=(0, 2, 1, 3)),
+        helper.make_node("Transpose", ["key.heads"], ["key.t"], perm=(0, 2, 3, 1)),
+        helper.make_node("MatMul", ["query.t", "key.t"], ["scores"]), helper.make_node("Softmax", ["scores"], ["shares"], axis=-1),
+        helper.make_node("MatMul", ["shares", "query.t"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["back"], perm=(0, 2, 1, 3)), helper.make_node("Reshape", ["back", "whole"], ["rows"]),
+        *linear("rows", "out"), helper.make_node("Add", ["in", "out"], ["y"]),
+    ]  # fmt: skip
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 6, 32]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / f"source{bias}.onnx")
+    return folder / f"source{bias}.onnx"
+
+
+def test_data_rounded_otherwise_are_found_behind_biases_and_moves(tmp_path: Path) -> None:
+    source, result = attention_of_products(tmp_path), tmp_path / "result.tflite"
+    convert(source, result)
+    report = check(source, result, samples=3, per_op=True)
+    assert report.passed, report.problems
+    assert sum(op.verdict == "dynamic range" for op in report.operators) >= 4
+    convert(attention_of_products(tmp_path, bias=0.01), result, force=True)
+    assert not check(source, result, samples=1, per_op=True).passed
