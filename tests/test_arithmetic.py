@@ -413,3 +413,54 @@ def test_average_pool_equals_litert(dtype: str, zero_point: int, average: Any, w
     data = single_op("AVERAGE_POOL_2D", options, *specs)
     assert np.array_equal(run_litert(data, [x], "reference")[0], expected)
     assert np.array_equal(run_litert(data, [x])[0], expected)
+
+
+def _reduced(builtin: str, x: Any, grids: tuple[tuple[float, int], tuple[float, int]], kernels: str = "default") -> Any:
+    """LiteRT's reduction of the rows of stored values, which all become one."""
+    dtype = x.dtype.name
+    given, output = (dict(zip(("scale", "zero_point"), grid, strict=True)) for grid in grids)
+    axes = TensorSpec("a", (1,), "int32", data=np.array([1], np.int32))
+    inputs = [TensorSpec("x", x.shape, dtype, **given), axes]  # type: ignore[arg-type]
+    data = single_op(builtin, {"keepDims": True}, inputs, [TensorSpec("y", (len(x), 1), dtype, **output)])  # type: ignore[arg-type]
+    return run_litert(data, [x], kernels)[0]
+
+
+@pytest.mark.parametrize("builtin", ["MEAN", "SUM"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_reductions_equal_litert_where_the_order_of_float32_products_decides(dtype: str, builtin: str) -> None:
+    """Random data, and sums for which a product made in another order would round otherwise."""
+    rng = np.random.default_rng(7)
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    decided = 0
+    for trial in range(60):
+        count = int(rng.choice([2, 4, 16, 3, 7, 49, 60]))
+        scale = np.float32(rng.uniform(0.001, 0.2))
+        result = np.float32(scale * rng.choice([1, 0.75, 1.5, rng.uniform(0.2, 2)]) * (count if builtin == "SUM" else 1))
+        zeros = (int(rng.integers(low, high + 1)), int(rng.integers(low, high + 1)))
+        grids = Quantization.per_tensor(float(scale), zeros[0]), Quantization.per_tensor(float(result), zeros[1])
+        sums = np.arange(count * low, count * high + 1)
+        wanted = ar.xnnpack_reduced(sums, count, builtin == "MEAN", *grids, dtype)
+        share = count if builtin == "MEAN" else 1
+        plain = np.clip(np.rint((sums - count * zeros[0]) * (float(scale) / float(result) / share)) + zeros[1], low, high)
+        near = np.flatnonzero(wanted != plain)[:32]
+        decided += near.size
+        chosen = np.concatenate([near, rng.integers(0, sums.size, 32)])
+        rows = np.array([[value // count + (place < value % count) for place in range(count)] for value in sums[chosen].tolist()])
+        got = _reduced(builtin, rows.astype(dtype), ((float(scale), zeros[0]), (float(result), zeros[1])))
+        assert np.array_equal(got.reshape(-1), wanted[chosen]), trial
+    assert decided > 100
+
+
+@pytest.mark.parametrize(("dtype", "kernels"), [("int16", "default"), ("int8", "reference"), ("uint8", "reference")])
+def test_means_of_tflite_s_own_kernel_equal_litert(dtype: str, kernels: str) -> None:
+    rng = np.random.default_rng(8)
+    limits = np.iinfo(dtype)
+    for _ in range(30):
+        count, scale = int(rng.choice([1, 2, 9, 49, 64, 300])), float(np.float32(rng.uniform(0.001, 0.2)))
+        result = float(np.float32(scale * rng.uniform(0.05, 2)))
+        zeros = (0, 0) if dtype == "int16" else tuple(int(value) for value in rng.integers(limits.min, limits.max, 2))
+        x = rng.integers(limits.min, limits.max, (200, count), endpoint=True).astype(dtype)
+        grids = Quantization.per_tensor(scale, zeros[0]), Quantization.per_tensor(result, zeros[1])
+        wanted = ar.tflite_mean(x.astype(np.int64).sum(axis=1), count, *grids, dtype)
+        got = _reduced("MEAN", x, ((scale, zeros[0]), (result, zeros[1])), kernels)
+        assert np.array_equal(got.reshape(-1), wanted)

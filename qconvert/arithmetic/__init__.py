@@ -26,6 +26,7 @@ from qconvert.arithmetic.kernels import (
     xnnpack_leaky_relu,
     xnnpack_requantize,
 )
+from qconvert.arithmetic.means import tflite_mean, tflite_mean_multiplier, xnnpack_reduced, xnnpack_reduction
 from qconvert.arithmetic.nudged import nudged_add
 from qconvert.arithmetic.requantize import (
     REQUANTIZERS,
@@ -88,11 +89,15 @@ __all__ = [
     "short_multipliers",
     "tflite_add",
     "tflite_leaky_relu",
+    "tflite_mean",
+    "tflite_mean_multiplier",
     "tflite_pair",
     "tflite_sums",
     "xnnpack_add",
     "xnnpack_add_multipliers",
     "xnnpack_adds",
     "xnnpack_leaky_relu",
+    "xnnpack_reduced",
+    "xnnpack_reduction",
     "xnnpack_requantize",
 ]

@@ -1,4 +1,4 @@
-"""match_rounding: additions of 8-bit tensors, and arithmetic of 16-bit ones, give the integers of the source's kernel.
+"""match_rounding: additions and means of 8-bit tensors, and arithmetic of 16-bit ones, give the integers of the source's kernel.
 
 TFLite's default kernel (XNNPACK) adds with 20-bit multipliers and rounds ties up; onnxruntime's QLinearAdd adds in float32 and rounds
 ties to even. For about half of all additions the two are equal on all 65,536 pairs of inputs, which is simply tried here. The rest get
@@ -7,6 +7,9 @@ none, spells XNNPACK's arithmetic out in float64. With numerics "fast" nothing i
 
 TFLite's convolutions of 16-bit data keep 16 bits of their multiplier, which moves 3 to 12% of the integers by 1. They are spelled out as
 two convolutions in float32, where the sums of either half of the data are exact; sums, differences and products of 16 bits in float64.
+
+Means and sums over axes are made of integers, which are exact in float32, and not of their real values; what follows is on few elements.
+Else ties fall either way: on one grid the mean of an even number of elements often is one.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 
 from qconvert.arithmetic import onnxruntime_add, xnnpack_add, xnnpack_adds
 from qconvert.graph import Graph, Op, Quantization, integer_range
-from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite
+from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite, kernels_reduction
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
 
@@ -32,6 +35,8 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
     changed = [str(op["arithmetic"]) for op, old in zip(ops, graph.ops, strict=True) if op is not old]
     notes = {
         "xnnpack": "additions get a form that rounds as XNNPACK does for every pair of inputs",
+        "xnnpack_qs8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
+        "xnnpack_qu8": "means and sums over axes are made of integers, and rounded as XNNPACK does",
         "tflite": "operators of 16-bit data are spelled out, to round as TFLite's kernels do",
     }
     listed = tuple(f"{changed.count(name)} {text}" for name, text in notes.items() if name in changed)
@@ -41,6 +46,9 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
 def _matched(graph: Graph, op: Op) -> Op:
     if convolves_as_tflite(graph, op) or computes_as_tflite(graph, op):
         return op.with_attributes(arithmetic="tflite")
+    if op.kind in ("ReduceMean", "ReduceSum"):
+        kernels = kernels_reduction(graph, op)
+        return op.with_attributes(arithmetic=kernels) if kernels else op
     if op.kind != "Add":
         return op
     tensors = [graph[name] for name in (*op.inputs, *op.outputs)]

@@ -26,6 +26,8 @@ __all__ = ["DEFAULT_OPSET", "write"]
 DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 25
 _LARGEST_FILE = 2**31 - 1
+#: Values of `arithmetic` that become other nodes than the operator's own.
+_SPELLED_OUT = ("xnnpack", "xnnpack_qs8", "xnnpack_qu8", "tflite")
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -127,7 +129,7 @@ def _properties(
         properties[SOURCE_SIGNATURES] = json.dumps(found)
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in ("xnnpack", "tflite")
+    spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op))
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:

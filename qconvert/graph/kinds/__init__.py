@@ -7,8 +7,8 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Resize takes (X, sizes) with one size for each spatial dimension; CumSum, ArgMax, TopK take their axis as an attribute;
 - Mod has the sign of the dividend (ONNX's with fmod), FloorMod that of the divisor;
 - padding of a quantized tensor is real zero, that is, the zero point;
-- `arithmetic` on an AveragePool, Add, Sub, Mul or Conv names a kernel's own rounding (attributes.ARITHMETIC), and on a sum of products with
-  integer weights beside real data how these are rounded when it runs;
+- `arithmetic` on an AveragePool, ReduceMean, ReduceSum, Add, Sub, Mul or Conv names a kernel's own rounding (attributes.ARITHMETIC), and
+  on a sum of products with integer weights beside real data how these are rounded when it runs;
 - `activation` on an operator is a fused relu, relu6 or relu_n1_to_1: it only narrows the range of the output;
 - Quantize, Dequantize and Requantize take scale and zero point from their tensors, not from inputs;
 - the bias of a quantized Conv, ConvTranspose or Gemm is int32 at input scale * weight scale, or float32;
@@ -33,6 +33,7 @@ from qconvert.graph.kinds.convolution import convolves_as_tflite
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
 from qconvert.graph.kinds.pairs import computes_as_tflite, nudged_scales
 from qconvert.graph.kinds.products import is_dynamic, range_axes
+from qconvert.graph.kinds.reduce import kernels_reduction, reduced_count
 
 __all__ = [
     "KINDS",
@@ -52,10 +53,12 @@ __all__ = [
     "integer",
     "integers",
     "is_dynamic",
+    "kernels_reduction",
     "kind",
     "nudged_scales",
     "number",
     "range_axes",
+    "reduced_count",
     "register",
     "text",
     "texts",

@@ -19,7 +19,9 @@ ARITHMETIC: Mapping[str, str] = {
     "ties_up": "x.5 of stored integers goes up: TFLite's averages of uint8",
     "ties_away": "x.5 goes away from the stored zero of the signed type: TFLite's averages of int8 and int16",
     "xnnpack": "XNNPACK's addition: 20-bit multipliers, one shift, ties up (passes/match_rounding.py)",
-    "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py)",
+    "xnnpack_qs8": "XNNPACK's sums and means of int8, whatever type stores them (arithmetic/means.py)",
+    "xnnpack_qu8": "likewise of uint8",
+    "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py, means.py)",
     "dynamic": "real data become integers at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "
     "of its own values: LiteRT's default kernels for dynamic range",
     "dynamic_images": "likewise, but each image also where the kernel is 1: TFLite's own kernels",

@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
-from qconvert.graph.kinds.attributes import flag, has, integer
-from qconvert.graph.kinds.call import (
-    Call,
-    Fold,
-    Function,
-)
+from qconvert.arithmetic import tflite_mean, tflite_mean_multiplier, xnnpack_reduced
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.graph.kinds.attributes import AttributeSpec, choice, flag, has, integer
+from qconvert.graph.kinds.call import Call, ExactResult, Fold, Function, Result
 from qconvert.graph.kinds.common import (
     KEEPDIMS,
     same_shape,
@@ -25,11 +22,16 @@ from qconvert.graph.kinds.folds import (
 )
 from qconvert.graph.kinds.kind import Kind, kind
 from qconvert.graph.kinds.layout import ALONG_AXIS, REDUCES
-from qconvert.graph.schema import Op, Shape
+from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.graph.sizes import UNKNOWN, ShapeContext, normalized
 from qconvert.graph.sizes import Result as Shapes
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "kernels_reduction", "reduced_count"]
+
+#: Below this sums of 8-bit data are exact in float32, and so in whatever order they are made.
+_EXACT_IN_FLOAT32 = 2**24
+#: The type in which XNNPACK takes the data, by the arithmetic.
+_XNNPACK = {"xnnpack_qs8": "int8", "xnnpack_qu8": "uint8"}
 
 
 def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -45,6 +47,52 @@ def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
 def _arguments(call: Call) -> dict[str, Any]:
     """Arguments of a numpy reduction; no axes at all mean all of them, as in ONNX."""
     return {"axis": tuple(call.ints(1)) or None, "keepdims": bool(call["keepdims"])}
+
+
+def reduced_count(graph: Graph, op: Op) -> int | None:
+    """How many elements of its data a reduction makes one of; None if that is not known."""
+    data, axes = graph[op.inputs[0]], graph.constant(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else np.array([], np.int64)
+    if axes is None or data.shape is None:
+        return None
+    sizes = [data.shape[int(axis)] for axis in (axes.reshape(-1) if axes.size else range(len(data.shape)))]
+    return math.prod(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else None
+
+
+def kernels_reduction(graph: Graph, op: Op) -> str:
+    """The `arithmetic` of LiteRT's default kernels for a ReduceMean or ReduceSum, where ONNX can spell it exactly; else ""."""
+    if op.kind not in ("ReduceMean", "ReduceSum"):
+        return ""
+    data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], reduced_count(graph, op)
+    given, output = data.quantization, result.quantization
+    if not count or data.dtype != result.dtype or given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
+        return ""
+    if data.dtype in _XNNPACK.values():
+        return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < _EXACT_IN_FLOAT32 else ""
+    if data.dtype != "int16" or op.kind != "ReduceMean" or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
+        return ""
+    shift = tflite_mean_multiplier(given, output, count)[1]
+    return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""
+
+
+def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
+    """The real result; with an arithmetic the stored one is that of the kernel named."""
+
+    def evaluated(call: Call) -> Result:
+        real, tensor, result = function(call), call.tensors[0], call.results[0]
+        given, output, arithmetic = call.quantization(), result.quantization, str(call["arithmetic"])
+        if not arithmetic or tensor is None or tensor.dtype != result.dtype or given is None or output is None:
+            return real
+        total = np.asarray(call.raw().astype(np.int64).sum(**_arguments(call)))
+        count, dtype = call.raw().size // max(total.size, 1), result.dtype
+        if arithmetic == "tflite":
+            return ExactResult(real, tflite_mean(total, count, given, output, dtype))
+        own = _XNNPACK[arithmetic]
+        shift = integer_range(dtype)[0] - integer_range(own)[0]
+        grids = given.shifted(-shift), output.shifted(-shift)
+        stored = xnnpack_reduced(total - shift * count, count, call.op.kind == "ReduceMean", *grids, own)
+        return ExactResult(real, (stored.astype(np.int64) + shift).astype(dtype))
+
+    return evaluated
 
 
 def _of_stored(function: Callable[..., Any]) -> Function:
@@ -109,15 +157,19 @@ def _kept(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a
     return a not in gone and b == (a if op["keepdims"] else a - int((gone < a).sum()))
 
 
-def _reduction(name: str, evaluate: Function, fold: Fold | None = None, *, rule: str = "real", types: str = "") -> Kind:
+_ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")
+
+
+def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, *, rule: str = "real", types: str = "",
+               **attributes: AttributeSpec) -> Kind:  # fmt: skip
     keeps_axis = _kept if rule == "move" else None
     return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
-                types=types, attributes=has(KEEPDIMS))  # fmt: skip
+                types=types, attributes=has(KEEPDIMS, **attributes))  # fmt: skip
 
 
 KINDS = (
-    _reduction("ReduceMean", reduce_mean),
-    _reduction("ReduceSum", reduce_sum, reduced(np.sum)),
+    _reduction("ReduceMean", _as_kernels(reduce_mean), arithmetic=_ARITHMETIC),
+    _reduction("ReduceSum", _as_kernels(reduce_sum), reduced(np.sum), arithmetic=_ARITHMETIC),
     _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduced(np.prod)),
     _reduction("ReduceL1", reduce_l1),
     _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call))),

@@ -8,8 +8,10 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.ops.kernel_sums import write_as_tflite, write_as_xnnpack
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
+from qconvert.graph.kinds import kernels_reduction
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -35,7 +37,11 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
 
 
 def write_reduce(op: Op, b: Builder) -> None:
-    """A reduction of real values; plain integers of few bits, of which ONNX reduces none, as int32, which wraps around in the end."""
+    """A reduction of real values, or of stored integers where a kernel's own rounding is asked for (kernel_sums.py); plain integers of few
+    bits, of which ONNX reduces none, as int32, which wraps around in the end."""
+    if op.attributes.get("arithmetic") and kernels_reduction(b.graph, op):
+        (write_as_tflite if op["arithmetic"] == "tflite" else write_as_xnnpack)(op, b, lambda value: _reduce(op, b, "ReduceSum", value))
+        return
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW or op.kind not in _ON_INTEGERS:
         b.finish(op, _reduce(op, b, op.kind, b.real(op.inputs[0])))

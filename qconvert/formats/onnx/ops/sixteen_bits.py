@@ -11,10 +11,10 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.graph import Op, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
-__all__ = ["write_pair_of_16_bits", "write_sixteen_bits"]
+__all__ = ["AWAY", "write_pair_of_16_bits", "write_sixteen_bits"]
 
 #: What makes multiples of 2^-31 up to 2^31 no ties, and brings no other number to one: ties go away from zero.
-_AWAY = 1 + 2.0**-40
+AWAY = 1 + 2.0**-40
 
 
 def write_pair_of_16_bits(op: Op, b: Builder) -> None:
@@ -43,7 +43,7 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
             return by(value, 2.0 ** (bits + int(shift) - 1))
         if once or not shift:
             return rounded_up(by(value, float(multiplier) * 2.0 ** (bits + int(shift) - 31)))
-        return b.node("Round", [by(rounded_up(by(value, float(multiplier) * 2.0 ** (bits - 31))), 2.0 ** int(shift) * _AWAY)])[0]
+        return b.node("Round", [by(rounded_up(by(value, float(multiplier) * 2.0 ** (bits - 31))), 2.0 ** int(shift) * AWAY)])[0]
 
     *factors, last = pair_factors(op.kind, (first, second), output)
     operands = []
