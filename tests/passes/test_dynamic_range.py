@@ -189,6 +189,33 @@ def test_dynamic_quantization_of_onnx_becomes_tflite_s(options: dict[str, object
     assert {op.verdict for op in report.operators} == {"equal"}
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_bias_behind_a_product_of_several_rows_is_judged_with_it(moved: bool, wrong: bool, tmp_path: Path) -> None:
+    """The result adds it inside one operator, whose rows have ranges of their own."""
+    rng = np.random.default_rng(1)
+    weights, bias = rng.normal(0, 0.1, (32, 8)).astype(np.float32), rng.normal(0, 0.1, 8).astype(np.float32)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["t" if moved else "x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
+    shapes = {"x": [2, 6, 32], "y": [6, 2, 8] if moved else [2, 6, 8]}
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")]
+    graph = helper.make_graph(nodes[not moved :], "rows", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "source.onnx", weight_type=QuantType.QInt8)
+    model = onnx.load(tmp_path / "source.onnx")
+    (stored,) = (item for item in model.graph.initializer if item.name == "b")
+    stored.CopyFrom(numpy_helper.from_array(bias + np.float32(2e-4 if wrong else 0), "b"))
+    onnx.save(model, tmp_path / "other.onnx")
+    convert(tmp_path / "other.onnx", tmp_path / "result.tflite")
+    report = check(tmp_path / "source.onnx", tmp_path / "result.tflite", samples=2, per_op=True)
+    assert report.verdict == ("not equal" if wrong else "passed")
+    assert wrong or {op.verdict for op in report.operators if op.output == "y"} == {"dynamic range"}
+
+
 def test_weights_that_int8_does_not_hold_keep_their_values(tmp_path: Path) -> None:
     """uint8 weights with a zero point of their own: steps beyond 127 have no place in TFLite's kernels, so the data stay real."""
     source = dynamically_quantized(tmp_path, weight_type=QuantType.QUInt8)

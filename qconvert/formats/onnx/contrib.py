@@ -20,8 +20,10 @@ _WINDOW = {"auto_pad": "STRING", "kernel_shape": "INTS", "pads": "INTS", "stride
 CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "QuantizeLinear": ("x y_scale y_zero_point?", {"axis": "INT"}),
     "DequantizeLinear": ("x x_scale x_zero_point?", {"axis": "INT"}),
+    "DynamicQuantizeMatMul": ("a b b_scale b_zero_point? bias?", {}),
     "Gelu": ("x", {}),
     "FastGelu": ("x bias?", {}),
+    "BiasGelu": ("x bias", {}),
     "MatMulIntegerToFloat": ("a b a_scale b_scale a_zero_point? b_zero_point? bias?", {}),
     "MatMulNBits": (
         "a b scales zero_points? g_idx? bias?",

@@ -111,11 +111,11 @@ def cases(dtype: str) -> dict[str, bytes]:
     def pair(op_type: str, other: Sequence[int]) -> bytes:
         return new().operand(IMAGE).operand(other, 0.03, -7).grid(0.07).model(op_type, IMAGE)
 
-    def gemm(transposed: int, scale: Any, real: bool, bias: bool = True) -> bytes:
+    def gemm(transposed: int, scale: Any, real: bool, bias: bool = True, alpha: float = 1.0) -> bytes:
         node = new().operand((3, 8)).weights((4, 8) if transposed else (8, 4), "int8", scale)
         node = node.bias(4) if bias else node.absent()
         node = node if real else node.grid(0.1)
-        return node.model("QGemm", (3, 4), dtype="float32" if real else "", transB=transposed, alpha=1.0)
+        return node.model("QGemm", (3, 4), dtype="float32" if real else "", transB=transposed, alpha=alpha)
 
     def to_float(scale: Any) -> bytes:
         node = new().data((3, 8)).const(np.arange(32, dtype=np.int8).reshape(8, 4)).const(np.float32(0.05))
@@ -159,6 +159,8 @@ def cases(dtype: str) -> dict[str, bytes]:
         "QGemm without bias": gemm(1, 0.02, real=False, bias=False),
         "QGemm real": gemm(1, PER_AXIS, real=True),
         "QGemm real without bias": gemm(0, 0.02, real=True, bias=False),
+        "QGemm factor": gemm(1, PER_AXIS, real=False, alpha=0.75),
+        "QGemm factor real": gemm(0, 0.02, real=True, alpha=2.5),
         "MatMulIntegerToFloat": to_float(0.02),
         "MatMulIntegerToFloat per axis": to_float(PER_AXIS),
     }  # fmt: skip
@@ -206,7 +208,7 @@ def one_step(wanted: Array, found: Array) -> bool:
 
 
 def test_every_form_has_a_case() -> None:
-    tested = {name.split(",")[0].split(" ")[0] for name in CASES} | {"MatMulNBits", "QLinearReduceMean"}
+    tested = {name.split(",")[0].split(" ")[0] for name in CASES} | {"DynamicQuantizeMatMul", "MatMulNBits", "QLinearReduceMean"}
     assert tested == {name.removeprefix(f"{CONTRIB}.") for name in READERS}
 
 
@@ -287,22 +289,63 @@ def test_absent_zero_points_are_0() -> None:
 
 def carried() -> dict[str, bytes]:
     """Models of operators that stay opaque, or of a form of one that is not covered."""
-    random = np.random.default_rng(0)
-    dynamic = OneNode("float32").data((3, 8)).const(random.integers(-9, 9, (8, 4)).astype(np.int8)).const(np.float32(0.1))
     last = (2, 6, 6, 4)
     conv = OneNode("uint8").operand(last).weights((4, 4, 1, 1)).grid(0.4)
     return {
-        "DynamicQuantizeMatMul": dynamic.model("DynamicQuantizeMatMul", (3, 4)),
         "QLinearGlobalAveragePool": OneNode("uint8").operand(last).grid(0.02)
         .model("QLinearGlobalAveragePool", (2, 1, 1, 4), channels_last=1),
         "QLinearConv": conv.model("QLinearConv", last, CONTRIB, channels_last=1),
-        "QGemm": OneNode("uint8").operand((3, 8)).weights((8, 4)).absent().grid(0.2).model("QGemm", (3, 4), alpha=0.5),
+        "QGemm": OneNode("uint8").operand((3, 8)).weights((8, 4)).absent().grid(0.2).model("QGemm", (3, 4), alpha=-0.5),
         "MatMulNBits": nbits(64, 8, 32, True, False, accuracy_level=4),
         "QLinearSoftmax": OneNode("uint8").operand((2, 4, 8)).grid(1 / 256, -128)
         .model("QLinearSoftmax", (2, 4, 8), axis=1, opset=11),
         "QAttention": onnx_models.dynamic("attention"),
         "QEmbedLayerNormalization": onnx_models.dynamic("embed_layer_norm"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("scale", [0.1, PER_AXIS], ids=["one scale", "scales of columns"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rounded", ["inside", "before", "weights computed"])
+def test_products_that_round_their_data_when_they_run(rounded: str, bias: bool, scale: Any, points: bool) -> None:
+    """DynamicQuantizeMatMul, and MatMulIntegerToFloat behind DynamicQuantizeLinear, as onnxruntime's optimizer leaves them in a file."""
+    random = np.random.default_rng(0)
+    node = OneNode("float32").data((2, 3, 8))
+    if rounded == "before":
+        node.x = ["stored"]
+    weights = random.integers(-90, 90, (8, 4)).astype(np.int8)
+    node = node.data((8, 4), "int8") if rounded == "weights computed" else node.const(weights)
+    if rounded == "before":
+        node.x.append("scale")
+    node = node.const(np.asarray(scale, np.float32))
+    if rounded == "before":
+        node.x.append("point")
+    node = node.const(np.full(np.shape(scale), 2, np.int8)) if points else node.absent()
+    node = node.const(random.normal(size=4).astype(np.float32)) if bias else node
+    data = node.model("MatMulIntegerToFloat" if rounded == "before" else "DynamicQuantizeMatMul", (2, 3, 4))
+    if rounded == "before":
+        model = onnx.load_from_string(data)
+        model.graph.node.insert(0, helper.make_node("DynamicQuantizeLinear", ["x0"], ["stored", "scale", "point"]))
+        data = model.SerializeToString()
+    graph = onnx_graph(data, "one")
+    kinds = ["DynamicQuantizeLinear", "MatMulInteger", "Cast", "Mul", "Mul"] if rounded == "weights computed" else ["MatMul"]
+    assert sorted(op.kind for op in graph.ops) == sorted([*kinds, *["Add"] * bias])
+    feeds = onnx_models.random_inputs(data, 1)
+    wanted = outputs(data, feeds)[0]
+    assert len(np.unique(wanted)) > 20
+    for form in ("qdq", "qoperator"):
+        found, _ = written(graph, form)
+        np.testing.assert_allclose(outputs(found, feeds)[0], wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_a_factor_and_transposed_data_of_qgemm() -> None:
+    node = OneNode("uint8").operand((8, 3)).weights((8, 4), "int8", PER_AXIS).bias(4).grid(0.1)
+    data = node.model("QGemm", (3, 4), transA=1, alpha=0.3)
+    graph = onnx_graph(data, "one")
+    assert [op.kind for op in graph.ops] == ["Transpose", "Gemm"]
+    feeds = onnx_models.random_inputs(data, 1)
+    np.testing.assert_array_equal(outputs(data, feeds)[0], outputs(written(graph, "qoperator")[0], feeds)[0])
 
 
 @pytest.mark.parametrize("op_type", carried())

@@ -147,12 +147,6 @@ def _quick_gelu(s: Spelling) -> None:
     s.end(s("Swish", s.x, alpha=float(s.attribute("alpha", 1.702))))
 
 
-def _bias_gelu(s: Spelling) -> None:
-    """onnxruntime's BiasGelu, and its FastGelu with a bias: Gelu(x + bias)."""
-    approximate = "tanh" if s.op["op_type"] == "FastGelu" else "none"
-    s.end(s("Gelu", s("Add", s.x, s.input(1)), approximate=approximate))
-
-
 def _fused_conv(s: Spelling) -> None:
     """onnxruntime's FusedConv: a Conv, a sum that joins it, and an activation behind both."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -187,6 +181,4 @@ DEFINITIONS: dict[str, Definition] = {
     "com.microsoft.FusedMatMul": _fused_matmul,
     "com.microsoft.FusedConv": _fused_conv,
     "com.microsoft.QuickGelu": _quick_gelu,
-    "com.microsoft.BiasGelu": _bias_gelu,
-    "com.microsoft.FastGelu": _bias_gelu,
 }

@@ -202,10 +202,11 @@ def read_swish(r: Reading) -> None:
 
 
 def read_gelu(r: Reading) -> None:
-    """Gelu; in onnxruntime's own domain FastGelu is the tanh approximation."""
+    """Gelu; in onnxruntime's own domain FastGelu is the tanh approximation, and it and BiasGelu may add a bias first."""
+    data = [r.input(0)]
     if r.has(1):
-        raise NotCoveredError("a bias")
-    r.emit("Gelu", approximate="tanh" if r.op_type == "FastGelu" else r.attribute("approximate", "none"))
+        data = r.emit("Add", [*data, r.input(1)], [r.intermediate("biased", r.tensor(0).dtype)], dtype=r.tensor(0).dtype)
+    r.emit("Gelu", data, r.outputs[:1], approximate="tanh" if r.op_type == "FastGelu" else r.attribute("approximate", "none"))
 
 
 def read_softmax(r: Reading) -> None:
@@ -263,6 +264,7 @@ READERS: dict[str, ReadFunction] = {
     "Swish": read_swish,
     "com.microsoft.Gelu": read_gelu,
     "com.microsoft.FastGelu": read_gelu,
+    "com.microsoft.BiasGelu": read_gelu,
     "Softmax": read_softmax,
     "LogSoftmax": read_softmax,
     "LpNormalization": read_lp_normalization,

@@ -1,8 +1,12 @@
-"""QLinearMatMul, QGemm, MatMulIntegerToFloat and MatMulNBits."""
+"""QLinearMatMul, QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul and MatMulNBits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from qconvert.arithmetic import accumulator_grid
 from qconvert.formats.onnx.builder import Builder
@@ -50,9 +54,12 @@ def read_matmul_integer_to_float(r: Reading) -> None:
     """MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias): the result and the bias are real."""
     if r.tensor(2).dtype != "float32":
         raise NotCoveredError(f"scales of {r.tensor(2).dtype}")
-    data = r.constant(2)
+    data, points = r.constant(2), r.constant(4)
     if data is not None and data.size != 1:
         raise NotCoveredError(f"{data.size} scales of the left operand")
+    if data is None or (points is None and r.has(4)):
+        _rounded_product(r, (r.input(0), r.input(2), r.inputs[4] if r.has(4) else ""), (1, 3, 5), 6)
+        return
     grids = r.quantization(2, 4), _columns_grid(r, 1, 3, 5)
     inputs = [r.labelled(0, grids[0]), r.labelled(1, grids[1])]
     if not r.has(6):
@@ -62,18 +69,76 @@ def read_matmul_integer_to_float(r: Reading) -> None:
     r.emit("Add", [*product, r.input(6)], dtype="float32")
 
 
+def read_dynamic_quantize_matmul(r: Reading) -> None:
+    """DynamicQuantizeMatMul(A, B, b_scale, b_zero_point, bias): A is rounded by the range of all its values when the model runs."""
+    made = [r.intermediate(*item) for item in (("stored", "uint8"), ("scale", "float32"), ("zero_point", "uint8"))]
+    stored, scale, point = r.emit("DynamicQuantizeLinear", [r.input(0)], made, dtype=("uint8", "float32", "uint8"))
+    _rounded_product(r, (stored, scale, point), (1, 2, 3), 4)
+
+
+def _rounded_product(r: Reading, data: tuple[str, str, str], weights: tuple[int, int, int], bias: int) -> None:
+    """Data with a scale computed when the model runs, times integers, both scales and a bias: as quantize_dynamic spells it out, which
+    fuse_dynamic knows.
+
+    Args:
+        data: names of the integers, their scale and their zero point, "" for none.
+        weights: indices of the integers, their scales and their zero points.
+        bias: its index.
+    """
+    if r.rank(weights[0]) < 2 or r.lookup(data[0]).rank in (None, 1):
+        raise NotCoveredError("a vector")
+    points = r.inputs[weights[2]] if r.has(weights[2]) else ""
+    inputs = [data[0], r.input(weights[0]), data[2], points]
+    while not inputs[-1]:
+        inputs.pop()
+    total = r.emit("MatMulInteger", inputs, [r.intermediate("sum", "int32")], dtype="int32")
+    real = r.emit("Cast", total, [r.intermediate("sum_real", "float32")], dtype="float32", to="float32")
+    steps = r.emit("Mul", [data[1], r.input(weights[1])], [r.intermediate("scales", "float32")], dtype="float32")
+    if not r.has(bias):
+        r.emit("Mul", [*real, *steps], dtype="float32")
+        return
+    product = r.emit("Mul", [*real, *steps], [r.intermediate("product", "float32")], dtype="float32")
+    r.emit("Add", [*product, r.input(bias)], dtype="float32")
+
+
 def read_qgemm(r: Reading) -> None:
-    """QGemm(A, a_scale, a_zero_point, B, …, C, y_scale, y_zero_point): C is int32 at a_scale * b_scale; the result may be real."""
-    r.require_only(alpha=1.0, transA=0)
+    """QGemm(A, a_scale, a_zero_point, B, …, C, y_scale, y_zero_point): y = alpha * A' @ B' + C, C being int32 at the scale of the product.
+
+    The scale of B takes a positive factor alpha, as that of the product does. The result may be real.
+    """
+    alpha = float(r.attribute("alpha", 1.0))
     transposed = bool(r.attribute("transB", 0))
+    shape = r.tensor(6).static_shape if r.has(6) else ()
+    size = -1 if shape is None else math.prod(shape)
+    columns = (r.tensor(3).shape or (None, None))[0 if transposed else 1]
+    if alpha <= 0 or (r.has(6) and size != columns):
+        raise NotCoveredError(f"a factor {alpha}, or a bias of shape {shape}")
     grids = one_grid(r, 1), weights_grid(r, 4, 0 if transposed else 1)
+    if alpha != 1:
+        grids = grids[0], replace(grids[1], scale=grids[1].scale * np.float32(alpha))
     result = one_grid(r, 7) if r.has(7) else None
-    bias = [r.labelled(6, accumulator_grid(grids[0], grids[1].with_axis(None if grids[1].is_per_tensor else 0)))] if r.has(6) else []
-    inputs = [r.labelled(0, grids[0]), _outputs_first(r, grids[1], transposed), *bias]
+    data = r.labelled(0, grids[0])
+    if r.attribute("transA", 0):
+        turned = r.intermediate("rows", r.tensor(0).dtype, grids[0])
+        (data,) = r.emit("Transpose", [data], [turned], dtype=r.tensor(0).dtype, perm=(1, 0))
+    inputs = [data, _outputs_first(r, grids[1], transposed), *_vector(r, grids)]
     if result is None:
         r.emit("Gemm", inputs, r.outputs[:1], dtype="float32", integers=True)
     else:
         emit_result(r, "Gemm", inputs, r.tensor(0).dtype, 7, result)
+
+
+def _vector(r: Reading, grids: tuple[Quantization, Quantization]) -> list[str]:
+    """QGemm's C as one number for each column, with its label, if there is one."""
+    if not r.has(6):
+        return []
+    grid = accumulator_grid(grids[0], grids[1].with_axis(None if grids[1].is_per_tensor else 0))
+    data = r.constant(6)
+    if r.tensor(6).rank == 1:
+        return [r.labelled(6, grid)]
+    if data is None:
+        raise NotCoveredError("a bias of another rank that is computed")
+    return [r.variant(6, "vector", data.reshape(-1), grid)]
 
 
 def _outputs_first(r: Reading, grid: Quantization, transposed: bool) -> str:
@@ -139,6 +204,7 @@ WRITERS: Mapping[str, WriteForm] = {"Gemm": write_gemm, "MatMul": write_matmul}
 
 READERS: Mapping[str, ReadFunction] = {
     "QLinearMatMul": read_qlinear_matmul,
+    f"{CONTRIB}.DynamicQuantizeMatMul": read_dynamic_quantize_matmul,
     f"{CONTRIB}.MatMulIntegerToFloat": read_matmul_integer_to_float,
     f"{CONTRIB}.MatMulNBits": read_matmul_nbits,
     f"{CONTRIB}.QGemm": read_qgemm,
