@@ -67,6 +67,8 @@ _REGISTER = (
           "signed quantized tensors of 4, 8 and 16 bits are stored as unsigned integers, graph inputs and outputs too", border=True),
     _pass("unsigned_to_signed",
           "unsigned quantized tensors of 4, 8 and 16 bits are stored as signed integers, graph inputs and outputs too", border=True),
+    _pass("fold_qat_batch_norm", "what quantization-aware training leaves behind a convolution is folded into its bias",
+         exact=False, within=1e-5),
     _pass("fold_batch_norm", "a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias",
          exact=False, within=1e-05),
     _pass("fold_constants", "operators on constants are replaced by their results"),

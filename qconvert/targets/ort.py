@@ -12,11 +12,11 @@ from qconvert.plugins import Target
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "carry_custom", "dynamic_range", "fuse_dilation", "fuse_pad", "assign_layout", "match_rounding", "store_activations",
-    "guard_saturation", "float_io", "integer_io",
+    "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "assign_layout", "match_rounding",
+    "store_activations", "guard_saturation", "float_io", "integer_io",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.
-_LITERAL = tuple(name for name in _PASSES if name != "fuse_pad")
+_LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm"))
 _BOTH = ("uint8", "int8")
 _KERNELS = {
     "Conv": _BOTH,

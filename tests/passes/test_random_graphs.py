@@ -48,9 +48,18 @@ def is_same(was: Array, now: Array, ambiguous: bool) -> bool:
     return any(np.array_equal(was, form, equal_nan=was.dtype.kind == "f") for form in forms)
 
 
-#: Passes with nothing to do here: they read custom operators alone, metadata, sizes with names, transposed convolutions, data that are
-#: rounded at run time, or networks of float16.
-IDLE = ("carry_custom", "dense_weights", "dynamic_range", "fuse_dynamic", "restate_attributes", "settle_sizes", "widen_float16")
+#: Passes with nothing to do here: they read custom operators alone, what trained models have, metadata, sizes with names, transposed
+#: convolutions, data that are rounded at run time, or networks of float16.
+IDLE = (
+    "carry_custom",
+    "dense_weights",
+    "dynamic_range",
+    "fold_qat_batch_norm",
+    "fuse_dynamic",
+    "restate_attributes",
+    "settle_sizes",
+    "widen_float16",
+)
 #: What makes a pass have something to do more often.
 FAVOURED = {
     "fold_batch_norm": (recipes.normalized, recipes.convert),

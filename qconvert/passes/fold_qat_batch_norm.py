@@ -1,0 +1,132 @@
+"""fold_qat_batch_norm: what quantization-aware training leaves behind a convolution is folded into its bias; the trained integers stay.
+
+torch.ao.nn.intrinsic.qat computes y = batch_norm(conv(x, fake_quantize(W * f)) / f + bias), with f = gamma / sqrt(var + epsilon), so that
+training moves W while the grid is that of W * f. What stands behind the convolution multiplies by f again: it is
+conv(x, fake_quantize(W * f)) + (bias - mean) * f + beta, up to the rounding of f to float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.passes import absorb_quantization
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+#: How far the factors of Div and BatchNormalization may be from reciprocals of each other: a few roundings to float32.
+_ROUNDINGS = 2.0**-20
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Folds behind quantized convolutions and Gemms whose result nothing else reads; what is quantized behind them is absorbed anew."""
+    producers, consumers = graph.producers(), graph.consumers()
+    added: dict[str, Tensor] = {}
+    names = graph.names(added)
+    folded: dict[int, list[Op]] = {}
+    gone: set[int] = set()
+    for op in graph.ops:
+        if op.kind != "BatchNormalization":
+            continue
+        between = _between(graph, op, producers)
+        if not between or any(len(consumers[item.outputs[0]]) > 1 or item.outputs[0] in graph.public for item in between):
+            continue
+        offset = _offset(graph, op, between)
+        if offset is None:
+            continue
+        conv = between[0]
+        name = names.fresh(f"{op.outputs[0]}/bias")
+        added[name] = Tensor(name, "float32", offset.shape, offset)
+        real = [names.fresh(f"{item}/real") for item in conv.inputs[:2]]
+        added.update((new, Tensor(new, "float32", graph[old].shape)) for new, old in zip(real, conv.inputs, strict=False))
+        literal = [Op("Dequantize", (old,), (new,), {}, conv.source) for new, old in zip(real, conv.inputs, strict=False)]
+        folded[id(conv)] = [*literal, replace(conv, inputs=(*real, name), outputs=op.outputs)]
+        gone.update(id(item) for item in (*between[1:], op))
+    if not folded:
+        return graph, ()
+    ops = [new for op in graph.ops if id(op) not in gone for new in folded.get(id(op), [op])]
+    changed, _ = absorb_quantization.run(graph.evolve(tensors=added.values(), ops=ops), target)
+    note = f"{len(folded)} divisions and BatchNormalizations of quantization-aware training are part of the bias before them"
+    return changed, (f"{note}; equal up to float32 rounding",)
+
+
+def _between(graph: Graph, op: Op, producers: dict[str, Op]) -> list[Op]:
+    """The quantized convolution that a BatchNormalization ends, and what stands between; nothing if that is something else."""
+    found: list[Op] = []
+    name = op.inputs[0]
+    while (before := producers.get(name)) is not None and before.kind in ("Add", "Div", "Mul"):
+        if before.attributes.get("activation") or _other(graph, before) is None:
+            return []
+        found.insert(0, before)
+        name = next(item for item in before.inputs if graph.constant(item) is None)
+    fits = (
+        before is not None
+        and KINDS[before.kind].has_weights
+        and graph[before.inputs[0]].is_quantized
+        and graph[before.inputs[1]].is_quantized
+        and not graph[before.outputs[0]].is_quantized
+        and not before.attributes.get("activation")
+        and before.attributes.get("data_format") in (None, op["data_format"])
+        and any(item.kind in ("Div", "Mul") for item in found)
+    )
+    return [before, *found] if fits and before is not None else []
+
+
+def _other(graph: Graph, op: Op) -> Array | None:
+    """The constant of an operator on data and a float32 constant; None if it is none."""
+    a, b = (graph.constant(name) for name in op.inputs)
+    data = b if a is None else None if op.kind == "Div" else a
+    fits = (a is None) != (b is None) and data is not None and data.dtype == np.float32
+    return data if fits else None
+
+
+def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
+    """What is added to the convolution's sums in the end, one number a channel; None where they are multiplied too."""
+    conv = between[0]
+    shape = graph[conv.outputs[0]].shape
+    statistics = [graph.constant(name) for name in op.inputs[1:5]]
+    given = graph[conv.inputs[2]] if len(conv.inputs) > 2 and conv.inputs[2] else None
+    if shape is None or any(item is None or item.dtype != np.float32 for item in statistics) or len(shape) < 2:
+        return None
+    if given is not None and (given.data is None or given.is_quantized):
+        return None
+    axis = len(shape) - 1 if conv.kind == "Gemm" or op["data_format"] == "channels_last" else 1
+    scale, beta, mean, variance = (np.asarray(item, np.float64) for item in statistics)
+    count = scale.size
+    factor, offset = np.ones(count), np.zeros(count) if given is None or given.data is None else given.data.astype(np.float64).reshape(-1)
+    for item in between[1:]:
+        data = _other(graph, item)
+        channels = None if data is None else _channels(data, len(shape), axis, count)
+        if channels is None:
+            return None
+        if item.kind == "Add":
+            offset = offset + channels
+        else:
+            with np.errstate(all="ignore"):
+                by = channels if item.kind == "Mul" else 1 / channels
+            factor, offset = factor * by, offset * by
+    with np.errstate(all="ignore"):
+        last = scale / np.sqrt(variance + float(op["epsilon"]))
+        factor, offset = factor * last, (offset - mean) * last + beta
+    if (
+        factor.shape != (count,)
+        or offset.shape != (count,)
+        or not (np.abs(factor - 1) <= _ROUNDINGS).all()
+        or not np.isfinite(offset).all()
+    ):
+        return None
+    return offset.astype(np.float32)
+
+
+def _channels(data: Array, rank: int, axis: int, count: int) -> Array | None:
+    """A constant that is one number for each channel, or for all; None for others."""
+    wide = data.reshape((1,) * (rank - data.ndim) + data.shape) if data.ndim <= rank else data
+    sizes = [1] * rank
+    sizes[axis] = count
+    if wide.ndim != rank or list(wide.shape) not in ([1] * rank, sizes):
+        return None
+    return np.broadcast_to(wide.reshape(-1).astype(np.float64), (count,))
