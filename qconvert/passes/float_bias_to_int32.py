@@ -1,7 +1,8 @@
 """float_bias_to_int32: float32 biases of quantized operators become int32 at input scale * weight scale.
 
 Integer kernels add the bias to the sum of products, whose scale this is; the scale is the float32 product of the two float32 scales.
-Values are divided in float64 and rounded half to even. Not exact: the note says the largest error in steps (LSB) of that scale.
+Values are divided in float64 and rounded half to even. Not exact: the note says the largest error in steps (LSB) of that scale. The bias
+of an operator that the target runs on real values (isolate_float) stays as it is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     for index, op in enumerate(graph.ops):
         bias = quantized_bias(graph, op)
         if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.outputs[0]].is_quantized:
+            continue
+        if target is not None and target.knows_kernels and target.judge(graph, replace(op, inputs=op.inputs[:2]), final=False).isolated_for:
             continue
         new = _stored(graph, op, bias)
         if new is None:

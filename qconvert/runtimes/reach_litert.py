@@ -46,9 +46,11 @@ def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _rounded_once(graph: Graph, op: Op, exact: Array) -> Reach:
-    """XNNPACK's sums of products; 4-bit weights are left to TFLite's own kernels."""
-    if len(op.inputs) > 1 and op.inputs[1] and "int4" in graph[op.inputs[1]].dtype:
-        return _rounded_twice(graph, op, exact)
+    """XNNPACK's sums of products; 4-bit weights and depthwise convolutions of uint8 are left to TFLite's own kernels."""
+    if len(op.inputs) > 1 and op.inputs[1]:
+        weights = graph[op.inputs[1]]
+        if "int4" in weights.dtype or (op.kind == "Conv" and weights.dtype == "uint8" and weights.shape and weights.shape[1] == 1):
+            return _rounded_twice(graph, op, exact)
     return fine(exact), False
 
 
@@ -83,7 +85,8 @@ def _eight_bits(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _rescaled(graph: Graph, op: Op, exact: Array) -> Reach:
-    """By TFLite's own kernel, a multiplier that rounds twice, such as Relu onto another grid (QuantizedReluX in activations.cc)."""
+    """By TFLite's own kernel, a multiplier that rounds twice, such as Relu onto another grid (QuantizedReluX in activations.cc), or Abs
+    (AbsEvalQuantized in elementwise.cc)."""
     return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1])), False
 
 
@@ -203,8 +206,7 @@ def _table(graph: Graph, op: Op, exact: Array) -> Reach:
 _CHOOSING = ("Concat", "Max", "Min", "Where")
 _BOTH: dict[str, Rule] = {
     "ReduceProd": _multiplied,
-    "Relu": _rescaled,
-    "Clip": _rescaled,
+    **dict.fromkeys(("Relu", "Clip", "Abs"), _rescaled),
     "MatMul": _rounded_twice,
     "PRelu": _by_sign,
     "LpNormalization": _by_sign,
@@ -234,7 +236,7 @@ _REFERENCE: dict[str, Rule] = {
 _INT16: dict[str, Rule] = {
     **dict.fromkeys(("Mul", "Requantize"), _twice_on_16_bits),
     **dict.fromkeys(("Add", "Sub"), _added_twice),
-    **dict.fromkeys(("Relu", "Clip"), _rescaled),
+    **dict.fromkeys(("Relu", "Clip", "Abs"), _rescaled),
     **dict.fromkeys(("LeakyRelu", "PRelu", *_CHOOSING), _by_sign),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _mean),
     "ReduceProd": _multiplied,

@@ -31,9 +31,9 @@ _BYTES = ("int8", "uint8")
 _KERNELS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
                      "Softmax", "LeakyRelu", "Relu", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool",
-                     "GlobalMaxPool", "Max", "Min", "Clip", "Abs"), _ALL),
-    **dict.fromkeys(("Resize", "HardSwish", "PRelu", "ReduceProd", "ArgMax", "ArgMin", "Where", "SpaceToDepth", "DepthToSpace"), _BYTES),
-    **dict.fromkeys(("MatMul", "Rsqrt", "Exp", "Log"), ("int8", "int16")),
+                     "GlobalMaxPool", "Max", "Min", "Clip"), _ALL),
+    **dict.fromkeys(("Resize", "HardSwish", "PRelu", "ArgMax", "ArgMin", "Where", "SpaceToDepth", "DepthToSpace"), _BYTES),
+    **dict.fromkeys(("MatMul", "Rsqrt", "Exp", "Log", "Abs", "ReduceProd"), ("int8", "int16")),
     **dict.fromkeys(("SquaredDifference", "Elu", "Gelu", "LogSoftmax", "LpNormalization"), ("int8",)),
     "DetectionPostProcess": ("uint8",),
 }  # fmt: skip

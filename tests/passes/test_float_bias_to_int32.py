@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from passes.graphs import applied, constant, outputs, quantized_conv, random_integers
+from passes.graphs import applied, constant, make, outputs, quantized_conv, random_integers
 
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.validation import validate
+from qconvert.plugins import pass_named, target_named
 
 SCALES = (0.02, 0.004, 0.013, 0.0005)
 
@@ -35,6 +36,16 @@ def test_values_are_rounded_to_input_scale_times_weight_scale(scales: tuple[floa
     feeds = {"x": random_integers((1, 3, 5, 5), "int8")}
     (a,), (b,) = outputs(graph, feeds), outputs(changed, feeds)
     assert np.abs(a.astype(int) - b.astype(int)).max() <= 1
+
+
+def test_the_bias_of_an_operator_that_runs_on_real_values_stays() -> None:
+    """LiteRT has integer kernels of two dimensions alone; rounding the bias would cost something for nothing."""
+    graph = quantized_conv()
+    attributes = {"strides": (1,) * 3, "pads": (0,) * 6, "dilations": (1,) * 3, "group": 1, "data_format": "channels_first"}
+    tensors = [Tensor("x", "int8", (1, 3, 5, 5, 1), None, graph["x"].quantization), replace(graph["y"], shape=None)]
+    tensors += [constant("w", graph.constant("w")[..., None], graph["w"].quantization), constant("b", np.float32([0.1, 0.2, 0.3, 0.4]))]
+    graph = make([Op("Conv", ("x", "w", "b"), ("y",), attributes)], tensors, "x", "y")
+    assert pass_named("float_bias_to_int32").run(graph, target_named("tflite")) == (graph, ())
 
 
 @pytest.mark.parametrize("value", [1e9, np.nan, np.inf])

@@ -22,6 +22,7 @@ from one_operator import BUILTINS, CASES, random_feed
 _FIXED = ("LOGISTIC", "TANH", "SOFTMAX")
 _NAMES = (
     "CONV_2D",
+    "DEPTHWISE_CONV_2D",
     "TRANSPOSE_CONV",
     "BATCH_MATMUL",
     "REQUANTIZE",
@@ -34,6 +35,7 @@ _NAMES = (
     "SUB",
     "MUL",
     "DIV",
+    "ABS",
     *_FIXED,
 )
 
@@ -61,8 +63,9 @@ def beyond(name: str, dtype: str, kernels: str, seed: int) -> tuple[float, float
 
 
 @pytest.mark.parametrize("kernels", ["default", "reference"])
-@pytest.mark.parametrize("dtype", ["int8", "int16"])
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, dtype) for name in _NAMES for dtype in ("int8", "int16")), ("DEPTHWISE_CONV_2D", "uint8")]
+)
 def test_no_kernel_is_off_by_more_than_its_reach(name: str, dtype: str, kernels: str) -> None:
     assert max(beyond(name, dtype, kernels, seed)[0] for seed in range(12)) <= 0
 

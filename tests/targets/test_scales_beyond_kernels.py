@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from passes.graphs import make, q
+from passes.graphs import constant, make, q
 from tflite_models import run_litert
 
 from qconvert import save
@@ -90,3 +90,16 @@ def test_constants_of_8_bits_beside_16_bits_are_widened(kind: str, dtype: str, t
     save(changed, tmp_path / "m.tflite")
     found = run_litert((tmp_path / "m.tflite").read_bytes(), [x])[0].astype(int)
     assert np.abs(found - evaluate(graph, {"x": x})["y"]).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["Abs", "ReduceProd", "Exp", "Elu"])
+def test_bytes_without_a_kernel_of_uint8_run_on_real_values(kind: str, tmp_path: Path) -> None:
+    inputs = ("x", "axes") if kind == "ReduceProd" else ("x",)
+    tensors = [Tensor("x", "uint8", (2, 4), None, q(0.05, 128)), Tensor("y", "uint8", None, None, q(0.07, 100))]
+    tensors += [constant("axes", np.array([1], np.int64))] * (len(inputs) - 1)
+    graph = make([Op(kind, inputs, ("y",))], tensors, "x", "y")
+    changed, _ = normalize(graph, target_named("tflite-same"))
+    save(changed, tmp_path / "m.tflite")
+    data = np.random.default_rng(0).integers(0, 256, (2, 4)).astype(np.uint8)
+    (found,) = run_litert((tmp_path / "m.tflite").read_bytes(), [data])
+    assert np.array_equal(found, evaluate(graph, {"x": data})["y"])
