@@ -263,3 +263,17 @@ def test_a_narrow_bit_is_an_error() -> None:
     node = {**QUANT, "attributes": {"signed": 0, "narrow": 1, "rounding_mode": "ROUND"}}
     with pytest.raises(qconvert.QConvertError, match="leave one integer"):
         onnx_graph(model(node, [X, np.float32(0.5), np.float32(0), np.float32(1)]))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("shapes", [((5,), ()), ((2, 1, 3, 4), ()), ((3, 1), (5,)), ((), (7, 1))], ids=str)
+@pytest.mark.parametrize("op_type", ["Quant", "BipolarQuant", "Trunc"])
+def test_scales_that_do_not_fit_their_data_are_an_error(op_type: str, shapes: tuple[tuple[int, ...], ...], constant: bool) -> None:
+    scale, point = (np.full(shape, value, np.float32) for shape, value in zip(shapes, (0.5, 1), strict=True))
+    if op_type == "BipolarQuant" and shapes[0] in ((), (3, 1)):
+        return  # it has no zero point
+    inputs = {"Quant": [X, scale, point, 4.0], "BipolarQuant": [X, scale], "Trunc": [X, scale, point, 8.0, 4.0]}[op_type]
+    attributes = {"Quant": QUANT["attributes"], "BipolarQuant": {}, "Trunc": {"rounding_mode": "FLOOR"}}[op_type]
+    node = {**QUANT, "op_type": op_type, "attributes": attributes}
+    with pytest.raises(qconvert.QConvertError, match="beside data of the shape"):
+        onnx_graph(models({"z": (node, inputs)}, constant=constant))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from qconvert.formats.onnx.qonnx.ranges import limits_of, storage
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array, Quantization, Shape, integer_range
 
-__all__ = ["Stated", "bits_of", "is_positive", "numbers", "stated"]
+__all__ = ["Stated", "bits_of", "fitting", "is_positive", "numbers", "stated"]
 
 _WIDEST = 32
 
@@ -66,7 +67,29 @@ def stated(r: Reading, bits: int) -> Stated:
     limits = (-1, 1) if is_bipolar else limits_of(bits, signed, narrow)
     if limits[0] >= limits[1]:
         raise r.invalid(f"{bits} bits with a narrow range leave one integer, {limits[0]}")
-    return Stated(numbers(r, 1, "scale"), numbers(r, 2, "zero point"), limits, signed, is_bipolar)
+    scale, zero_point = fitting(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
+    return Stated(scale, zero_point, limits, signed, is_bipolar)
+
+
+def fitting(r: Reading, *given: Array) -> tuple[Array, ...]:
+    """`given`, the scales and zero points of input 0, unless they do not broadcast with each other and with it.
+
+    Together they have no more elements than the data or, beside data of unknown sizes, than the largest of them: (n, 1) beside (1, n)
+    would have n**2.
+
+    Raises:
+        InvalidModelError: they do not, or would.
+    """
+    shape = r.tensor(0).static_shape
+    sizes = [array.shape for array in given] + ([] if shape is None else [shape])
+    try:
+        together = math.prod(np.broadcast_shapes(*sizes))
+    except ValueError:
+        together = -1
+    if not 0 <= together <= (max(map(math.prod, sizes)) if shape is None else math.prod(shape)):
+        listed = ", ".join(str(array.shape) for array in given)
+        raise r.invalid(f"scales and zero points of the shapes {listed} beside data of the shape {r.tensor(0).shape}")
+    return given
 
 
 def bits_of(r: Reading, index: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.labels import label_key
-from qconvert.formats.onnx.qonnx.grids import Stated, bits_of, numbers, stated
+from qconvert.formats.onnx.qonnx.grids import Stated, bits_of, fitting, numbers, stated
 from qconvert.formats.onnx.qonnx.rounding import EVEN, apply, mode_of, rounded, rounded_by
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
@@ -31,7 +31,7 @@ def read_quant(r: Reading) -> None:
 
 def read_bipolar_quant(r: Reading) -> None:
     """BipolarQuant(x, scale): the scale where x is 0 or more, else minus the scale."""
-    found, data = Stated(numbers(r, 1, "scale"), np.zeros((), np.float32), (-1, 1), True, True), r.constant(0)
+    found, data = Stated(*fitting(r, numbers(r, 1, "scale")), np.zeros((), np.float32), (-1, 1), True, True), r.constant(0)
     if data is not None:
         _declare(r, found, np.where(np.asarray(data, np.float32) >= 0, np.float32(1), np.float32(-1)))
     else:

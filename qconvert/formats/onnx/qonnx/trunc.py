@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.qonnx.grids import Stated, bits_of, is_positive, numbers
+from qconvert.formats.onnx.qonnx.grids import Stated, bits_of, fitting, is_positive, numbers
 from qconvert.formats.onnx.qonnx.quant import emit_on_grid
 from qconvert.formats.onnx.qonnx.ranges import limits_of
 from qconvert.formats.onnx.qonnx.rounding import apply, mode_of, rounded_by
@@ -22,12 +22,13 @@ def read_trunc(r: Reading) -> None:
     it limits nothing, so its result stays on real values. Version 2 has 2**k = out_scale / scale, limits to out_bits, and its
     result is on the grid of out_scale.
     """
-    scale, points, in_bits, mode = numbers(r, 1, "scale"), numbers(r, 2, "zero point"), bits_of(r, 3), mode_of(r, "FLOOR")
+    scale, points = fitting(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
+    in_bits, mode = bits_of(r, 3), mode_of(r, "FLOOR")
     if not is_positive(scale):
         raise NotCoveredError("scales that are not positive")
     is_second = r.has(5)
     if is_second:
-        out_scale = numbers(r, 4, "scale of the result")
+        out_scale = fitting(r, numbers(r, 4, "scale of the result"), scale, points)[0]
         if not is_positive(out_scale):
             raise NotCoveredError("scales of the result that are not positive")
         divisor = np.asarray(np.float32(2) ** np.rint(np.log2(out_scale / scale)))
