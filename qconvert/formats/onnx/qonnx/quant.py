@@ -31,7 +31,7 @@ def read_quant(r: Reading) -> None:
 
 def read_bipolar_quant(r: Reading) -> None:
     """BipolarQuant(x, scale): the scale where x is 0 or more, else minus the scale."""
-    found, data = Stated(*fitting(r, numbers(r, 1, "scale")), np.zeros((), np.float32), (-1, 1), True, True), r.constant(0)
+    found, data = Stated(fitting(r, numbers(r, 1, "scale"))[0], np.zeros((), np.float32), (-1, 1), True, True), r.constant(0)
     if data is not None:
         _declare(r, found, np.where(np.asarray(data, np.float32) >= 0, np.float32(1), np.float32(-1)))
     else:
