@@ -16,6 +16,7 @@ __all__ = [
     "IGNORED_SCALES",
     "OPTIONS",
     "PROVENANCE",
+    "RELABELLED",
     "SCALES",
     "SOURCE",
     "SOURCE_DATA",
@@ -70,6 +71,8 @@ ACTIVATIONS = "source.activations"
 TRANSPOSED = "layout.transposed"
 #: JSON: operators that the writer spelled out as several (formats/onnx/spelled.py).
 SPELLED = "qconvert.spelled"
+#: JSON, tensor -> [scale, zero point] or null: integers under another grid than those that they are (formats/onnx/relabelled.py).
+RELABELLED = "qconvert.relabelled"
 #: JSON, output -> rounding: operators of dynamic range whose result computes otherwise; see passes/dynamic_range.py.
 DYNAMIC_RANGE = "qconvert.dynamic_range"
 #: JSON, output -> attribute -> value: attributes that the result's format cannot state.

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.onnx.node import NodeReading, NotCoveredError
-from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["LabellingReading", "label_key"]
@@ -54,6 +54,16 @@ class LabellingReading(NodeReading):
         # A list of one value along an axis of one element is per axis; without an axis, or beside a longer one, it is per tensor.
         along = axis if values.ndim == 1 and axis is not None and not (values.size == 1 and axis is None) else None
         return Quantization(values.reshape(-1), np.array(zeros).reshape(-1), along)
+
+    def noted_grid(self) -> tuple[bool, Quantization | None]:
+        """Whether a note gives output 0 another grid than that of input 0, or none, and the grid; one that cannot be is no note."""
+        name, before = self.outputs[0], self.tensor(0)
+        if name not in self._draft.relabelled or before.dtype not in ("int8", "uint8", "int16", "uint16", "int32"):
+            return False, None
+        grid = self._draft.relabelled[name]
+        low, high = integer_range(before.dtype)
+        sound = grid is None or (0 < float(grid.scale[0]) < np.inf and low <= int(grid.zero_point[0]) <= high)
+        return (sound and grid != before.quantization), (grid if sound else None)
 
     def labelled(self, index: int, quantization: Quantization, dtype: str = "") -> str:
         """Input `index` with a label: the tensor itself if it has none or the same one, else the same integers under another label.

@@ -19,10 +19,11 @@ from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import Reading
+from qconvert.formats.onnx.relabelled import relabelled
 from qconvert.formats.onnx.spelled import restored
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Graph, Shape, Signature, canonical_dtype
-from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, SOURCE_SIGNATURES, STATED_BIAS_SCALES
+from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, SOURCE_SIGNATURES, STATED_BIAS_SCALES
 from qconvert.graph.shapes import UNKNOWN
 from qconvert.plugins import operators
 
@@ -75,8 +76,9 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         again: whether operators that the writer spelled out stay as they are.
     """
     graph = model.graph
-    declared = dict(_declared(graph))
+    declared, metadata = dict(_declared(graph)), _metadata(model)
     draft = Draft(set(declared))
+    draft.relabelled = relabelled({} if again else metadata)
     inputs = _read_values(graph, declared, draft)
     readers = operators("onnx", "read")
     for node in graph:
@@ -100,7 +102,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         ops=(),
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        metadata=_metadata(model),
+        metadata={key: value for key, value in metadata.items() if key != RELABELLED},
     )
     found = _with_signatures(_with_bias_scales(found.evolve(ops=draft.ops)))
     return found if again else restored(found, partial(_rewritten, model))

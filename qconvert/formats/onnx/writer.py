@@ -14,11 +14,20 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
 from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node_types import require_types
+from qconvert.formats.onnx.relabelled import relabelled_notes
 from qconvert.formats.onnx.spelled import is_spelled_out, notes
 from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_OPSET, SOURCE_SIGNATURES, SPELLED, STATED_ATTRIBUTES, STATED_BIAS_SCALES
+from qconvert.graph.metadata import (
+    RELABELLED,
+    SOURCE_KERNELS,
+    SOURCE_OPSET,
+    SOURCE_SIGNATURES,
+    SPELLED,
+    STATED_ATTRIBUTES,
+    STATED_BIAS_SCALES,
+)
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "write"]
@@ -134,6 +143,8 @@ def _properties(
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
+    if relabelled := relabelled_notes(graph):
+        properties[RELABELLED] = relabelled
     if attributes := _unstated(graph, lambda op: may_tie(op, builder)):
         properties[STATED_ATTRIBUTES] = json.dumps(attributes)
     return properties

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.evaluate.known_values import KnownValues
@@ -30,6 +30,8 @@ class Draft:
         self.ignored_scales: dict[str, list[tuple[float, int]]] = {}
         #: Tensors whose stated scales mean nothing, and why: they may be moved, but nothing can compute on them.
         self.unsound: dict[str, str] = {}
+        #: Tensors of integers that are on a grid of their own, or on none, whatever their integers were on before.
+        self.relabelled: Mapping[str, Quantization | None] = {}
         #: Tensors of complex numbers, which are two real parts along a last axis here.
         self.complex: set[str] = set()
         #: What is known of values before the model runs.

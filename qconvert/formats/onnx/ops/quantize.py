@@ -87,8 +87,9 @@ def _is_along_one(r: Reading, rank: int) -> bool:
 
 
 def read_identity(r: Reading) -> None:
-    """Identity."""
-    r.emit("Identity", [r.input(0)], r.outputs[:1])
+    """Identity; of integers that a note gives another grid, a Reinterpret."""
+    found, grid = r.noted_grid()
+    r.emit("Reinterpret" if found else "Identity", [r.input(0)], r.outputs[:1], quantization=grid)
 
 
 def read_dynamic_quantize_linear(r: Reading) -> None:

@@ -1,0 +1,74 @@
+"""Integers on a grid that no node of an ONNX file states: the metadata do, and a note that is wrong changes no result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loaded import onnx_graph
+from passes.graphs import constant, make, q
+from tflite_models import TensorSpec, single_op
+
+from qconvert import QConvertError, check, convert
+from qconvert.formats.onnx.writer import build
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.metadata import RELABELLED
+
+SIZES = np.array([3, 2], np.int32)
+#: An operator of TFLite that moves or chooses stored integers, and its inputs and result, whose grids differ.
+MODELS = {
+    "RESHAPE": ({}, [TensorSpec("x", (2, 3), "int8", 0.125, 0), TensorSpec("s", (2,), "int32", data=SIZES)],
+                TensorSpec("y", (3, 2), "int8", 0.031, 5)),
+    "MINIMUM": ({}, [TensorSpec("x", (2, 3), "uint8", 0.1, 78), TensorSpec("z", (2, 3), "uint8", 0.1, 78)],
+                TensorSpec("y", (2, 3), "uint8", 0.1, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("target", ["generic", "ort-x86"])
+def test_the_grid_of_an_output_comes_back(name: str, target: str, tmp_path: Path) -> None:
+    options, inputs, output = MODELS[name]
+    source, result, again = (tmp_path / file for file in ("a.tflite", "b.onnx", "c.tflite"))
+    source.write_bytes(single_op(name, options, inputs, [output]))
+    convert(source, result, target=target)
+    found = onnx_graph(result.read_bytes())["y"].quantization
+    assert found is not None and float(found.scale[0]) == np.float32(output.scale)
+    assert check(source, result).passed
+    convert(result, again)
+    assert check(result, again).passed
+
+
+def relabelled() -> Graph:
+    grids = {"x": q(0.5, 3), "y": q(0.25, -4), "p": None, "z": None}
+    tensors = [Tensor(name, "int8", (4,), None, grid) for name, grid in grids.items()]
+    ops = [Op("Reinterpret", ("x",), ("y",)), Op("Reinterpret", ("x",), ("p",)), Op("Add", ("p", "c"), ("z",))]
+    return make(ops, [*tensors, constant("c", np.int8([1, 2, 3, 4]))], "x", "y z")
+
+
+def with_note(note: str) -> bytes:
+    model = build(relabelled(), 17, {})
+    for entry in model.metadata_props:
+        if entry.key == RELABELLED:
+            entry.value = note
+    return bytes(model.SerializeToString())
+
+
+def test_the_note_is_of_the_file_and_not_of_the_graph() -> None:
+    entries = {entry.key: entry.value for entry in build(relabelled(), 17, {}).metadata_props}
+    assert json.loads(entries[RELABELLED]) == {"y": [0.25, -4], "p": None}
+    graph = onnx_graph(with_note(entries[RELABELLED]))
+    assert graph["y"].quantization == q(0.25, -4) and RELABELLED not in graph.metadata
+
+
+@pytest.mark.parametrize("grid", [[0.0, 0], [-1.0, 0], [1e400, 0], [0.5, 1000], [0.5, -129]], ids=str)
+def test_a_note_that_cannot_be_is_none(grid: Any) -> None:
+    assert onnx_graph(with_note(json.dumps({"y": grid, "other": [1.0, 0]})))["y"].quantization != q(0.25, -4)
+
+
+@pytest.mark.parametrize("note", ["", "[1]", "7", '{"y": 3}', '{"y": ["a", 1]}', '{"y": [1]}', "[" * 100_000, '{"y": [1.0, 1e999]}'])
+def test_a_damaged_note_is_an_error(note: str) -> None:
+    with pytest.raises(QConvertError, match="is no map of names to grids"):
+        onnx_graph(with_note(note))
