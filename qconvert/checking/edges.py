@@ -12,7 +12,7 @@ from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.checking.requantized import sqnr
 from qconvert.checking.verdicts import LEAST_SQNR
 from qconvert.evaluate.curves import Lookup, curve_roots, curve_values, curve_way, lookup_of
-from qconvert.graph import Graph, Op, Quantization
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["moved_edges", "vanished"]
@@ -175,6 +175,15 @@ def _same_steps(a: Quantization | None, first: str, b: Quantization | None, seco
     return shifted and high - low == other_high - other_low and bool(a.scale[0] == b.scale[0])
 
 
+def _steps(tensor: Tensor) -> tuple[object, ...]:
+    """What says which values a tensor can hold: int8 and uint8 may have the same."""
+    grid = tensor.quantization
+    if grid is None or not grid.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
+        return tensor.dtype, grid and grid.key
+    low, high = integer_range(tensor.dtype)
+    return high - low, float(grid.scale[0]), int(grid.zero_point[0]) - low, grid.quant_min, grid.quant_max
+
+
 def _same_codes(graph: Graph, other: Graph, name: str) -> bool:
     """Whether both graphs store a tensor in as many codes, with the same steps."""
     a, b = graph[name], other[name]
@@ -203,7 +212,7 @@ def _roots(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> d
 
 def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
     """Each computed tensor with the first `preferred` one, else the first, that an operator of the same kind computes from the same
-    operands onto the same grid."""
+    operands onto the same steps."""
     equals: dict[object, str] = {}
     found: dict[str, str] = {}
     chosen: dict[str, str] = {}
@@ -211,8 +220,7 @@ def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]
         what = (op.kind, tuple(found.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items())))
         for index, name in enumerate(op.outputs):
             if name and KINDS[op.kind].rule not in ("opaque", "state"):
-                grid = graph[name].quantization
-                first = found[name] = equals.setdefault((what, index, graph[name].dtype, grid and grid.key), name)
+                first = found[name] = equals.setdefault((what, index, _steps(graph[name])), name)
                 if name in preferred:
                     chosen.setdefault(first, name)
     return {name: chosen.get(first, first) for name, first in found.items()}
@@ -281,7 +289,8 @@ def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     a, b = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind == "Requantize":
         return _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
-    moved = op.kind in ("Transpose", "Reshape") and a.name.startswith(f"{name}/")
+    keeps = op.kind == "Transpose" or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
+    moved = keeps and a.name.startswith(f"{name}/")
     return moved or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
 
 

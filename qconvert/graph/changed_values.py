@@ -144,7 +144,8 @@ def _paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Ten
     for op in graph.ops:
         pair = writers.get(op.outputs[0]) if op.outputs else None
         while pair is not None and pair.kind in _BEHIND and pair.kind != op.kind:
-            pair = writers.get(pair.inputs[0])
+            # What computes another tensor of the source stands for another operator.
+            pair = None if pair.inputs[0] in graph.tensors else writers.get(pair.inputs[0])
         if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
             continue
         for own, name in zip(op.inputs, pair.inputs, strict=False):

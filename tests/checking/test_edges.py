@@ -64,6 +64,17 @@ def test_equal_operators_count_once() -> None:
     assert list(vanished(coarser, once)) == ["t"]
 
 
+def test_operators_whose_results_are_equal_once_they_are_stored_alike_count_once() -> None:
+    """Two Quantize of one value, to int8 and to uint8, are one where all bytes are uint8."""
+    source = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)))
+    once = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
+    for zero_point, expected in ((131, []), (130, ["t"])):
+        stored = Tensor("t", "uint8", (1, 4), None, Quantization.per_tensor(0.05, zero_point))
+        other = replace(source, tensors={**source.tensors, "t": stored})
+        assert list(vanished(other, once)) == expected
+        assert list(moved_edges(other, once)) == (["y"] if expected else [])
+
+
 def test_a_fused_activation_may_be_a_clip_of_an_equal_operator() -> None:
     def doubled(**attributes: str) -> Op:
         return Op("Add", ("x", "x"), ("a" if attributes["activation"] else "s",), attributes)
@@ -117,6 +128,14 @@ def test_an_output_in_the_middle_that_gets_its_layout_back_is_what_its_readers_r
            Op("Dequantize", ("s/source_layout",), ("r",)), Op("Reshape", ("s/source_layout",), ("s",)),
            Op("Relu", ("s/channels_last",), ("y",)))  # fmt: skip
     direct = graph(SIGMOID, Op("Dequantize", ("s",), ("r",)), Op("Relu", ("s",), ("y",)))
+    assert moved_edges(direct, graph(*ops)) == moved_edges(graph(*ops), direct) == {}
+
+
+def test_a_row_that_is_widened_is_what_the_next_operator_reads() -> None:
+    """x -> s/wide -> s/wide/source_layout -> s, as a convolution of one dimension has it, and s/wide -> y."""
+    ops = (replace(SIGMOID, outputs=("s/wide",)), Op("Transpose", ("s/wide",), ("s/wide/source_layout",)),
+           Op("Squeeze", ("s/wide/source_layout",), ("s",)), Op("Relu", ("s/wide",), ("y",)))  # fmt: skip
+    direct = graph(SIGMOID, Op("Relu", ("s",), ("y",)))
     assert moved_edges(direct, graph(*ops)) == moved_edges(graph(*ops), direct) == {}
 
 

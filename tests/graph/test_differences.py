@@ -178,3 +178,15 @@ def test_bounds_of_a_clip_beyond_its_grid_are_those_of_the_grid() -> None:
 
     assert changed_values(clipped(6.0), clipped(177 * 0.031)) == {}
     assert changed_values(clipped(6.0), clipped(176 * 0.031)) == {"high": "1 of 1 values of 'high' are not the source's"}
+
+
+def test_a_clip_that_is_spelled_out_is_not_the_clip_before_it() -> None:
+    def real(name: str, value: float | None = None) -> Tensor:
+        return Tensor(name, "float32", (2,) if value is None else (), None if value is None else np.array(value, np.float32))
+
+    tensors = [real(name) for name in "xmny"] + [real(name, value) for name, value in (("a", 0.0), ("b", 1.0), ("c", 0.25), ("d", 0.5))]
+    first = Op("Clip", ("x", "a", "b"), ("m",))
+    before = Graph("g", {t.name: t for t in tensors if t.name != "n"}, (first, Op("Clip", ("m", "c", "d"), ("y",))), ("x",), ("y",))
+    renamed = {t.name: t for t in tensors if t.name not in "cd"} | {"n/c": real("n/c", 0.25), "n/d": real("n/d", 0.5)}
+    spelled = (first, Op("Max", ("m", "n/c"), ("n",)), Op("Min", ("n", "n/d"), ("y",)))
+    assert changed_values(before, Graph("g", renamed, spelled, ("x",), ("y",))) == {}
