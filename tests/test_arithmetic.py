@@ -464,3 +464,40 @@ def test_means_of_tflite_s_own_kernel_equal_litert(dtype: str, kernels: str) -> 
         wanted = ar.tflite_mean(x.astype(np.int64).sum(axis=1), count, *grids, dtype)
         got = _reduced("MEAN", x, ((scale, zeros[0]), (result, zeros[1])), kernels)
         assert np.array_equal(got.reshape(-1), wanted)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.5])
+def test_softmax_of_16_bits_equals_litert_also_where_it_overflows(beta: float) -> None:
+    rng = np.random.default_rng(3)
+    overflows = 0
+    for scale in (2e-5, 3e-4, 0.01, 0.7, 4.9, 5.5, 80.0, 9e3, 1e6):
+        for axis in (7, 40):
+            x = rng.integers(-32768, 32767, (60, axis), endpoint=True).astype(np.int16)
+            x[:20, axis // 2 :] = -32768
+            x[20:40] //= 50
+            specs = TensorSpec("x", x.shape, "int16", scale, 0), TensorSpec("y", x.shape, "int16", 1 / 32768, 0)
+            found, wraps = ar.tflite_softmax(x, float(np.float32(scale)), beta, -1)
+            overflows += wraps
+            assert np.array_equal(run_litert(single_op("SOFTMAX", {"beta": beta}, specs[:1], specs[1:]), [x])[0], found)
+            turned, _ = ar.tflite_softmax(x.T, float(np.float32(scale)), beta, 0)
+            assert np.array_equal(turned.T, found)
+    assert overflows > 5
+
+
+@pytest.mark.parametrize(
+    ("given", "result"), [("int16", "int16"), ("int16", "int8"), ("int8", "int16"), ("int32", "int16"), ("int32", "int8")]
+)
+def test_requantize_of_tflite_s_own_kernel_equals_litert_also_where_it_overflows(given: str, result: str) -> None:
+    rng, overflows, limits = np.random.default_rng(4), 0, np.iinfo(given)
+    for exponent in (-3, 0, 2, 4, 5, 7, 9):
+        scales = [float(np.float32(0.003 * value)) for value in (10.0**exponent, 1 + rng.random())]
+        zeros = [int(rng.integers(-128, 128)) if dtype == "int8" else 0 for dtype in (given, result)]
+        x = rng.integers(limits.min, limits.max, 400, endpoint=True).astype(given)
+        x[:6] = limits.min, limits.max, 0, 1, -1, 2
+        x[200:] //= 2**12 if given == "int32" else 1
+        specs = [TensorSpec(name, x.shape, *row) for name, *row in zip("xy", (given, result), scales, zeros, strict=True)]
+        grids = [Quantization.per_tensor(*grid) for grid in zip(scales, zeros, strict=True)]
+        found, wraps = ar.tflite_requantize(x, *grids, result)
+        overflows += wraps
+        assert np.array_equal(run_litert(single_op("QUANTIZE", {}, specs[:1], specs[1:]), [x])[0], found)
+    assert overflows

@@ -52,6 +52,7 @@ from qconvert.arithmetic.rounding import (
 )
 from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
 from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
+from qconvert.arithmetic.wrapped import tflite_requantize, tflite_softmax
 
 __all__ = [
     "DYNAMIC_ROUNDINGS",
@@ -92,6 +93,8 @@ __all__ = [
     "tflite_mean",
     "tflite_mean_multiplier",
     "tflite_pair",
+    "tflite_requantize",
+    "tflite_softmax",
     "tflite_sums",
     "xnnpack_add",
     "xnnpack_add_multipliers",

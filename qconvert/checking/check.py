@@ -217,6 +217,7 @@ class _Check:
             return
         found = self._compare_operators(border, feeds, model, changed, declared, per_op)
         cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
+        self.notes += verdicts.overflow_notes(self.findings)
         self.problems += verdicts.operator_problems(self.findings)
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:

@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 
 from qconvert.graph import Op
 
-__all__ = ["CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "CheckReport", "Finding", "OutputComparison", "joined"]
+__all__ = [
+    "CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison", "joined",
+]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
 NOT_COMPARED = "not compared"
 #: From the best to the worst. "dynamic range": a kernel that quantizes its real input at each run; "requantized": onto a grid that the
-#: conversion declared, as the result's own integers and scales say.
-CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", NOT_COMPARED, "unexplained")
+#: conversion declared, as the result's own integers and scales say. OVERFLOW: of the source's own kernel, whose result is known to the last
+#: bit and is not what the operator means; the result's is.
+OVERFLOW = "source overflows"
+CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, NOT_COMPARED, "unexplained")
 #: Verdicts of a check.
 PASSED, NOT_EQUAL, NOT_JUDGED = "passed", "not equal", "could not be judged"
 

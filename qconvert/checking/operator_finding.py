@@ -13,7 +13,8 @@ from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.checking.checked_file import Side
 from qconvert.checking.classify import Sum, classify, classify_sums
 from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
-from qconvert.checking.findings import CLASSES, Finding
+from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
+from qconvert.checking.overflows import overflowed
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS, is_dynamic
@@ -73,8 +74,25 @@ class Judge:
         found = self._judged(op, index, {**values, **fixed}, pair)
         if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
             cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
-            return min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
-        return found
+            found = min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
+        return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
+
+    def _overflowed(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
+        """The finding, which names a fault, unless the source's value is to the last bit what its kernels make by overflowing, and the
+        result's is what the operator means."""
+        overflows = self.sides[0].runtime.overflows
+        if overflows is None or pair[0].dtype.kind not in "iu":
+            return found
+        made = overflowed(self.graph, op, index, values, self.writers, overflows)
+        if made is None or not np.array_equal(made.stored, pair[0]):
+            return found
+        if not np.array_equal(made.meant, pair[1]):
+            again = self._judged(op, index, {**made.values, **values}, (made.meant, pair[1]))
+            if again.verdict == "unexplained":
+                return again
+        where = ", ".join(dict.fromkeys(place.source or place.kind for place in made.places))
+        reason = f"{self.sides[0].runtime.title}'s own kernel overflows in {where}"
+        return replace(found, verdict=OVERFLOW, reason=reason, predicted_rate=1.0, unexplained=0)
 
     def _fixed(self, op: Op) -> dict[str, Array]:
         """The real values of quantized constants that the operator and those before it read as weights."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from qconvert.checking.findings import NOT_COMPARED, Finding, OutputComparison
+from qconvert.checking.findings import NOT_COMPARED, OVERFLOW, Finding, OutputComparison
 from qconvert.graph import Graph
 
 __all__ = [
     "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "fault_of", "hardly_vary", "limit_problems", "not_compared",
-    "operator_problems", "real_problems", "static_problems",
+    "operator_problems", "overflow_notes", "real_problems", "static_problems",
 ]  # fmt: skip
 
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
@@ -98,6 +98,12 @@ def operator_problems(findings: Iterable[Finding]) -> list[str]:
         seen = f"{op.unexplained} elements, by at most {op.largest:g}" if op.unexplained else "not seen with these inputs"
         found.append(f"{op.operator} ({op.output!r}): {op.reason}; {seen}")
     return found
+
+
+def overflow_notes(findings: Iterable[Finding]) -> list[str]:
+    """What the reader should know of results that the source computes by an overflow, and the result does not."""
+    found = list(dict.fromkeys(op.reason for op in findings if op.verdict == OVERFLOW))
+    return [f"{text}, to the last bit; the result computes what the operator means, and outputs behind it differ" for text in found]
 
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:

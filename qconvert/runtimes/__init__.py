@@ -25,7 +25,7 @@ RUNTIMES = (
         "litert", ("tflite",), "LiteRT on the CPU: with XNNPACK (default), or its reference kernels", "LiteRT",
         open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
         layout="channels_last", inside=_from("litert", "LiteRTInside"), layers=_from("litert", "layers"),
-        taken_by=_from("litert", "taken_by"), around=_from("litert", "around"),
+        taken_by=_from("litert", "taken_by"), overflows=_from("overflows_litert", "overflows"), around=_from("litert", "around"),
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",

@@ -133,11 +133,8 @@ def _softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
 
     An error of a summand counts with its share of the sum, which is 1 / (largest result) times the largest summand, 1. The table ends at
     exp(-10), which it holds as 2 of 2^-15: so does whatever is farther below the largest. Differences are multiplied by scale * 6553.5 in
-    32 bits, which overflow where the scale is above 5, as that of a mask of -1e9: any result may come of that.
+    32 bits, which overflow where the scale is above 5, as that of a mask of -1e9: see overflows_litert.py.
     """
-    grid = graph[op.inputs[0]].quantization
-    if grid is not None and float(grid.scale[0]) >= 5:
-        return np.full(exact.shape, 2.0**16), True
     shares = np.abs(exact) * _step(graph, op)
     largest = shares.max(axis=op["axis"], keepdims=True, initial=0)
     off = 1.5 + 2.6 * largest + shares * (1.6 + 2 * exact.shape[op["axis"]] * largest)

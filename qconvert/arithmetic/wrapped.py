@@ -1,0 +1,95 @@
+"""TFLite's own kernels of 16-bit data where their 32 bits overflow. Measured equal to LiteRT's on x86 (tests/test_arithmetic.py).
+
+A kernel shifts its steps to the left before it multiplies them, in int32, and what does not fit wraps around. Scales that a converter
+made of a mask of -1e9, or of an infinity that it cut off, lead there: what the kernel gives has nothing to do with the operator then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
+from qconvert.arithmetic.rounding import round_half_away, saturate
+
+__all__ = ["tflite_requantize", "tflite_softmax"]
+
+_POINTS, _EACH = 512, 128
+#: The exponential's table ends at exp(-10): differences from the largest are brought to steps of this.
+_FINEST = 10 / 65535
+
+
+def tflite_requantize(values: Array, given: Quantization, output: Quantization, dtype: str) -> tuple[Array, bool]:
+    """QUANTIZE from integers to integers by TFLite's own kernel (reference/requantize.h), and whether its 32 bits overflow.
+
+    Args:
+        values: stored integers.
+        given, output: grids, per tensor.
+        dtype: of the result.
+    """
+    steps = values.astype(np.int64) - int(given.zero_point[0])
+    scaled, overflows = _multiplied(steps, float(given.scale[0]) / float(output.scale[0]))
+    return saturate(scaled + int(output.zero_point[0]), dtype), overflows
+
+
+def tflite_softmax(values: Array, scale: float, beta: float, axis: int) -> tuple[Array, bool]:
+    """SOFTMAX of int16, whose result has the scale 2**-15, and whether its 32 bits overflow.
+
+    Source: SoftmaxInt16 (reference/softmax.h), with its tables of exp(x) and 1 / (1 + x) (kernels/activations.cc).
+
+    Args:
+        values: stored integers.
+        scale: of the data.
+        beta: what they are multiplied by.
+        axis: of the sums.
+    """
+    steps = np.moveaxis(values.astype(np.int64), axis, -1)
+    below, overflows = _multiplied(steps - steps.max(axis=-1, keepdims=True), scale * beta / _FINEST)
+    shares = _looked_up(np.clip(below + 32767, -32768, 32767), _exponential())
+    total = shares.sum(axis=-1, keepdims=True)
+    _, bits = np.frexp(total.astype(np.float64))
+    reciprocal = _looked_up(np.clip((((total << (31 - bits)) + 2**13) >> 14) - 3 * 2**15, -32768, 32767), _reciprocal())
+    right = bits.astype(np.int64) - 1
+    found = np.clip((shares * reciprocal + (np.int64(1) << (right - 1))) >> right, 0, 32767)
+    return np.moveaxis(found, -1, axis).astype(np.int16), overflows
+
+
+def _multiplied(steps: Array, factor: float) -> tuple[Array, bool]:
+    """Steps by a multiplier of 32 bits, and whether the shift to the left overflows; one by 32 bits and more shifts by the rest (x86)."""
+    multiplier, shift = (int(item) for item in quantize_multiplier(factor))
+    left = max(shift, 0)
+    wrapped = (((steps << (left % 32)) + 2**31) & (2**32 - 1)) - 2**31
+    overflows = bool(steps.any()) and (left > 31 or not np.array_equal(wrapped, steps << left))
+    return multiply_by_quantized_multiplier(wrapped, multiplier, min(shift, 0)), overflows
+
+
+def _looked_up(values: Array, table: Array) -> Array:
+    """16-bit integers on straight lines between the points of a table (LUTLookup, kernels/internal/common.h)."""
+    place, rest = (values + 2**15) // _EACH, (values + 2**15) % _EACH
+    base = table[place]
+    return np.asarray(base + (((table[place + 1] - base) * rest + _EACH // 2) >> 7))
+
+
+@cache
+def _exponential() -> Array:
+    return _table(np.exp, -10.0, 0.0)
+
+
+@cache
+def _reciprocal() -> Array:
+    return _table(lambda x: 1 / (1 + x), 0.0, 1.0)
+
+
+def _table(function: Callable[[Array], Array], low: float, high: float) -> Array:
+    """513 points of a function of values up to 1, moved by half of what the lines are off in the middle (LUTPopulate, likewise)."""
+    step = (high - low) / _POINTS
+    points = low + np.arange(_POINTS + 1) * step
+    scaled, middle = function(points) * 2**15, function(points[:-1] + step / 2) * 2**15
+    stored = round_half_away(scaled)
+    off = round_half_away((scaled[1:] + stored[:-1]) / 2) - round_half_away(middle)
+    moved = np.append(stored[:-1] - round_half_away(off / 2), stored[-1])
+    return np.asarray(np.clip(moved, *integer_range("int16")), np.int64)

@@ -1,0 +1,85 @@
+"""Operators whose kernel in the source overflows: what it gives is computed to the last bit, and so told from a fault of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op
+
+__all__ = ["Overflowed", "overflowed"]
+
+#: See plugins.Runtime.overflows.
+Overflows = Callable[[Graph, Op, list[Array | None]], Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Overflowed:
+    """An output as the source's kernels give it, and as the operator means it.
+
+    Attributes:
+        stored: as the kernels give it, with whatever overflows.
+        meant: with nothing that overflows, each operator rounded once.
+        values: what is meant on the way, by name.
+        places: the operators that overflow.
+    """
+
+    stored: Array
+    meant: Array
+    values: Mapping[str, Array]
+    places: tuple[Op, ...]
+
+
+def overflowed(
+    graph: Graph, op: Op, index: int, values: Mapping[str, Array], writers: Mapping[str, Op], overflows: Overflows
+) -> Overflowed | None:
+    """Output `index` of an operator if its kernel overflows on these values, or that of an operator before it whose result is not among
+    them, as a constant that is computed; None if none does.
+
+    Args:
+        graph, op, index: the operator.
+        values: stored values by name.
+        writers: the operator that computes each tensor.
+        overflows: the runtime's.
+    """
+    made = _Made(graph, values, writers, overflows)
+    try:
+        made.compute(op)
+    except (QConvertError, KeyError):
+        return None
+    name = op.outputs[index]
+    if not made.places:
+        return None
+    return Overflowed(made.stored[name], made.meant[name], made.meant, tuple(made.places))
+
+
+@dataclass(slots=True)
+class _Made:
+    graph: Graph
+    values: Mapping[str, Array]
+    writers: Mapping[str, Op]
+    overflows: Overflows
+    stored: dict[str, Array] = field(default_factory=dict)
+    meant: dict[str, Array] = field(default_factory=dict)
+    places: list[Op] = field(default_factory=list)
+
+    def compute(self, op: Op) -> None:
+        """Both forms of an operator's outputs, and of whatever before it is not known."""
+        for name in op.inputs:
+            if name and name not in self.stored:
+                known = self.graph.constant(name) if self.graph[name].is_constant else self.values.get(name)
+                if known is None:
+                    self.compute(self.writers[name])
+                else:
+                    self.stored[name] = self.meant[name] = known
+        wrapped = self.overflows(self.graph, op, [self.stored[name] if name else None for name in op.inputs])
+        for way in (self.stored, self.meant):
+            results = evaluate_op(self.graph, op, [way[name] if name else None for name in op.inputs])
+            way.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name)
+        if wrapped is not None and not np.array_equal(wrapped, self.meant[op.outputs[0]]):
+            self.stored[op.outputs[0]] = wrapped
+            self.places.append(op)

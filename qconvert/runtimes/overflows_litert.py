@@ -1,0 +1,25 @@
+"""What TFLite's kernels give where their 32 bits overflow (arithmetic/wrapped.py)."""
+
+from __future__ import annotations
+
+from qconvert.arithmetic import tflite_requantize, tflite_softmax
+from qconvert.graph import Array, Graph, Op
+
+__all__ = ["overflows"]
+
+
+def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
+    """See plugins.Runtime."""
+    data, result = (graph.tensors.get(name) for name in (op.inputs[0] if op.inputs else "", op.outputs[0] if op.outputs else ""))
+    if op.kind not in ("Requantize", "Softmax") or data is None or result is None or inputs[0] is None:
+        return None
+    given, output = data.quantization, result.quantization
+    if given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
+        return None
+    if op.kind == "Softmax":
+        own = (data.dtype, result.dtype) == ("int16", "int16") and inputs[0].size
+        found, wraps = tflite_softmax(inputs[0], float(given.scale[0]), float(op["beta"]), int(op["axis"])) if own else (None, False)
+    else:
+        own = data.dtype != result.dtype or data.dtype == "int16"  # XNNPACK has the others
+        found, wraps = tflite_requantize(inputs[0], given, output, result.dtype) if own else (None, False)
+    return found if wraps else None

@@ -1,0 +1,81 @@
+"""Kernels of the source that overflow: said as such where their results are known to the last bit, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from tflite_models import OpSpec, TensorSpec, model, single_op
+
+from qconvert import check, convert
+
+MASKED = 1e9 / 32767
+
+
+def softmax(scale: float) -> bytes:
+    """A SOFTMAX of int16 scores whose scale is that of a mask of -1e9."""
+    specs = TensorSpec("x", (4, 12), "int16", scale, 0), TensorSpec("y", (4, 12), "int16", 1 / 32768, 0)
+    return single_op("SOFTMAX", {"beta": 1.0}, specs[:1], specs[1:])
+
+
+def capped(scale: float) -> bytes:
+    """MINIMUM of data and a constant of another scale, as TensorFlow's converter makes of 1 / max(norm, tiny)."""
+    tensors = [
+        TensorSpec("x", (3, 5), "int16", 4e-5, 0),
+        TensorSpec("limit", (), "int16", scale, 0, data=np.array(32767, np.int16)),
+        TensorSpec("own", (), "int16", 4e-5, 0),
+        TensorSpec("y", (3, 5), "int16", 4e-5, 0),
+    ]
+    ops = [OpSpec("QUANTIZE", ["limit"], ["own"]), OpSpec("MINIMUM", ["x", "own"], ["y"], {})]
+    return model(ops, tensors, ["x"], ["y"])
+
+
+@pytest.mark.parametrize(("made", "place"), [(lambda: softmax(MASKED), "SOFTMAX #0"), (lambda: capped(305.0), "QUANTIZE #0")])
+def test_an_overflow_is_named_and_passes(made: Callable[[], bytes], place: str, tmp_path: Path) -> None:
+    source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
+    source.write_bytes(made())
+    convert(source, result)
+    report = check(source, result)
+    assert report.passed, report.problems
+    (found,) = (item for item in report.operators if item.output == "y")
+    assert (found.verdict, found.largest > 1000) == ("source overflows", True)
+    assert found.reason == f"LiteRT's own kernel overflows in {place}"
+    assert any(place in note for note in report.notes)
+
+
+@pytest.mark.parametrize("made", [lambda: softmax(0.001), lambda: capped(1e-4)])
+def test_what_does_not_overflow_is_not_named_so(made: Callable[[], bytes], tmp_path: Path) -> None:
+    source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
+    source.write_bytes(made())
+    convert(source, result)
+    report = check(source, result, per_op=True)
+    assert report.passed and not any(item.verdict == "source overflows" for item in report.operators)
+
+
+def doubled(proto: Any) -> None:
+    """The first real constant of a result, a scale, twice as large."""
+    item = next(item for item in proto.graph.initializer if numpy_helper.to_array(item).dtype == np.float32)
+    item.CopyFrom(numpy_helper.from_array((numpy_helper.to_array(item) * 2).astype(np.float32), item.name))
+
+
+def other_operator(proto: Any) -> None:
+    node = next(node for node in proto.graph.node if node.op_type in ("Softmax", "Min"))
+    node.op_type = {"Softmax": "LogSoftmax", "Min": "Max"}[node.op_type]
+
+
+@pytest.mark.parametrize("fault", [doubled, other_operator])
+@pytest.mark.parametrize("made", [lambda: softmax(MASKED), lambda: capped(305.0)])
+def test_a_fault_behind_an_overflow_is_found(made: Callable[[], bytes], fault: Callable[[Any], None], tmp_path: Path) -> None:
+    source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
+    source.write_bytes(made())
+    convert(source, result)
+    proto = onnx.load(result)
+    fault(proto)
+    del proto.metadata_props[:]  # the conversion is not made again: the operators alone show it
+    onnx.save(proto, result)
+    assert not check(source, result).passed
