@@ -11,6 +11,7 @@ import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.checking.checked_file import Side
+from qconvert.checking.choices import is_free_choice
 from qconvert.checking.classify import Sum, classify, classify_sums
 from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
@@ -70,6 +71,9 @@ class Judge:
             return Finding("unexplained", f"shape {b.shape} instead of {a.shape}", 0.0, float("inf"), 0.0, a.size)
         if op.kind == "Opaque":
             return _compared(a, b)
+        if op.kind == "SelectBoxes" and index == 0 and all(is_free_choice(self.graph, op, values, chosen) for chosen in pair):
+            largest = float(np.abs(a.astype(np.int64) - b).max())
+            return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0, 0)
         fixed = self._fixed(op)
         found = self._judged(op, index, {**values, **fixed}, pair)
         if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):

@@ -27,7 +27,7 @@ _LEAST_TOP1 = 0.5
 #: the first number, and their mean is by no more than the second.
 _FAINT = 8.0, 0.5
 #: Their results are places of values among others, or in their order: what is a little off may be in another place.
-_RANKING = ("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "DetectionPostProcess")
+_RANKING = ("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "SelectBoxes", "DetectionPostProcess")
 #: The largest difference, in LSB or 1/255 of the range, that may be an accumulation of single roundings where nothing tells more.
 _ROUNDING = 1.0
 

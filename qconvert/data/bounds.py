@@ -81,6 +81,12 @@ def _one_hot(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
         yield op.inputs[0], 0, int(depth.reshape(-1)[0]) - 1
 
 
+def _segments(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
+    count = graph.constant(op.inputs[2])
+    if count is not None and count.size == 1:
+        yield op.inputs[1], 0, int(count.reshape(-1)[0]) - 1
+
+
 def _embedded(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     """EmbedLayerNormalization of com.microsoft: (word ids, segment ids, table of words, of positions, of segments, …)."""
     for index, table in ((0, 2), (1, 4)):
@@ -110,7 +116,7 @@ def _exponent(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
 _INDICES: dict[str, Callable[[Graph, Op, Number], Iterator[_Demand]]] = {
     **dict.fromkeys(("Gather", "GatherElements", "ScatterElements"), _along_axis),
     **dict.fromkeys(("GatherND", "ScatterND"), _coordinates),
-    "OneHot": _one_hot, "ReverseSequence": _lengths, "TopK": _count, "Tile": _extent, "Pow": _exponent,
+    "OneHot": _one_hot, "UnsortedSegment": _segments, "ReverseSequence": _lengths, "TopK": _count, "Tile": _extent, "Pow": _exponent,
 }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import Graph, Op, Runtime, check, convert, load, save
+from qconvert import Graph, Op, Runtime, Tensor, check, convert, load, save
+from qconvert.checking.choices import is_free_choice
 from qconvert.checking.findings import Finding, joined
 from qconvert.checking.known_tensors import completed
 from qconvert.checking.splitting import Splitting
@@ -248,3 +249,65 @@ def test_a_wrong_weight_of_an_operator_that_is_read_as_several_is_named(dtype: s
 def test_the_mean_share_counts_every_run_alike() -> None:
     runs = [Finding("equal", "", share, 0.0, 0.0, 0) for share in (1.0, 1.0, 1.0, 0.2)]
     assert joined(Op("Relu", ("x",), ("y",), {}, "RELU #0"), "y", runs).equal == pytest.approx(0.8)
+
+
+def boxes(path: Path) -> Path:
+    """A suppression of 40 boxes whose scores are integers: some are equal."""
+    data = [TensorSpec("b", (40, 4), "float32"), TensorSpec("x", (40,), "int8", 1.0, 0), TensorSpec("r", (40,), "float32")]
+    numbers = {"most": np.int32(30), "overlap": np.float32(0.5), "least": np.float32(-200)}
+    constants = [TensorSpec(name, (), value.dtype.name, data=value) for name, value in numbers.items()]
+    results = [TensorSpec("y", (30,), "int32"), TensorSpec("n", (), "int32")]
+    ops = [OpSpec("DEQUANTIZE", ["x"], ["r"], None), OpSpec("NON_MAX_SUPPRESSION_V4", ["b", "r", *numbers], ["y", "n"], None)]
+    path.write_bytes(model(ops, [*data, *constants, *results], ["b", "x"], ["y", "n"]))
+    return path
+
+
+def test_boxes_of_equal_score_may_come_in_another_order(tmp_path: Path) -> None:
+    source, result = boxes(tmp_path / "source.tflite"), tmp_path / "result.onnx"
+    convert(source, result)
+    report = check(source, result, samples=8, per_op=True)
+    assert report.passed, report.problems
+    (chosen,) = [op for op in report.operators if op.output == "y"]
+    assert (chosen.verdict, chosen.reason) == ("approximate", "boxes of equal score in another order")
+    assert chosen.equal < 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_free"),
+    [([1, 0, 2], True), ([0, 1, 2], True), ([2, 0, 1], False), ([0, 0, 2], False), ([0, 2, 1], False), ([0, 3, 2], False)],
+)
+def test_other_boxes_are_no_free_choice(chosen: list[int], is_free: bool) -> None:
+    """Four boxes side by side, the first two of equal score; the last is below the threshold."""
+    boxes = np.float32([[0, i, 1, i + 1] for i in range(4)])
+    values = {"b": boxes, "s": np.float32([0.9, 0.9, 0.5, 0.1])}
+    constants = {"most": np.array([3]), "overlap": np.float32(0.5), "least": np.float32(0.2)}
+    tensors = [Tensor(name, str(value.dtype), value.shape) for name, value in values.items()]
+    tensors += [Tensor(name, str(value.dtype), value.shape, value) for name, value in constants.items()]
+    tensors += [Tensor("y", "int32", (3,)), Tensor("n", "int32", ())]
+    op = Op("SelectBoxes", ("b", "s", "most", "overlap", "least"), ("y", "n"))
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("b", "s"), ("y", "n"))
+    assert is_free_choice(graph, op, values, np.int32(chosen)) == is_free
+
+
+def test_what_moves_alone_make_of_shared_tensors_is_known(tmp_path: Path) -> None:
+    """A Clip behind a convolution whose data the result has in another shape: the exact value is that of the shared tensor, turned."""
+    rng = np.random.default_rng(1)
+    weights = rng.integers(-127, 128, (40, 1, 1, 24)).astype(np.int8)
+    tensors = [
+        TensorSpec("v", (24,), "float32"), TensorSpec("x", (1, 1, 1, 24), "float32"), TensorSpec("a", (1, 1, 1, 24), "float32"),
+        TensorSpec("y", (1, 1, 1, 40), "float32"),
+        TensorSpec("z", (1, 1, 1, 40), "float32"), TensorSpec("w", weights.shape, "int8", 0.01, 0, data=weights),
+        TensorSpec("c", (40,), "float32", data=rng.normal(0, 0.1, 40).astype(np.float32)),
+    ]  # fmt: skip
+    ops = [
+        OpSpec("ADD", ["x", "v"], ["a"], {}),
+        OpSpec("CONV_2D", ["a", "w", "c"], ["y"], {"strideW": 1, "strideH": 1, "fusedActivationFunction": 3}),
+        OpSpec("ABS", ["y"], ["z"], None),
+    ]
+    source, between, result = (tmp_path / name for name in ("s.tflite", "m.onnx", "r.tflite"))
+    source.write_bytes(model(ops, tensors, ["x", "v"], ["z"]))
+    convert(source, between)
+    convert(between, result)
+    report = check(between, result, samples=5, per_op=True)
+    assert report.passed, report.problems
+    assert {op.verdict for op in report.operators} >= {"dynamic range"}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qconvert import Graph, load
+from qconvert import Graph, Op, Tensor, load
 from qconvert.data import accepted_inputs, random_inputs
 from qconvert.data.bounds import input_bounds
 from qconvert.data.sizes import number_of, sizes_to_try
@@ -89,6 +89,19 @@ def test_indices_are_those_of_the_table(name: str, tmp_path: Path) -> None:
         assert low <= values.min() < low + 0.5 and high - 0.5 < values.max() <= high
     else:
         assert (values.min(), values.max()) == (low, high)
+
+
+def test_rows_belong_to_segments_that_there_are() -> None:
+    tensors = [
+        Tensor("x", "float32", (6, 2)),
+        Tensor("i", "int64", (6,)),
+        Tensor("n", "int64", (), np.array(4)),
+        Tensor("y", "float32", (4, 2)),
+    ]
+    op = Op("UnsortedSegment", ("x", "i", "n"), ("y",), {"reduction": "max"})
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x", "i"), ("y",))
+    found = np.concatenate([feed["i"] for feed in random_inputs(graph, 20, 0)])
+    assert (found.min(), found.max()) == (0, 3)
 
 
 def test_a_clipped_index_is_free(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ CHOSEN = [
     "Size/000.float32", "EyeLike/001.float32", "Conv/026.float32", "Conv/026.qdq_uint8", "ConvTranspose/006.float32",
     "ConvTranspose/007.qdq_int8", "ConvTranspose/008.float32", "ConvTranspose/009.qdq_uint8", "Pad/003.float32", "Pad/013.qdq_int8",
     "Pad/017.float32", "Pad/021.float32", "BitwiseNot/001.float32", "BitwiseOr/002.float32", "BitwiseAnd/004.float32",
-    "BitShift/000.float32",
+    "BitShift/000.float32", "Mod/000.int64", "Mod/020.float32", "Mod/023.float32", "Mod/020.qdq_int8",
 ]  # fmt: skip
 #: The same for ONNX alone.
 ONNX_ALONE = ["NonZero/000.float16", "QLinearConv/microsoft_000.float32", "Unique/000.float32"]

@@ -31,6 +31,30 @@ def test_a_shape_computation_becomes_a_constant() -> None:
     assert_equal(graph, changed, FEEDS)
 
 
+def test_sizes_that_no_open_size_changes_become_constants() -> None:
+    """Slice(Concat(Slice(Shape(x)), [9, 5])), as a Resize by sizes has it: the kernels that resize by a constant are others."""
+    numbers = {"zero": [0], "two": [2], "four": [4], "wanted": [9, 5]}
+    tensors = [Tensor("x", "float32", ("batch", 3, 4, 4)), *(constant(n, np.array(v, np.int64)) for n, v in numbers.items())]
+    tensors += [Tensor(n, "int64", None) for n in ("shape", "first", "sizes", "spatial", "z")]
+    ops = [
+        Op("Shape", ("x",), ("shape",)),
+        Op("Slice", ("shape", "zero", "two", "zero"), ("first",)),
+        Op("Concat", ("first", "wanted"), ("sizes",), {"axis": 0}),
+        Op("Slice", ("sizes", "two", "four", "zero"), ("spatial",)),
+        Op(
+            "Resize",
+            ("x", "spatial"),
+            ("y",),
+            {"mode": "linear", "coordinate_transformation_mode": "half_pixel", "data_format": "channels_first"},
+        ),
+        Op("Add", ("sizes", "sizes"), ("z",)),
+    ]
+    graph = make(ops, tensors, "x", "y z")
+    changed, _ = applied(graph, "fold_constants")
+    assert [op.kind for op in changed.ops] == ["Shape", "Slice", "Concat", "Resize", "Add"]
+    assert changed["spatial"].data is not None and changed["spatial"].data.tolist() == [9, 5]
+
+
 def test_floats_have_the_bits_of_the_runtime() -> None:
     rng = np.random.default_rng(1)
     a, b = (constant(n, rng.normal(0, 1, (2, 3)).astype(np.float32)) for n in "ab")

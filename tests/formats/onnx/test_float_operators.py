@@ -156,7 +156,12 @@ FAMILIES: dict[str, Any] = {
     "GroupNormalization": single(case(data(2, 6, 7, 3), data(6), data(6), num_groups=3)),
     "PRelu": single(case(data(2, 3, 4), data(3, 1)), case(data(2, 3, 4), data(1), constants=(1,))),
     "Where": single(*(case(data(3, 4) > 0, data(3, 4, dtype=t), data(4, dtype=t)) for t in ("float32", "uint8", "int64"))),
-    "Mod": single(case(data(3, 4, dtype="int32"), positive(4, dtype="int32") + 1), case(data(5, dtype="int8"), np.int8([3, -3, 2, 5, -7]))),
+    "Mod": single(
+        case(data(3, 4, dtype="int32"), positive(4, dtype="int32") + 1),
+        case(data(5, dtype="int8"), np.int8([3, -3, 2, 5, -7])),
+        case(data(3), np.float32([0.5, -0.3, 2]), fmod=1),
+        case(data(5, dtype="int64"), np.int64([3, -3, 2, 5, -7]), fmod=1),
+    ),
     "Cast": single(*(case(data(3, 4), to=to) for to in (6, 7, 9, 10, 11, 3))),
     "CastLike": single(case(data(3, 4), np.array([1], np.int32))),
     "CumSum": single(*(case(data(3, 7), np.array(axis), constants=(1,), exclusive=axis % 2, reverse=axis > 0) for axis in (0, 1, -1))),
@@ -169,7 +174,6 @@ FAMILIES: dict[str, Any] = {
 #: Nodes that no canonical operator expresses: they go through unchanged.
 CARRIED: list[tuple[str, int, Case]] = [
     ("Clip", 13, case(data(3, 4), np.array(-1, np.float32), np.array(1, np.float32))),
-    ("Mod", 13, case(data(3), positive(3), fmod=1)),
     ("IsInf", 20, case(data(3), detect_negative=0)),
     ("ArgMax", 13, case(data(3, 4), select_last_index=1)),
     ("ReduceSum", 13, case(data(3, 4), np.array([1]))),

@@ -105,6 +105,37 @@ def test_arithmetic_on_plain_integers_of_few_bits_wraps_around(builtin: str, dty
     assert _codes_of_the_way_back(written) == [builtin]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_one_hot_values_may_be_computed(dtype: str) -> None:
+    values = [TensorSpec(name, (), dtype) for name in ("on", "off")]
+    depth = TensorSpec("d", (), "int32", data=np.int32(4))
+    model = single_op("ONE_HOT", {"axis": 1}, [TensorSpec("i", (2, 3), "int32"), depth, *values], [TensorSpec("y", (2, 4, 3), dtype)])
+    inputs = [np.array([[0, 3, 1], [2, 2, 9]], np.int32), np.array(7, dtype), np.array(-2, dtype)]
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run(dict(zip(fitted.inputs, inputs, strict=True))).values()
+    np.testing.assert_array_equal(
+        found,
+        run_litert(model, inputs)[0]
+        if dtype != "float16"
+        else np.moveaxis(np.where(inputs[0][..., None] == np.arange(4), np.float16(7), np.float16(-2)), -1, 1),
+    )
+    assert "ONE_HOT" in _codes_of_the_way_back(written)
+
+
+@pytest.mark.parametrize("builtin", ["NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"])
+def test_suppression_has_no_batch_whatever_the_file_says(builtin: str) -> None:
+    """TensorFlow's converter states the shape (1, 3) for what its kernel makes (3,)."""
+    numbers = {"most": np.int32(3), "overlap": np.float32(0.5), "least": np.float32(0.1), "sigma": np.float32(0)}
+    constants = [TensorSpec(name, (), data.dtype.name, data=data) for name, data in numbers.items()][: 3 + (builtin[-1] == "5")]
+    results = [TensorSpec("y", (1, 3), "int32"), TensorSpec("s", (1, 3), "float32"), TensorSpec("n", (), "int32")]
+    data = [TensorSpec("b", (8, 4), "float32"), TensorSpec("x", (8,), "float32")]
+    model = single_op(builtin, None, [*data, *constants], results if builtin[-1] == "5" else results[::2])
+    rng = np.random.default_rng(3)
+    corners = rng.random((8, 2), np.float32)
+    for compared in compare(model, [np.concatenate([corners, corners + rng.random((8, 2), np.float32)], 1), rng.random(8, np.float32)]):
+        assert compared.largest == 0
+
+
 @pytest.mark.parametrize(("builtin", "scale"), [("RELU", 0.05), ("RELU6", 0.05), ("RELU6", 0.01)])
 def test_bounds_on_bytes_come_back_as_the_operator_that_has_them(builtin: str, scale: float) -> None:
     tensors = [TensorSpec(name, (4, 5), "int8", scale, -100) for name in "xy"]

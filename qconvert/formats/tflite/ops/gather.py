@@ -62,7 +62,10 @@ def read_one_hot(r: Reading) -> None:
     """ONE_HOT: (indices, depth, on value, off value)."""
     on, off = r.constant(2), r.constant(3)
     if on is None or off is None:
-        raise r.unsupported("on and off values that are computed at run time")
+        lists = [r.emit("Reshape", [r.input(i), r.shape_const([1], "list")], [r.like("list", r.tensor(i), (1,))])[0] for i in (3, 2)]
+        both = r.emit_stored("Concat", lists, [r.like("off_on", r.tensor(2), (2,))], axis=0)
+        r.emit("OneHot", [r.int64(0), r.int64(1), *both], axis=r.option("axis", -1))
+        return
     if on.size != 1 or off.size != 1:
         raise r.invalid(f"{on.size} on values and {off.size} off values, not one each")
     values = r.const(np.array([off.reshape(-1)[0], on.reshape(-1)[0]], on.dtype), "off_on", r.tensor(2).quantization)
@@ -133,11 +136,20 @@ def write_non_zero(op: Op, w: Writing) -> None:
 
 def write_one_hot(op: Op, w: Writing) -> None:
     """ONE_HOT."""
-    values, q = w.constant(op, 2).reshape(-1), w.tensor(op.inputs[2]).quantization
     depth = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/depth")
-    off, on = (w.const(values[i], f"{op.outputs[0]}/{hint}", q) for i, hint in enumerate(("off", "on")))
+    off, on = (_element(op, w, i, f"{op.outputs[0]}/{hint}") for i, hint in enumerate(("off", "on")))
     indices = _from_the_front(op, w) if op["wraps"] else w.index(op, 0, wide=True)
     w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, "OneHotOptions", axis=int(op["axis"]))
+
+
+def _element(op: Op, w: Writing, index: int, hint: str) -> str:
+    """One of the two values of a OneHot, which may be computed at run time."""
+    values = w.tensor(op.inputs[2])
+    if values.data is not None:
+        return w.const(values.data.reshape(-1)[index], hint, values.quantization)
+    name = w.add(hint, values.dtype, (1,), None, values.quantization)
+    w.emit("SLICE", [values.name, w.ints([index], f"{hint}/begin"), w.ints([1], f"{hint}/size")], [name], "SliceOptions")
+    return name
 
 
 def _from_the_front(op: Op, w: Writing) -> str:

@@ -17,7 +17,10 @@ _MOST = 1024
 
 
 def read_suppression(r: Reading) -> None:
-    """NON_MAX_SUPPRESSION_V4 and _V5: the scores come before the number in V5."""
+    """NON_MAX_SUPPRESSION_V4 and _V5: the scores come before the number in V5. TensorFlow's converter states a batch that none makes."""
+    most = r.known_ints(2)
+    for index in {0, len(r.outputs) - 2}:
+        r.with_shape((most[0] if most else f"{r.outputs[index]}_count",), index)
     outputs = [r.outputs[0], r.outputs[-1], *r.outputs[1:-1]]
     r.emit("SelectBoxes", [r.input(0), r.input(1), r.int64(2), *(r.input(index) for index in range(3, len(r.inputs)))], outputs)
 
