@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.data.bounds import Bounds, Number, input_bounds
 from qconvert.data.sizes import number_of, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
-from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 
 __all__ = ["accepted_inputs", "random_inputs"]
 
@@ -134,14 +134,23 @@ def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bound
 def _integers(tensor: Tensor, bounds: Bounds | None, largest: int) -> tuple[int, int]:
     """The smallest and the largest integer of an input."""
     low, high = integer_range("int64" if tensor.dtype == "uint64" else tensor.dtype)
-    if tensor.is_quantized:
-        return max(low, -_MOST_STEPS), min(high, _MOST_STEPS)
+    if tensor.quantization is not None:
+        low, high = max(low, -_MOST_STEPS), min(high, _MOST_STEPS)
+        return _on_grid(tensor.quantization, bounds, low, high) if bounds is not None and tensor.quantization.is_per_tensor else (low, high)
     if not _is_plain(tensor) and bounds is None:
         return low, high
     lowest, highest = bounds or (-inf, inf)
     low = max(low, ceil(lowest)) if isfinite(lowest) and lowest > 0 else 0
     limit = floor(highest) if isfinite(highest) and largest == _LARGEST else min(largest, highest)
     return low, max(low, min(high, int(limit)))
+
+
+def _on_grid(grid: Quantization, bounds: Bounds, low: int, high: int) -> tuple[int, int]:
+    """The stored integers from `low` to `high` whose real values are within bounds; all, if there are none."""
+    scale, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
+    least = max(low, ceil(bounds[0] / scale) + zero_point) if isfinite(bounds[0]) else low
+    most = min(high, floor(bounds[1] / scale) + zero_point) if isfinite(bounds[1]) else high
+    return (least, most) if least <= most else (low, high)
 
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], real: Bounds | None, bounds: Bounds | None) -> Array:

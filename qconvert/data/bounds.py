@@ -27,6 +27,7 @@ _FREE: Bounds = (-math.inf, math.inf)
 #: The smallest value of what is divided by, or whose logarithm is taken.
 _POSITIVE = 1e-2
 _TESTED = {"Sqrt": 0.0, **dict.fromkeys(("Log", "Rsqrt", "Reciprocal"), _POSITIVE)}
+_KEEPING = ("Cast", "Concat", "Where", "Floor", "Ceil", "Round", "Relu", "Quantize", "Dequantize", "Requantize")
 _SHIFTING = ("Add", "Sub", "Mul", "Div")
 
 
@@ -51,6 +52,9 @@ def _own(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     """What the operator itself demands."""
     if op.kind in _TESTED and not graph[op.inputs[0]].is_quantized:
         yield op.inputs[0], _TESTED[op.kind], math.inf
+    elif op.kind == "Rsqrt":  # LiteRT's kernel refuses to run on what is not positive (elementwise.cc)
+        grid = graph[op.inputs[0]].quantization
+        yield op.inputs[0], float(grid.scale.max()) if grid is not None else _POSITIVE, math.inf
     if op.kind == "Div" and not graph[op.inputs[1]].is_quantized:
         yield op.inputs[1], 1.0 if "int" in graph[op.inputs[1]].dtype else _POSITIVE, math.inf
     if op.kind in _INDICES:
@@ -130,7 +134,7 @@ def _passed(graph: Graph, op: Op, found: dict[str, Bounds]) -> Iterator[_Demand]
     if not wanted:
         return
     low, high = max(bounds[0] for bounds in wanted), min(bounds[1] for bounds in wanted)
-    if KINDS[op.kind].rule == "move" or op.kind in ("Cast", "Concat", "Where", "Floor", "Ceil", "Round", "Relu"):
+    if KINDS[op.kind].rule == "move" or op.kind in _KEEPING:
         low = -math.inf if op.kind == "Relu" and low <= 0 else low
         yield from ((name, low, high) for name in KINDS[op.kind].data(op))
     elif op.kind == "Abs":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qconvert import Graph, Op, Tensor, load
+from qconvert import Graph, Op, Quantization, Tensor, load
 from qconvert.data import accepted_inputs, random_inputs
 from qconvert.data.bounds import input_bounds
 from qconvert.data.sizes import number_of, sizes_to_try
@@ -102,6 +102,17 @@ def test_rows_belong_to_segments_that_there_are() -> None:
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x", "i"), ("y",))
     found = np.concatenate([feed["i"] for feed in random_inputs(graph, 20, 0)])
     assert (found.min(), found.max()) == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_quantized_roots_get_positive_numbers(dtype: str) -> None:
+    """LiteRT's RSQRT refuses to run on others."""
+    q = Quantization.per_tensor(0.02, -100 if dtype == "int8" else 0)
+    tensors = [Tensor("x", "float32", (400,)), Tensor("w", dtype, (400,), None, q), *(Tensor(n, dtype, (400,), None, q) for n in "vyz")]
+    ops = [Op("Quantize", ("x",), ("v",)), Op("Rsqrt", ("v",), ("y",)), Op("Rsqrt", ("w",), ("z",))]
+    feeds = random_inputs(Graph("g", {tensor.name: tensor for tensor in tensors}, tuple(ops), ("x", "w"), ("y", "z")), 5, 0)
+    assert min(feed["x"].min() for feed in feeds) >= 0.02
+    assert 0 < min(int(feed["w"].min()) for feed in feeds) - int(q.zero_point[0]) < 100
 
 
 def test_a_clipped_index_is_free(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
         except (InvalidModelError, UnsupportedError) as error:
             error.where = error.where or f"tensor {name!r}"
             raise
+        if fault and constant is not None and _is_nothing(constant, tensor.quantization):
+            quantization = Quantization.per_tensor(1.0, int(constant.flat[0]))
         stated = constant.shape if constant is not None else None if unknown else shape
         if dtype == "complex64":
             constant = None if constant is None else np.ascontiguousarray(constant)[..., None].view(np.float32)
@@ -61,7 +63,8 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
             continue
         names.append(draft.add(name, dtype, stated, constant, quantization))
         if fault:
-            draft.unsound[names[-1]] = fault
+            if constant is None or not _is_nothing(constant, tensor.quantization):
+                draft.unsound[names[-1]] = fault
             draft.ignored_scales[names[-1]] = _stated_scales(tensor.quantization)
         if constant is not None and tensor.sparsity is not None:
             draft.densified.append(names[-1])
@@ -74,6 +77,13 @@ def _sound_quantization(tensor: Any, dtype: str, shape: Shape) -> tuple[Quantiza
         return _quantization(tensor, dtype, shape), ""
     except InvalidModelError as error:
         return None, error.reason
+
+
+def _is_nothing(constant: Array, params: Any) -> bool:
+    """Whether all elements are the zero point on the scale zero: real zeros, which TensorFlow's converter writes so in int16. A kernel's
+    multiplier for them is zero (QuantizeMultiplier, quantization_util.cc), whatever their integers are."""
+    scales, points = _sizes(params.scale), _sizes(params.zeroPoint) or [0]
+    return len(scales) == len(points) == 1 and scales[0] == 0 and constant.size > 0 and bool((constant == points[0]).all())
 
 
 def _stated_scales(params: Any) -> list[tuple[float, int]]:

@@ -92,3 +92,32 @@ def test_a_scale_without_meaning_is_refused_where_something_computes_with_it(sca
     numbers = [TensorSpec("x", (1, 4), "float32"), kernel, None], [TensorSpec("y", (1, 4), "float32")]
     with pytest.raises(InvalidModelError, match="'w': a scale is zero, negative or not finite"):
         tflite_graph(single_op("FULLY_CONNECTED", {}, *numbers))
+
+
+@pytest.mark.parametrize(("value", "is_read"), [(0, True), (5, False)])
+def test_zeros_on_a_scale_of_zero_are_zeros(value: int, is_read: bool) -> None:
+    """TensorFlow's converter writes them so in int16: its scale is the largest value divided by 32767."""
+    zeros, bounds = TensorSpec("c", (), "int16", 0.0, 0, data=np.int16(value)), TensorSpec("z", (), "int16", 0.001, 0)
+    x, y = (TensorSpec(name, (2, 3), "int16", 0.001, 0) for name in "xy")
+    ops = [OpSpec("QUANTIZE", ["c"], ["z"], None), OpSpec("MINIMUM", ["x", "z"], ["y"], None)]
+    data, feed = model(ops, [zeros, x, bounds, y], ["x"], ["y"]), np.array([[-500, 7, 0], [32767, -1, 40]], np.int16)
+    if not is_read:
+        with pytest.raises(InvalidModelError, match="a scale is zero"):
+            tflite_graph(data)
+        return
+    assert run_litert(data, [feed])[0].tolist() == [[-500, 0, 0], [0, -1, 0]]
+    (item,) = compare(data, [feed])
+    assert item.largest == 0
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int8"])
+def test_a_constant_that_overflows_its_kernel_is_what_the_kernel_makes_of_it(dtype: str) -> None:
+    """As the bound 1e7 of a normalization in int16: shifted left, the integers wrap around 32 bits."""
+    steps = np.array([32767, -32767, 3, -8, 0] if dtype == "int16" else [127, -127, 3, -8, 0], dtype)
+    scale = 305.1851 * 256 ** (dtype == "int8")
+    large, bounds = TensorSpec("c", (5,), dtype, scale, 0, data=steps), TensorSpec("z", (5,), dtype, 6e-5, 0)
+    x, y = (TensorSpec(name, (2, 5), dtype, 6e-5, 0) for name in "xy")
+    ops = [OpSpec("QUANTIZE", ["c"], ["z"], None), OpSpec("MINIMUM", ["x", "z"], ["y"], None)]
+    data = model(ops, [large, x, bounds, y], ["x"], ["y"])
+    (item,) = compare(data, [np.random.default_rng(1).integers(-100, 100, (2, 5)).astype(dtype)])
+    assert item.largest == 0

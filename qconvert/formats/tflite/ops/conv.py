@@ -126,7 +126,7 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...], axis
         return r.turned(index, key, weights.transpose(perm), grid), shape
     tensor = r.tensor(index)
     if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels take the memory of others for int8
-        raise r.unsupported(f"weights of {tensor.dtype} that are computed at run time")
+        raise r.unsupported(f"weights of {tensor.dtype} that are computed at run time, whose bytes the kernel takes for int8,")
     turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), grid, base=tensor.name)
     return r.emit("Transpose", [tensor.name], [turned], perm=perm)[0], shape
 

@@ -4,18 +4,44 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.arithmetic import dequantize
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize_multiplier, saturating_rounding_doubling_high_mul
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op, numpy_dtype
+from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
 
 __all__ = ["READERS", "WRITERS"]
 
 
 def read_quantize(r: Reading) -> None:
     """QUANTIZE: from float, or from one quantization to another (requantize)."""
+    overflown = _overflown(r.tensor(), r.result())
+    if overflown is not None:
+        r.declare(replace(r.result(), data=overflown, shape=overflown.shape))
+        return
     r.emit("Requantize" if r.tensor().is_quantized else "Quantize")
+
+
+def _overflown(data: Tensor, result: Tensor) -> Array | None:
+    """What the kernel makes of a constant whose integers, shifted left, do not fit its 32 bits; None where they do, or may not be known.
+
+    TensorFlow's converter has it do so for the bounds of a normalization in int16 (quantize.cc, MultiplyByQuantizedMultiplier: the
+    shift wraps around).
+    """
+    grids = data.quantization, result.quantization
+    if data.data is None or grids[0] is None or grids[1] is None or not (grids[0].is_per_tensor and grids[1].is_per_tensor):
+        return None
+    multiplier, shift = quantize_multiplier(float(grids[0].scale[0]) / float(grids[1].scale[0]))
+    steps = data.data.astype(np.int64) - int(grids[0].zero_point[0])
+    shifted = steps << max(int(shift), 0)
+    if int(shift) > 31 or result.dtype not in _NARROW or np.abs(shifted).max(initial=0) < 2**31:
+        return None
+    high = saturating_rounding_doubling_high_mul(shifted.astype(np.int32), multiplier)
+    low, most = integer_range(result.dtype)
+    found: Array = np.clip(high + int(grids[1].zero_point[0]), low, most).astype(numpy_dtype(result.dtype))
+    return found
 
 
 def read_dequantize(r: Reading) -> None:
@@ -30,6 +56,8 @@ def read_densify(r: Reading) -> None:
     """DENSIFY: a sparse constant with its zeros, which all constants here have."""
     r.declare(r.tensor())
 
+
+_NARROW = ("int8", "uint8", "int16")
 
 READERS: dict[str, ReadFunction] = {
     "DENSIFY": read_densify,
