@@ -107,7 +107,7 @@ _REGISTER = (
          exact=False, within=0.2,
          after=("store_activations",), requires=("absorbed",)),
     _pass("isolate_float", "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
-         options=(_PARTIAL,), exact=False, within=4e-3,
+         options=(_PARTIAL, NUMERICS), exact=False, within=4e-3,
          after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),
          requires=("absorbed",)),
     _pass("match_scales", "results and operands get the scales that the target's kernels demand",

@@ -4,6 +4,10 @@ That is what a quantized operator means, but for ties: the real values are float
 be another by one step, seldom on grids of 8 bits, more often on those of 16, whose steps are nearer to float32's. Each operator is listed;
 with partial "forbid" they are an error instead. Their constants become real: integer weights beside real data would make TFLite's
 kernels round the data to integers too ("hybrid" kernels).
+
+With numerics "exact", so do operators whose kernels fix the grid of their results (Sigmoid, Softmax) where they have another: what a kernel
+rounded to 1/256 would be rounded again, by up to half of all elements otherwise. LiteRT's XNNPACK makes one table of such an operator and
+the conversions around it, which takes no longer; its Softmax of real values takes a third of the integer one's time.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
@@ -26,15 +30,16 @@ __all__ = ["run"]
 _LARGE = 1024
 
 
-def run(graph: Graph, target: Target | None, *, partial: str = "allow") -> tuple[Graph, tuple[str, ...]]:
-    """Makes the conversions explicit around every operator that the target cannot run on integers, as Target.judge says.
+def run(graph: Graph, target: Target | None, *, partial: str = "allow", numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
+    """Makes the conversions explicit around every operator that the target cannot run on integers, as Target.judge says, and around those
+    that are exact on real values alone, unless partial is "forbid" or numerics "fast".
 
     Raises:
         UnsupportedError: partial is "forbid" and there are such operators; all are listed.
     """
     if target is None or not target.knows_kernels:
         return graph, ()
-    isolating = _Isolating(graph, target)
+    isolating = _Isolating(graph, target, exact=numerics == "exact" and partial == "allow")
     for op in graph.ops:
         isolating.visit(op)
     if partial == "forbid":
@@ -80,9 +85,10 @@ def _is_packed(tensor: Tensor) -> bool:
 
 
 class _Isolating:
-    def __init__(self, graph: Graph, target: Target) -> None:
+    def __init__(self, graph: Graph, target: Target, exact: bool) -> None:
         self._graph = graph
         self._target = target
+        self._exact = exact
         self._keeps_packed = graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -100,7 +106,7 @@ class _Isolating:
                 self.tensors[op.outputs[0]] = constant
                 self.constants += 1
                 return
-        reason = self._target.judge(self._graph, op, final=False).isolated_for
+        reason = self._target.judge(self._graph, op, final=False).isolated_for or self._coarse(op)
         if not reason:
             self.ops.append(op)
             return
@@ -116,6 +122,21 @@ class _Isolating:
             outputs.append(real)
             behind.append(Op("Quantize", (real,), (name,), {}, op.source))
         self.ops += [replace(op, inputs=inputs, outputs=tuple(outputs)), *behind]
+
+    def _coarse(self, op: Op) -> str:
+        """Why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
+        if not self._exact or op.kind not in self._target.exact_on_reals:
+            return ""
+        result = self._graph[op.outputs[0]]
+        fixed = self._target.fixed_outputs.get(op.kind, {}).get(result.dtype)
+        if fixed is None or result.quantization is None:
+            return ""
+        wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
+        return (
+            ""
+            if result.shares_grid(replace(result, quantization=wanted))
+            else "their kernel fixes another grid, from which they would be rounded again"
+        )
 
     def _dequantized(self, name: str) -> str:
         if name not in self._real:

@@ -96,7 +96,7 @@ _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
     activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), integer_kernels=_KERNELS, activation_dtypes=_ALL,
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
-    product_types=("float32",),
+    product_types=("float32",), exact_on_reals=("Softmax", "Sigmoid", "Tanh", "LogSoftmax"),
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
     fixed_outputs=_FIXED, equal_scales=_EQUAL, kernel_faults={**FORM_FAULTS, **SCALE_FAULTS},
@@ -106,7 +106,7 @@ _LITERT = Target(
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   integer_kernels=_MICRO_KERNELS, dynamic_range="", own_rules=_micro_rules),
+                   integer_kernels=_MICRO_KERNELS, exact_on_reals=(), dynamic_range="", own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    activations="uint8", weights="uint8"),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",

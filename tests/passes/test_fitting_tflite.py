@@ -340,3 +340,27 @@ def test_the_layouts_of_a_trivial_shape_cancel() -> None:
     graph = make(ops, [Tensor("x", "float32", (1, 6, 5, 1)), weights, sizes], "x", "y")
     changed, _ = for_target(graph, "assign_layout")
     assert kinds(changed) == ["Conv", "Transpose"]
+
+
+# kinds that are exact on real values
+
+
+def curved(kind: str, scale: float, zero_point: int) -> Graph:
+    tensors = [Tensor("x", "int8", (4, 64), None, q(0.06, 5)), Tensor("y", "int8", None, None, q(scale, zero_point))]
+    return make([Op(kind, ("x",), ("y",))], tensors, "x", "y")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fixed"), [("Sigmoid", (1 / 256, -128)), ("Tanh", (1 / 128, 0)), ("Softmax", (1 / 256, -128)), ("LogSoftmax", (16 / 256, 127))]
+)
+def test_a_kernel_with_a_fixed_grid_is_not_rounded_again(kind: str, fixed: tuple[float, int]) -> None:
+    """On its kernel's own grid the operator stays; on another it is exact on real values alone."""
+    other = curved(kind, fixed[0] * 0.93, fixed[1])
+    changed, notes = for_target(other, "isolate_float")
+    assert kinds(changed) == ["Dequantize", kind, "Quantize"] and "fixes another grid" in notes[0]
+    assert_equal(other, changed, {"x": random_integers((4, 64), "int8")})
+    for graph, target, options in (
+        (curved(kind, *fixed), "tflite", {}), (other, "tflite", {"numerics": "fast"}), (other, "tflite", {"partial": "forbid"}),
+        (other, "tflite-micro", {}),
+    ):  # fmt: skip
+        assert for_target(graph, "isolate_float", target, **options)[0] is graph
