@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations
@@ -17,6 +18,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.graph.spread import spread_weights
 
 __all__ = [
     "changed_names",
@@ -148,9 +150,24 @@ def _paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Ten
             pair = None if pair.inputs[0] in graph.tensors else writers.get(pair.inputs[0])
         if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
             continue
-        for own, name in zip(op.inputs, pair.inputs, strict=False):
+        for position, (own, name) in enumerate(zip(op.inputs, pair.inputs, strict=False)):
             if own and name and own != name and (own not in other.tensors or name not in graph.tensors):
-                yield op, graph[own], other[name]
+                a, b = graph[own], other[name]
+                yield op, _spread(op, a, b) if position == 1 else a, b
+
+
+def _spread(op: Op, weights: Tensor, other: Tensor) -> Tensor:
+    """Weights as the other graph may have them: with zeros for groups and holes (passes/dense_weights.py)."""
+    data, found, shape = weights.data, other.data, weights.shape or ()
+    if op.kind not in ("Conv", "ConvTranspose") or data is None or found is None or data.size == found.size or data.ndim < 3:
+        return weights
+    group = int(op["group"])
+    for holes in ((1,) * (data.ndim - 2), tuple(int(step) for step in op["dilations"])):
+        spans = [(taps - 1) * step + 1 for taps, step in zip(data.shape[2:], holes, strict=True)]
+        if data.shape == shape and shape[0] % group == 0 and found.size == math.prod([shape[0], shape[1] * group, *spans]):
+            dense = spread_weights(weights, group, holes)
+            return replace(weights, shape=dense.shape, data=dense)
+    return weights
 
 
 def _activation(a: Tensor, b: Tensor) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.spread import spread_weights
 from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
 
@@ -38,7 +37,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if key not in made:
             weights = graph[op.inputs[1]]
             made[key] = names.fresh(f"{weights.name}/dense")
-            data = _spread(weights, int(op["group"]), holes)
+            data = spread_weights(weights, int(op["group"]), holes)
             tensors[made[key]] = replace(weights, name=made[key], shape=data.shape, data=data)
         dense = op.with_attributes(group=1)
         dense = dense.with_attributes(dilations=(1,) * len(holes)) if op.kind == "ConvTranspose" else dense
@@ -69,21 +68,3 @@ def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
         return None
     spans = [(taps - 1) * step + 1 for taps, step in zip(shape[2:], dilations, strict=True)]
     return dilations if shape[0] * shape[1] * group * prod(spans) <= _MOST else None
-
-
-def _spread(weights: Tensor, group: int, dilations: tuple[int, ...]) -> Array:
-    """Weights O,I/group,spatial as O,I,spatial without groups or holes."""
-    data = weights.data
-    assert data is not None
-    rows, depth = data.shape[:2]
-    spans = [(taps - 1) * step + 1 if taps else 0 for taps, step in zip(data.shape[2:], dilations, strict=True)]
-    zero: Array = np.zeros(1, data.dtype)
-    if weights.quantization is not None:
-        zero = np.asarray(weights.quantization.zero_point).astype(data.dtype)
-    dense = np.empty((rows, depth * group, *spans), data.dtype)
-    dense[...] = zero.reshape(-1, *[1] * (data.ndim - 1))
-    taps = tuple(slice(None, None, step) for step in dilations)
-    for number, part in enumerate(np.split(data, group)):
-        of_group = slice(number * (rows // group), (number + 1) * (rows // group))
-        dense[(of_group, slice(number * depth, (number + 1) * depth), *taps)] = part
-    return dense

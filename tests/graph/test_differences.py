@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import qconvert
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.graph.changed_values import changed_values
 from qconvert.graph.differences import diff, equal
+from qconvert.graph.spread import spread_weights
 
 HALF = Quantization.per_tensor(0.5, 3)
 WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "data_format": "channels_last"}
@@ -190,3 +192,20 @@ def test_a_clip_that_is_spelled_out_is_not_the_clip_before_it() -> None:
     renamed = {t.name: t for t in tensors if t.name not in "cd"} | {"n/c": real("n/c", 0.25), "n/d": real("n/d", 0.5)}
     spelled = (first, Op("Max", ("m", "n/c"), ("n",)), Op("Min", ("n", "n/d"), ("y",)))
     assert changed_values(before, Graph("g", renamed, spelled, ("x",), ("y",))) == {}
+
+
+@pytest.mark.parametrize(("kind", "group", "dilations"), [("Conv", 2, (1, 1)), ("ConvTranspose", 2, (1, 1)), ("ConvTranspose", 1, (2, 3))])
+def test_weights_that_are_spread_over_groups_and_holes_are_the_same(kind: str, group: int, dilations: tuple[int, int]) -> None:
+    def convolved(name: str, data: Array, group: int, dilations: tuple[int, int]) -> Graph:
+        shapes = {"x": (1, 4, 9, 9), "y": None}
+        tensors = {key: Tensor(key, "float32", shape) for key, shape in shapes.items()} | {name: Tensor(name, "float32", data.shape, data)}
+        attributes = {"group": group, "dilations": dilations, "strides": (1, 1), "pads": (0,) * 4, "data_format": "channels_first"}
+        return Graph("g", tensors, (Op(kind, ("x", name), ("y",), attributes),), ("x",), ("y",))
+
+    weights = np.random.default_rng(0).normal(size=(6, 4 // group, 2, 2)).astype(np.float32)
+    dense = spread_weights(Tensor("w", "float32", weights.shape, weights), group, dilations)
+    before = convolved("w", weights, group, dilations)
+    assert changed_values(before, convolved("w/dense", dense, 1, (1, 1))) == {}
+    wrong = dense.copy()
+    wrong[0, 0, 0, 0] += 1
+    assert list(changed_values(before, convolved("w/dense", wrong, 1, (1, 1)))) == ["w"]

@@ -8,6 +8,7 @@ import pytest
 from differential import compare, converted
 from formats.tflite.written import codes, rewritten
 from loaded import onnx_graph, tflite_graph
+from passes.graphs import constant, make
 from tflite_models import OpSpec, TensorSpec, run_litert, single_op
 from tflite_models import model as model_of
 
@@ -15,6 +16,7 @@ from qconvert.conversion import normalize
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.writer import build
+from qconvert.graph import Op, Tensor
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -217,3 +219,22 @@ def test_comparisons_of_bytes_are_as_coarse_as_the_kernel(builtin: str, dtype: s
     fitted, written = converted(model)
     (found,) = OnnxRuntime(written.SerializeToString()).run(dict(zip(fitted.inputs, values, strict=True))).values()
     np.testing.assert_array_equal(found, run_litert(model, values)[0])
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 441, 1024])
+@pytest.mark.parametrize("shape", [(), (12,), (3, 4)])
+def test_int64_is_divided_by_a_constant_as_a_mean(divisor: int, shape: tuple[int, ...]) -> None:
+    """LiteRT has no quotient of int64; ONNX cuts it off towards zero."""
+    tensors = [Tensor(name, "int64", shape) for name in "xy"] + [constant("d", np.array(divisor))]
+    values = np.array([5, -5, 7, -7, 2**40 + 1, -(2**40) - 1, 2**62, -(2**62), 0, 2047, 2**63 - 1, -(2**63)])
+    values = values[1].reshape(()) if not shape else values.reshape(shape)
+    graph, _ = normalize(make([Op("Div", ("x", "d"), ("y",))], tensors, "x", "y"), target_named("tflite"))
+    wanted = np.where(values < 0, -(-values.astype(object) // divisor), values.astype(object) // divisor).astype(np.int64)
+    np.testing.assert_array_equal(run_litert(build(graph, {}), [values])[0], wanted)
+
+
+def test_int64_is_divided_by_nothing_else() -> None:
+    tensors = [Tensor(name, "int64", (3,)) for name in "xy"] + [constant("d", np.array([2, 3, 4]))]
+    target = target_named("tflite")
+    graph, _ = normalize(make([Op("Div", ("x", "d"), ("y",))], tensors, "x", "y"), target)
+    assert [verdict.runs for _, verdict in target.verdicts(graph)] == ["refused"]

@@ -179,6 +179,9 @@ def write_arithmetic(op: Op, w: Writing) -> None:
     if op.kind == "Div" and w.tensor(op.outputs[0]).dtype == "int64" and all(w.is_of_sizes(name) for name in op.inputs):
         _write_quotient_of_sizes(op, w)
         return
+    if op.kind == "Div" and (divisor := _few_parts(op, w)):
+        _write_quotient_by(op, w, divisor)
+        return
     w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
 
 
@@ -188,6 +191,31 @@ def _write_quotient_of_sizes(op: Op, w: Writing) -> None:
     w.emit("DIV", [w.index(op, position) for position in (0, 1)], [narrow], "DivOptions")
     into = DTYPE_NUMBERS["int64"]
     w.emit("CAST", [narrow], op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=into)
+
+
+#: The largest divisor of which a quotient of int64 is a mean of that many numbers.
+_MOST_PARTS = 1024
+
+
+def _few_parts(op: Op, w: Writing) -> int:
+    """The constant that int64 is divided by, if it is one number from 2 to _MOST_PARTS; else 0."""
+    data, divisor, result = w.tensor(op.inputs[0]), w.tensor(op.inputs[1]), w.tensor(op.outputs[0])
+    if result.dtype != "int64" or divisor.data is None or divisor.data.size != 1 or data.rank is None or data.shape != result.shape:
+        return 0
+    value = int(divisor.data.reshape(-1)[0])
+    return value if 1 < value <= _MOST_PARTS and data.rank < 5 else 0
+
+
+def _write_quotient_by(op: Op, w: Writing, divisor: int) -> None:
+    """The MEAN of x and of divisor - 1 zeros: LiteRT divides no int64, but the sum of a mean, whose quotient it cuts off as ONNX does."""
+    data, result = w.tensor(op.inputs[0]), op.outputs[0]
+    sizes = tuple(data.shape or ())
+    (one, many) = (w.add(f"{result}/{hint}", "int64", (count, *sizes)) for hint, count in (("one", 1), ("parts", divisor)))
+    paddings = np.zeros((1 + len(sizes), 2), np.int32)
+    paddings[0, 1] = divisor - 1
+    w.emit("EXPAND_DIMS", [data.name, w.const(np.int32(0), f"{result}/axis")], [one], "ExpandDimsOptions")
+    w.emit("PAD", [one, w.const(paddings, f"{result}/paddings")], [many], "PadOptions")
+    w.emit("MEAN", [many, w.ints([0], f"{result}/axes")], [result], "ReducerOptions", keepDims=False)
 
 
 def write_where(op: Op, w: Writing) -> None:
