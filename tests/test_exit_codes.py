@@ -111,6 +111,14 @@ def test_an_unexpected_exception_is_one_line_that_asks_for_a_report(command: str
     assert document == {"error": "internal", "where": command, "reason": "KeyError: 'lost'"}
 
 
+def test_a_machine_with_too_little_memory_is_no_fault_of_qconvert(tmp_path: Path) -> None:
+    """The arrays that the model states fit no machine's addresses."""
+    before = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\nimport numpy as np, qconvert.conversion as m\n"
+    done = run("inspect", MODEL, "--json", before=f"{before}m.load = lambda *a: np.ones(2**40)")
+    assert (done.returncode, json.loads(done.stdout)["error"]) == (2, "out-of-memory")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_pass_that_lies_is_a_fault_of_qconvert(tmp_path: Path) -> None:
     before = (
         "import qconvert.passes.assign_layout as m\n"

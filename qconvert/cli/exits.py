@@ -19,6 +19,7 @@ _LONGEST = 300
 #: Of the disk that is written to, or of what stands behind standard output.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _NESTED = "the model is nested too deeply"
+_NO_MEMORY = "the model needs more memory than there is"
 
 
 def exit_code(error: Exception, arguments: list[str]) -> int:
@@ -43,7 +44,9 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, QConvertError):
         code, document, text = error.exit_code, error.to_dict(), str(error)
     elif isinstance(error, RecursionError):
-        code, document, text = 2, {"error": "invalid-model", "reason": _NESTED}, _NESTED
+        code, document, text = USAGE, {"error": "invalid-model", "reason": _NESTED}, _NESTED
+    elif isinstance(error, MemoryError):
+        code, document, text = USAGE, {"error": "out-of-memory", "reason": _NO_MEMORY}, _NO_MEMORY
     else:
         said = printable(" ".join(str(error).split()), one_line=True)
         what = type(error).__name__ + (f": {said[:_LONGEST]}" if said else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qconvert.checking.classify import Sum, classify_sums
 from qconvert.checking.outputs import compared
 from qconvert.graph import Tensor
 
@@ -20,3 +21,13 @@ def test_an_output_that_is_empty_in_every_run_says_nothing() -> None:
     nothing = np.zeros((0, 4), np.float32)
     found = compared(Tensor("y", "float32", ("n", 4)), Tensor("y", "float32", ("n", 4)), [(nothing, nothing)] * 2)
     assert (found.differs, found.varied) == (False, 0.0)
+
+
+def test_sums_that_are_no_normal_numbers_may_be_zero() -> None:
+    """XNNPACK takes such numbers for zero; onnxruntime does not."""
+    tiny = float(np.finfo(np.float32).tiny)
+    exact, bound = np.array([tiny / 2, 1.0, -tiny]), np.full(3, 1e-60)
+    found = classify_sums(np.float32([0, 1, 0]), exact.astype(np.float32), [Sum("", exact, bound)])
+    assert found.verdict == "approximate"
+    wrong = classify_sums(np.float32([0, 1, 0]), np.float32([tiny / 2, 1, 20 * tiny]), [Sum("", exact, bound)])
+    assert wrong.verdict == "unexplained"
