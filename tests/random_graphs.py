@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qconvert import Graph, Op, Quantization, Tensor
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.graph.shapes import output_shapes
@@ -401,6 +402,70 @@ def convert(g: Growing, x: Tensor) -> None:
         g.add("Dequantize", [x.name], ("float32", None))
     else:
         g.add("Requantize", [x.name], (dtype, g.grid(dtype)))
+
+
+def rounded(g: Growing, x: Tensor) -> None:
+    """A product of data that are rounded when it runs, in the nodes that ONNX has for it."""
+    if x.rank != 2 or any(op.kind == "DynamicQuantizeLinear" for op in g.ops):
+        return  # a second one would round what differs in its last bit to another step
+    real = _real(g, x)
+    if real is None:
+        return
+    data, scale, zero = g.add("DynamicQuantizeLinear", [real], ("uint8", None), ("float32", None), ("uint8", None))
+    inner, count = int(x.shape[-1]), int(g.rng.integers(2, 5))  # type: ignore[index]
+    weights = g.constant(g.rng.integers(-127, 128, (inner, count)).astype(g.pick((np.int8, np.int8, np.uint8))))
+    signed = g.tensors[weights].dtype == "int8"
+    point = g.constant(np.array(0 if signed else 128, np.int8 if signed else np.uint8))
+    total = g.add("MatMulInteger", [data, weights, zero, point], ("int32", None))
+    scales = g.constant(np.float32(2.0 ** g.rng.uniform(-9, -6, g.pick(((), (count,))))))
+    wide = g.add("Cast", total, ("float32", None), to="float32")
+    both = g.add("Mul", [scale, scales], ("float32", None))
+    done = g.add("Mul", [*wide, *both][:: g.pick((1, -1))], ("float32", None))
+    inside = {data, scale, zero, *total, *wide, *both}
+    g.made = [name for name in g.made if name not in inside or (name not in done and g.rng.random() < 0.1 and name in wide)]
+
+
+def hybrid(g: Growing, x: Tensor) -> None:
+    """An operator of integer weights beside real data, which it rounds when it runs."""
+    real = _real(g, x)
+    if real is None or x.rank not in (2, 4):
+        return
+    form, rounding = _form(g), g.pick(tuple(DYNAMIC_ROUNDINGS))
+    inner = _channels(x, form) if x.rank == 4 else int(x.shape[-1])  # type: ignore[index]
+    count = int(g.rng.integers(2, 5))
+    shape = (count, inner, *(_window(g, x, form) or ()))
+    scales = np.float32(2.0 ** g.rng.uniform(-9, -6, g.pick((1, count))))
+    grid = Quantization.per_axis(scales, 0, 0) if scales.size > 1 else Quantization.per_tensor(float(scales[0]), 0)
+    inputs = [real, g.constant(g.rng.integers(-127, 128, shape).astype(np.int8), grid)]
+    inputs += [_bias(g, None, count)]
+    if x.rank == 4:
+        window = {"strides": (1, g.pick((1, 2))), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1, "data_format": form}
+        g.add("Conv", inputs, ("float32", None), arithmetic=rounding, **window)
+    else:
+        g.add("Gemm", inputs, ("float32", None), arithmetic=rounding)
+
+
+def narrow(g: Growing, x: Tensor) -> None:
+    """Part of a network of float16: a product by weights, and what follows it, with casts around."""
+    real = _real(g, x)
+    if real is None or x.rank != 2:
+        return
+    (value,) = g.add("Cast", [real], ("float16", None), to="float16")
+    inner, count = int(x.shape[-1]), int(g.rng.integers(2, 5))  # type: ignore[index]
+    weights = g.constant((g.rng.standard_normal((count, inner)) / 4).astype(np.float16))
+    (product,) = g.add("Gemm", [value, weights, ""], ("float16", None))
+    (curve,) = g.add(g.pick(("Relu", "Tanh", "Sigmoid")), [product], ("float16", None))
+    g.add("Cast", [curve], ("float32", None), to="float32")
+    g.made = [name for name in g.made if name not in (value, product, curve)]
+
+
+def _real(g: Growing, x: Tensor) -> str | None:
+    """The name of the real values of x within bounds, as a range needs them; None if it has none."""
+    if x.dtype != "float32" and x.quantization is None:
+        return None
+    real = x.name if x.dtype == "float32" else g.add("Dequantize", [x.name], ("float32", None))[0]
+    bounds = [g.constant(np.float32(value)) for value in (-8, 8)]
+    return g.add("Clip", [real, *bounds], ("float32", None))[0]
 
 
 def search(g: Growing, x: Tensor) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize
+from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.checking.requantized import sqnr
-from qconvert.checking.verdicts import LEAST_SQNR
-from qconvert.evaluate.curves import Lookup, curve_roots, curve_values, curve_way, lookup_of
+from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 
@@ -57,25 +55,31 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
-        declared: names of tensors that have another grid in the result, as the conversion declared: of tables between such, the real
-            values may be off by what a declared loss may cost.
+        declared: names of tensors that have another grid in the result, as the conversion declared.
     """
     tabled = _in_tables(graph, other, declared)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
     seen, first = _seen_behind(graph, other), _representatives(graph, other.tensors)
+    rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
     for op in graph.ops:
         for name in op.outputs:
             if name in other.tensors or not name or not graph[name].is_quantized or not _rounds(graph, op) or name in tabled:
                 continue
-            known = op.source in writers or any(
-                item.startswith(f"{name}/") and (item in declared or _scale(other, item) == _scale(graph, name)) for item in other.tensors
-            )
+            known = op.source in writers or any(_stands_for(item, other, graph[name], declared) for item in rounded)
             if not known and name not in seen and first[name] not in other.tensors and not _clips(graph, op):
                 behind = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
                 without = f", and {_listed(behind)} is computed without it" if behind else ""
                 found[name] = f"nothing in the result stands for it{without}"
     return found
+
+
+def _stands_for(name: str, other: Graph, tensor: Tensor, declared: Collection[str]) -> bool:
+    """Whether a tensor of the result is a part of what it spells an operator of the source with, on the same grid or on a declared one."""
+    grid = tensor.quantization
+    return name.startswith(f"{tensor.name}/") and (
+        name in declared or (grid is not None and _scale(other, name) == float(grid.scale.flat[0]))
+    )
 
 
 def _in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str]:
@@ -98,16 +102,28 @@ def _in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str
 
 
 def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array) -> bool:
-    """Whether a table over other codes gives about the real values that the source does, at the codes that are nearest to its own."""
+    """Whether a table over other codes holds what the source computes, rounded onto other grids.
+
+    The real value of each of its entries must lie between those that the source computes of its own codes around the real value of the
+    entry's code, but for the half step onto which it is rounded, and for twice what the roundings on the source's way cost at most: the
+    grids on the way may be others too.
+    """
     (own, old), (before, after) = ([side[item] for side in (graph, other)] for item in (lookup.root, name))
-    if any(tensor.quantization is None for tensor in (own, old, before, after)):
+    if own.quantization is None or old.quantization is None or before.quantization is None or after.quantization is None:
         return False
-    assert own.quantization and old.quantization and before.quantization and after.quantization
-    low, high = integer_range(own.dtype)
-    codes = quantize(dequantize(np.arange(low, high + 1), own.quantization), old.quantization, old.dtype)
-    found = lookup.values[codes.astype(np.int64) - integer_range(old.dtype)[0]]
-    cost = sqnr(dequantize(expected, before.quantization), dequantize(found, after.quantization))
-    return cost is None or cost >= LEAST_SQNR
+    given, places = (dequantize(codes_of(tensor.dtype), grid) for tensor, grid in ((own, own.quantization), (old, old.quantization)))
+    stored = dequantize(expected, before.quantization)
+    cost = float(np.abs(stored - curve_reals(graph, graph.producers(), name, lookup.root)).max())
+    inside = np.flatnonzero((places >= given[0]) & (places <= given[-1]))
+    around = float(own.quantization.scale[0]) * (1 + 1e-6)
+    first = np.searchsorted(given, places[inside] - around)
+    last = np.searchsorted(given, places[inside] + around, "right") - 1
+    near = np.stack([stored[np.minimum(first + step, last)] for step in range(3)])
+    ends = dequantize(np.array(after.quantization.limits(after.dtype)), after.quantization)
+    low, high = (np.clip(values, *ends) for values in (near.min(axis=0), near.max(axis=0)))
+    allowed = 2 * cost + float(after.quantization.scale[0]) / 2 * (1 + 1e-6)
+    found = dequantize(lookup.values, after.quantization)[inside]
+    return bool(((found >= low - allowed) & (found <= high + allowed)).all())
 
 
 def _clips(graph: Graph, op: Op) -> bool:

@@ -24,6 +24,8 @@ __all__ = ["Requantized", "costly_constants", "sqnr"]
 
 #: Axes whose orders are tried.
 _MOST_AXES = 4
+#: A constant that is rounded onto a grid, and then onto another, or whose values are ties, is off by this many steps at most.
+_MOST_ROUNDED = 1.5
 #: How far, in dB, the difference from what was declared has to be below it where an operator before is judged along.
 _LEAST_TOGETHER = 40.0
 
@@ -134,16 +136,36 @@ def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> d
     for old, new in paired_tensors(graph, other):
         if not any(name in other.tensors for op in readers.get(old.name, ()) for name in op.outputs):
             continue  # another operator was taken into that which reads it, as a BatchNormalization is: they are judged together
-        if all(KINDS[op.kind].chooses for op in readers.get(old.name, ())):
-            continue  # the source rounds it to the grid of the result, too
         restated = _restated(old, new) if new.name in declared else None
         if old.data is None or restated is None or restated.data is None:
             continue
         name = old.name
+        steps = _steps_off(graph, readers.get(name, ()), old, restated)
+        if steps is not None:
+            if steps > _MOST_ROUNDED:
+                found[name] = f"the declared values of {name!r} are {steps:.4g} steps from what the source rounds them to"
+            continue
         cost = sqnr(_real(old, old.data), _real(restated, restated.data))
         if cost is not None and cost < LEAST_SQNR:
             found[name] = f"the declared values of {name!r} are too far from the source's (SQNR {cost:.1f} dB, below {LEAST_SQNR:g})"
     return found
+
+
+def _steps_off(graph: Graph, readers: Collection[Op], old: Tensor, restated: Tensor) -> float | None:
+    """How far the values of a constant are from those that it gets in the source, too: the operators that read it choose among elements,
+    and round them onto their results' grids. In steps of the coarser grid; None if another operator reads it, or one without a grid."""
+    grids = [graph[op.outputs[0]].quantization for op in readers if KINDS[op.kind].chooses]
+    if not grids or len(grids) != len(readers):
+        return None
+    real, found = _real(old, _data(old)), _real(restated, _data(restated))
+    off = 0.0
+    for op, grid in zip(readers, grids, strict=True):
+        if grid is None or not grid.is_per_tensor:
+            return None
+        rounded = dequantize(quantize(real, grid, graph[op.outputs[0]].dtype), grid)
+        step = max(float(grid.scale[0]), _step(restated, found))
+        off = max(off, float(np.abs(rounded - found).max(initial=0)) / step)
+    return off
 
 
 def sqnr(signal: Array, other: Array) -> float | None:

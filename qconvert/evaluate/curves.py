@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.kinds.layout import ELEMENTWISE
 
-__all__ = ["Lookup", "curve_roots", "curve_values", "curve_way", "has_codes", "lookup_of"]
+__all__ = ["Lookup", "codes_of", "curve_reals", "curve_roots", "curve_values", "curve_way", "has_codes", "lookup_of"]
 
+#: Kinds that only store real values otherwise.
+_CONVERSIONS = ("Quantize", "Dequantize", "Requantize", "Identity")
 #: Storage types whose codes are few enough to try them all.
 _CODES = ("int8", "uint8", "int16", "uint16")
 
@@ -61,6 +64,32 @@ def curve_values(graph: Graph, producers: Mapping[str, Op], name: str, root: str
         (result,) = evaluate_op(graph, op, inputs)
         values[op.outputs[0]] = np.broadcast_to(result.stored, values[root].shape)
     return np.ascontiguousarray(values[name])
+
+
+def curve_reals(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> Array:
+    """The real values of a tensor for each code of one of its curve_roots(), as curve_values() has them, with no rounding on the way: what
+    a grid on it does not hold is cut off at its ends.
+
+    Args:
+        graph, producers, name, root: as in curve_values().
+    """
+    way = curve_way(graph, producers, name, root)
+    real = graph.evolve(tensors=[replace(graph[item], dtype="float32", quantization=None) for item in (root, *way)])
+    values: dict[str, Array] = {root: _real(graph[root], codes_of(graph[root].dtype))}
+    for op in way.values():
+        if op.kind in _CONVERSIONS:
+            found = values[op.inputs[0]]
+        else:
+            found = evaluate_op(real, op, [_value(real, values, item) if item else None for item in op.inputs])[0].stored
+        grid, dtype = graph[op.outputs[0]].quantization, graph[op.outputs[0]].dtype
+        ends = None if grid is None else dequantize(np.array(grid.limits(dtype)), grid)
+        values[op.outputs[0]] = np.broadcast_to(found if ends is None else np.clip(found, *ends), values[root].shape)
+    return np.asarray(values[name], np.float64)
+
+
+def _real(tensor: Tensor, values: Array) -> Array:
+    assert tensor.quantization is not None
+    return dequantize(values, tensor.quantization).astype(np.float32)
 
 
 def codes_of(dtype: str) -> Array:

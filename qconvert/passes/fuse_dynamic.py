@@ -1,4 +1,5 @@
-"""fuse_dynamic: the nodes with which ONNX rounds data when it runs become one operator of dynamic range. Exact.
+"""fuse_dynamic: the nodes with which ONNX rounds data when it runs become one operator of dynamic range. Exact, but
+for the order in which float32 multiplies both scales.
 
 DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales behind it, as
 onnxruntime's quantize_dynamic writes them. What else reads the nodes between keeps them.
@@ -49,9 +50,9 @@ class _Fusing:
         for value, factor in (op.inputs, op.inputs[::-1]):
             cast, scales = self._maker(value, "Cast"), self._maker(factor, "Mul")
             product = self._producers.get(cast.inputs[0]) if cast is not None and cast["to"] == "float32" else None
-            if product is None or scales is None or product.kind not in _KINDS:
+            if cast is None or product is None or scales is None or product.kind not in _KINDS:
                 continue
-            found = self._joined(op, product, scales)
+            found = self._joined(op, product, cast, scales)
             if found is not None:
                 return found
         return None
@@ -60,7 +61,7 @@ class _Fusing:
         maker = self._producers.get(name)
         return maker if maker is not None and maker.kind == kind else None
 
-    def _joined(self, op: Op, product: Op, scales: Op) -> Op | None:
+    def _joined(self, op: Op, product: Op, cast: Op, scales: Op) -> Op | None:
         """One operator of the product, if its data, their zero point and one of the scales are of one DynamicQuantizeLinear."""
         rounding = self._maker(product.inputs[0], "DynamicQuantizeLinear")
         if rounding is None or product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.outputs[0]:
@@ -70,14 +71,18 @@ class _Fusing:
         point = self._graph.constant(product.inputs[3]) if len(product.inputs) > 3 and product.inputs[3] else np.zeros((), np.int64)
         if scale is None or point is None:
             return None
-        weights = self._weights(product, scale, point)
+        whole = all(
+            self._reads[name] == 1 and name not in self._graph.public for name in (*product.outputs, *cast.outputs, *scales.outputs)
+        )
+        weights = self._weights(product, scale, point, whole)
         if not weights or self._graph[op.outputs[0]].shape != self._graph[product.outputs[0]].shape:
             return None
         attributes = {**product.attributes, "arithmetic": "dynamic_tensor"}
         return Op(_KINDS[product.kind], (rounding.inputs[0], weights), op.outputs, attributes, op.source)
 
-    def _weights(self, product: Op, scale: Array, point: Array) -> str:
-        """The name of the constant weights with their grid; "" if they have none that fits."""
+    def _weights(self, product: Op, scale: Array, point: Array, whole: bool) -> str:
+        """The name of the constant weights with their grid; "" if they have none that fits. They are a constant of their own if somebody
+        else reads them, or what `product` computes, so that it is not `whole` what becomes of it."""
         name = product.inputs[1]
         tensor = self._graph[name]
         if tensor.data is None or tensor.dtype not in ("int8", "uint8") or tensor.is_quantized:
@@ -92,7 +97,7 @@ class _Fusing:
         count = max(scale.size, point.size)
         scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (scale, point))
         grid = Quantization(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
-        alone = self._reads[name] == 1 and name not in self._graph.public
+        alone = whole and self._reads[name] == 1 and name not in self._graph.public
         made = name if alone else self._names.fresh(f"{name}/weights")
         self.tensors[made] = replace(tensor, name=made, quantization=grid)
         return made

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
@@ -171,3 +173,12 @@ def test_a_result_and_its_other_form_in_either_order() -> None:
     assert moved_edges(source, other) == {}
     wrong = graph(SIGMOID, Op("Mul", ("x", "x"), ("y",)), Op("Requantize", ("y",), ("y/stored",)))
     assert set(moved_edges(source, wrong)) == {"y", "y/stored"}
+
+
+def test_a_constant_is_no_result_that_stands_for_another() -> None:
+    """Tables and limits of what an operator is spelled with have its name, and may have its grid."""
+    other = graph(Op("Mul", ("x", "s/limit"), ("y",)))
+    limit = replace(other["s/limit"], data=np.zeros((1, 4), np.int8))
+    other = replace(other, tensors={**other.tensors, "s/limit": limit})
+    for declared in ((), ("s/limit",)):
+        assert list(vanished(graph(SIGMOID, MUL), other, declared)) == ["s"]

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from qconvert import Graph, Op, Tensor, check, convert, load, save
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.requantized import costly_constants
 from qconvert.graph import Quantization
 
 
@@ -57,3 +59,17 @@ def test_what_was_not_declared_is_found(spatial: bool, off: int, tmp_path: Path)
     data = np.where(np.arange(64).reshape(weights.data.shape) % 2, weights.data, np.clip(weights.data.astype(int) + off, -127, 127))
     save(graph.evolve(tensors=[replace(weights, data=data.astype(np.int8))]), wrong)
     assert not check(source, wrong, per_op=True).passed
+
+
+@pytest.mark.parametrize(("off", "found"), [(0, False), (1, False), (3, True)])
+@pytest.mark.parametrize("spread", [1.0, 40.0])
+def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_to(spread: float, off: int, found: bool) -> None:
+    """On a grid that is as coarse as this one, where a signal of its values against the difference says nothing, and on a fine one."""
+    own, joint = Quantization.per_tensor(0.01, 3), Quantization.per_tensor(0.01 * spread, -5)
+    data = np.array([[-90, -20, 4, 100]], np.int8)
+    tensors = [Tensor("x", "int8", (1, 4), None, joint), Tensor("c", "int8", (1, 4), data, own), Tensor("y", "int8", (1, 8), None, joint)]
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Concat", ("x", "c"), ("y",), {"axis": 1}),), ("x",), ("y",))
+    rounded = quantize(dequantize(data, own), joint, "int8")
+    changed = replace(graph["c"], data=(rounded + np.int8(off)).astype(np.int8), quantization=joint)
+    other = graph.evolve(tensors=[changed])
+    assert bool(costly_constants(graph, other, {"c"})) is found

@@ -160,18 +160,21 @@ def test_spelled_out_functions_run_in_litert_and_come_back(activations: str, par
     assert again.passed, again.problems
 
 
-def test_a_table_with_a_wrong_value_is_found(tmp_path: Path) -> None:
-    """At a code that no input of the check reaches, so that only the table itself shows it."""
-    source = model(tmp_path / "m.onnx", "int8")
-    qconvert.convert(source, tmp_path / "m.tflite")
-    data = bytearray((tmp_path / "m.tflite").read_bytes())
+@pytest.mark.parametrize(("activations", "off"), [("int8", 50), ("int8", 1), ("uint16", 60)])
+def test_a_table_with_a_wrong_value_is_found(activations: str, off: int, tmp_path: Path) -> None:
+    """At a code that no input of the check reaches, so that only the table itself shows it; of uint16 data on a symmetric grid."""
     from qconvert.conversion.loading import load
 
+    source = model(tmp_path / "m.onnx", activations)
+    qconvert.convert(source, tmp_path / "m.tflite")
+    data = bytearray((tmp_path / "m.tflite").read_bytes())
     graph = load(tmp_path / "m.tflite")
     (table,) = [graph.constant(op.inputs[0]) for op in graph.ops if op.kind == "Gather"]
     assert table is not None
-    at = bytes(data).index(table.tobytes())
-    data[at] = (data[at] + 50) % 256
+    place = 0 if activations == "int8" else 3 * table.size // 4
+    at = bytes(data).index(table.tobytes()) + place * table.itemsize
+    value = np.frombuffer(data, table.dtype, 1, at)[0]
+    data[at : at + table.itemsize] = np.array([int(value) + off if value < 0 else int(value) - off], table.dtype).tobytes()
     (tmp_path / "m.tflite").write_bytes(bytes(data))
     checked = qconvert.check(source, tmp_path / "m.tflite")
     assert not checked.passed and any("nothing in the result stands for it" in problem for problem in checked.problems)
