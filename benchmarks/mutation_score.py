@@ -4,6 +4,9 @@ A mutant counts if the evaluator's output of it is another than that of the soun
 if the verdict is "not equal", and named if a problem names the operator that was changed: the one that computes the changed tensor, or
 reads the changed constant, or, where the source has no such operator, what the source computes behind it.
 
+A result of qconvert says which conversion made it, so that the check makes it once more and sees whatever was altered since. With --bare
+the mutants say nothing of it, as files of another version of qconvert do: operators, constants and edges have to show the change.
+
     python benchmarks/mutation_score.py --mutants 2000 --json build/mutation_score.json
 """
 
@@ -28,6 +31,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import OPTIONS
 from qconvert.graph.validation import validate
 
 __all__ = ["MODELS", "Mutant", "Score", "mutants", "score"]
@@ -89,13 +93,15 @@ class Score:
         self.missed, self.unnamed = [], []
 
 
-def score(model: str, wanted: int, seed: int, folder: Path) -> Score:
-    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each."""
+def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) -> Score:
+    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each; see --bare."""
     suffix, options = MODELS[model]
     source, sound, path = FIXTURES / model, folder / f"sound.{suffix}", folder / f"mutant.{suffix}"
     convert(source, sound, force=True, **options)
     found = Score(model, check(source, sound, samples=SAMPLES).verdict)
     own, graph = load(source), load(sound)
+    if bare:
+        graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != OPTIONS})
     feeds = [_fed(own, graph, feed) for feed in random_inputs(own, SAMPLES, 0)]
     expected = [evaluate(graph, feed) for feed in feeds]
     written = {key: value for key, value in options.items() if key == "form"}
@@ -322,11 +328,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--bare", action="store_true", help="the mutants do not say which conversion made them")
     given = parser.parse_args()
     scores = []
     with tempfile.TemporaryDirectory() as folder:
         for number, model in enumerate(given.models):
-            found = score(model, given.mutants // len(given.models), given.seed + number, Path(folder))
+            found = score(model, given.mutants // len(given.models), given.seed + number, Path(folder), given.bare)
             scores.append(found)
             total = found.caught + len(found.missed)
             print(
