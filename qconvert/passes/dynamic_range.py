@@ -49,7 +49,8 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
             fitting.to_real(op, keeps_tensor=own == "onnx" and dynamic != "real")
         else:
             fitting.to_onnx(op, numerics)
-    if not fitting.counts and not (own == "tflite" and noted):
+    changed = any(new is not old for new, old in zip(fitting.ops, graph.ops, strict=False))
+    if not fitting.counts and not changed and not (own == "tflite" and noted):
         return graph, ()
     metadata = {key: value for key, value in graph.metadata.items() if key != DYNAMIC_RANGE}
     if own != "tflite" and (kept := {**noted, **fitting.stated}):
@@ -104,9 +105,9 @@ class _Fitting:
     def to_onnx(self, op: Op, numerics: str) -> None:
         """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for."""
         if is_dynamic(op) and op["arithmetic"] != "dynamic_tensor":
-            self.stated[op.outputs[0]] = str(op["arithmetic"])
             self.counts["tensor" if numerics == "fast" else "spelled"] += 1
-            if numerics == "fast":
+            if numerics == "fast":  # what is spelled out is noted by the writer, as all is that ONNX spells out
+                self.stated[op.outputs[0]] = str(op["arithmetic"])
                 op = op.with_attributes(arithmetic="dynamic_tensor")
         self.ops.append(op)
 
@@ -121,7 +122,9 @@ class _Fitting:
             self.counts["again" if stated else "rows"] += 1
             op = op.with_attributes(arithmetic=stated or "dynamic")
         weights = self._signed(op)
-        if weights:
+        if weights == op.inputs[1]:
+            self.ops.append(op)
+        elif weights:
             self.ops.append(replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:])))
         else:
             self.counts["wide"] += 1

@@ -141,6 +141,24 @@ def test_onnx_rounds_data_when_it_runs_if_asked_to(kind: str, numerics: str, tmp
     assert kind not in ("FULLY_CONNECTED", "BATCH_MATMUL") or "MatMulInteger" in nodes
 
 
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_onnx_rounds_as_litert_does_is_one_operator_again(kind: str, asymmetric: bool, tmp_path: Path) -> None:
+    """However it was spelled out, with its int8 weights, which ONNX may have as uint8."""
+    source = hybrid(tmp_path / "source.tflite", kind, asymmetric=asymmetric)
+    convert(source, tmp_path / "model.onnx", dynamic="keep")
+    convert(tmp_path / "model.onnx", tmp_path / "back.tflite")
+    graphs = [load(path) for path in (source, tmp_path / "model.onnx", tmp_path / "back.tflite")]
+    found = [[op["arithmetic"] for op in graph.ops if is_dynamic(op)] for graph in graphs]
+    assert found[0] == found[1] == found[2] != []
+    assert sum(op.kind not in ("Transpose", "Reshape") for op in graphs[2].ops) == 1
+    weights = [next(tensor for tensor in graph.constants() if tensor.dtype == "int8") for graph in graphs[::2]]
+    assert np.array_equal(*(np.sort(item.data, axis=None) for item in weights))
+    assert np.array_equal(*(item.quantization.scale for item in weights))
+    report = check(source, tmp_path / "back.tflite", samples=2, per_op=True)
+    assert report.passed, report.problems
+
+
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_weight_is_found_where_onnx_rounds_too(kind: str, numerics: str, tmp_path: Path) -> None:

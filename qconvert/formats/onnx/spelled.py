@@ -17,11 +17,11 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.onnx.noted_grids import on_noted_grids
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SPELLED
 from qconvert.graph.validation import validate
 
-__all__ = ["is_spelled_out", "notes", "restored"]
+__all__ = ["is_spelled_out", "notes", "restored", "turned_name"]
 
 
 #: A grid in a note: scale and zero point, or scales, zero points and their axis.
@@ -48,6 +48,8 @@ _NEVER_ALONE = frozenset(("Sum",))
 
 def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
     """Whether the nodes, by their operators, that were written for `op` are others than the one that ONNX has for it."""
+    if is_dynamic(op):  # DynamicQuantizeLinear and an integer product are found without a note (passes/fuse_dynamic.py)
+        return op["arithmetic"] != "dynamic_tensor" or op.kind == "ConvTranspose"
     core = [name for name in nodes if name not in _STORAGE]
     if op.attributes.get("activation") and core and core[-1] in _ACTIVATIONS:
         core.pop()
@@ -108,6 +110,7 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
     own = set(graph.tensors)
     constants = {tensor.name: tensor for _, _, listed in parsed for tensor in listed if tensor.name not in own}
+    constants |= {tensor.name: tensor for op, _ in noted for tensor in _turned_weights(graph, op)}
     graph = replace(graph, tensors={**graph.tensors, **constants})
     labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _labelled(graph, noted)}})
     producers = graph.producers()
@@ -118,6 +121,21 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
             ops.append(op)
     found = on_noted_grids(graph.evolve(ops=_joined(graph, ops)), labelled, ops)
     return found.evolve(ops=_needed(graph, list(found.ops)))
+
+
+def _turned_weights(graph: Graph, op: Op) -> list[Tensor]:
+    """The weights of a product that rounds its data when it runs, of which the file has the columns as rows."""
+    name = op.inputs[1] if is_dynamic(op) and len(op.inputs) > 1 else ""
+    stored = graph.tensors.get(turned_name(name))
+    if not name or name in graph.tensors or stored is None or stored.data is None or stored.data.ndim < 2:
+        return []
+    data = stored.data.swapaxes(-1, -2)
+    return [Tensor(name, stored.dtype, data.shape, data)]
+
+
+def turned_name(weights: str) -> str:
+    """What a file calls weights whose columns are rows."""
+    return f"{weights}/turned"
 
 
 def _labelled(graph: Graph, noted: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.spelled import turned_name
 from qconvert.graph import Array, Op, Quantization
 from qconvert.graph.kinds import is_dynamic, range_axes
 
@@ -29,7 +30,8 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
     result, data, is_conv = op.outputs[0], op.inputs[0], op.kind == "Conv"
     kind = "ConvInteger" if is_conv else "MatMulInteger"
     along = (1, -1, *[1] * (weights.ndim - 2)) if is_conv else (-1,)
-    kernel = b.const(weights, f"{result}/weights")
+    turned = op.kind == "Gemm" or bool(op.attributes.get("trans_b"))
+    kernel = b.const(weights, turned_name(op.inputs[1])) if turned else b.stored(op.inputs[1])
     point = _zero_point(b, quantization, weights, result)
     by_rows = op["arithmetic"] != "dynamic_tensor"
     if by_rows:
