@@ -14,6 +14,7 @@ from qconvert.checking.checked_file import Side, side_of
 from qconvert.checking.custom import Around, around_custom
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
+from qconvert.checking.known_tensors import fixed_outputs
 from qconvert.checking.outputs import Border
 from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
@@ -211,7 +212,8 @@ class _Check:
         """The operators, if they are needed for a verdict, and what all of it comes to."""
         graph = border.graph
         equal = not any(item.differs for item in outputs)
-        dull = verdicts.hardly_vary(outputs)
+        fixed = fixed_outputs(graph)
+        dull = verdicts.hardly_vary(outputs, fixed)
         structure = {**vanished(graph, border.other, declared), **moved_edges(graph, border.other)}
         if equal and not changed and not structure and not dull and not per_op:
             return
@@ -221,7 +223,7 @@ class _Check:
         self.problems += verdicts.operator_problems(self.findings)
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:
-            problems, unjudged = verdicts.fault_of(outputs, cannot)
+            problems, unjudged = verdicts.fault_of(outputs, cannot, fixed)
             self.problems += problems
             self.unjudged += unjudged or ([f"{dull}, and operators cannot be compared: {cannot}"] if dull and equal else [])
             return

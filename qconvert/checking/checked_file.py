@@ -52,22 +52,20 @@ class Side:
         """What runs the file, as `--kernels` names it."""
         return f"{self.runtime.name}:{self.kernels}"
 
-    def kernels_of(self, name: str, parts: bool = False) -> str:
+    def kernels_of(self, name: str, *, with_parts: bool = False) -> str:
         """What computes a tensor of the file, likewise: the runtime may leave an operator to another set of its kernels.
 
         Args:
             name: of the tensor.
-            parts: whether the operator may be written as several, the parts of y being called y/…: it is left if a part of it is.
+            with_parts: whether what computes it may be several operators, of which each set may run some.
         """
         if self._taken is None:
             try:
                 self._taken = self.runtime.taken_by(self.path, self.kernels) if self.runtime.taken_by is not None else {}
             except QConvertError:
                 self._taken = {}
-        taken = self._taken.get(name, "")
-        if parts and not taken:
-            taken = next((kernels for part, kernels in self._taken.items() if part.rpartition("/")[0] == name), "")
-        return f"{self.runtime.name}:{taken or self.kernels}"
+        chosen = self._taken.get(name, self.kernels)
+        return f"{self.runtime.name}:{self._taken.get(f'{name}/', chosen) if with_parts else chosen}"
 
 
 def side_of(path: Path, kernels: str | Sequence[str]) -> Side:

@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.checking.findings import Finding
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.plugins import kernels_named
+from qconvert.plugins import Runtime, kernels_named
 
 __all__ = ["Sum", "classify", "classify_sums"]
 
@@ -50,7 +50,7 @@ def classify(
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
     low, high = integer_range(tensor.dtype)
     steps = exact / scale
-    runtimes = [kernels_named(side) for side in kernels]
+    runtimes = [_kernels(side) for side in kernels]
     (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, steps, name) for runtime, name in runtimes)
     reach_result = reach_result + further
     position = np.clip(steps + zero_point, low, high)
@@ -72,6 +72,13 @@ def classify(
     if further > _MUCH and not (coarse_source or ties.all()):
         reason = "rounded more than once, by several operators in place of one"
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
+
+
+def _kernels(side: str) -> tuple[Runtime, str]:
+    """The runtime and the set of its kernels that a side names; "mixed" is none that a user may choose."""
+    name, _, wanted = side.partition(":")
+    runtime, first = kernels_named(name)
+    return runtime, wanted or first
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.checking.known_tensors import takes_no_values
 from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
@@ -277,7 +278,7 @@ def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) ->
     forms = _other_forms(graph, shared)
     unclipped = {name: item for name, item in _unclipped(graph, first).items() if item in shared}
     for op in graph.ops:
-        names = [first.get(name, name) for name in op.inputs if name and op.kind not in ("Shape", "Size")]  # sizes are no values
+        names = [] if takes_no_values(graph, op) else [first.get(name, name) for name in op.inputs if name and op.kind != "Shape"]
         own = {forms.get(name, name) for name in op.outputs}
         origins: frozenset[str] = frozenset()
         for name in names:

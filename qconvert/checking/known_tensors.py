@@ -9,7 +9,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["completed", "of_inputs", "settled", "varying"]
+__all__ = ["completed", "fixed_outputs", "of_inputs", "settled", "takes_no_values", "varying"]
 
 
 def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -52,6 +52,27 @@ def _rounds_nothing(graph: Graph, op: Op) -> bool:
         return False
     plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
     return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain
+
+
+#: Operators, of ONNX too, whose results depend on the sizes of their data alone.
+_OF_SIZES = frozenset(("Shape", "Size", "Rank", "EyeLike", "ZerosLike"))
+
+
+def takes_no_values(graph: Graph, op: Op) -> bool:
+    """Whether the values of an operator's data do not matter: it asks for their sizes, which are known, or gives no elements."""
+    kind = str(op["op_type"]) if op.kind == "Opaque" else op.kind
+    if kind in _OF_SIZES:
+        return all(not name or graph[name].static_shape is not None for name in op.inputs)
+    return bool(op.outputs) and all(0 in (graph[name].shape or ()) for name in op.outputs if name)
+
+
+def fixed_outputs(graph: Graph) -> set[str]:
+    """The outputs that are the same whatever the values of the inputs are."""
+    fixed = {tensor.name for tensor in graph.constants()}
+    for op in graph.ops:
+        if KINDS[op.kind].rule != "state" and (takes_no_values(graph, op) or all(not name or name in fixed for name in op.inputs)):
+            fixed.update(op.outputs)
+    return fixed.intersection(graph.outputs)
 
 
 def varying(graph: Graph) -> set[str]:

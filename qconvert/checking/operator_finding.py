@@ -28,6 +28,11 @@ _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
 #: Sigmoid's kernels are off by some 1e-8 wherever they are (onnxruntime cuts its argument off at -18), so that results that are all next to
 #: zero differ by much of their own.
 _SIGMOID = 1e-2
+#: x * (1 + erf(x / sqrt(2))) / 2 cancels where x is well below zero: it is off by 2^-24 of x, not of itself.
+_GELU = 1e-1
+#: The share of the largest float16 that one or two roundings of 11 bits are: some kernels compute in float16 itself, others in float32.
+_LARGEST_SHARE_16 = 2.0**-10
+_NEAR_ZERO = {"Sigmoid": _SIGMOID, "Gelu": _GELU}
 _STORED = ("int8", "uint8", "int16", "uint16")
 
 
@@ -133,14 +138,14 @@ class Judge:
     def _kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""
         result = self.sides[1]
-        return self.sides[0].kernels_of(name), result.choice if KINDS[op.kind].chooses else result.kernels_of(name, parts=True)
+        return self.sides[0].kernels_of(name), result.choice if KINDS[op.kind].chooses else result.kernels_of(name, with_parts=True)
 
     def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
         a, b = pair
         ways = ("", *DYNAMIC_ROUNDINGS) if self._rounds_data(rounder) or self._rounds_data(self._result_of(op)) else ("",)
         found = [item for way in ways if (item := self._sum(op, index, rounder, way, values, a)) is not None]
-        return classify_sums(a, b, found) if found else _compared(a, b, _SIGMOID if rounder.kind == "Sigmoid" else 0.0)
+        return classify_sums(a, b, found) if found else _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
 
     def _rounds_data(self, op: Op | None) -> bool:
         """Whether an operator of either side rounds its real data when it runs, or is what the result spells such an operator with."""
@@ -188,6 +193,10 @@ def _noted(text: str) -> frozenset[str]:
     return frozenset(found) if isinstance(found, dict) else frozenset()
 
 
+def _share(values: Array) -> float:
+    return _LARGEST_SHARE_16 if values.dtype == np.float16 else _LARGEST_SHARE
+
+
 def _compared(a: Array, b: Array, least: float = 0.0) -> Finding:
     """Two outputs that differ, of an operator without an exact evaluation; those below `least` are judged as if they were as large."""
     differing = a != b
@@ -196,7 +205,7 @@ def _compared(a: Array, b: Array, least: float = 0.0) -> Finding:
         return Finding("unexplained", "values differ", equal, float("inf"), 0.0, int(differing.sum()))
     difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
     if a.dtype.kind == "f":
-        scale, allowed, reason = max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0, _LARGEST_SHARE, "float arithmetic"
+        scale, allowed, reason = max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0, _share(a), "float arithmetic"
         difference = np.where(np.isnan(difference), np.where(differing & ~(np.isnan(a) & np.isnan(b)), np.inf, 0.0), difference) / scale
     else:
         allowed, reason = (_LARGEST_STEPS if a.dtype.name in _STORED else 0), "compared without an exact value"

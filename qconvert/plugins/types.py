@@ -190,7 +190,7 @@ class Runtime:
             then come from the evaluator.
         layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
         taken_by: (file, kernels) -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
-            name of what they compute; None if all are of the chosen one.
+            name of what they compute, with "/" behind it for an operator that the file has as several; None if all are of the chosen one.
         overflows: (graph, operator, stored inputs) -> its stored result to the last bit, where its kernel's integers overflow on these
             inputs; None where they do not, or where that is not known. What the kernel gives then is no fault of a conversion.
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the

@@ -213,10 +213,21 @@ def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
 
 
 def taken_by(path: Path, kernels: str) -> dict[str, str]:
-    """What XNNPACK leaves to TFLite's own kernels, which round as the reference kernels do."""
+    """What XNNPACK leaves to TFLite's own kernels, which round as the reference kernels do.
+
+    An operator that is written as several, the parts of y being called y/…, is named "y/": "mixed" if both have a part in it.
+    """
     if kernels != "default":
         return {}
-    return {name: "reference" for layer in layers(path, kernels) if layer.by != "XNNPACK" for name in layer.outputs}
+    found = layers(path, kernels)
+    own = {name: layer.by != "XNNPACK" for layer in found for name in layer.outputs}
+    parts: dict[str, set[bool]] = {}
+    for name, left in own.items():
+        whole = name.rpartition("/")[0]
+        if whole in own:
+            parts.setdefault(whole, {own[whole]}).add(left)
+    joined = {f"{name}/": "mixed" if len(sides) > 1 else "reference" for name, sides in parts.items() if True in sides}
+    return {**dict.fromkeys((name for name, left in own.items() if left), "reference"), **joined}
 
 
 def _on_integers(node: Any) -> bool:

@@ -22,7 +22,11 @@ _MOST_TWICE = 0.25
 
 
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
-    """See plugins.Runtime; the kernels are "default" (XNNPACK), or "reference" and "micro", which round alike."""
+    """See plugins.Runtime; the kernels are "default" (XNNPACK), or "reference" and "micro", which round alike; or "mixed", where XNNPACK
+    and TFLite's own kernels each have a part in an operator."""
+    if kernels == "mixed":
+        (one, first), (other, second) = (reach(graph, op, exact, name) for name in ("default", "reference"))
+        return np.maximum(one, other), first or second
     if graph[op.outputs[0]].dtype == "int16":
         return _INT16.get(op.kind, _sixteen_bits)(graph, op, exact)
     rules = _XNNPACK if kernels == "default" else _REFERENCE
@@ -97,6 +101,11 @@ def _requantized(graph: Graph, op: Op, exact: Array) -> Reach:
     return (_eight_bits if same else _rescaled)(graph, op, exact)
 
 
+def _clipped(graph: Graph, op: Op, exact: Array) -> Reach:
+    """TFLite has no Clip: that of another format is a QUANTIZE, where grids differ, and a MAXIMUM and a MINIMUM behind it."""
+    return (_rescaled if graph.is_from("tflite") else _requantized)(graph, op, exact)
+
+
 def _by_sign(graph: Graph, op: Op, exact: Array) -> Reach:
     """A multiplier that is not that of the scales alone, such as a second one for what is below zero, and that rounds twice."""
     return fine(exact) + _MOST_TWICE, False
@@ -167,7 +176,8 @@ def _averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Reach:
 
 def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     """A product of n elements, scaled by the n-th root of its factor at each step, by 16 bits of it, and rounded each time; what a step is
-    off by is multiplied by all elements that follow (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling)."""
+    off by is multiplied by all elements that follow (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). What is beyond 16 bits
+    may leave the 32 of the next step, with any result."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     axes = graph[op.inputs[1]].data if len(op.inputs) > 1 and op.inputs[1] else np.arange(data.rank or 0)
     sizes = [data.shape[int(axis)] for axis in axes.reshape(-1)] if data.shape is not None and axes is not None else [""]
@@ -181,7 +191,8 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     off = 0.0
     for _ in range(count - 1):
         off = min(off * widest + 0.5, most)
-    return fine(exact) + off * step + count * 2.0**-15 * np.abs(exact), True
+    found = fine(exact) + off * step + count * 2.0**-15 * np.abs(exact)
+    return np.where((data.dtype == "int16") & (np.abs(exact) > 2.0**15), 2.0**17, found), True
 
 
 def _cut_off(graph: Graph, op: Op, exact: Array) -> Reach:
@@ -215,6 +226,7 @@ _XNNPACK: dict[str, Rule] = {
     **dict.fromkeys(("ReduceMean", "ReduceSum", "GlobalAveragePool"), _averaged_once),
     **dict.fromkeys(("Add", "Sub"), _added_once),
     **_BOTH,  # XNNPACK takes no second operand of a MatMul that is computed; TFLite's own kernel does
+    "Clip": _clipped,
     "Requantize": _requantized,
     "LeakyRelu": _eight_bits,
     **dict.fromkeys(_CHOOSING, _brought_to_one_grid),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qconvert.formats.onnx.kernel_faults import covers_all, kernel_fault
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.runtimes.reach import Reach, Rule, fine, is_linear
@@ -43,6 +44,13 @@ def _product(graph: Graph, op: Op, exact: Array) -> Reach:
     return found + lost, lost > 0.1
 
 
+def _averaged(graph: Graph, op: Op, exact: Array) -> Reach:
+    """Where it divides by more elements than ONNX counts, averages come nearer to zero."""
+    if not kernel_fault(graph, op) or covers_all(graph, op):
+        return _sum(graph, op, exact)
+    return 10 * fine(exact) + np.abs(exact), True
+
+
 def _resize(graph: Graph, op: Op, exact: Array) -> Reach:
     return (_sum if is_linear(op) else _float)(graph, op, exact)
 
@@ -69,8 +77,9 @@ def _float(graph: Graph, op: Op, exact: Array) -> Reach:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("ConvTranspose", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool", "Requantize",
-         "LeakyRelu", "AveragePool"), _sum,
+         "LeakyRelu"), _sum,
     ),
+    "AveragePool": _averaged,
     "Conv": _product,
     "Gemm": _product,
     "Resize": _resize,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from onnx_nodes import equal
 
+import qconvert
 from qconvert import QConvertError, convert, load
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.saturation import cpu_saturates, with_unsigned_weights
@@ -46,9 +47,6 @@ CHOSEN = [
 ]  # fmt: skip
 #: The same for ONNX alone.
 ONNX_ALONE = ["NonZero/000.float16", "QLinearConv/microsoft_000.float32", "Unique/000.float32"]
-#: Kernels whose integers are further from the exact ones than one step: tables of 513 values, results on fixed grids, and requantizing
-#: onto one grid before an average.
-FURTHER = {"Exp": 4, "Log": 5, "Tanh": 2, "LogSoftmax": 2, "AveragePool": 2, "Sigmoid": 2, "ReduceProd": 2}
 #: Operators of onnxruntime that become several ones of ONNX: real numbers are rounded once more, or once less.
 ROUNDED = {"QLinearAveragePool", "MatMulIntegerToFloat"}
 #: Operators that onnxruntime itself computes by another rule than ONNX's: indices that are no whole numbers.
@@ -114,10 +112,22 @@ def test_tflite_is_equal_or_refused(tmp_path: Path, part: int) -> None:
         given = [fitted(feeds[value.name], dtype) for value, (dtype, _) in zip(model.graph.input, loaded.inputs.values(), strict=True)]
         found = loaded.run_in_order(given)
         reasons = [differs(name, a, b) for a, b in zip(wanted, found, strict=True)]
-        wrong += [f"{name}: {reason}" for reason in reasons if reason and name not in OTHERWISE]
+        if any(reasons) and name not in OTHERWISE and not (is_quantized(name) and is_explained(source, result, feeds)):
+            wrong += [f"{name}: {reason}" for reason in reasons if reason]
         converted += 1
     assert not wrong, "\n".join(wrong)
     assert converted >= 65
+
+
+def is_quantized(name: str) -> bool:
+    return "qdq" in name or name.startswith("Q")
+
+
+def is_explained(source: Path, result: Path, feeds: dict[str, Any]) -> bool:
+    """Whether more than a step is within what the kernels' own arithmetic allows: tables, fixed grids, coarse multipliers."""
+    inputs = source.with_suffix(".npz")
+    np.savez(inputs, **feeds)
+    return bool(qconvert.check(source, result, data=[inputs]).passed)
 
 
 def is_near(wanted: list[Any], found: list[Any]) -> bool:
@@ -141,9 +151,7 @@ def differs(name: str, wanted: Any, found: Any) -> str:
         return f"shape {found.shape}, not {wanted.shape}"
     if wanted.dtype.kind in "iu":
         difference = np.abs(fitted(wanted, found.dtype.name).astype(np.int64) - found.astype(np.int64)).max(initial=0)
-        quantized = "qdq" in name or name.startswith("Q")
-        allowed = FURTHER.get(name.split("/")[0], 1) if quantized else 0
-        return f"integers by {difference}" if difference > allowed else ""
+        return f"integers by {difference}" if difference > is_quantized(name) else ""
     if wanted.dtype.kind == "b":
         return "" if (wanted == found).all() else "truth values"
     near = 4e-3 if wanted.dtype == np.float16 else 1e-4 if name.startswith("Tan/") else 1e-5

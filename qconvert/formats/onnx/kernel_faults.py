@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
 
-__all__ = ["KERNEL_FAULTS", "kernel_fault"]
+__all__ = ["KERNEL_FAULTS", "covers_all", "kernel_fault"]
 
 _BYTES = ("int8", "uint8")
 _FLOAT32 = (2 - 2.0**-23) * 2.0**127
@@ -63,10 +63,18 @@ def _global_average_pool(graph: Graph, op: Op) -> str:
 
 
 def _average_pool(graph: Graph, op: Op) -> str:
-    """qlinear_pool.cc hands an average of all positions to the kernel of GlobalAveragePool."""
+    """qlinear_pool.cc hands an average of all positions to the kernel of GlobalAveragePool, and divides by whole windows where padding
+    counts, also by what of them hangs over the end (ceil_mode), which ONNX does not count."""
+    if covers_all(graph, op):
+        return _global_average_pool(graph, op)
+    narrow = graph[op.inputs[0]].dtype in _BYTES and graph[op.outputs[0]].dtype in _BYTES
+    return "QLinearAveragePool counts what hangs over the end" if narrow and op["ceil_mode"] and op["count_include_pad"] else ""
+
+
+def covers_all(graph: Graph, op: Op) -> bool:
+    """Whether a pool has one window, of all positions."""
     shape = graph[op.inputs[0]].shape
-    covers = shape is not None and tuple(op["kernel_shape"]) == tuple(shape[2:])
-    return _global_average_pool(graph, op) if covers and op["auto_pad"] == "NOTSET" and not any(op["pads"]) else ""
+    return shape is not None and tuple(op["kernel_shape"]) == tuple(shape[2:]) and op["auto_pad"] == "NOTSET" and not any(op["pads"])
 
 
 KERNEL_FAULTS: dict[str, Callable[[Graph, Op], str]] = {

@@ -206,18 +206,22 @@ def _inner_values(nodes: list[Any], graph: Graph) -> list[str]:
 _NODE_OPSETS: dict[str, int] = {**dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18), "Rfft2d": 17, "SegmentSum": 16}
 
 
-def _node_opset(op: Op) -> int:
-    """The opset that the nodes of an operator need; ScatterND finds extremes from 18 on, and adds from 16 on."""
-    if op.kind == "UnsortedSegment":
+def _node_opset(graph: Graph, op: Op) -> int:
+    """The opset that the nodes of an operator need; ScatterND finds extremes from 18 on, and adds from 16 on; axes of reductions are inputs
+    from 18 on, those of ReduceSum from 13 on."""
+    if op.kind in ("UnsortedSegment", "ScatterND", "ScatterElements") and op["reduction"] != "none":
         return 18 if op["reduction"] in ("max", "min") else 16
+    axes = op.inputs[1] if op.kind.startswith("Reduce") and op.kind != "ReduceWindow" and len(op.inputs) > 1 else ""
+    if axes and op.kind != "ReduceSum" and not graph[axes].is_constant:
+        return 18
     return _NODE_OPSETS.get(op.kind, 0)
 
 
 def _chosen_opset(graph: Graph, opset: int) -> int:
     """The opset asked for, or the source's, or the default, raised where a type or an operator in the graph needs more."""
-    needed = [*(_node_opset(op) for op in graph.ops), 0]
+    needed = [*(_node_opset(graph, op) for op in graph.ops), 0]
     if 0 < opset < max(needed):
-        kind = max(graph.ops, key=_node_opset).kind
+        kind = max(graph.ops, key=lambda op: _node_opset(graph, op)).kind
         raise OptionError(f"{kind} needs opset {max(needed)}, not {opset}", remedy=f"Use --opset {max(needed)}.")
     if not opset:
         source = graph.metadata.get(SOURCE_OPSET, "")

@@ -40,7 +40,9 @@ def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
     if data is None:
         return [None]
     if s.has(1) and axes is None:
-        return [(UNKNOWN,) * len(data) if op["keepdims"] else None]
+        (count,) = s.shape(1) or ("",)
+        left = len(data) if op["keepdims"] else len(data) - count if isinstance(count, int) and count else -1
+        return [None if left < 0 else (UNKNOWN,) * left]
     return [without_axes(op, data, normalized(op, axes or range(len(data)), len(data)))]
 
 

@@ -161,6 +161,11 @@ def write_one_hot(op: Op, b: Builder) -> None:
     shifted = b.node("Where", [negative, far, indices], hint=f"{name}/indices")[0]
     scalar = b.const(np.array([], np.int64), f"{name}/scalar")
     depth = depth if b.tensor(op.inputs[1]).rank == 0 else b.node("Reshape", [depth, scalar])[0]
+    if b.tensor(op.inputs[0]).rank == 0:  # onnxruntime takes lists of indices alone
+        shifted = b.node("Reshape", [shifted, b.const(np.array([1], np.int64), f"{name}/list")])[0]
+        row = b.node("OneHot", [shifted, depth, values], hint=f"{name}/row", axis=-1)[0]
+        b.node("Reshape", [row, b.const(np.array([-1], np.int64), f"{name}/flat")], op.outputs)
+        return
     if result.dtype in _ONE_HOT:
         b.node("OneHot", [shifted, depth, values], op.outputs, axis=int(op["axis"]))
         return

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.kernel_faults import kernel_fault
+from qconvert.formats.onnx.kernel_faults import covers_all, kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -31,10 +31,12 @@ def write_average_pool(op: Op, b: Builder) -> None:
     if may_tie(op, b):
         _tied_average(op, b)
         return
-    if kernel_fault(b.graph, op):
+    fault = kernel_fault(b.graph, op)
+    if fault and covers_all(b.graph, op):
         _write_mean(op, b)
         return
-    b.finish(op, b.node("AveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))[0])
+    value = b.node("AveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))
+    b.finish(op, b.node("Max", value, hint=f"{op.outputs[0]}/apart")[0] if fault else value[0])  # a Max of one is fused to nothing
 
 
 def may_tie(op: Op, b: Builder) -> bool:

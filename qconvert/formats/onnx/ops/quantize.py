@@ -11,6 +11,7 @@ from qconvert.formats.onnx.labels import label_key
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
+from qconvert.graph.metadata import SOURCE_KERNELS
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -18,12 +19,24 @@ __all__ = ["READERS", "WRITERS"]
 def write_conversion(op: Op, b: Builder) -> None:
     """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both. Their scale has the type of the real values."""
     source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if op.kind == "Quantize" and source.dtype != "float32":
+    if op.kind == "Quantize" and _would_be_quantized(op, b):
+        b.finish(op, b.node("Max", [b.real(source.name)], hint=f"{source.name}/apart")[0])
+    elif op.kind == "Quantize" and source.dtype != "float32":
         b.quantize(b.stored(source.name), result, result.name, source.dtype)
     elif op.kind == "Dequantize" and result.dtype != "float32" and source.quantization is not None:
         b.rename(b.dequantize(b.stored(source.name), source.dtype, source.quantization, result.dtype), result.name)
     else:
         b.finish(op, b.real(source.name))
+
+
+def _would_be_quantized(op: Op, b: Builder) -> bool:
+    """Whether onnxruntime would round the real weights of the product in front of a Quantize to int8, where the source's kernels do not.
+
+    It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
+    leaves alone, stands between.
+    """
+    maker = b.producer(op.inputs[0]) if b.is_exact and SOURCE_KERNELS in b.graph.metadata else None
+    return maker is not None and maker.kind in ("Conv", "ConvTranspose", "Gemm") and not b.tensor(maker.inputs[1]).is_quantized
 
 
 def write_identity(op: Op, b: Builder) -> None:

@@ -74,7 +74,10 @@ def write_arg(op: Op, b: Builder) -> None:
 
 
 def read_reduce(r: Reading) -> None:
-    """A reduction along known axes: an attribute in older opsets, an input in newer ones; all of them if none are named."""
+    """A reduction along axes: an attribute in older opsets, an input in newer ones; all of them if none are named."""
+    if r.has(1) and r.constant(1) is None and not r.attribute("noop_with_empty_axes", 0):
+        r.emit(r.op_type, [r.input(0), r.input(1)], keepdims=int(r.attribute("keepdims", 1)))
+        return
     axes = r.ints(1) if r.has(1) else tuple(r.attribute("axes", ()))
     if not axes and r.attribute("noop_with_empty_axes", 0):
         if r.op_type not in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):

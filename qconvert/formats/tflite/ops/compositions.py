@@ -213,9 +213,13 @@ def _reduction(before: str, after: str) -> WriteFunction:
 def _log_sum_exp(f: Formula) -> None:
     """max + log(sum(exp(x - max))), which does not overflow."""
     axes = reduced_axes(f.op, f.w)
-    numbers = f.w.tensor(axes).data
+    numbers, keep = f.w.tensor(axes).data, bool(f.op["keepdims"])
     if numbers is None:
-        raise f.w.unsupported(f.op, "axes that are computed at run time")
+        some, wanted = tuple(f"{f.result}_kept_{axis}" for axis in range(len(f.shape or ()))), f.w.tensor(f.result).shape or ()
+        centred = f("SUB", f.data, f("REDUCE_MAX", f.data, axes, shape=some, keepDims=True))
+        total = f("LOG", f("SUM", f("EXP", centred), axes, shape=wanted, keepDims=keep))
+        f.end("ADD", f("REDUCE_MAX", f.data, axes, shape=wanted, keepDims=keep), total)
+        return
     kept = f.reduced([f.w.axis(f.op, axis, f.data) for axis in numbers.reshape(-1)])
     largest = f("REDUCE_MAX", f.data, axes, shape=kept, keepDims=True)
     total = f("LOG", f("SUM", f("EXP", f("SUB", f.data, largest)), axes, shape=kept, keepDims=True))

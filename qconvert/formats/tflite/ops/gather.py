@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
+from qconvert.graph.metadata import SOURCE
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "counts_from_the_front", "wrapped"]
 
 
 def read_gather(r: Reading) -> None:
@@ -34,8 +36,8 @@ def read_reverse_sequence(r: Reading) -> None:
 
 
 def read_scatter_nd(r: Reading) -> None:
-    """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up. The kernel knows stored integers alone,
-    so adding quantized values has no meaning in real numbers; they can only be put at different places.
+    """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up. The kernel knows stored integers
+    alone: those that may meet at one place are added as plain numbers.
     """
     updates, result, indices = r.tensor(1), r.result(), r.constant(0)
     shape = r.int64(2)
@@ -43,7 +45,10 @@ def read_scatter_nd(r: Reading) -> None:
         raise r.invalid(f"indices of shape {indices.shape}")
     distinct = indices is not None and len(np.unique(indices.reshape(-1, indices.shape[-1]), axis=0)) == indices.size // indices.shape[-1]
     if updates.is_quantized and not distinct:
-        raise r.unsupported("quantized updates at indices that are computed or repeated")
+        background = r.const(np.zeros((), updates.dtype), "zero")
+        plain = r.emit("Expand", [background, shape], [r.intermediate("zeros", updates.dtype, result.shape)])[0]
+        r.emit_plain("ScatterND", [plain, r.int64(0), r.input(1)], reduction="add")
+        return
     scalar = r.const(np.zeros((), updates.dtype), "zero", updates.quantization)
     zeros = r.emit("Expand", [scalar, shape], [r.like("zeros", updates, result.shape)])[0]
     r.emit("ScatterND", [zeros, r.int64(0), r.input(1)], reduction="none" if distinct else "add")
@@ -96,7 +101,7 @@ def write_gather(op: Op, w: Writing) -> None:
     """GATHER."""
     axis = w.axis(op, op["axis"], op.inputs[0])
     data, indices = (w.tensor(name) for name in op.inputs)
-    if data.dtype == "float64" and axis == 0 and indices.rank == 1 and not op["batch_dims"]:  # which GATHER does not have
+    if data.dtype in ("float64", "uint32") and axis == 0 and indices.rank == 1 and not op["batch_dims"]:  # which GATHER does not have
         w.emit("EMBEDDING_LOOKUP", [_indices(op, w, axis, wide=False), data.name], op.outputs)
         return
     fields: dict[str, Any] = {"axis": axis, "batchDims": int(op["batch_dims"])}
@@ -105,10 +110,11 @@ def write_gather(op: Op, w: Writing) -> None:
 
 def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
     """The indices of a Gather; constants that count from the end count from the start in TFLite."""
-    data = w.tensor(op.inputs[1]).data
+    data, size = w.tensor(op.inputs[1]).data, (w.tensor(op.inputs[0]).shape or ("",) * (axis + 1))[axis]
+    if data is None and isinstance(size, int) and not counts_from_the_front(w, op.inputs[1]):
+        return wrapped(w, w.index(op, 1, wide=wide), size)
     if data is None or (data >= 0).all():
         return w.index(op, 1, wide=wide)
-    size = (w.tensor(op.inputs[0]).shape or ())[axis]
     if not isinstance(size, int):
         raise w.unsupported(op, f"negative indices along an axis of size {size}")
     return w.variant(op.inputs[1], f"int32 of {size}", np.where(data < 0, data + size, data).astype(np.int32), None)
@@ -138,7 +144,8 @@ def write_one_hot(op: Op, w: Writing) -> None:
     """ONE_HOT."""
     depth = w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/depth")
     off, on = (_element(op, w, i, f"{op.outputs[0]}/{hint}") for i, hint in enumerate(("off", "on")))
-    indices = _from_the_front(op, w) if op["wraps"] else w.index(op, 0, wide=True)
+    wraps = op["wraps"] and (w.tensor(op.inputs[0]).data is not None or not counts_from_the_front(w, op.inputs[0]))
+    indices = _from_the_front(op, w) if wraps else w.index(op, 0, wide=True)
     w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, "OneHotOptions", axis=int(op["axis"]))
 
 
@@ -166,6 +173,31 @@ def _from_the_front(op: Op, w: Writing) -> str:
     w.emit("LESS", [name, w.ints(0, f"{name}/zero")], [negative], "LessOptions")
     w.emit("SELECT_V2", [negative, moved, name], [found], "SelectV2Options")
     return found
+
+
+#: Kinds whose integers are never below zero, and those that keep what is not.
+_NEVER_NEGATIVE = ("ArgMax", "ArgMin", "TopK", "NonZero", "Shape", "FloorMod", "Unique", "SelectBoxes")
+_KEEPING = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice")
+
+
+def counts_from_the_front(w: Writing, name: str) -> bool:
+    """Whether indices that are computed at run time are sure to be none that count from the end, which TFLite does not have."""
+    if w.graph.is_from("tflite") or w.graph.metadata.get(SOURCE, "").endswith(".tflite"):
+        return True
+    op = w.producer(name)
+    while op is not None and op.kind in _KEEPING and op.inputs[0] in w.graph.tensors:
+        if w.graph[op.inputs[0]].dtype.startswith("u") or w.graph[op.inputs[0]].dtype == "bool":
+            return True
+        op = w.producer(op.inputs[0])
+    return op is not None and op.kind in _NEVER_NEGATIVE
+
+
+def wrapped(w: Writing, name: str, sizes: int | Sequence[int]) -> str:
+    """Indices of axes, those that count from the end too, as the remainder that counts from the front."""
+    tensor = w.tensor(name)
+    result = w.add(f"{name}/from_the_front", tensor.dtype, tensor.shape)
+    w.emit("FLOOR_MOD", [name, w.const(np.array(sizes, tensor.dtype), f"{name}/size")], [result], "FloorModOptions")
+    return result
 
 
 def write_topk(op: Op, w: Writing) -> None:

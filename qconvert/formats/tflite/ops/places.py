@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from qconvert.formats.tflite.ops.compositions import Formula
+from qconvert.formats.tflite.ops.gather import counts_from_the_front, wrapped
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -21,7 +24,7 @@ def write_gather_nd(op: Op, w: Writing) -> None:
 def _batched(op: Op, w: Writing) -> str:
     batch, data, indices = int(op["batch_dims"]), w.tensor(op.inputs[0]), w.tensor(op.inputs[1])
     if not batch and indices.data is None:
-        return w.index(op, 1, wide=True)
+        return _from_the_front(op, w, w.index(op, 1, wide=True))
     shape = w.shape(indices.name, op)
     front = [np.indices(shape[:-1], np.int32)[axis] for axis in range(batch)]
     if indices.data is not None:
@@ -29,7 +32,18 @@ def _batched(op: Op, w: Writing) -> str:
         return w.const(np.stack([*front, *np.moveaxis(known, -1, 0)], -1), f"{op.outputs[0]}/places") if batch else w.variant(
             indices.name, f"int32 of {data.shape}", known, None)  # fmt: skip
     places = w.const(np.stack(front, -1), f"{op.outputs[0]}/batch")
-    return _joined(w, op, [places, w.index(op, 1)], (*shape[:-1], batch + shape[-1]))
+    return _joined(w, op, [places, _from_the_front(op, w, w.index(op, 1))], (*shape[:-1], batch + shape[-1]))
+
+
+def _from_the_front(op: Op, w: Writing, indices: str, axis: int | None = None) -> str:
+    """Indices that are computed at run time, counted from the front: of one axis, or of as many behind the batches as a row has."""
+    if counts_from_the_front(w, op.inputs[1]):
+        return indices
+    first, shape = (int(op["batch_dims"]) if op.kind == "GatherND" else 0) if axis is None else axis, w.tensor(indices).shape or ("",)
+    count = shape[-1] if axis is None else 1
+    sizes = (w.tensor(op.inputs[0]).shape or ())[first : first + count] if isinstance(count, int) else ("",)
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return wrapped(w, indices, numbers[0] if axis is not None else numbers) if numbers and len(numbers) == len(sizes) else indices
 
 
 def _counted(op: Op, w: Writing, indices: Array, axes: list[int]) -> Array:
@@ -55,7 +69,8 @@ def _places(op: Op, w: Writing, position: int = 1) -> str:
         grid[..., axis] = _counted(op, w, indices.data[..., None], [axis])[..., 0]
         return w.const(grid, f"{op.outputs[0]}/places")
     along = w.add(f"{indices.name}/along", "int32", (*shape, 1))
-    w.emit("RESHAPE", [w.index(op, position), w.ints([*shape, 1], f"{along}/shape")], [along], "ReshapeOptions")
+    whole = _from_the_front(op, w, w.index(op, position), axis)
+    w.emit("RESHAPE", [whole, w.ints([*shape, 1], f"{along}/shape")], [along], "ReshapeOptions")
     sides = [(grid[..., :axis], "front"), (grid[..., axis + 1 :], "behind")]
     before, behind = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)
     parts = [*before, along, *behind]
@@ -78,7 +93,7 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
     background = w.graph.constant(maker.inputs[0] if maker is not None and filled else op.inputs[0])
     distinct = rows is None or _is_distinct(rows)
     if background is not None and _is_zero(op, w, background) and (op["reduction"] == "add" or (op["reduction"] == "none" and distinct)):
-        places = w.index(op, 1) if rows is None else w.variant(indices.name, "int32", rows, None)
+        places = _from_the_front(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None)
         if maker is not None and filled and w.successor(op.inputs[0]) is not None:
             sizes = w.index(maker, 1)
             w.retract(maker)
@@ -86,7 +101,7 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
             sizes = w.ints(w.shape(op.outputs[0], op), f"{op.outputs[0]}/shape")
         w.emit("SCATTER_ND", [places, op.inputs[2], sizes], op.outputs, "ScatterNdOptions")
         return
-    _scatter(op, w, w.index(op, 1) if rows is None else w.variant(indices.name, "int32", rows, None), rows)
+    _scatter(op, w, _from_the_front(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None), rows)
 
 
 def write_scatter_elements(op: Op, w: Writing) -> None:
@@ -111,8 +126,11 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
     ONNX wants places to be distinct where nothing is reduced; SCATTER_ND adds what meets at one place.
     """
     data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
-    if op["reduction"] not in ("none", "add") or (op["reduction"] == "none" and rows is not None and not _is_distinct(rows)):
-        raise w.unsupported(op, f"reduction {op['reduction']!r} at the places that are given")
+    if op["reduction"] in _SEGMENTS:
+        _reduce_at(op, w, places)
+        return
+    if op["reduction"] == "none" and rows is not None and not _is_distinct(rows):
+        raise w.unsupported(op, "several updates at one of the places that are given")
     sizes = w.ints(w.shape(data.name, op), f"{result}/shape")
     if op["reduction"] == "add":
         f = Formula(op, w)
@@ -122,6 +140,42 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
     w.emit("SCATTER_ND", [places, updates.name, sizes], [alone], "ScatterNdOptions")
     mask = _mask(op, w, places, rows, sizes)
     w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
+
+
+#: Reductions: the operator that makes one value of the updates of each place, and the one that joins it with the data.
+_SEGMENTS = {"mul": ("PROD", "MUL", "MulOptions"), "max": ("MAX", "MAXIMUM", "MaximumMinimumOptions"),
+             "min": ("MIN", "MINIMUM", "MaximumMinimumOptions")}  # fmt: skip
+
+
+def _reduce_at(op: Op, w: Writing, places: str) -> None:
+    """Updates that are joined at their places: an UNSORTED_SEGMENT operator over the numbers of the places in the flat data, whose value
+    for a place without updates changes nothing."""
+    data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
+    shape, wanted = w.shape(data.name, op), w.shape(places, op)
+    if data.dtype not in ("float32", "int32") or (data.is_quantized and op["reduction"] == "mul"):
+        raise w.unsupported(op, f"reduction {op['reduction']!r} of {data.dtype}")
+    depth, known = wanted[-1], w.tensor(places).data
+    rows = math.prod(shape[:depth])
+    strides = np.array([math.prod(shape[i + 1 : depth]) for i in range(depth)], np.int32)
+    if known is not None:
+        ids = w.ints((known.astype(np.int64) * strides).sum(-1).reshape(-1).tolist(), f"{result}/ids")
+    else:
+        numbers, total = w.add(f"{result}/parts", "int32", wanted), w.add(f"{result}/numbers", "int32", wanted[:-1])
+        narrow = places if w.tensor(places).dtype == "int32" else w.cast_to_int32(places)
+        w.emit("MUL", [narrow, w.const(strides, f"{result}/strides")], [numbers], "MulOptions")
+        w.emit("SUM", [numbers, w.ints([len(wanted) - 1], f"{result}/last")], [total], "ReducerOptions", keepDims=False)
+        ids = w.add(f"{result}/ids", "int32", (math.prod(wanted[:-1]),))
+        w.emit("RESHAPE", [total, w.ints([-1], f"{result}/list")], [ids], "ReshapeOptions")
+    part, join, table = _SEGMENTS[str(op["reduction"])]
+    inner = list(shape[depth:])
+    flat = w.like(f"{result}/updates", updates.name, (math.prod(wanted[:-1]), *inner))
+    w.emit("RESHAPE", [updates.name, w.ints([-1, *inner] if 0 not in inner else list(w.tensor(flat).static_shape or ()), f"{flat}/shape")],
+           [flat], "ReshapeOptions")  # fmt: skip
+    joined, whole = (w.like(f"{result}/{hint}", data.name, sizes) for hint, sizes in (("joined", (rows, *inner)), ("whole", shape)))
+    w.emit(f"UNSORTED_SEGMENT_{part}", [flat, ids, w.const(np.array(rows, np.int32), f"{result}/count")], [joined],
+           f"UnsortedSegment{part.title()}Options")  # fmt: skip
+    w.emit("RESHAPE", [joined, w.ints(shape, f"{result}/shape")], [whole], "ReshapeOptions")
+    w.emit(join, [data.name, whole], [result], table)
 
 
 def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> str:

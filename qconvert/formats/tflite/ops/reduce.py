@@ -17,12 +17,15 @@ _SCALED = {"ReduceMean": ("int8", "uint8", "int16"), "ReduceSum": ("int8", "uint
 
 
 def _reduction(kind: str) -> ReadFunction:
-    """The reader of a reduction over the axes in input 1; axes may be negative or a scalar."""
+    """The reader of a reduction over the axes in input 1; axes may be negative, a scalar, or computed at run time."""
 
     def read(r: Reading) -> None:
         if kind in _SCALED:
             r.require_scales(*_SCALED[kind])
         rank = r.rank()
+        if r.known_ints(1) is None:
+            r.emit(kind, [r.input(0), r.int64(1)], keepdims=int(r.option("keepDims", False)))
+            return
         if not r.ints(1):
             _read_copy(kind, r)
             return
@@ -33,14 +36,16 @@ def _reduction(kind: str) -> ReadFunction:
 
 
 def _read_copy(kind: str, r: Reading) -> None:
-    """A reduction over no axes, which LiteRT copies (reduce.cc); averages and sums it brings onto the result's grid."""
+    """A reduction over no axes, which LiteRT copies (reduce.cc), integers as they are; averages and sums come onto the result's grid."""
     data, result = r.tensor(), r.result()
     if data.dtype == result.dtype and data.quantization == result.quantization:
         r.emit("Identity", [data.name])
     elif kind in ("ReduceMean", "ReduceSum") and data.is_quantized and result.is_quantized:
         r.emit("Requantize", [data.name])
+    elif data.dtype == result.dtype:
+        r.emit("Reinterpret", [data.name])
     else:
-        raise r.unsupported(f"no axes and a result {result.name!r} on another grid or of another type")
+        raise r.unsupported(f"no axes and a result {result.name!r} of another type")
 
 
 def read_cumsum(r: Reading) -> None:
