@@ -40,7 +40,8 @@ def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
     if data is None:
         return [None]
     if s.has(1) and axes is None:
-        (count,) = s.shape(1) or ("",)
+        shape = s.shape(1)
+        count = shape[0] if shape is not None and len(shape) == 1 else ""
         left = len(data) if op["keepdims"] else len(data) - count if isinstance(count, int) and count else -1
         return [None if left < 0 else (UNKNOWN,) * left]
     return [without_axes(op, data, normalized(op, axes or range(len(data)), len(data)))]
