@@ -1,0 +1,47 @@
+"""expand_definitions: what stands in place of an operator gives its values, within what the pass declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_models
+import pytest
+from onnx import parser
+
+from qconvert import load, save
+from qconvert.conversion import run_passes
+from qconvert.plugins import pass_named, target_named
+
+#: Body -> shapes of the inputs a, b and c that it reads.
+CASES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "y = MatMul(a, b)": ((3, 5), (5,)),
+    "y = Gemm<alpha=0.5, beta=2.0, transA=1>(a, b, c)": ((5, 3), (5, 4), (3, 1)),
+    "y = LpPool<kernel_shape=[2,3], p=3>(a)": ((1, 2, 6, 7),),
+    "y = GlobalLpPool<p=2>(a)": ((1, 2, 6, 7),),
+    "y = AveragePool<kernel_shape=[2,2], dilations=[2,2]>(a)": ((1, 2, 6, 7),),
+    "y = MeanVarianceNormalization(a)": ((2, 3, 4, 5),),
+    "y = GridSample<mode=\"cubic\", padding_mode=\"reflection\">(a, b)": ((1, 2, 6, 7), (1, 4, 5, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", CASES)
+def test_a_definition_has_the_operator_s_values(body: str, tmp_path: Path) -> None:
+    shapes = dict(zip("abc", CASES[body], strict=False))
+    inputs = ", ".join(f"float[{','.join(map(str, shape))}] {name}" for name, shape in shapes.items())
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]> g ({inputs}) => (float y) {{ {body} }}')
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    source, result = tmp_path / "m.onnx", tmp_path / "defined.onnx"
+    source.write_bytes(model.SerializeToString())
+    graph = load(source)
+    assert any(op.kind == "Opaque" for op in graph.ops)
+    changed, _ = run_passes(graph, ["expand_definitions"], target_named("tflite"))
+    assert not any(op.kind == "Opaque" for op in changed.ops)
+    save(changed, result)
+    rng = np.random.default_rng(0)
+    for spread in (0.5, 3.0):
+        feed = {name: (spread * rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+        (wanted,), (found,) = (onnx_models.run(path.read_bytes(), feed, False) for path in (source, result))
+        assert wanted.shape == found.shape and np.ptp(wanted) > 0.1
+        within = pass_named("expand_definitions").within
+        assert within is not None and np.abs(wanted - found).max() <= within * np.abs(wanted).max()
