@@ -52,7 +52,7 @@ from qconvert.arithmetic.rounding import (
 )
 from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
 from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
-from qconvert.arithmetic.wrapped import tflite_requantize, tflite_softmax
+from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_softmax
 
 __all__ = [
     "DYNAMIC_ROUNDINGS",
@@ -89,6 +89,7 @@ __all__ = [
     "shift_half_up",
     "short_multipliers",
     "tflite_add",
+    "tflite_curve",
     "tflite_leaky_relu",
     "tflite_mean",
     "tflite_mean_multiplier",

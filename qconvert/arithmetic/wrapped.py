@@ -16,7 +16,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
 from qconvert.arithmetic.rounding import round_half_away, saturate
 
-__all__ = ["tflite_requantize", "tflite_softmax"]
+__all__ = ["tflite_curve", "tflite_requantize", "tflite_softmax"]
 
 _POINTS, _EACH = 512, 128
 #: The exponential's table ends at exp(-10): differences from the largest are brought to steps of this.
@@ -58,6 +58,35 @@ def tflite_softmax(values: Array, scale: float, beta: float, axis: int) -> tuple
     return np.moveaxis(found, -1, axis).astype(np.int16), overflows
 
 
+def tflite_curve(values: Array, scale: float, function: str) -> tuple[Array, bool]:
+    """LOGISTIC or TANH of int16, whose result has the scale 2**-15, and whether its 32 bits overflow: beyond 174,763 in real numbers.
+
+    Source: reference/integer_ops/logistic.h and tanh.h, with 256 points of sigmoid(i / 24), and SigmoidPrepare (kernels/activations.cc).
+
+    Args:
+        values: stored integers.
+        scale: of the data, below 174,762: above, C does not define the multiplier.
+        function: "Sigmoid" or "Tanh".
+    """
+    factor, shift = scale * 4096 * 3, 0
+    while factor <= 32767 / 2 and shift <= 30:
+        factor, shift = factor * 2, shift + 1
+    product = values.astype(np.int64) * int(factor) + (1 << (shift - 1) if shift else 0)
+    wrapped = ((product + 2**31) & (2**32 - 1)) - 2**31
+    steps, bits = wrapped >> shift, 9 if function == "Sigmoid" else 8
+    place, rest = np.abs(steps) >> bits, np.abs(steps) & (2**bits - 1)
+    points = _sigmoid_points()
+    near = np.minimum(place, 255)
+    found = (points[near] << bits) + rest * (points[near + 1] - points[near])
+    if function == "Sigmoid":
+        found = np.where(place >= 255, 0x7FFF << 10, found)
+        found = np.where(steps >= 0, found + 512, 2**25 - found + 511) >> 10
+    else:
+        found = np.where(place >= 255, 0xFFFF << 8, found)
+        found = np.where(steps >= 0, found - 2**23 + 128, 2**23 - found + 127) >> 8
+    return found.astype(np.int16), not np.array_equal(wrapped, product)
+
+
 def _multiplied(steps: Array, factor: float) -> tuple[Array, bool]:
     """Steps by a multiplier of 32 bits, and whether the shift to the left overflows; one by 32 bits and more shifts by the rest (x86)."""
     multiplier, shift = (int(item) for item in quantize_multiplier(factor))
@@ -72,6 +101,14 @@ def _looked_up(values: Array, table: Array) -> Array:
     place, rest = (values + 2**15) // _EACH, (values + 2**15) % _EACH
     base = table[place]
     return np.asarray(base + (((table[place + 1] - base) * rest + _EACH // 2) >> 7))
+
+
+@cache
+def _sigmoid_points() -> Array:
+    """sigmoid(i / 24) at 16 bits, raised by half of what the lines between them are off in the middle."""
+    exact, middle = (2.0**16 / (1 + np.exp(-(np.arange(258) + shift) / 24)) for shift in (0, 0.5))
+    points = exact[:-1] + (middle[:-1] - (exact[:-1] + exact[1:]) / 2) / 2
+    return np.asarray(np.minimum(round_half_away(points), 65535), np.int64)
 
 
 @cache

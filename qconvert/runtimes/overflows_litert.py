@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from qconvert.arithmetic import tflite_requantize, tflite_softmax
+from qconvert.arithmetic import tflite_curve, tflite_requantize, tflite_softmax
 from qconvert.graph import Array, Graph, Op
 
-__all__ = ["overflows"]
+__all__ = ["UNDEFINED_CURVE", "overflows"]
+
+#: Scales of LOGISTIC and TANH of int16 from which on 12288 times the scale does not fit int32: C does not define what it becomes.
+UNDEFINED_CURVE = 2**31 / 12288
 
 
 def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
     """See plugins.Runtime."""
     data, result = (graph.tensors.get(name) for name in (op.inputs[0] if op.inputs else "", op.outputs[0] if op.outputs else ""))
-    if op.kind not in ("Requantize", "Softmax") or data is None or result is None or inputs[0] is None:
+    if op.kind not in ("Requantize", "Softmax", "Sigmoid", "Tanh") or data is None or result is None or inputs[0] is None:
         return None
     given, output = data.quantization, result.quantization
     if given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
         return None
-    if op.kind == "Softmax":
-        own = (data.dtype, result.dtype) == ("int16", "int16") and inputs[0].size
-        found, wraps = tflite_softmax(inputs[0], float(given.scale[0]), float(op["beta"]), int(op["axis"])) if own else (None, False)
+    sixteen = (data.dtype, result.dtype) == ("int16", "int16") and inputs[0].size
+    if op.kind in ("Sigmoid", "Tanh"):
+        own = sixteen and float(given.scale[0]) < UNDEFINED_CURVE
+        found, wraps = tflite_curve(inputs[0], float(given.scale[0]), op.kind) if own else (None, False)
+    elif op.kind == "Softmax":
+        found, wraps = tflite_softmax(inputs[0], float(given.scale[0]), float(op["beta"]), int(op["axis"])) if sixteen else (None, False)
     else:
         own = data.dtype != result.dtype or data.dtype == "int16"  # XNNPACK has the others
         found, wraps = tflite_requantize(inputs[0], given, output, result.dtype) if own else (None, False)

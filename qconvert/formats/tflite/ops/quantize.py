@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from qconvert.arithmetic import dequantize, quantize_multiplier, saturating_rounding_doubling_high_mul
+from qconvert.arithmetic import dequantize, tflite_requantize
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Op, Tensor, numpy_dtype
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -33,15 +31,10 @@ def _overflown(data: Tensor, result: Tensor) -> Array | None:
     grids = data.quantization, result.quantization
     if data.data is None or grids[0] is None or grids[1] is None or not (grids[0].is_per_tensor and grids[1].is_per_tensor):
         return None
-    multiplier, shift = quantize_multiplier(float(grids[0].scale[0]) / float(grids[1].scale[0]))
-    steps = data.data.astype(np.int64) - int(grids[0].zero_point[0])
-    shifted = steps << max(int(shift), 0)
-    if int(shift) > 31 or result.dtype not in _NARROW or np.abs(shifted).max(initial=0) < 2**31:
-        return None
-    high = saturating_rounding_doubling_high_mul(shifted.astype(np.int32), multiplier)
-    low, most = integer_range(result.dtype)
-    found: Array = np.clip(high + int(grids[1].zero_point[0]), low, most).astype(numpy_dtype(result.dtype))
-    return found
+    if data.dtype == result.dtype != "int16":
+        return None  # XNNPACK may take it
+    found, overflows = tflite_requantize(data.data, grids[0], grids[1], result.dtype)
+    return found if overflows else None
 
 
 def read_dequantize(r: Reading) -> None:
@@ -56,8 +49,6 @@ def read_densify(r: Reading) -> None:
     """DENSIFY: a sparse constant with its zeros, which all constants here have."""
     r.declare(r.tensor())
 
-
-_NARROW = ("int8", "uint8", "int16")
 
 READERS: dict[str, ReadFunction] = {
     "DENSIFY": read_densify,
