@@ -108,7 +108,8 @@ def _sigmoid_points() -> Array:
     """sigmoid(i / 24) at 16 bits, raised by half of what the lines between them are off in the middle."""
     exact, middle = (2.0**16 / (1 + np.exp(-(np.arange(258) + shift) / 24)) for shift in (0, 0.5))
     points = exact[:-1] + (middle[:-1] - (exact[:-1] + exact[1:]) / 2) / 2
-    return np.asarray(np.minimum(round_half_away(points), 65535), np.int64)
+    rounded = np.asarray(np.minimum(round_half_away(points), 65535), np.int64)
+    return np.append(rounded[:255], [65535, 65535])  # the last one is that of whatever lies behind
 
 
 @cache
