@@ -14,6 +14,9 @@ from qconvert.graph import Array, Graph, Op, Shape
 
 __all__ = ["READERS", "WRITERS", "is_doubling"]
 
+#: Sizes and factors from here on are none.
+_FAR = 2.0**40
+
 
 def read_resize(r: Reading) -> None:
     """Resize of spatial dimensions to known sizes, or by factors that give whole sizes; the rest stays as it is."""
@@ -49,7 +52,7 @@ def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: st
         result = wanted[2:]
     elif scales is not None and scales.size == len(shape) and all(isinstance(size, int) for size in spatial):
         products = [int(size) * float(scale) for size, scale in zip(spatial, scales.reshape(-1)[2:], strict=True)]
-        result = [int(value) for value in products]
+        result = [int(value) if abs(value) < _FAR else 0 for value in products]
         if (scales.reshape(-1)[:2] != 1).any() or result != products or 0 in result:
             raise NotCoveredError(f"factors {scales.reshape(-1).tolist()} for shape {shape}")
     else:
@@ -66,7 +69,7 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
     count = len(shape) - 2
     if scales is not None and scales.size == len(shape):
         factors = [float(scale) for scale in scales.reshape(-1)]
-        if factors[:2] != [1, 1] or any(factor < 1 or factor != int(factor) for factor in factors):
+        if factors[:2] != [1, 1] or any(not 1 <= factor < _FAR or not factor.is_integer() for factor in factors):
             raise NotCoveredError(f"factors {factors} for shape {shape}")
         whole = r.emit("Shape", [r.input(0)], [r.intermediate("shape", "int64")], dtype="int64", integers=True)[0]
         own = _behind_channels(r, whole, count)
