@@ -113,7 +113,7 @@ def scale_and_zero_point(quantization: Quantization, shape: tuple[int, ...]) -> 
         if values.ndim == 1:
             values = values.reshape([-1 if i == quantization.axis else 1 for i in range(len(shape))])
         if quantization.block_size:
-            values = np.repeat(values, quantization.block_size, axis=quantization.axis)
+            values = np.repeat(values, min(quantization.block_size, shape[quantization.axis]), axis=quantization.axis)
             values = values.take(range(shape[quantization.axis]), axis=quantization.axis)
         found.append(values)
     return found[0], found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,8 @@ _OF_SIZES = frozenset(
     "Cast Identity Slice Gather Squeeze Unsqueeze Reshape Concat Pack Unpack Split Add Sub Mul Div Max Min ReduceProd".split()
 )
 _LONGEST_CHAIN = 100
+#: The most elements of a constant that is made of a shape alone.
+_MOST_PLACES = 2**24
 #: Operators whose result may state another scale than their data, as their kernels look at none; XNNPACK refuses the others of 8 bits.
 _SCALELESS = frozenset(
     "RESHAPE SQUEEZE STRIDED_SLICE TILE BROADCAST_TO GATHER GATHER_ND REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND TOPK_V2 ONE_HOT SPLIT_V "
@@ -309,6 +312,11 @@ class Writing:
         """Declares a constant; returns its name."""
         array = np.asarray(data)
         return self.add(hint, canonical_dtype(array.dtype), array.shape, array, quantization)
+
+    def require_small(self, op: Op, sizes: Sequence[int]) -> None:
+        """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
+        if math.prod(sizes) > _MOST_PLACES:
+            raise self.unsupported(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},")
 
     def ints(self, values: Sequence[int] | int, hint: str) -> str:
         """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""

@@ -90,3 +90,46 @@ def test_factors_of_a_resize_that_are_none(scale: float, size: Any) -> None:
     except QConvertError as error:
         assert str(error)
     assert onnx.load_from_string(data).graph.node
+
+
+LARGE = 2**20
+#: What is made of sizes alone: operator, shapes of its inputs, constant inputs, attributes.
+SIZED: dict[str, tuple[list[list[int]], dict[str, Any], dict[str, Any]]] = {
+    "Trilu": ([[LARGE, LARGE]], {}, {}),
+    "EyeLike": ([[LARGE, LARGE]], {}, {}),
+    "Col2Im": ([[1, 4, 9]], {"s": [LARGE, LARGE], "b": [2, 2]}, {}),
+    "AffineGrid": ([[1, 2, 3]], {"s": [1, 1, LARGE, LARGE]}, {}),
+    "GatherElements": ([[LARGE, LARGE], [LARGE, LARGE]], {}, {"axis": 0}),
+    "Resize": ([[1, 1, 4, LARGE]], {"r": np.zeros(0, np.float32), "f": np.float32([1, 1, 1, LARGE])}, {"mode": "cubic"}),
+    "DequantizeLinear": ([[1]], {}, {"axis": 0, "block_size": 2**62}),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_no_constant_is_made_of_sizes_that_a_file_only_states(name: str, tmp_path: Path) -> None:
+    shapes, constants, attributes = SIZED[name]
+    inputs = [helper.make_tensor_value_info(f"x{i}", 7 if i else 1, shape) for i, shape in enumerate(shapes)]
+    names = [value.name for value in inputs]
+    if name == "DequantizeLinear":
+        names, constants = ["w", "z"], {"w": np.int8([[1, 2], [3, 4]]), "z": np.float32([[1, 2]])}
+    node = helper.make_node(name, [*names, *(key for key in constants if key not in names)], ["y"], **attributes)
+    initializers = [numpy_helper.from_array(np.asarray(value), key) for key, value in constants.items()]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", 1, None)], initializers)
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    (tmp_path / "x.onnx").write_bytes(data)
+    code = (
+        "import resource, sys, qconvert\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))\n"
+        "for result in sys.argv[2:]:\n"
+        "    try: qconvert.convert(sys.argv[1], result)\n"
+        "    except qconvert.QConvertError: pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *(tmp_path / name for name in ("x.onnx", "y.onnx", "y.tflite"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < 900 * 1024  # KiB

@@ -94,6 +94,7 @@ def _axes(s: Spelling) -> list[_Axis]:
 
 def _positions(s: Spelling, item: _Axis) -> Array:
     """Where each output element lies in the input."""
+    s.require_small(item.wanted)
     x, scale, size = np.arange(item.wanted, dtype=np.float32), item.scale, np.float32(item.size)
     mode = str(s.attribute("coordinate_transformation_mode", "half_pixel"))
     if s.op["op_type"] == "Upsample" or s.version < 11:
@@ -134,6 +135,7 @@ def _weights(s: Spelling, item: _Axis, mode: str) -> Array:
     reach = math.ceil((2 if mode == "cubic" else 1) * stretch) + 1
     a = float(s.attribute("cubic_coeff_a", -0.75))
     outside = bool(s.attribute("exclude_outside", 0))
+    s.require_small(item.wanted, item.size)
     found = np.zeros((item.wanted, item.size))
     rows = np.arange(item.wanted)
     for step in range(-reach, reach + 1):

@@ -146,6 +146,7 @@ def _col2im(s: Spelling) -> None:
     axes = [at[i] * dilations[i] + at[count + i] * strides[i] for i in range(count)]
     places = np.ravel_multi_index([axis.reshape(-1) for axis in axes], whole).reshape(-1, 1)
     parts = s("Transpose", s("Reshape", s.x, s.ints(batch * channels, math.prod(block) * columns)), perm=[1, 0])
+    s.require_small(*whole, batch, channels)
     zeros = s.const(np.zeros((math.prod(whole), batch * channels), np.float32))
     total = s("ScatterND", zeros, s.const(places.astype(np.int64)), parts, reduction="add")
     image = s("Reshape", s("Transpose", total, perm=[1, 0]), s.ints(batch, channels, *whole))

@@ -37,6 +37,7 @@ def _eye_like(s: Spelling) -> None:
     from onnx import helper
 
     rows, columns = s.shape()
+    s.require_small(rows, columns)
     element = s.attribute("dtype")
     dtype = numpy_dtype(s.tensor().dtype) if element is None else helper.tensor_dtype_to_np_dtype(int(element))
     s.end(s("Identity", s.const(np.eye(rows, columns, int(s.attribute("k", 0)), dtype))))
@@ -75,6 +76,7 @@ def _affine_grid(s: Spelling) -> None:
     """The positions of a result's elements in the data, between -1 and 1, moved by one affine map for each batch."""
     sizes = [int(size) for size in s.known(1).reshape(-1)]
     space, align = sizes[2:], bool(s.attribute("align_corners", 0))
+    s.require_small(*space)
     lines = [np.linspace(-1, 1, size) if align and size > 1 else (2 * np.arange(size) + 1) / size - 1 for size in space]
     lines = [np.zeros(1) if align and line.size == 1 else line for line in lines]
     grids = np.meshgrid(*lines, indexing="ij")[::-1]

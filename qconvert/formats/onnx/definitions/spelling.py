@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 __all__ = ["Definition", "NoDefinitionError", "Spelling"]
 
 Operand = str | int | float | Array
+
+#: The most elements of a constant that is made of sizes alone.
+_MOST_PLACES = 2**24
 
 
 class NoDefinitionError(Exception):
@@ -67,6 +71,11 @@ class Spelling:
         if shape is None:
             raise NoDefinitionError("unknown sizes")
         return shape
+
+    def require_small(self, *sizes: int) -> None:
+        """Raises NoDefinitionError if a constant of so many elements would be too large for what it is good for."""
+        if math.prod(sizes) > _MOST_PLACES:
+            raise NoDefinitionError(f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES}")
 
     def constant(self, index: int) -> Array | None:
         """The data of input `index`; None if it is absent or computed at run time."""

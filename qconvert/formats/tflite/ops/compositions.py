@@ -303,6 +303,7 @@ def _trilu(f: Formula) -> None:
     """The data where a mask of the triangle is true, else 0."""
     shape, dtype = f.w.shape(f.data, f.op, slice(-2, None)), f.w.tensor(f.data).dtype
     offset = f.w.values(f.op, 1)[0] if len(f.op.inputs) > 1 and f.op.inputs[1] else 0
+    f.w.require_small(f.op, shape)
     ones = np.ones(shape, bool)
     mask = np.triu(ones, offset) if f.op["upper"] else np.tril(ones, offset)
     f.end("SELECT_V2", f.w.const(mask, f"{f.result}/mask"), f.data, f.w.const(np.zeros((), dtype), f"{f.result}/zero"))

@@ -26,6 +26,7 @@ def _batched(op: Op, w: Writing) -> str:
     if not batch and indices.data is None:
         return _from_the_front(op, w, w.index(op, 1, wide=True))
     shape = w.shape(indices.name, op)
+    w.require_small(op, shape)
     front = [np.indices(shape[:-1], np.int32)[axis] for axis in range(batch)]
     if indices.data is not None:
         known = _counted(op, w, indices.data, list(range(batch, batch + shape[-1])))
@@ -64,6 +65,7 @@ def _places(op: Op, w: Writing, position: int = 1) -> str:
     """The whole places of elements of which input `position` says the index along one axis; the others are their own."""
     indices, axis = w.tensor(op.inputs[position]), w.axis(op, op["axis"], op.inputs[0])
     shape = w.shape(indices.name, op)
+    w.require_small(op, shape)
     grid: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
     if indices.data is not None:
         grid[..., axis] = _counted(op, w, indices.data[..., None], [axis])[..., 0]
@@ -181,6 +183,7 @@ def _reduce_at(op: Op, w: Writing, places: str) -> None:
 def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> str:
     """Where something is written, of the shape of the data."""
     shape, result = w.shape(op.inputs[0], op), op.outputs[0]
+    w.require_small(op, shape)
     if rows is not None:
         known = np.zeros(shape, bool)
         known[tuple(np.moveaxis(rows, -1, 0))] = True
