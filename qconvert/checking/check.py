@@ -233,6 +233,8 @@ class _Check:
         self.problems += verdicts.real_problems(graph, outputs, bool(declared))
         if not self.problems and all(op.equal == 1 for op in self.findings):
             self._together(border, feeds, changed, declared)
+        if not self.problems:
+            self.notes += verdicts.drift_notes(outputs, self.findings)
 
     def _compare_operators(
         self, border: Border, feeds: Feeds, model: LoadedModel, changed: Mapping[str, str], declared: frozenset[str], per_op: bool

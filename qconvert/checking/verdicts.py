@@ -12,7 +12,7 @@ from qconvert.checking.findings import NOT_COMPARED, OVERFLOW, Finding, OutputCo
 from qconvert.graph import Graph
 
 __all__ = [
-    "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "fault_of", "hardly_vary", "limit_problems", "not_compared",
+    "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "drift_notes", "fault_of", "hardly_vary", "limit_problems", "not_compared",
     "operator_problems", "overflow_notes", "real_problems", "static_problems",
 ]  # fmt: skip
 
@@ -28,6 +28,8 @@ _LEAST_TOP1 = 0.5
 _FAINT = 8.0, 0.5
 #: Their results are places of values among others, or in their order: what is a little off may be in another place.
 _RANKING = ("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "SelectBoxes", "DetectionPostProcess")
+#: Operators that a note names.
+_LISTED = 3
 #: The largest difference, in LSB or 1/255 of the range, that may be an accumulation of single roundings where nothing tells more.
 _ROUNDING = 1.0
 #: Some last bits of float32, as a share of the range.
@@ -106,6 +108,17 @@ def overflow_notes(findings: Iterable[Finding]) -> list[str]:
     """What the reader should know of results that the source computes by an overflow, and the result does not."""
     found = list(dict.fromkeys(op.reason for op in findings if op.verdict == OVERFLOW))
     return [f"{text}, to the last bit; the result computes what the operator means, and outputs behind it differ" for text in found]
+
+
+def drift_notes(outputs: Iterable[OutputComparison], findings: Iterable[Finding]) -> list[str]:
+    """Outputs that hold little of the source's although each operator that differs is explained: what single roundings grew to."""
+    places = [op.operator for op in findings if op.equal < 1]
+    listed = ", ".join(places[:_LISTED]) + (f" and {len(places) - _LISTED} more" if len(places) > _LISTED else "")
+    return [
+        f"output {item.name!r} has an SQNR of {item.sqnr_db:.1f} dB: to that the differences of {listed} grow, each explained by itself"
+        for item in outputs
+        if places and item.differs and item.sqnr_db is not None and item.sqnr_db < LEAST_SQNR
+    ]
 
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:

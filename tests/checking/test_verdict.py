@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert, load, save
-from qconvert.checking.findings import OutputComparison
-from qconvert.checking.verdicts import real_problems
+from qconvert.checking.findings import Finding, OutputComparison
+from qconvert.checking.verdicts import drift_notes, real_problems
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.changed_values import declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED
@@ -256,3 +256,12 @@ def test_outputs_on_other_grids_that_are_faint_or_ranked() -> None:
     assert real_problems(plain, [faint], True) == []
     assert "SQNR 16.0 dB, below 20, and up to 9 steps off" in real_problems(plain, [wrong], True)[0]
     assert real_problems(ranked, [wrong], True) == real_problems(plain, [wrong], False) == []
+
+
+@pytest.mark.parametrize(("sqnr", "said"), [(0.9, True), (35.0, False), (None, False)])
+def test_outputs_that_single_roundings_grew_away_from_are_named(sqnr: float | None, said: bool) -> None:
+    output = OutputComparison("y", 0.5 if sqnr else 1.0, 160.0 if sqnr else 0.0, 20.0, "LSB", sqnr, None)
+    findings = [Finding("one rounding", "rounding tie", 0.97, 1, 0.03, 0, f"MEAN #{number}", f"m{number}") for number in range(5)]
+    findings.append(Finding("equal", "", 1.0, 0, 0.0, 0, "CONV_2D #9", "c"))
+    notes = drift_notes([output], findings)
+    assert [("0.9 dB" in note, "MEAN #0, MEAN #1, MEAN #2 and 2 more" in note) for note in notes] == ([(True, True)] if said else [])
