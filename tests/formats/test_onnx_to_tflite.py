@@ -147,3 +147,10 @@ def test_curves_that_a_quantizer_left_on_grids_of_their_own_are_equal(kind: str,
     convert(tmp_path / "source.onnx", tmp_path / "result.tflite")
     (output,) = check(tmp_path / "source.onnx", tmp_path / "result.tflite", samples=4).outputs
     assert output.equal == 1.0 if kind != "Softmax" else output.equal > 0.97  # onnxruntime multiplies by the whole part of 1 / scale
+
+
+def test_the_mask_of_a_dropout(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+    wanted, found = both(tmp_path, "Dropout", {"x": x}, {}, outputs=2)
+    assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
+    assert found[1].all()

@@ -43,6 +43,15 @@ def _eye_like(s: Spelling) -> None:
     s.end(s("Identity", s.const(np.eye(rows, columns, int(s.attribute("k", 0)), dtype))))
 
 
+def _dropout(s: Spelling) -> None:
+    """Dropout where nothing is trained: the data, and a mask that is true everywhere."""
+    if s.input(2) and bool(s.known(2).reshape(-1)[0]):
+        raise NoDefinitionError("training")
+    s.end(s("Identity", s.x))
+    if len(s.op.outputs) > 1 and s.op.outputs[1]:
+        s.end(s("Identity", s.const(np.ones(s.shape(), bool))), 1)
+
+
 def _compress(s: Spelling) -> None:
     """The slices along an axis, or the elements, at which a condition holds."""
     axis = s.attribute("axis")
@@ -126,6 +135,7 @@ DEFINITIONS: dict[str, Definition] = {
     "Size": _size,
     "EyeLike": _eye_like,
     "Compress": _compress,
+    "Dropout": _dropout,
     "MaxUnpool": _max_unpool,
     "AffineGrid": _affine_grid,
     "GroupNormalization": _group_normalization,
