@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.checking.known_tensors import takes_no_values
+from qconvert.checking.known_tensors import takes_no_values, varying
 from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
@@ -51,21 +51,28 @@ def vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict
     """Quantized results of the source's operators that the result has under no name, in words: an operator, or its rounding, is left out.
 
     What only moves, converts or clips integers on one grid may be gone, since its values are still there; and so may what is read by
-    nothing else, since its rounding is seen behind that. What leads to a tensor that the result looks up in a table is there if the table
-    holds what the source's operators give for every code.
+    nothing else, since its rounding is seen behind that; and what constants alone say, whose value is seen in what reads it. What leads
+    to a tensor that the result looks up in a table is there if the table holds what the source's operators give for every code.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
         declared: names of tensors that have another grid in the result, as the conversion declared.
     """
-    tabled = _in_tables(graph, other, declared)
+    tabled, depends = _in_tables(graph, other, declared), varying(graph)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
     seen, first = _seen_behind(graph, other), _representatives(graph, other.tensors)
     rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
     for op in graph.ops:
         for name in op.outputs:
-            if name in other.tensors or not name or not graph[name].is_quantized or not _rounds(graph, op) or name in tabled:
+            if (
+                name in other.tensors
+                or not name
+                or not graph[name].is_quantized
+                or not _rounds(graph, op)
+                or name in tabled
+                or name not in depends
+            ):
                 continue
             known = op.source in writers or any(_stands_for(item, other, graph[name], declared) for item in rounded)
             if not known and name not in seen and first[name] not in other.tensors and not _clips(graph, op):

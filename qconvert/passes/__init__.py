@@ -72,6 +72,8 @@ _REGISTER = (
     _pass("fold_batch_norm", "a BatchNormalization behind a float convolution or Gemm becomes part of its weights and bias",
          exact=False, within=1e-05),
     _pass("fold_constants", "operators on constants are replaced by their results"),
+    _pass("compute_constants", "what is computed of constants alone is computed once, each operator rounded once",
+         exact=False, within=4e-3, after=("fold_constants",)),
     _pass("fuse_activation", "a Relu or Clip becomes the activation of the operator before it, or disappears if the grid implies it"),
     _pass("remove_redundant_requantize", "conversions between equal grids disappear; two in a row become one"),
     _pass("int32_bias_to_float", "int32 biases of quantized operators become float32",

@@ -19,7 +19,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
@@ -143,11 +143,27 @@ class _Isolating:
             self._real[name] = self._add(f"{name}/real_value", self._graph[name].shape)
             real = self._real_constant(name, self._real[name])
             if real is None:
-                self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
+                self._unpack(name)
             else:
                 self.tensors[self._real[name]] = real
                 self.constants += 1
         return self._real[name]
+
+    def _unpack(self, name: str) -> None:
+        """A Dequantize; where float32 does not hold the largest steps of a mask, they are its largest number, not infinite, from which no
+        scale leads back."""
+        q = self._graph[name].quantization
+        low, high = integer_range(self._graph[name].dtype)
+        ends = 0.0 if q is None else max(float(np.abs((end - q.zero_point) * q.scale.astype(np.float64)).max()) for end in (low, high))
+        if ends <= float(np.finfo(np.float32).max):
+            self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
+            return
+        whole = self._add(f"{name}/unlimited", self._graph[name].shape)
+        limits = []
+        for hint, value in (("least", np.finfo(np.float32).min), ("most", np.finfo(np.float32).max)):
+            limits.append(self._add(f"{name}/{hint}", ()))
+            self.tensors[limits[-1]] = replace(self.tensors[limits[-1]], data=np.array(value, np.float32))
+        self.ops += [Op("Dequantize", (name,), (whole,)), Op("Clip", (whole, *limits), (self._real[name],))]
 
     def _real_constant(self, name: str, wanted: str) -> Tensor | None:
         """The real values of a quantized constant, each rounded once to float32; None if `name` is no constant."""

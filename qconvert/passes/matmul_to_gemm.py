@@ -12,12 +12,12 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Changes every MatMul of a matrix of constants; data of more dimensions are reshaped to rows, and the result back."""
     rewriting = _Rewriting(graph)
     for op in graph.ops:
@@ -25,7 +25,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not rewriting.count:
         return graph, ()
     note = f"{rewriting.count} MatMul with constant weights are Gemm, {rewriting.biases} of them with the bias added behind"
-    return graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops), (note,)
+    return graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops), (Change(note, exact=not rewriting.real),)
 
 
 class _Rewriting:
@@ -38,6 +38,7 @@ class _Rewriting:
         self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.count = self.biases = 0
+        self.real = False  # whether sums of real numbers are among them, which may be added in another order
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, changed if it is such a MatMul."""
@@ -52,6 +53,7 @@ class _Rewriting:
         activation = str(last["activation"])
         weights = self._weights_of(op)
         data, result = self._graph[op.inputs[0]], self._graph[last.outputs[0]]
+        self.real |= addition is not None or not (data.is_quantized and result.is_quantized)
         rows = self._rows(data)
         inputs = [self._as_rows(data, rows, self._depth(op)), weights, *([bias] if bias else [])]
         attributes = {"activation": activation} if activation else {}

@@ -364,3 +364,52 @@ def test_a_kernel_with_a_fixed_grid_is_not_rounded_again(kind: str, fixed: tuple
         (other, "tflite-micro", {}),
     ):  # fmt: skip
         assert for_target(graph, "isolate_float", target, **options)[0] is graph
+
+
+def test_a_mask_beyond_float32_stays_finite() -> None:
+    """As quantizers leave the mask -3.4e38: -127 steps are beyond float32 by its last bit, and infinity would be -128."""
+    mask, scale = q(2.6793887e36), 0.00039
+    tensors = [Tensor("x", "int8", (1, 4), None, q(scale)), Tensor("m", "int8", (1, 4), None, mask), Tensor("y", "int8", None, None, mask)]
+    graph = make([Op("Add", ("x", "m"), ("y",))], tensors, "x m", "y")
+    changed, _ = for_target(graph, "isolate_float")
+    assert kinds(changed) == ["Dequantize", "Dequantize", "Clip", "Add", "Quantize"]
+    feed = {"x": random_integers((1, 4), "int8"), "m": np.array([[-127, 0, -1, 127]], np.int8)}
+    assert outputs(changed, feed)[0].tolist() == [[-127, 0, -1, 127]]
+
+
+# compute_constants
+
+
+def relative_positions(quantized: bool) -> Graph:
+    """Data to which what a small network makes of constants is added, as in Swin v2."""
+    rng = np.random.default_rng(4)
+    grids = {"p": q(0.02, 3), "w": q(0.01), "m": q(0.03, -5), "s": q(0.0037, -128), "x": q(0.05), "y": q(0.06)} if quantized else {}
+    dtype = "int8" if quantized else "float32"
+
+    def held(name: str, *shape: int) -> Tensor:
+        data = rng.integers(-90, 90, shape).astype(np.int8) if quantized else rng.normal(size=shape).astype(np.float32)
+        return constant(name, data, grids.get(name))
+
+    tensors = [held("p", 6, 8), held("w", 8, 4), *(Tensor(name, dtype, None, None, grids.get(name)) for name in "msy")]
+    tensors.append(Tensor("x", dtype, (6, 4), None, grids.get("x")))
+    return make([Op("MatMul", ("p", "w"), ("m",)), Op("Sigmoid", ("m",), ("s",)), Op("Add", ("x", "s"), ("y",))], tensors, "x", "y")
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_what_constants_alone_say_is_a_constant(quantized: bool) -> None:
+    graph = relative_positions(quantized)
+    changed, notes = for_target(graph, "compute_constants")
+    assert kinds(changed) == ["Add"] and changed["s"].is_constant and changed["s"].quantization == graph["s"].quantization
+    assert notes == ("1 tensors that are computed of constants alone are constants, each operator rounded once",)
+    x = random_integers((6, 4), "int8") if quantized else np.ones((6, 4), np.float32)
+    assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
+
+
+def test_weights_that_are_unpacked_and_results_that_are_outputs_stay() -> None:
+    graph = relative_positions(True)
+    shown = graph.evolve(outputs=("y", "s"))
+    assert for_target(shown, "compute_constants")[0] is shown
+    weights = constant("w", random_integers((4, 6), "int8"), q(0.01))
+    ops = [Op("Dequantize", ("w",), ("r",)), Op("Transpose", ("r",), ("t",), {"perm": (1, 0)}), Op("MatMul", ("x", "t"), ("y",))]
+    packed = make(ops, [Tensor("x", "float32", (2, 6)), weights], "x", "y")
+    assert for_target(packed, "compute_constants")[0] is packed
