@@ -46,8 +46,16 @@ def _rounded_twice(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
-    """The sum has 20 bits more than its data, and is rounded twice (reference/add.h)."""
-    return fine(exact) + 2e-3, False
+    """The sum has 20 bits more than its data, and is rounded twice (reference/add.h): up to three halves of its steps, which count where
+    those of the result are as fine, as behind the difference of equal values."""
+    return fine(exact) + 2e-3 + 1.5 * 2.0**-19 * _growth(graph, op), False
+
+
+def _growth(graph: Graph, op: Op) -> float:
+    """The largest scale of an operand, in steps of the result; 1 where one is not known."""
+    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    scales = [float(grid.scale.max()) for grid in grids if grid is not None]
+    return max(scales[:-1]) / scales[-1] if len(scales) == len(grids) else 1.0
 
 
 def _rounded_once(graph: Graph, op: Op, exact: Array) -> Reach:
@@ -65,6 +73,9 @@ def _averaged_once(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _added_once(graph: Graph, op: Op, exact: Array) -> Reach:
+    """XNNPACK's, which leaves steps that grow by 2^8 and more to TFLite's own kernel."""
+    if _growth(graph, op) >= 2.0**8:
+        return _added_twice(graph, op, exact)
     return np.maximum(fine(exact), 4e-4), False
 
 
