@@ -132,7 +132,7 @@ def write_select_boxes(op: Op, b: Builder) -> None:
 
 def read_suppression(r: Reading) -> None:
     """NonMaxSuppression."""
-    operands = [r.folded(index) if r.has(index) else "" for index in range(len(r.inputs))]
+    operands = [r.input(0), r.input(1), *(r.folded(index) if r.has(index) else "" for index in range(2, len(r.inputs)))]
     r.emit("NonMaxSuppression", operands, dtype="int64", center_point_box=int(r.attribute("center_point_box", 0)))
 
 
