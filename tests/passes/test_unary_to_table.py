@@ -153,6 +153,9 @@ def test_spelled_out_functions_run_in_litert_and_come_back(activations: str, par
     source = model(tmp_path / "m.onnx", activations, parts)
     report = qconvert.convert(source, tmp_path / "m.tflite")
     assert any("are looked up in tables" in change.text for change in report.changes)
+    assert not any(op.kind == "Mod" for op in qconvert.load(tmp_path / "m.tflite").ops), (
+        "indices that are never negative are read as they are"
+    )
     checked = qconvert.check(source, tmp_path / "m.tflite", per_op=True)
     assert checked.passed, checked.problems
     qconvert.convert(tmp_path / "m.tflite", tmp_path / "back.onnx")

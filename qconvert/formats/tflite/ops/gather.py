@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op
+from qconvert.graph import Op, integer_range
 from qconvert.graph.metadata import SOURCE
 
 __all__ = ["READERS", "WRITERS", "counts_from_the_front", "wrapped"]
@@ -189,7 +189,19 @@ def counts_from_the_front(w: Writing, name: str) -> bool:
         if w.graph[op.inputs[0]].dtype.startswith("u") or w.graph[op.inputs[0]].dtype == "bool":
             return True
         op = w.producer(op.inputs[0])
-    return op is not None and op.kind in _NEVER_NEGATIVE
+    return op is not None and (op.kind in _NEVER_NEGATIVE or _is_lifted(w, op))
+
+
+def _is_lifted(w: Writing, op: Op) -> bool:
+    """Whether an Add brings the codes of a narrow type to zero and above, as those that a table is read at (pass unary_to_table)."""
+    if op.kind != "Add":
+        return False
+    for name, other in (op.inputs, op.inputs[::-1]):
+        maker, offset = w.producer(name), w.graph.constant(other)
+        codes = w.graph[maker.inputs[0]].dtype if maker is not None and maker.kind == "Cast" else ""
+        if codes in ("int8", "int16") and offset is not None and offset.size and int(offset.min()) >= -integer_range(codes)[0]:
+            return True
+    return False
 
 
 def wrapped(w: Writing, name: str, sizes: int | Sequence[int]) -> str:
