@@ -468,6 +468,20 @@ def _real(g: Growing, x: Tensor) -> str | None:
     return g.add("Clip", [real, *bounds], ("float32", None))[0]
 
 
+def weighted(g: Growing, x: Tensor) -> None:
+    """Real data times the real values of constant integers: weights of 8 or 16 bits of an operator that computes on real values."""
+    if x.quantization is None and x.shape:
+        dtype, count = g.pick(("int8", "uint8", "int16", "uint16")), int(x.shape[-1])
+        low, high = integer_range(dtype)
+        grid = g.grid(dtype)
+        if g.rng.random() < 0.5:
+            grid = Quantization(np.float32(2.0 ** g.rng.uniform(-9, -6, count)), np.full(count, grid.zero_point[0]), len(x.shape) - 1)
+        data = g.rng.integers(low, high + 1, x.shape).astype(dtype)
+        (weights,) = g.add("Dequantize", [g.constant(data, grid, dtype)], ("float32", None)) or [""]
+        if weights:
+            g.real("Mul", [x.name, weights], x)
+
+
 def search(g: Growing, x: Tensor) -> None:
     """Plain numbers that nobody reads on: a graph output."""
     if g.rng.random() < 0.5:
@@ -486,7 +500,7 @@ def dead(g: Growing, x: Tensor) -> None:
 
 RECIPES: Sequence[Recipe] = (
     conv, conv, conv, gemm, gemm, shared, tied, matmul, pool, global_pool, unary, unary, relu, pair, pair, concat, where, reshape, squeeze,
-    transpose, pad, cut, take, repeat, reduce, resize, space, normalized, padded, gelu, convert, convert, convert, search, dead,
+    transpose, pad, cut, take, repeat, reduce, resize, space, normalized, padded, gelu, convert, convert, convert, search, dead, weighted,
 )  # fmt: skip
 
 #: No cubes: their layout does not show.

@@ -112,6 +112,7 @@ def convert(
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
+    graph = _as_read(graph)
     return ConversionReport(
         source=str(source),
         result=str(result),
@@ -129,6 +130,13 @@ def convert(
         verified=tuple(verifier.said) if verifier is not None else (),
         custom=dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
     )
+
+
+def _as_read(graph: Graph) -> Graph:
+    """The graph as its file is read: weights that were spelled out have their scales again."""
+    from qconvert.passes.absorb.casts import dequantized_casts
+
+    return dequantized_casts(graph)
 
 
 def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Option, Pass, hookimpl
-from qconvert.plugins.options import NUMERICS
+from qconvert.plugins.options import FORM, NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -117,6 +117,8 @@ _REGISTER = (
          after=("isolate_float", "symmetric_activations", "store_activations"), requires=("absorbed",)),
     _pass("integer_io", "graph inputs and outputs that are quantized at once become the integers",
          options=(_IO_INTEGER,), after=("match_scales", "isolate_float", "float_io")),
+    _pass("spell_weights", "integer weights of operators on real values become Cast, Sub and Mul, which onnxruntime folds at load",
+         options=(FORM,), after=("store_activations", "guard_saturation", "float_io", "integer_io")),
     _pass("remove_dead_code", "operators and tensors that no output needs disappear"),
 )  # fmt: skip
 

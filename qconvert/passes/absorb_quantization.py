@@ -3,10 +3,11 @@
 Exact: a quantized operator means the real-valued function of its dequantized inputs, rounded once onto its output's grid, which is what
 Dequantize, operator, Quantize compute one after the other. Data movement commutes with both, so it moves the stored integers.
 
-The steps, in order: constants behind a Quantize become integers; equal Quantize and Dequantize become one; then one walk over the
-operators. Convolutions and matrix products take integers if both operands have them, other operators if their result ends on a grid;
-data movement takes them always, and a Dequantize behind it keeps the real values for whoever still reads them. What is left of pairs
-becomes a Requantize or nothing. (s), (t) and (u) are grids, and what has none holds real values:
+The steps, in order: constants behind Cast, Sub and Mul are behind a Dequantize; constants behind a Quantize become integers; equal
+Quantize and Dequantize become one; then one walk over the operators. Convolutions and matrix products take integers if both operands have
+them, other operators if their result ends on a grid; data movement takes them always, and a Dequantize behind it keeps the real values for
+whoever still reads them. What is left of pairs becomes a Requantize or nothing. (s), (t) and (u) are grids, and what has none holds real
+values:
 
     x (s) -> Dequantize -> a -> Conv -> b -> Relu -> c -> Quantize -> y (t) -> Dequantize -> d -> Reshape -> e -> Quantize -> z (u)
     w (v) -> Dequantize ---------^
@@ -24,6 +25,7 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
+from qconvert.passes.absorb.casts import dequantized_casts, has_casts
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.absorb.walk import Absorber, renamed
 from qconvert.plugins import Target
@@ -33,9 +35,9 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Absorbs what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
-    if not any(KINDS[op.kind].rule == "convert" or op.kind in ("Relu", "Clip") for op in graph.ops):
+    if not any(KINDS[op.kind].rule == "convert" or op.kind in ("Relu", "Clip") for op in graph.ops) and not has_casts(graph):
         return graph, ()
-    prepared = _merge_equal(_quantize_constants(_without_identities(graph)))
+    prepared = _merge_equal(_quantize_constants(dequantized_casts(_without_identities(graph))))
     absorber = Absorber(prepared)
     for op in prepared.ops:
         absorber.visit(op)

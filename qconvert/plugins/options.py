@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.errors import OptionError
 
-__all__ = ["NUMERICS", "Option", "checked", "parsed", "taken"]
+__all__ = ["FORM", "NUMERICS", "Option", "checked", "parsed", "taken"]
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -70,6 +70,8 @@ class Option:
 
 #: What passes and writers share: whether results are to be equal to those of the source's kernels.
 NUMERICS = Option("numerics", str, "exact", "exact: equal to the source's kernels; fast: the fastest form.", ("exact", "fast"))
+#: What form of ONNX is written; QONNX has nodes of its own for what a pass may spell otherwise.
+FORM = Option("form", str, "", "ONNX: qdq (the default), qoperator or qonnx.", ("qdq", "qoperator", "qonnx"))
 
 
 def parsed(texts: Sequence[str]) -> dict[str, str]:

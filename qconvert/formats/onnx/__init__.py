@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Format, Option, Pass, Target, hookimpl
-from qconvert.plugins.options import NUMERICS
+from qconvert.plugins.options import FORM, NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -55,7 +55,7 @@ def _contents(path: Path) -> Mapping[str, Any]:
 _WRITE_OPTIONS = (
     Option("opset", int, 0, "ONNX opset, 13 to 25; by default 17, or what the types need."),
     Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
-    Option("form", str, "", "ONNX: qdq (the default), qoperator or qonnx.", ("qdq", "qoperator", "qonnx")),
+    FORM,
     NUMERICS,
 )
 

@@ -1,0 +1,111 @@
+"""Constants of integers behind Cast, Sub and Mul are behind a Dequantize: the same real values (see spell_weights)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.passes.spell_weights import SPELLED_TYPES
+
+__all__ = ["dequantized_casts", "has_casts"]
+
+
+def has_casts(graph: Graph) -> bool:
+    """Whether there may be something to read so."""
+    return any(op.kind == "Cast" and graph[op.inputs[0]].dtype in SPELLED_TYPES and graph[op.inputs[0]].is_constant for op in graph.ops)
+
+
+def dequantized_casts(graph: Graph) -> Graph:
+    """One Dequantize for Cast, Sub and Mul on a constant of 8 or 16 bits, where nothing else reads what is between, or the constant.
+
+    (q - zero point) * scale, with scale and zero point constant, alone or along one axis: what remains has to be a quantization, that is
+    finite positive scales and zero points within the integers' type. float32 holds q - zero point exactly, so one product is rounded in
+    either form.
+    """
+    if not has_casts(graph):
+        return graph
+    consumers = graph.consumers()
+    tensors: dict[str, Tensor] = {}
+    made: dict[int, Op | None] = {}
+    for op in graph.ops:
+        chain = _chain(graph, op, consumers)
+        grid = _grid(graph, chain) if chain else None
+        if grid is None:
+            continue
+        weights = graph[op.inputs[0]]
+        tensors[weights.name] = replace(weights, quantization=grid)
+        made.update({id(part): None for part in chain[:-1]})
+        made[id(chain[-1])] = Op("Dequantize", (weights.name,), chain[-1].outputs, {}, chain[-1].source)
+    if not made:
+        return graph
+    ops = [found for op in graph.ops if (found := made.get(id(op), op)) is not None]
+    return graph.evolve(tensors=tensors.values(), ops=ops)
+
+
+def _chain(graph: Graph, op: Op, consumers: Mapping[str, Sequence[Op]]) -> list[Op]:
+    """The Cast, the Sub if there is one, and the Mul; [] if it is no such chain."""
+    if op.kind != "Cast" or op["to"] != "float32":
+        return []
+    weights = graph[op.inputs[0]]
+    if not weights.is_constant or weights.is_quantized or weights.dtype not in SPELLED_TYPES:
+        return []
+    found, name = [op], op.outputs[0]
+    if len(consumers[weights.name]) != 1 or weights.name in graph.public:
+        return []
+    while True:
+        readers = consumers.get(name, [])
+        if len(readers) != 1 or name in graph.public:
+            return []
+        reader = readers[0]
+        if reader.attributes.get("activation") or (reader.kind == "Sub" and (len(found) > 1 or reader.inputs[0] != name)):
+            return []
+        if reader.kind not in ("Sub", "Mul"):
+            return []
+        found.append(reader)
+        if reader.kind == "Mul":
+            return found
+        name = reader.outputs[0]
+
+
+def _grid(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
+    """What the constants beside the chain say; None if they are no scale and zero point."""
+    weights = graph[chain[0].inputs[0]]
+    shape = graph[chain[-1].outputs[0]].static_shape
+    factor = _other(graph, chain[-1], chain[-2].outputs[0])
+    shift = _other(graph, chain[1], chain[0].outputs[0]) if len(chain) > 2 else np.zeros((), np.float32)
+    if factor is None or shift is None or weights.static_shape is None or shape != weights.static_shape:
+        return None
+    axis = _axis(weights.static_shape, factor, shift)
+    if axis is None:
+        return None
+    limits = np.iinfo(numpy_dtype(weights.dtype))
+    whole = np.isfinite(shift).all() and (shift == np.rint(shift)).all() and (shift >= limits.min).all() and (shift <= limits.max).all()
+    if not whole or not np.isfinite(factor).all() or not (factor > 0).all():
+        return None
+    count = max(factor.size, shift.size)
+    scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (factor, shift))
+    return Quantization(scales, points.astype(np.int64), axis if count > 1 else None)
+
+
+def _other(graph: Graph, op: Op, name: str) -> Array | None:
+    """The real constant beside `name`; None if there is none."""
+    others = [graph[item] for item in op.inputs if item != name]
+    is_real = len(others) == 1 and others[0].dtype == "float32" and not others[0].is_quantized
+    return others[0].data if is_real else None
+
+
+def _axis(shape: tuple[int, ...], *values: Array) -> int | None:
+    """The one axis along which values run; 0 if each is one number, None if they run along several, or otherwise than the shape."""
+    axes = set()
+    for array in values:
+        aligned = (1,) * (len(shape) - array.ndim) + array.shape
+        if len(aligned) != len(shape):
+            return None
+        long = [axis for axis, size in enumerate(aligned) if size != 1]
+        if any(aligned[axis] != shape[axis] for axis in long) or len(long) > 1:
+            return None
+        axes.update(long)
+    return None if len(axes) > 1 else min(axes, default=0)
