@@ -43,15 +43,11 @@ def _is_spelled(graph: Graph, op: Op, consumers: Mapping[str, Sequence[Op]]) -> 
         return False
     tensor, result = graph[op.inputs[0]], graph[op.outputs[0]]
     q = tensor.quantization
-    is_alone = len(consumers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
-    return (
-        is_alone
-        and tensor.is_constant
-        and tensor.dtype in SPELLED_TYPES
-        and result.dtype == "float32"
-        and q is not None
-        and not q.block_size
-    )
+    if not tensor.is_constant or tensor.dtype not in SPELLED_TYPES or result.dtype != "float32" or q is None or q.block_size:
+        return False
+    if any(reader.kind == "ConvTranspose" for reader in consumers.get(result.name, ())):
+        return False  # ONNX has its weights in another order, and the integers are turned, not what is computed of them
+    return len(consumers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
 
 
 class _Spelling:
