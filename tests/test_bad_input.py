@@ -201,7 +201,7 @@ def mutated(which: int, changes: list[tuple[float, int]], tail: bool) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(**MUTATIONS)
 def test_mutated_models_become_valid_onnx_or_are_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
     try:
@@ -210,7 +210,7 @@ def test_mutated_models_become_valid_onnx_or_are_refused(which: int, changes: li
         assert str(error)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(**MUTATIONS)
 def test_mutated_models_are_read_or_refused(which: int, changes: list[tuple[float, int]], tail: bool) -> None:
     data = mutated(which, changes, tail)

@@ -14,7 +14,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 Given = Array | tuple[Array, Quantization] | None
 Wanted = str | tuple[str, Quantization | None]
 
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=25)
 
 
 def run(kind: str, inputs: Sequence[Given], *wanted: Wanted, **attributes: Any) -> list[ExactResult]:

@@ -46,7 +46,7 @@ def _first(case: dict[str, Any], y: Array) -> Array:
 
 
 @given(case=convolutions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_conv_equals_onnxruntime(case: dict[str, Any]) -> None:
     rng = np.random.default_rng(case["seed"])
     x = rng.normal(size=(2, case["group"] * case["depth"], *case["sizes"])).astype(np.float32)
@@ -90,7 +90,7 @@ def test_pools_equal_onnxruntime(case: dict[str, Any]) -> None:
 
 
 @given(case=convolutions(), ceil=st.integers(0, 1), count=st.integers(0, 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_pools_that_hang_over_and_count_padding_equal_onnxruntime(case: dict[str, Any], ceil: int, count: int) -> None:
     rng = np.random.default_rng(case["seed"])
     x = rng.normal(size=(1, 3, *case["sizes"])).astype(np.float32)
@@ -193,7 +193,7 @@ def test_matmul_and_gemm(seed: int, trans_a: bool, trans_b: bool) -> None:
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "align_corners", "pytorch_half_pixel"])
 @pytest.mark.parametrize("mode", ["linear", "floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @given(sizes=st.tuples(*[st.integers(1, 7)] * 2), wanted=st.tuples(*[st.integers(1, 15)] * 2), last=st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_resize_equals_onnx(coordinates: str, mode: str, sizes: Any, wanted: Any, last: bool) -> None:
     x = np.random.default_rng(sum(sizes)).normal(size=(1, 2, *sizes))
     attributes: dict[str, Any] = {"coordinate_transformation_mode": coordinates, "mode": mode}

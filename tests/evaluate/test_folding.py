@@ -188,7 +188,7 @@ DTYPES = ["float32", "float16", "float64", "int8", "uint8", "int32", "int64", "u
 FOLDED = sorted(name for name, kind in KINDS.items() if kind.fold is not None)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(data=st.data())
 def test_operators_on_anything_give_arrays_of_their_type_or_nothing(data: st.DataObject) -> None:
     """Attributes and inputs that need not fit together: never an error, never more than LARGEST."""

@@ -24,7 +24,7 @@ FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 ALL = np.arange(256, dtype=np.uint8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=st.integers(1, 4), depth=st.integers(1, 9), seed=st.integers(0, 999))
 def test_the_saturation_certificate_against_16_bit_sums(rows: int, depth: int, seed: int) -> None:
     """Weights with pair sums up to 128 never leave 16 bits with any unsigned inputs; a larger sum does with inputs of 255."""

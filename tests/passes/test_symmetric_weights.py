@@ -183,7 +183,7 @@ def test_the_target_says_the_range() -> None:
     assert np.abs(weights_of(small)[0]).max() <= 63
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.sampled_from(["uint8", "int8"]), st.booleans())
 def test_no_channel_loses_without_need(seed: int, point: int, dtype: str, per_axis: bool) -> None:
     """Channels within the range are equal; the others lose about what the scale that holds their largest value costs, or less."""

@@ -299,7 +299,7 @@ def test_every_truncation_is_an_error(tmp_path: Path) -> None:
             parse_model(data[:size])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(SOUND), st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 255)), min_size=1, max_size=8))
 def test_mutated_models_open_or_are_refused(data: bytes, changes: list[tuple[int, int]]) -> None:
     mutated = bytearray(data)
@@ -315,7 +315,7 @@ def test_mutated_models_open_or_are_refused(data: bytes, changes: list[tuple[int
             assert found.const_value.numpy().shape == tuple(found.const_value.shape)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(QConvertError):

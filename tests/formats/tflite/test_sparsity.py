@@ -88,7 +88,7 @@ def constant_model(dense: Any, values: Any, sparsity: Any) -> bytes:
     return model([OpSpec("DENSIFY", ["w"], ["d"], {}), OpSpec("RESHAPE", ["d", "shape"], ["y"], {})], tensors, [], ["y"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(formats())
 def test_every_format_gives_the_array(case: tuple[Any, Any, Any]) -> None:
     graph = tflite_graph(constant_model(*case))
