@@ -21,7 +21,7 @@ OTHER = {"lite-x86": 0.0, "lite-generic": 0.0, "lite-arm": 0.0, "lite-qoperator"
 
 
 @pytest.mark.parametrize("way", ["generic", "qoperator", "ort-x86", "ort-arm"])
-@settings(max_examples=EXAMPLES or 60, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=EXAMPLES or 60, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_converted_models_compute_the_same(way: str, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder: Path = tmp_path_factory.mktemp("strange")

@@ -43,7 +43,7 @@ def _operator(kind: str, tensors: Tensors, a: str, b: str, pick: int) -> tuple[O
     return Op(kind, single, (name,)), (length,)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=14))
 def test_random_chains(steps: list[tuple[str, int, int, int]]) -> None:
     tensors: Tensors = {"x": Tensor("x", "float32", ("h", 4, "w")), "s": Tensor("s", "int64", (3,))}

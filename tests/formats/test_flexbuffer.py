@@ -18,7 +18,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 VALUES = st.recursive(SCALARS | TEXTS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4), max_leaves=12)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(VALUES)
 def test_what_is_written_is_read(value: Any) -> None:
     assert decoded(encoded(value)) == value
@@ -41,7 +41,7 @@ def test_vectors_of_one_type() -> None:
     assert decoded(data) == {"typed": [1, -2, 3], "fixed": [1.5, 2.5], "flags": [True, False], "apart": -7, "far": 3.25}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.binary(min_size=0, max_size=60)
     | st.tuples(VALUES, st.binary(min_size=1, max_size=3), st.integers(0, 400)).map(lambda item: patched(*item))

@@ -105,7 +105,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=graphs())
 def test_round_trip_is_exact(graph: Graph, tmp_path: Path) -> None:
     validate(graph)
@@ -336,7 +336,7 @@ def test_a_broken_invariant_is_a_damaged_file(tmp_path: Path) -> None:
         qconvert.load(tmp_path / "g.qgraph")
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4), cut=st.none() | st.floats(0, 1))
 def test_mutated_files_give_one_clear_error(edits: list[tuple[float, int]], cut: float | None, tmp_path: Path) -> None:
     source = tmp_path / "source.qgraph"

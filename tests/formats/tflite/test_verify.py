@@ -360,7 +360,7 @@ def structure(path: Path) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], database=None)
 @given(changes=CHANGES)
 def test_changed_models_are_refused_or_can_be_walked(path: Path, changes: list[tuple[float, int, str]]) -> None:
     data = bytearray(contents(path))
