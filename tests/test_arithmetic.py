@@ -514,3 +514,22 @@ def test_requantize_of_tflite_s_own_kernel_equals_litert_also_where_it_overflows
         overflows += wraps
         assert np.array_equal(run_litert(single_op("QUANTIZE", {}, specs[:1], specs[1:]), [x])[0], found)
     assert overflows
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_quotients_are_litert_s_where_shifts_are_undefined_too(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    undefined, defined = 0, 0
+    for _ in range(40):
+        scales = np.float32(2.0 ** rng.uniform((-9, -9, -6), (3, 3, 6)))
+        scales[2] *= scales[0] / scales[1]
+        grids = [Quantization.per_tensor(float(scale), 0 if dtype == "int16" else int(rng.integers(low, high))) for scale in scales]
+        x, y = (rng.integers(low, high + 1, (1, 400)).astype(dtype) for _ in range(2))
+        y[y == int(grids[1].zero_point[0])] += 1
+        named = zip("abq", grids, strict=True)
+        specs = [TensorSpec(name, x.shape, dtype, float(grid.scale[0]), int(grid.zero_point[0])) for name, grid in named]
+        found, is_undefined = ar.tflite_divide(x, y, *grids, (low, high))
+        undefined, defined = undefined + is_undefined, defined + (not is_undefined)
+        assert np.array_equal(run_litert(single_op("DIV", {}, specs[:2], specs[2:]), [x, y])[0], found)
+    assert undefined > 5 and defined

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from qconvert.arithmetic import tflite_curve, tflite_requantize, tflite_softmax
+import numpy as np
+
+from qconvert.arithmetic import tflite_curve, tflite_divide, tflite_requantize, tflite_softmax
 from qconvert.graph import Array, Graph, Op
+from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = ["UNDEFINED_CURVE", "overflows"]
 
@@ -14,6 +17,8 @@ UNDEFINED_CURVE = 2**31 / 12288
 def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
     """See plugins.Runtime."""
     data, result = (graph.tensors.get(name) for name in (op.inputs[0] if op.inputs else "", op.outputs[0] if op.outputs else ""))
+    if op.kind == "Div":
+        return _divided(graph, op, inputs)
     if op.kind not in ("Requantize", "Softmax", "Sigmoid", "Tanh") or data is None or result is None or inputs[0] is None:
         return None
     given, output = data.quantization, result.quantization
@@ -29,3 +34,17 @@ def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
         own = data.dtype != result.dtype or data.dtype == "int16"  # XNNPACK has the others
         found, wraps = tflite_requantize(inputs[0], given, output, result.dtype) if own else (None, False)
     return found if wraps else None
+
+
+def _divided(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
+    """DIV whose quotients ask for shifts that C does not define."""
+    first, second = inputs
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    types = {tensor.dtype for tensor in tensors}
+    if first is None or second is None or len(grids) < len(tensors) or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
+        return None
+    limits = clip_range(tensors[2], ACTIVATIONS[str(op.attributes.get("activation", ""))])
+    values, divisors = np.broadcast_arrays(first, second)
+    found, undefined = tflite_divide(values, divisors, grids[0], grids[1], grids[2], limits)
+    return found if undefined else None

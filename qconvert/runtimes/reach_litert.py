@@ -217,9 +217,8 @@ def _cut_off(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _divided(graph: Graph, op: Op, exact: Array) -> Reach:
-    """The quotient of what fills 31 bits, shifted right by what was gained. Quotients below half a step may ask for a shift by 32 bits or
-    more, which C leaves undefined: whatever comes of them is the kernel's (reference/div.h; x86 shifts by the remainder of 32)."""
-    return np.where(np.abs(exact) < 0.5, 2.0**17, fine(exact) + 2e-3), True
+    """The quotient of what fills 31 bits, shifted right by what was gained, rounded twice; undefined shifts are in overflows_litert.py."""
+    return fine(exact) + 2e-3, True
 
 
 def _table(graph: Graph, op: Op, exact: Array) -> Reach:
