@@ -13,6 +13,7 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 from __future__ import annotations
 
 from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
+from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, dynamic_steps
 from qconvert.arithmetic.kernels import (
@@ -90,6 +91,7 @@ __all__ = [
     "shift_half_up",
     "short_multipliers",
     "tflite_add",
+    "tflite_compared",
     "tflite_curve",
     "tflite_divide",
     "tflite_leaky_relu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier
+from qconvert.arithmetic import tflite_compared
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Quantization, integer_range
@@ -12,8 +12,6 @@ from qconvert.graph import Quantization, integer_range
 __all__ = ["READERS", "WRITERS"]
 
 _BYTES = ("int8", "uint8")
-#: The steps of a real 1 in which the kernels compare, as a shift.
-_SHIFT = 8
 
 
 def _comparison(kind: str) -> ReadFunction:
@@ -27,7 +25,7 @@ def _comparison(kind: str) -> ReadFunction:
         if kind == "NotEqual":
             r.require_scales("int16")
         grids = [tensor.quantization for tensor in (first, second)]
-        if first.dtype != second.dtype or first.dtype not in _BYTES or _keeps_apart(grids):
+        if first.dtype != second.dtype or first.dtype not in _BYTES or _keeps_apart(first.dtype, grids):
             r.emit(kind)
             return
         r.require_sound(kind, r.inputs)
@@ -36,12 +34,14 @@ def _comparison(kind: str) -> ReadFunction:
     return read
 
 
-def _keeps_apart(grids: list[Quantization | None]) -> bool:
-    """Whether what the kernel compares is in the order of the real values: both are on one grid, whose steps are not less than its own."""
+def _keeps_apart(dtype: str, grids: list[Quantization | None]) -> bool:
+    """Whether the operator is one on real values: on one grid, all of whose values the kernel keeps apart, or where C does not define what
+    it compares (checking/overflows.py says so of the source then)."""
     first, second = grids
     if first is None or second is None or not (first.is_per_tensor and second.is_per_tensor):
         return True
-    return first == second and float(first.scale[0]) >= 2.0**-_SHIFT
+    (table, defined), (_, also) = (tflite_compared(grid, dtype) for grid in (first, second))
+    return not (defined and also) or (first == second and bool((np.diff(table) > 0).all()))
 
 
 def _in_steps(r: Reading, index: int) -> str:
@@ -50,10 +50,8 @@ def _in_steps(r: Reading, index: int) -> str:
     tensor = r.lookup(name)
     grid = tensor.quantization
     assert grid is not None
-    low, high = integer_range(tensor.dtype)
-    steps = (np.arange(low, high + 1) - int(grid.zero_point[0])) << _SHIFT
-    multiplier, shift = quantize_multiplier(float(grid.scale[0]))
-    table = np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32)
+    low, _ = integer_range(tensor.dtype)
+    table, _ = tflite_compared(grid, tensor.dtype)
     place = r.intermediate("place", "int64", tensor.shape, base=name)
     r.emit("Cast", [r.under(name, None)], [place], to="int64")
     if low:
