@@ -470,7 +470,7 @@ def _real(g: Growing, x: Tensor) -> str | None:
 
 def weighted(g: Growing, x: Tensor) -> None:
     """Real data times the real values of constant integers: weights of 8 or 16 bits of an operator that computes on real values."""
-    if x.quantization is None and x.shape:
+    if x.dtype == "float32" and x.shape:
         dtype, count = g.pick(("int8", "uint8", "int16", "uint16")), int(x.shape[-1])
         low, high = integer_range(dtype)
         grid = g.grid(dtype)

@@ -18,7 +18,8 @@ def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, bool]:
     """The number, int32, that EQUAL, LESS and the others compare for each stored integer, the lowest first; and whether C defines it.
 
     Scales from 1 on ask for a shift to the right by less than none. What LiteRT gives then on x86 is hardly more than the sign
-    (MultiplyByQuantizedMultiplierSmallerThanOneExp in comparisons.cc, RoundingDivideByPOT in gemmlowp's fixedpoint.h).
+    (MultiplyByQuantizedMultiplierSmallerThanOneExp in comparisons.cc, RoundingDivideByPOT in gemmlowp's fixedpoint.h), as vectors of
+    integers are shifted; from 2**16 on the last elements of the data, which fill no vector, are shifted otherwise, and are not known.
 
     Args:
         grid: per tensor.

@@ -32,7 +32,8 @@ def tflite_divide(
     """
     x, y = (data.astype(np.int64) - int(grid.zero_point[0]) for data, grid in ((values, given), (divisors, divisor)))
     x, y = np.where(y < 0, -x, x), np.maximum(np.abs(y), 1)
-    ratio = float(given.scale[0]) / (float(divisor.scale[0]) * float(output.scale[0]))
+    with np.errstate(over="ignore"):  # float32, as the kernel has it
+        ratio = float(np.float32(given.scale[0]) / (np.float32(divisor.scale[0]) * np.float32(output.scale[0])))
     multiplier, shift = (int(item) for item in quantize_multiplier(ratio))
     inverse, whole = _reciprocal(y)
     room = _BITS - _length(np.where(x < 0, ~x, x))

@@ -90,7 +90,7 @@ class Judge:
         """The finding, which names a fault, unless the source's value is to the last bit what its kernels make by overflowing, and the
         result's is what the operator means."""
         overflows = self.sides[0].runtime.overflows
-        if overflows is None or pair[0].dtype.kind not in "iu":
+        if overflows is None or pair[0].dtype.kind not in "biu":
             return found
         made = overflowed(self.graph, op, index, values, self.writers, overflows)
         if made is None or not np.array_equal(made.stored, pair[0]):

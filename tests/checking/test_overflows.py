@@ -48,6 +48,22 @@ def test_an_overflow_is_named_and_passes(made: Callable[[], bytes], place: str, 
     assert any(place in note for note in report.notes)
 
 
+@pytest.mark.parametrize("scale", [0.3, 1.5, 7.5, 2.0**15])
+@pytest.mark.parametrize("name", ["EQUAL", "LESS", "GREATER_EQUAL", "DIV"])
+def test_what_c_does_not_define_is_not_imitated(name: str, scale: float, tmp_path: Path) -> None:
+    """Comparisons of bytes at scales from 1 on, quotients far below a step: the result is what the operator means, and the check says why
+    the source has something else."""
+    source, result, divides = tmp_path / "m.tflite", tmp_path / "m.onnx", name == "DIV"
+    grids = (float(np.float32(scale)), -3), (float(np.float32(scale * 0.8637)), -128 if divides else 5)
+    specs = [TensorSpec(tensor, (1, 60), "int8", *grid) for tensor, grid in zip("ab", grids, strict=True)]
+    output = TensorSpec("y", (1, 60), "int8", 2.0**14, 0) if divides else TensorSpec("y", (1, 60), "bool")
+    source.write_bytes(single_op(name, {}, specs, [output]))
+    convert(source, result)
+    report = check(source, result, samples=2, per_op=True)
+    assert report.passed, report.problems
+    assert any(item.verdict == "source overflows" for item in report.operators) == (scale >= 1 or divides)
+
+
 @pytest.mark.parametrize("made", [lambda: softmax(0.001), lambda: capped(1e-4)])
 def test_what_does_not_overflow_is_not_named_so(made: Callable[[], bytes], tmp_path: Path) -> None:
     source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"

@@ -29,10 +29,10 @@ def test_a_step_that_leaves_too_little_stops_the_conversion(tmp_path: Path) -> N
     """256 steps of 1e-4 reach to 0.0255: of the kernel's steps these are seven."""
     save(sigmoid(1e-4), tmp_path / "m.qgraph")
     with pytest.raises(LossError, match=r"1 tensor below 30 dB:\n- match_scales: SQNR 2\d\.\d dB, by at most 0\.5 LSB \('y'\)") as caught:
-        convert(tmp_path / "m.qgraph", tmp_path / "m.tflite")
+        convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", numerics="fast")
     assert caught.value.code == "loss-over-limit" and not (tmp_path / "m.tflite").exists()
     allowed = caught.value.remedy.rpartition("--allow-loss ")[2].rstrip(".")
-    report = convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", allow_loss=float(allowed))
+    report = convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", allow_loss=float(allowed), numerics="fast")
     (cost,) = next(change.costs for change in report.changes if change.by == "match_scales")
     assert cost.tensor == "y" and cost.sqnr_db is not None and 20 < cost.sqnr_db < 30
     codes = 1e-4 * np.arange(256)
@@ -51,7 +51,7 @@ def test_a_common_scale_is_no_loss(tmp_path: Path) -> None:
 
 def test_the_command_line_exits_with_2_and_names_the_tensor(tmp_path: Path) -> None:
     save(sigmoid(1e-4), tmp_path / "m.qgraph")
-    command = [sys.executable, "-m", "qconvert", "convert", str(tmp_path / "m.qgraph"), str(tmp_path / "m.tflite")]
+    command = [sys.executable, "-m", "qconvert", "convert", str(tmp_path / "m.qgraph"), str(tmp_path / "m.tflite"), "--numerics", "fast"]
     failed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert failed.returncode == 2 and json.loads(failed.stdout)["error"] == "loss-over-limit" and "'y'" in failed.stdout
     done = subprocess.run([*command, "--allow-loss", "20", "--json"], capture_output=True, text=True, check=False)

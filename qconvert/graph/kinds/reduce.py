@@ -69,6 +69,8 @@ def kernels_reduction(graph: Graph, op: Op) -> str:
     given, output = data.quantization, result.quantization
     if not count or data.dtype != result.dtype or given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
         return ""
+    if not 2.0**-100 < float(given.scale[0]) / float(output.scale[0]) < 2.0**100:
+        return ""  # float32 does not hold the factor
     if data.dtype in _XNNPACK.values():
         return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < _EXACT_IN_FLOAT32 else ""
     if data.dtype != "int16" or op.kind != "ReduceMean" or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
