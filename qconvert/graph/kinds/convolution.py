@@ -119,7 +119,7 @@ def _convolved(call: Call, x: Array, weights: Array) -> Array:
         for size, taps, dilation, stride in zip(x.shape[1:-1], kernel, dilations, strides, strict=True)
     ]
     total = np.zeros((x.shape[0] * math.prod(sizes), weights.shape[0]))
-    kernels = np.moveaxis(weights, (0, 1), (-2, -1))
+    kernels = np.ascontiguousarray(np.moveaxis(weights, (0, 1), (-2, -1)))  # products of views are far slower
     for at in product(*map(range, kernel)):
         window = tuple(
             slice(i * dilation, i * dilation + (size - 1) * stride + 1, stride)
@@ -182,7 +182,7 @@ def conv_transpose(call: Call) -> Array:
     extra = call["output_padding"]
     sizes = [(x.shape[1 + i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + max(extra[i], 0) for i in range(rank)]
     total = np.zeros((x.shape[0], *sizes, weights.shape[0]))
-    kernels = np.moveaxis(weights, (0, 1), (-2, -1))
+    kernels = np.ascontiguousarray(np.moveaxis(weights, (0, 1), (-2, -1)))  # products of views are far slower
     for at in product(*map(range, kernel)):
         window = tuple(
             slice(at[i] * dilations[i], at[i] * dilations[i] + (x.shape[1 + i] - 1) * strides[i] + 1, strides[i]) for i in range(rank)
