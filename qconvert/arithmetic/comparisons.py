@@ -15,7 +15,7 @@ _SHIFT = 8
 
 
 def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, bool]:
-    """The number, int32, that EQUAL, LESS and the others compare for each stored integer, the lowest first; and whether C defines it.
+    """The number, int32, that EQUAL, LESS … compare for each stored integer, the lowest first; and whether C leaves it undefined.
 
     Scales from 1 on ask for a shift to the right by less than none. What LiteRT gives then on x86 is hardly more than the sign
     (MultiplyByQuantizedMultiplierSmallerThanOneExp in comparisons.cc, RoundingDivideByPOT in gemmlowp's fixedpoint.h), as vectors of
@@ -29,9 +29,8 @@ def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, bool]:
     steps = (np.arange(low, high + 1) - int(grid.zero_point[0])) << _SHIFT
     multiplier, shift = (int(item) for item in quantize_multiplier(float(grid.scale[0])))
     if shift <= 0:
-        return np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32), True
+        return np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32), False
     scaled = saturating_rounding_doubling_high_mul(steps, multiplier)
-    ones = (1 << (-shift % 64)) - 1 & (2**32 - 1)
-    mask = ones - 2**32 if ones >= 2**31 else ones
+    mask = int(np.int64((1 << (-shift % 64)) - 1).astype(np.int32))
     found = (scaled >> 31) + ((scaled & mask) > ((mask >> 1) + (scaled < 0)))
-    return np.asarray(found).astype(np.int32), False
+    return np.asarray(found).astype(np.int32), True

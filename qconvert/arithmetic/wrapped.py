@@ -72,7 +72,7 @@ def tflite_curve(values: Array, scale: float, function: str) -> tuple[Array, boo
     while factor <= 32767 / 2 and shift <= 30:
         factor, shift = factor * 2, shift + 1
     product = values.astype(np.int64) * int(factor) + (1 << (shift - 1) if shift else 0)
-    wrapped = ((product + 2**31) & (2**32 - 1)) - 2**31
+    wrapped = product.astype(np.int32).astype(np.int64)
     steps, bits = wrapped >> shift, 9 if function == "Sigmoid" else 8
     place, rest = np.abs(steps) >> bits, np.abs(steps) & (2**bits - 1)
     points = _sigmoid_points()
@@ -91,7 +91,7 @@ def _multiplied(steps: Array, factor: float) -> tuple[Array, bool]:
     """Steps by a multiplier of 32 bits, and whether the shift to the left overflows; one by 32 bits and more shifts by the rest (x86)."""
     multiplier, shift = (int(item) for item in quantize_multiplier(factor))
     left = max(shift, 0)
-    wrapped = (((steps << (left % 32)) + 2**31) & (2**32 - 1)) - 2**31
+    wrapped = (steps << (left % 32)).astype(np.int32).astype(np.int64)
     overflows = bool(steps.any()) and (left > 31 or not np.array_equal(wrapped, steps << left))
     return multiply_by_quantized_multiplier(wrapped, multiplier, min(shift, 0)), overflows
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.quantization import Quantization
-from qconvert.graph import Array, Graph
+from qconvert.graph import Graph
 from qconvert.graph.changed_values import difference
 
 __all__ = ["differing_constants"]
@@ -21,6 +21,8 @@ def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
         model: the onnx.ModelProto made from it.
     """
     from onnx import numpy_helper
+
+    from qconvert.formats.onnx.ops.conv import swapped
 
     values = {item.name: item for item in model.graph.initializer}
     turned = {op.inputs[1]: int(op["group"]) for op in graph.ops if op.kind == "ConvTranspose"}
@@ -36,17 +38,9 @@ def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
         zero_point = rest[0].astype(np.int64) if rest else np.zeros_like(scale, np.int64)
         shape = [-1 if scale.size > 1 and i == axis % data.ndim else 1 for i in range(data.ndim)]
         centred = data.astype(np.int64) - zero_point.reshape(shape if scale.size > 1 else ())
-        if tensor.name in turned:
-            centred = _output_first(centred, turned[tensor.name])
+        if tensor.name in turned and centred.ndim > 2 and centred.shape[0] % turned[tensor.name] == 0:
+            centred = swapped(centred, turned[tensor.name])
         text = difference(tensor, centred, Quantization(scale.reshape(-1), zero_point.reshape(-1)))
         if text:
             found[tensor.name] = text
     return found
-
-
-def _output_first(weights: Array, groups: int) -> Array:
-    """Weights of ONNX's ConvTranspose, I,O/group,spatial, as O,I/group,spatial; as they are if they have no such shape."""
-    if weights.ndim < 3 or weights.shape[0] % groups:
-        return weights
-    parts = weights.reshape(groups, -1, *weights.shape[1:]).swapaxes(1, 2)
-    return np.asarray(parts.reshape(-1, *parts.shape[2:]))

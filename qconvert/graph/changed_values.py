@@ -28,7 +28,6 @@ __all__ = [
     "difference",
     "digest",
     "off",
-    "orders",
     "paired_activations",
     "paired_tensors",
     "unread_labels",
@@ -241,10 +240,10 @@ def _differing(wanted: Array, found: Array) -> int:
         return int(one is None or bool((wanted != one).any() or (found != one).any())) and max(wanted.size, found.size)
     if wanted.shape == found.shape and np.array_equal(wanted, found):
         return 0
-    return min(int((form != found.reshape(form.shape)).sum()) for form in orders(wanted, found))
+    return min(int((form != found.reshape(form.shape)).sum()) for form in _orders(wanted, found))
 
 
-def orders(wanted: Array, found: Array) -> Iterator[Array]:
+def _orders(wanted: Array, found: Array) -> Iterator[Array]:
     """`wanted` with its axes in every order in which `found` may have it, but for axes of one element."""
     target = tuple(size for size in found.shape if size != 1)
     squeezed = wanted.reshape([size for size in wanted.shape if size != 1])
@@ -262,7 +261,7 @@ def _real_difference(a: Tensor, b: Tensor) -> str:
     elif left.size != right.size:
         return ""
     else:
-        wrong = min(int((np.abs(form - right.reshape(form.shape)) > _ROUNDING * np.abs(form)).sum()) for form in orders(left, right))
+        wrong = min(int((np.abs(form - right.reshape(form.shape)) > _ROUNDING * np.abs(form)).sum()) for form in _orders(left, right))
     return f"{wrong} of {left.size} values of {a.name!r} are not the source's" if wrong else ""
 
 

@@ -25,7 +25,7 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
-from qconvert.passes.absorb.casts import dequantized_casts, has_casts
+from qconvert.passes.absorb.casts import dequantized_casts
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.absorb.walk import Absorber, renamed
 from qconvert.plugins import Target
@@ -35,9 +35,10 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Absorbs what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
-    if not any(KINDS[op.kind].rule == "convert" or op.kind in ("Relu", "Clip") for op in graph.ops) and not has_casts(graph):
+    read = dequantized_casts(_without_identities(graph))
+    if not any(KINDS[op.kind].rule == "convert" or op.kind in ("Relu", "Clip") for op in read.ops):
         return graph, ()
-    prepared = _merge_equal(_quantize_constants(dequantized_casts(_without_identities(graph))))
+    prepared = _merge_equal(_quantize_constants(read))
     absorber = Absorber(prepared)
     for op in prepared.ops:
         absorber.visit(op)

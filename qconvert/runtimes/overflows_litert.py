@@ -1,11 +1,13 @@
-"""What TFLite's kernels give where their 32 bits overflow (arithmetic/wrapped.py)."""
+"""What TFLite's kernels give where their 32 bits overflow, or C leaves open what they do (arithmetic: wrapped, division, comparisons)."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from qconvert.arithmetic import tflite_compared, tflite_curve, tflite_divide, tflite_requantize, tflite_softmax
-from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
 __all__ = ["UNDEFINED_CURVE", "overflows"]
@@ -17,52 +19,74 @@ _COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.great
                 "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
 
 
+#: What a kernel gives, and whether something overflows on the way; None where its integers are not known.
+_Found = tuple[Array, bool] | None
+
+
 def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
     """See plugins.Runtime."""
-    data, result = (graph.tensors.get(name) for name in (op.inputs[0] if op.inputs else "", op.outputs[0] if op.outputs else ""))
-    if op.kind == "Div":
-        return _divided(graph, op, inputs)
-    if op.kind in _COMPARISONS:
-        return _compared(graph, op, inputs)
-    if op.kind not in ("Requantize", "Softmax", "Sigmoid", "Tanh") or data is None or result is None or inputs[0] is None:
+    stored = [value for value in inputs if value is not None]
+    if op.kind not in _KERNELS or not op.outputs or len(stored) < _DATA.get(op.kind, 1):
         return None
-    given, output = data.quantization, result.quantization
-    if given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
-        return None
-    sixteen = (data.dtype, result.dtype) == ("int16", "int16") and inputs[0].size
-    if op.kind in ("Sigmoid", "Tanh"):
-        own = sixteen and float(given.scale[0]) < UNDEFINED_CURVE
-        found, wraps = tflite_curve(inputs[0], float(given.scale[0]), op.kind) if own else (None, False)
-    elif op.kind == "Softmax":
-        found, wraps = tflite_softmax(inputs[0], float(given.scale[0]), float(op["beta"]), int(op["axis"])) if sixteen else (None, False)
-    else:
-        own = data.dtype != result.dtype or data.dtype == "int16"  # XNNPACK has the others
-        found, wraps = tflite_requantize(inputs[0], given, output, result.dtype) if own else (None, False)
-    return found if wraps else None
+    found = _KERNELS[op.kind](graph, op, stored)
+    return found[0] if found is not None and found[1] else None
 
 
-def _divided(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
+def _grids(graph: Graph, names: Sequence[str]) -> list[Quantization]:
+    """The grids of tensors; none unless each has one scale."""
+    grids = [graph[name].quantization for name in names]
+    found = [grid for grid in grids if grid is not None and grid.is_per_tensor]
+    return found if len(found) == len(grids) else []
+
+
+def _requantized(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+    data, result, grids = graph[op.inputs[0]], graph[op.outputs[0]], _grids(graph, (op.inputs[0], op.outputs[0]))
+    own = data.dtype != result.dtype or data.dtype == "int16"  # XNNPACK has the others
+    return tflite_requantize(stored[0], grids[0], grids[1], result.dtype) if grids and own else None
+
+
+def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Array]) -> Quantization | None:
+    """The grid of int16 data, if the result is int16 too and there are any."""
+    names = op.inputs[0], op.outputs[0]
+    grids = _grids(graph, names)
+    return grids[0] if grids and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
+
+
+def _softmax(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+    grid = _sixteen_bits(graph, op, stored)
+    return None if grid is None else tflite_softmax(stored[0], float(grid.scale[0]), float(op["beta"]), int(op["axis"]))
+
+
+def _curve(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+    grid = _sixteen_bits(graph, op, stored)
+    known = grid is not None and float(grid.scale[0]) < UNDEFINED_CURVE
+    return tflite_curve(stored[0], float(grid.scale[0]), op.kind) if grid is not None and known else None
+
+
+def _divided(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
     """DIV whose quotients ask for shifts that C does not define."""
-    first, second = inputs
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
-    types = {tensor.dtype for tensor in tensors}
-    if first is None or second is None or len(grids) < len(tensors) or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
+    names = *op.inputs, *op.outputs
+    grids, types = _grids(graph, names), {graph[name].dtype for name in names}
+    if not grids or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
         return None
-    limits = clip_range(tensors[2], ACTIVATIONS[str(op.attributes.get("activation", ""))])
-    values, divisors = np.broadcast_arrays(first, second)
-    found, undefined = tflite_divide(values, divisors, grids[0], grids[1], grids[2], limits)
-    return found if undefined else None
+    limits = clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])
+    values, divisors = np.broadcast_arrays(*stored)
+    return tflite_divide(values, divisors, grids[0], grids[1], grids[2], limits)
 
 
-def _compared(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
+def _compared(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
     """Comparisons of bytes at scales from 1 on."""
-    sides, undefined = [], False
-    for name, stored in zip(op.inputs, inputs, strict=True):
-        grid, dtype = graph[name].quantization, graph[name].dtype
-        if stored is None or grid is None or not grid.is_per_tensor or dtype not in ("int8", "uint8"):
-            return None
-        table, defined = tflite_compared(grid, dtype)
-        sides.append(table[stored.astype(np.int64) - integer_range(dtype)[0]])
-        undefined = undefined or not defined
-    return np.asarray(_COMPARISONS[op.kind](*sides)) if undefined else None
+    grids, types = _grids(graph, op.inputs), [graph[name].dtype for name in op.inputs]
+    if not grids or not set(types) <= {"int8", "uint8"}:
+        return None
+    tables = [tflite_compared(grid, dtype) for grid, dtype in zip(grids, types, strict=True)]
+    sides = [table[data.astype(np.int64) - integer_range(dtype)[0]] for (table, _), data, dtype in zip(tables, stored, types, strict=True)]
+    return np.asarray(_COMPARISONS[op.kind](*sides)), any(undefined for _, undefined in tables)
+
+
+_KERNELS: Mapping[str, Callable[[Graph, Op, Sequence[Array]], _Found]] = {
+    "Requantize": _requantized, "Softmax": _softmax, "Sigmoid": _curve, "Tanh": _curve, "Div": _divided,
+    **dict.fromkeys(_COMPARISONS, _compared),
+}  # fmt: skip
+#: How many inputs have to be known, where it is more than one.
+_DATA = {"Div": 2, **dict.fromkeys(_COMPARISONS, 2)}

@@ -35,7 +35,7 @@ from qconvert.graph.kinds.kind import Kind, kind
 from qconvert.graph.kinds.layout import ELEMENTWISE
 from qconvert.graph.schema import Graph, Op
 
-__all__ = ["KINDS", "computes_as_tflite"]
+__all__ = ["KINDS", "computes_as_tflite", "nudged_scales"]
 
 
 def _activated(function: Callable[[Array, Array], Any]) -> Function:

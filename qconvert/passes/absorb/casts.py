@@ -10,12 +10,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.passes.spell_weights import SPELLED_TYPES
 
-__all__ = ["dequantized_casts", "has_casts"]
-
-
-def has_casts(graph: Graph) -> bool:
-    """Whether there may be something to read so."""
-    return any(op.kind == "Cast" and graph[op.inputs[0]].dtype in SPELLED_TYPES and graph[op.inputs[0]].is_constant for op in graph.ops)
+__all__ = ["dequantized_casts"]
 
 
 def dequantized_casts(graph: Graph) -> Graph:
@@ -25,12 +20,13 @@ def dequantized_casts(graph: Graph) -> Graph:
     finite positive scales and zero points within the integers' type. float32 holds q - zero point exactly, so one product is rounded in
     either form.
     """
-    if not has_casts(graph):
+    casts = [op for op in graph.ops if _begins(graph, op)]
+    if not casts:
         return graph
     consumers = graph.consumers()
     tensors: dict[str, Tensor] = {}
     made: dict[int, Op | None] = {}
-    for op in graph.ops:
+    for op in casts:
         chain = _chain(graph, op, consumers)
         grid = _grid(graph, chain) if chain else None
         if grid is None:
@@ -45,15 +41,18 @@ def dequantized_casts(graph: Graph) -> Graph:
     return graph.evolve(tensors=tensors.values(), ops=ops)
 
 
+def _begins(graph: Graph, op: Op) -> bool:
+    """Whether an operator is a Cast of plain integers that are constant."""
+    if op.kind != "Cast" or op["to"] != "float32":
+        return False
+    weights = graph[op.inputs[0]]
+    return weights.is_constant and not weights.is_quantized and weights.dtype in SPELLED_TYPES
+
+
 def _chain(graph: Graph, op: Op, consumers: Mapping[str, Sequence[Op]]) -> list[Op]:
     """The Cast, the Sub if there is one, and the Mul; [] if it is no such chain."""
-    if op.kind != "Cast" or op["to"] != "float32":
-        return []
-    weights = graph[op.inputs[0]]
-    if not weights.is_constant or weights.is_quantized or weights.dtype not in SPELLED_TYPES:
-        return []
     found, name = [op], op.outputs[0]
-    if len(consumers[weights.name]) != 1 or weights.name in graph.public:
+    if len(consumers[op.inputs[0]]) != 1 or op.inputs[0] in graph.public:
         return []
     while True:
         readers = consumers.get(name, [])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qconvert.formats.onnx.builder import ELEMENT_TYPES
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 
 __all__ = ["DEFINITIONS"]
@@ -81,16 +82,12 @@ def _grid_sample(s: Spelling) -> None:
         place, weight = "", ""
         for (at, factor), size in zip(chosen, space, strict=True):
             place = s("Add", s("Mul", place, float(size)), at) if place else at
-            weight = factor if not weight or not factor else s("Mul", weight, factor)
-            weight = weight or factor
-        indices = s("Unsqueeze", s("Cast", place, to=_INT64), s.ints(-1))
+            weight = s("Mul", weight, factor) if weight and factor else weight or factor
+        indices = s("Unsqueeze", s("Cast", place, to=ELEMENT_TYPES["int64"]), s.ints(-1))
         value = s("GatherND", rows, indices, batch_dims=1)
         value = s("Mul", value, s("Unsqueeze", weight, s.ints(-1))) if weight else value
         total = s("Add", total, value) if total else value
     s.end(s("Reshape", s("Transpose", total, perm=[0, 2, 1]), s.ints(0, shape[1], *wanted)))
-
-
-_INT64 = 7
 
 
 def _taps(s: Spelling, line: _Line, value: str, mode: str) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.arithmetic import tflite_compared
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
-from qconvert.graph import Quantization, integer_range
+from qconvert.graph import Array, Tensor, integer_range
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -24,34 +24,35 @@ def _comparison(kind: str) -> ReadFunction:
             return
         if kind == "NotEqual":
             r.require_scales("int16")
-        grids = [tensor.quantization for tensor in (first, second)]
-        if first.dtype != second.dtype or first.dtype not in _BYTES or _keeps_apart(first.dtype, grids):
+        tables = _tables(first, second)
+        if not tables:
             r.emit(kind)
             return
         r.require_sound(kind, r.inputs)
-        r.emit(kind, [_in_steps(r, index) for index in (0, 1)])
+        r.emit(kind, [_in_steps(r, index, table) for index, table in enumerate(tables)])
 
     return read
 
 
-def _keeps_apart(dtype: str, grids: list[Quantization | None]) -> bool:
-    """Whether the operator is one on real values: on one grid, all of whose values the kernel keeps apart, or where C does not define what
-    it compares (checking/overflows.py says so of the source then)."""
-    first, second = grids
-    if first is None or second is None or not (first.is_per_tensor and second.is_per_tensor):
-        return True
-    (table, defined), (_, also) = (tflite_compared(grid, dtype) for grid in (first, second))
-    return not (defined and also) or (first == second and bool((np.diff(table) > 0).all()))
+def _tables(first: Tensor, second: Tensor) -> list[Array]:
+    """What the kernel compares of either operand, for each of its 256 values; none where the operator is one on real values: on one grid,
+    all of whose values the kernel keeps apart, or where C does not define what it compares (checking/overflows.py says so of the source
+    then)."""
+    grids = first.quantization, second.quantization
+    if first.dtype != second.dtype or first.dtype not in _BYTES or grids[0] is None or grids[1] is None:
+        return []
+    if not (grids[0].is_per_tensor and grids[1].is_per_tensor):
+        return []
+    (table, undefined), (other, also) = (tflite_compared(grid, first.dtype) for grid in grids if grid is not None)
+    kept_apart = grids[0] == grids[1] and bool((np.diff(table) > 0).all())
+    return [] if undefined or also or kept_apart else [table, other]
 
 
-def _in_steps(r: Reading, index: int) -> str:
-    """What the kernel compares of an operand: a table of its 256 values."""
+def _in_steps(r: Reading, index: int, table: Array) -> str:
+    """An operand looked up in its table."""
     name = r.input(index)
     tensor = r.lookup(name)
-    grid = tensor.quantization
-    assert grid is not None
     low, _ = integer_range(tensor.dtype)
-    table, _ = tflite_compared(grid, tensor.dtype)
     place = r.intermediate("place", "int64", tensor.shape, base=name)
     r.emit("Cast", [r.under(name, None)], [place], to="int64")
     if low:
