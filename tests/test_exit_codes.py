@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from custom_models import custom_model
 from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import convert
@@ -28,10 +29,11 @@ def run(*arguments: str | Path, before: str = "") -> subprocess.CompletedProcess
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """sound.onnx, wrong.onnx with one weight changed, nan.onnx, whose output is no number, and model.qgraph."""
+    """sound.onnx, wrong.onnx with one weight changed, nan.onnx, whose output is no number, custom.tflite and model.qgraph."""
     path = tmp_path_factory.mktemp("files")
     convert(MODEL, path / "sound.onnx")
     convert(MODEL, path / "model.qgraph")
+    (path / "custom.tflite").write_bytes(custom_model())
     wrong = onnx.load(path / "sound.onnx")
     weights = next(item for item in wrong.graph.initializer if len(item.dims) == 2)
     data = numpy_helper.to_array(weights).copy()
@@ -67,6 +69,8 @@ CASES = {
     "no such option": (2, ["check", MODEL, "--no-such-option"], "No such option"),
     "no such command": (2, ["verify", MODEL], "No such command"),
     "check without a runtime": (4, ["check", MODEL, "model.qgraph"], "no runtime runs qgraph files"),
+    "roundtrip of a custom operator": (4, ["roundtrip", "custom.tflite", "--via", "onnx:qdq"], "1 custom operators cannot be run here"),
+    "roundtrip of NaN on both sides": (4, ["roundtrip", "nan.onnx", "--via", "onnx:qdq"], "NaN"),
     "check of NaN on both sides": (4, ["check", "nan.onnx", "nan.onnx"], "NaN"),
     "audit for another CPU": (4, ["audit", MODEL, "--target", OTHER_CPU, "--run"], "could not be judged"),
     "audit of a runtime that does not tell": (4, ["audit", MODEL, "--target", "tflite-micro", "--run"], "does not tell"),
@@ -81,6 +85,14 @@ def test_the_table(case: str, folder: Path) -> None:
     assert done.returncode == code, done.stdout + done.stderr
     assert words in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "ai_edge_litert"])
+def test_a_round_trip_without_a_runtime_could_not_be_judged(package: str) -> None:
+    done = run("roundtrip", MODEL, "--via", "onnx:qdq", "--json", before=f"import sys; sys.modules[{package!r}] = None")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["verdict"], document["passed"]) == (4, "could not be judged", False), done.stderr
+    assert package in document["legs"][0]["unjudged"][0]
 
 
 #: Lets a function of each command fail as nobody expects.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.checking.check import check
-from qconvert.checking.findings import CheckReport, OutputComparison
+from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED, PASSED, CheckReport, OutputComparison
 from qconvert.checking.plain import plain
 from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
@@ -66,6 +66,7 @@ class Leg:
         arithmetic: why the outputs may differ by a rounding, or were not compared; "" where they must be equal.
         explained: differing operators by kind and reason, if the outputs differ.
         problems: in sentences, what was lost.
+        unjudged: in sentences, what kept the outputs from being compared, such as a custom operator or a runtime that is not installed.
         machine: what the reader should know of how outputs were compared, where it is due to this machine's CPU.
     """
 
@@ -79,12 +80,13 @@ class Leg:
     arithmetic: str
     explained: str
     problems: tuple[str, ...]
+    unjudged: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RoundtripReport:
-    """All conversions of a round trip, in order, and notes on how it was made; it passed if no conversion has a problem."""
+    """All conversions of a round trip, in order, and notes on how it was made."""
 
     source: str
     form: str
@@ -93,8 +95,15 @@ class RoundtripReport:
     notes: tuple[str, ...] = ()
 
     @property
+    def verdict(self) -> str:
+        """PASSED, NOT_EQUAL or NOT_JUDGED, as of a check: the last if no conversion has a problem, but one could not be run."""
+        if any(leg.problems for leg in self.legs):
+            return NOT_EQUAL
+        return NOT_JUDGED if any(leg.unjudged for leg in self.legs) else PASSED
+
+    @property
     def passed(self) -> bool:
-        return not any(leg.problems for leg in self.legs)
+        return self.verdict == PASSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +322,9 @@ def _leg(
         arithmetic = "the model beside what TFLite's operators made of it"
     if not arithmetic and runs.rounds_otherwise:
         arithmetic = "the model's own rounding of ties beside plain operators"
-    report, explained, wrong = _outputs(model, path, arithmetic, runs)
-    lost = (*problems, *wrong)
-    return Leg(str(station), path.name, changes, notes, differences, kept, report.outputs, arithmetic, explained, lost, report.machine)
+    report, explained, wrong, unjudged = _outputs(model, path, arithmetic, runs)
+    lost, outputs = (*problems, *wrong), report.outputs
+    return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, lost, unjudged, report.machine)
 
 
 def _computes(form: _Form) -> str:
@@ -334,26 +343,29 @@ def _kept(a: Graph, b: Graph) -> Kept:
     return Kept(len(constants), len(same), integers, len(quantized), len(scaled))
 
 
-def _outputs(model: Path, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str]]:
-    """The check of the outputs, the operators that explain a difference, and problems."""
-    report = check(model, path, samples=runs.samples, seed=runs.seed, kernels=runs.kernels, quick=True)
-    differing = [item for item in report.outputs if item.equal < 1]
+def _outputs(model: Path, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
+    """The check of the outputs, the operators that explain a difference, problems, and what could not be judged."""
+    options: dict[str, Any] = {"samples": runs.samples, "seed": runs.seed, "kernels": runs.kernels}
+    report = check(model, path, quick=True, max_lsb=float("inf"), **options)  # how much they differ is judged below
+    differing = [item for item in report.outputs if item.differs]
     if not differing:
-        return report, "", []
+        return report, "", list(report.problems), report.unjudged
     largest = max(item.largest * (1 if item.unit == "LSB" else 255) for item in differing)
     said = f"{len(differing)} of {len(report.outputs)} outputs differ, by up to {largest:.3g} LSB"
     try:
-        found = check(model, path, samples=runs.samples, seed=runs.seed, kernels=runs.kernels, per_op=True)
+        found = check(model, path, per_op=True, **options)
     except QConvertError as error:
-        return report, "", [f"{said}; the operators cannot be compared: {error}"]
+        return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error}"], report.unjudged
     explained = _explained(found)
     if not arithmetic:
-        return report, explained, [f"{said}, although both files compute alike ({explained or 'no operator does by itself'})"]
+        problem = f"{said}, although both files compute alike ({explained or 'no operator does by itself'})"
+        return report, explained, [*report.problems, problem], report.unjudged
     unexplained = [text for text in found.problems if largest > 1 or any(words in text for words in _FAULTS)]
     steps = max((op.largest for op in found.operators if op.verdict == "one rounding"), default=0)
     if largest > 1 and (not explained or steps > 1):
         unexplained.append("roundings of single operators do not explain it")
-    return report, explained, [f"{said}: {text}" for text in unexplained]
+    unjudged = tuple(dict.fromkeys((*report.unjudged, *found.unjudged)))
+    return report, explained, [*report.problems, *(f"{said}: {text}" for text in unexplained)], unjudged
 
 
 def _explained(report: CheckReport) -> str:

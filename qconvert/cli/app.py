@@ -157,7 +157,8 @@ def roundtrip_command(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost."""
+    """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost, 4 if the
+    outputs could not be compared."""
     from qconvert import roundtrip
     from qconvert.cli.reports import print_roundtrip, progress, roundtrip_document
 
@@ -170,7 +171,7 @@ def roundtrip_command(
     elif not quiet:
         print_roundtrip(report)
     if not report.passed:
-        raise typer.Exit(NOT_EQUAL)
+        raise typer.Exit(NOT_EQUAL if any(leg.problems for leg in report.legs) else NOT_JUDGED)
 
 
 @app.command("inspect")

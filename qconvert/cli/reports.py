@@ -153,11 +153,13 @@ def print_check(report: CheckReport) -> None:
 
 def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:
     """A RoundtripReport as plain data."""
-    return {**asdict(report), "passed": report.passed}
+    return {**asdict(report), "passed": report.passed, "verdict": report.verdict}
 
 
 def print_roundtrip(report: RoundtripReport) -> None:
     """A row for each conversion, what was lost or rounded otherwise, and the verdict."""
+    from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED, PASSED
+
     table = _table("conversion", "graph", ">constants equal", ">scales equal", ">outputs equal", ">largest")
     form = report.form
     for leg in report.legs:
@@ -173,10 +175,14 @@ def print_roundtrip(report: RoundtripReport) -> None:
     notes += [f"{leg.form}: {leg.arithmetic}" + (f"; {leg.explained}" if leg.explained else "") for leg in report.legs if leg.arithmetic]
     notes += [text for leg in report.legs for text in leg.machine]
     problems = [f"problem: {leg.form}: {text}" for leg in report.legs for text in leg.problems]
+    problems += [f"not judged: {leg.form}: {text}" for leg in report.legs for text in leg.unjudged]
     _print("\n".join((*dict.fromkeys(notes), *problems)))
     kept = report.legs[-1].kept
     whole = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
-    _print(f"passed: {whole} are the same after {len(report.legs)} conversions" if report.passed else "failed: see the problems above")
+    same = f"{whole} are the same after {len(report.legs)} conversions"
+    unjudged = f"could not be judged: {same}, but see above"
+    ends = {PASSED: f"passed: {same}", NOT_EQUAL: "failed: see the problems above", NOT_JUDGED: unjudged}
+    _print(ends[report.verdict])
 
 
 @contextmanager
