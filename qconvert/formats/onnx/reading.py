@@ -43,11 +43,7 @@ class Reading(LabellingReading):
 
     def folded(self, index: int) -> str:
         """Input `index` as a constant wherever its value is known before the model runs, else as it is."""
-        tensor = self.tensor(index)
-        data = self.constant(index)
-        if tensor.data is not None or data is None:
-            return tensor.name
-        return self._draft.variant(tensor.name, "folded", data, None)
+        return self._draft.folded(self.input(index))
 
     def intermediate(self, hint: str, dtype: str, quantization: Quantization | None = None) -> str:
         """Adds a tensor between two canonical operators that one node becomes; emit() gives it its shape."""

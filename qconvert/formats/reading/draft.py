@@ -113,6 +113,11 @@ class Draft:
             self._variants[name, key] = self.add(f"{name}/{key}", canonical_dtype(data.dtype), data.shape, data, quantization)
         return self._variants[name, key]
 
+    def folded(self, name: str) -> str:
+        """The tensor `name` as a constant where its value is known before the model runs, else as it is."""
+        data = None if self.tensors[name].data is not None else self.known.get(name)
+        return name if data is None else self.variant(name, "folded", data, None)
+
     def prune(self, outputs: Collection[str]) -> None:
         """Drops the operators that no output depends on."""
         wanted, kept = set(outputs), []

@@ -313,8 +313,15 @@ class Reading(OperatorReading):
         return name
 
     def _append(self, kind: str, ins: Sequence[str], outs: list[str], attributes: Mapping[str, Attribute]) -> list[str]:
-        """Appends an operator. A fused activation on plain integers is a Clip behind it, as its bounds are integers there."""
+        """Appends an operator. A fused activation on plain integers is a Clip behind it, as its bounds are integers there.
+
+        Thresholds, bounds and fillers that a DEQUANTIZE of float16 gives are constants: no bytes are kept by leaving them so, and many
+        operators of other formats take nothing else.
+        """
         self.require_sound(kind, (*ins, *outs))
+        for position in KINDS[kind].positions(Op(kind, tuple(ins), tuple(outs)), "parameter", "filler"):
+            if ins[position] and self._draft.tensors[ins[position]].quantization is None:
+                ins[position] = self._draft.folded(ins[position])
         result = self._draft.tensors[outs[0]] if outs else None
         clip = str(attributes.get("activation", ""))
         if not clip or result is None or result.is_quantized or result.dtype in REALS:

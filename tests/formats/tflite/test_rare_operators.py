@@ -138,6 +138,30 @@ def test_suppression_has_no_batch_whatever_the_file_says(builtin: str) -> None:
         assert compared.largest == 0
 
 
+@pytest.mark.parametrize("form", ["constant", "float16", "input"])
+@pytest.mark.parametrize("overlap", [0.5, 1 / 3, 0.625])
+def test_suppression_at_a_threshold_that_boxes_meet_exactly(overlap: float, form: str) -> None:
+    """Thresholds of a float16 model stand behind a DEQUANTIZE; those that are inputs are lowered by one float at run time."""
+    boxes = np.float32([[0, 0, 8, 1], [0, 0, 4, 1], [0, 2, 8, 3], [0, 2, 5, 3], [0, 4, 3, 5], [0, 4, 1, 5], [0, 6, 1, 7], [0, 6, 1, 7]])
+    scores = np.float32([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
+    most = TensorSpec("most", (), "int32", data=np.int32(8))
+    values = {"overlap": np.float32(overlap), "least": np.float32(0.25)}
+    narrow = np.float16 if form == "float16" else np.float32
+    stated = [TensorSpec(f"{k}/stated", (), narrow.__name__, data=None if form == "input" else narrow(v)) for k, v in values.items()]
+    real = [TensorSpec(name, (), "float32") for name in values] if form == "float16" else stated
+    ops = [OpSpec("DEQUANTIZE", [a.name], [b.name]) for a, b in zip(stated, real, strict=True) if a is not b]
+    tensors = [TensorSpec("b", (8, 4), "float32"), TensorSpec("s", (8,), "float32"), most, *real]
+    results = [TensorSpec("y", (8,), "int32"), TensorSpec("n", (), "int32")]
+    ops.append(OpSpec("NON_MAX_SUPPRESSION_V4", [t.name for t in tensors], ["y", "n"]))
+    inputs = ["b", "s", *(spec.name for spec in stated if form == "input")]
+    held = {t.name: t for t in (*tensors, *stated, *results)}
+    model = model_of(ops, list(held.values()), inputs, ["y", "n"])
+    for compared in compare(model, [boxes, scores, *(values.values() if form == "input" else ())]):
+        assert compared.largest == 0
+    _, written = converted(model)
+    assert _codes_of_the_way_back(written) == ["NON_MAX_SUPPRESSION_V4"]
+
+
 @pytest.mark.parametrize(("builtin", "scale"), [("RELU", 0.05), ("RELU6", 0.05), ("RELU6", 0.01)])
 def test_bounds_on_bytes_come_back_as_the_operator_that_has_them(builtin: str, scale: float) -> None:
     tensors = [TensorSpec(name, (4, 5), "int8", scale, -100) for name in "xy"]

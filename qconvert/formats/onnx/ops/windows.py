@@ -114,13 +114,13 @@ def write_select_boxes(op: Op, b: Builder) -> None:
     """NonMaxSuppression. TFLite suppresses at the threshold, ONNX above it, which therefore is one float lower."""
     s = Steps(op, b)
     most = b.ints(op, 2)[0]
-    overlap, least = (b.graph.constant(op.inputs[index]) for index in (3, 4))
     sigma = b.graph.constant(op.inputs[5]) if len(op.inputs) > 5 else np.zeros(())
-    if overlap is None or least is None or sigma is None or sigma.any():
-        raise b.unsupported(op, "thresholds that are computed at run time, or soft suppression, which no operator of ONNX does")
+    if sigma is None or sigma.any():
+        raise b.unsupported(op, "soft suppression, which no operator of ONNX does")
     boxes, scores = s.node("Unsqueeze", b.stored(op.inputs[0]), s.ints(0)), s.node("Unsqueeze", b.stored(op.inputs[1]), s.ints(0, 1))
-    lower = max(float(np.nextafter(np.float32(overlap.reshape(())), np.float32(-1))), 0.0)
-    rows = s.node("NonMaxSuppression", boxes, scores, s.ints(most), s.number_1d(lower), s.number_1d(float(least.reshape(()))))
+    least = b.graph.constant(op.inputs[4])
+    score = s.node("Reshape", b.stored(op.inputs[4]), s.ints(1)) if least is None else s.number_1d(float(least.reshape(())))
+    rows = s.node("NonMaxSuppression", boxes, scores, s.ints(most), _one_float_lower(s, op.inputs[3]), score)
     chosen = s.column(rows, 2, 1)
     count = s.node("Shape", chosen)
     pads = s.node("Concat", s.ints(0), s.node("Sub", s.ints(most), count), axis=0)
@@ -128,6 +128,19 @@ def write_select_boxes(op: Op, b: Builder) -> None:
     s.end_cast(s.node("Reshape", count, s.const(np.array([], np.int64))), b.tensor(op.outputs[1]).dtype, output=1)
     if len(op.outputs) > 2:
         s.end("Pad", s.node("Gather", b.stored(op.inputs[1]), chosen), pads, output=2)
+
+
+def _one_float_lower(s: Steps, name: str) -> str:
+    """The greatest float32 below a threshold, between the bounds 0 and 1 that ONNX demands.
+
+    Of one that is computed at run time it is a product: 2**-24 of a float is more than half of the step to its lower neighbour, and the
+    whole step where that is of another power of two.
+    """
+    known = s.b.graph.constant(name)
+    if known is not None:
+        return s.number_1d(min(max(float(np.nextafter(np.float32(known.reshape(())), np.float32(-1))), 0.0), 1.0))
+    below = s.node("Mul", s.node("Reshape", s.b.stored(name), s.ints(1)), s.number(float(np.nextafter(np.float32(1), np.float32(0)))))
+    return s.node("Clip", below, s.number(0.0), s.number(1.0))
 
 
 def read_suppression(r: Reading) -> None:
