@@ -112,6 +112,24 @@ def test_windows_with_holes(tmp_path: Path, window: dict[str, Any]) -> None:
     assert np.array_equal(wanted[0], found[0])
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize(("taps", "strides", "dilations", "extra"), [
+    ([2, 3], [2, 1], [1, 1], [0, 0]), ([2, 3], [2, 2], [1, 2], [1, 1]), ([3, 2], [3, 3], [1, 2], [2, 1]), ([3, 3], [2, 3], [2, 1], [1, 0]),
+    ([1, 2], [2, 3], [1, 1], [0, 1]), ([3, 3], [1, 1], [2, 1], [0, 0]), ([3, 2, 2], [2, 3, 1], [1, 1, 1], [1, 2, 0]),
+])  # fmt: skip
+def test_transposed_convolutions_crop_what_onnxruntime_crops(
+    tmp_path: Path, auto_pad: str, taps: list[int], strides: list[int], dilations: list[int], extra: list[int]
+) -> None:
+    """What is cropped counts output_padding; where the weights reach less far than a step, nothing is."""
+    rng = np.random.default_rng(1)
+    x, w = rng.normal(size=(2, 3, 4, 5, 3)[: 2 + len(taps)]), rng.normal(size=(3, 4, *taps))
+    wanted, found = both(
+        tmp_path, "ConvTranspose", {"x": x.astype(np.float32)}, {"w": w.astype(np.float32)},
+        auto_pad=auto_pad, strides=strides, dilations=dilations, output_padding=extra,
+    )  # fmt: skip
+    assert_near(wanted, found)
+
+
 @pytest.mark.parametrize("more", [{}, {"strides": [2, 1]}, {"pads": [1, 0, 2, 1]}, {"dilations": [2, 2], "strides": [1, 2]}])
 def test_blocks_of_an_image(tmp_path: Path, more: dict[str, Any]) -> None:
     size, block = np.array([7, 6]), np.array([2, 3])

@@ -319,6 +319,7 @@ class Reading(OperatorReading):
         operators of other formats take nothing else.
         """
         self.require_sound(kind, (*ins, *outs))
+        ins = list(ins)
         for position in KINDS[kind].positions(Op(kind, tuple(ins), tuple(outs)), "parameter", "filler"):
             if ins[position] and self._draft.tensors[ins[position]].quantization is None:
                 ins[position] = self._draft.folded(ins[position])

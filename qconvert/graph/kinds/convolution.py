@@ -26,12 +26,11 @@ from qconvert.graph.kinds.kind import kind
 from qconvert.graph.kinds.layout import DECIDES
 from qconvert.graph.kinds.products import DYNAMIC, rounded_data, with_bias, zero_point
 from qconvert.graph.kinds.spatial import (
-    SAME,
     axes_of_space,
     channel_count,
+    explicit_pads,
     padding,
     per_spatial_axis,
-    spatial_pads,
     window_sizes,
     with_spatial,
 )
@@ -79,17 +78,16 @@ def _conv_transpose_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     data, weights = operands
     axes = axes_of_space(op, data)
-    strides, pads = per_spatial_axis(op, "strides", len(axes), 1), spatial_pads(op, len(axes))
+    strides, pads = per_spatial_axis(op, "strides", len(axes), 1), explicit_pads(op, len(axes))
     dilations, extra = per_spatial_axis(op, "dilations", len(axes), 1), per_spatial_axis(op, "output_padding", len(axes), 0)
     sizes: list[Size] = []
     for i, axis in enumerate(axes):
         size, taps = data[axis], weights[2 + i]
-        if op["auto_pad"] in SAME:
-            sizes.append(size * strides[i] if isinstance(size, int) else size if strides[i] == 1 else UNKNOWN)
-        elif isinstance(size, str) or isinstance(taps, str):
-            sizes.append(UNKNOWN)
+        reach = UNKNOWN if isinstance(taps, str) else (taps - 1) * dilations[i] + extra[i]
+        if isinstance(size, str) or isinstance(reach, str):
+            sizes.append(size if strides[i] == 1 and reach == sum(pads[i]) else UNKNOWN)
         else:
-            full = (size - 1) * strides[i] + (taps - 1) * dilations[i] + 1 + extra[i]
+            full = (size - 1) * strides[i] + 1 + reach
             if full < sum(pads[i]):
                 raise failure(op, f"a crop of {sum(pads[i])} is larger than the {full} positions there are")
             sizes.append(full - sum(pads[i]))
@@ -196,6 +194,8 @@ def conv_transpose(call: Call) -> Array:
 
 
 _CONV: dict[str, AttributeSpec] = {"dilations": integers(), "group": integer(1), **WINDOW}
+#: What is cropped depends on the weights alone: readers work out the auto_pad of their format.
+_TRANSPOSED: dict[str, AttributeSpec] = {name: spec for name, spec in _CONV.items() if name != "auto_pad"}
 
 KINDS = (
     kind(
@@ -212,7 +212,7 @@ KINDS = (
         shape=_conv_transpose_shape,
         evaluate=conv_transpose,
         layout=DECIDES,
-        attributes=has(_CONV, ACTIVATION, DYNAMIC, output_padding=integers((0, 0))),
+        attributes=has(_TRANSPOSED, ACTIVATION, DYNAMIC, output_padding=integers((0, 0))),
     ),
     kind(
         "ConvInteger",

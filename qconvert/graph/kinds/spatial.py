@@ -13,6 +13,7 @@ __all__ = [
     "axes_of_space",
     "block_size",
     "channel_count",
+    "explicit_pads",
     "padding",
     "per_spatial_axis",
     "product_size",
@@ -50,8 +51,14 @@ def per_spatial_axis(op: Op, name: str, count: int, least: int) -> list[int]:
 
 def spatial_pads(op: Op, count: int) -> list[tuple[int, int]]:
     """What explicit padding adds in front of and behind each spatial axis; an auto_pad other than NOTSET overrides it."""
+    pads = explicit_pads(op, count)
+    return pads if op["auto_pad"] == "NOTSET" else [(0, 0)] * count
+
+
+def explicit_pads(op: Op, count: int) -> list[tuple[int, int]]:
+    """The attribute pads: in front of and behind each spatial axis."""
     pads = per_spatial_axis(op, "pads", 2 * count, 0)
-    return [(pads[i], pads[count + i]) if op["auto_pad"] == "NOTSET" else (0, 0) for i in range(count)]
+    return [(pads[i], pads[count + i]) for i in range(count)]
 
 
 def window_sizes(op: Op, sizes: Sequence[Size], taps: Sequence[Size], dilations: Sequence[int]) -> list[Size]:

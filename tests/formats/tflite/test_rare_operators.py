@@ -138,6 +138,27 @@ def test_suppression_has_no_batch_whatever_the_file_says(builtin: str) -> None:
         assert compared.largest == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize(("stated", "made"), [((7, 12), (7, 9)), ((10, 4), (8, 10)), ((6, 9), (8, 9))])
+def test_sizes_that_do_not_lead_back_to_the_data_are_those_that_xnnpack_makes(
+    stated: tuple[int, int], made: tuple[int, int], dtype: str
+) -> None:
+    """TensorFlow's converter writes them for atrous_conv2d_transpose, whose dilations it drops."""
+    rng = np.random.default_rng(2)
+    grids = [(None, None), (None, None), (None, None)] if dtype == "float32" else [(0.1, 3), (0.02, 0), (0.3, -5)]
+    tensors = [TensorSpec(n, s, dtype, *g) for n, s, g in zip("xy", ((1, 3, 3, 2), (1, *stated, 4)), grids[::2], strict=True)]
+    values = rng.integers(-90, 90, (4, 3, 2, 2))
+    weights = TensorSpec("w", (4, 3, 2, 2), dtype, *grids[1], data=values.astype(dtype))
+    sizes = TensorSpec("sizes", (4,), "int32", data=np.array([1, *stated, 4], np.int32))
+    model = single_op("TRANSPOSE_CONV", {"padding": 1, "strideH": 2, "strideW": 3}, [sizes, weights, tensors[0]], tensors[1:])
+    (x,) = [rng.integers(-128, 128, (1, 3, 3, 2)).astype(dtype)]
+    (own,) = run_litert(model, [x])
+    fitted, written = converted(model)
+    (found,) = OnnxRuntime(written.SerializeToString()).run(dict(zip(fitted.inputs, [x], strict=True))).values()
+    assert own.shape == found.shape == (1, *made, 4)
+    assert np.allclose(own, found, atol=0 if dtype == "int8" else 1e-3)
+
+
 @pytest.mark.parametrize("form", ["constant", "float16", "input"])
 @pytest.mark.parametrize("overlap", [0.5, 1 / 3, 0.625])
 def test_suppression_at_a_threshold_that_boxes_meet_exactly(overlap: float, form: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from qconvert.formats.onnx.ops.sixteen_bits import write_sixteen_bits
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
 from qconvert.graph.kinds import convolves_as_tflite
+from qconvert.graph.kinds.spatial import SAME
 
 __all__ = ["READERS", "WRITERS", "real_bias", "require_channels_first"]
 
@@ -81,7 +83,7 @@ def require_channels_first(op: Op, b: Builder) -> None:
 
 def window_attributes(op: Op) -> dict[str, Any]:
     """Attributes that Conv and ConvTranspose share."""
-    auto = op["auto_pad"]
+    auto = op.attributes.get("auto_pad", "NOTSET")
     return {
         "strides": list(op["strides"]),
         "dilations": list(op["dilations"]),
@@ -111,8 +113,13 @@ def read_conv_transpose(r: Reading) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
     window = read_window(r)
     extra = r.attribute("output_padding", (0,) * len(window["strides"]))
+    auto = window.pop("auto_pad")
     if (wanted := r.attribute("output_shape")) is not None:
-        window |= {"pads": _pads_of_result(r, window, extra, wanted), "auto_pad": "NOTSET"}
+        window["pads"] = _pads_of_result(r, window, extra, wanted, auto)
+    elif auto in SAME:
+        spans = _spans(r, window)
+        cropped = [max(more + span - step, 0) for more, span, step in zip(extra, spans, window["strides"], strict=True)]
+        window["pads"] = _shared_out(cropped, auto)
     weights, group = r.constant(1), window["group"]
     if weights is not None and (group < 1 or len(weights) % group):
         raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}")
@@ -121,18 +128,30 @@ def read_conv_transpose(r: Reading) -> None:
     r.emit("ConvTranspose", inputs, data_format="channels_first", output_padding=extra, **window)
 
 
-def _pads_of_result(r: Reading, window: dict[str, Any], extra: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """What is cropped in front and behind for a result of the wanted sizes; the odd one is behind for SAME_UPPER."""
-    shape, weights, count = r.tensor(0).static_shape, r.tensor(1).static_shape, len(extra)
-    if shape is None or weights is None or len(shape) != count + 2 or len(weights) != count + 2 or len(wanted) not in (count, count + 2):
+def _spans(r: Reading, window: dict[str, Any]) -> list[int]:
+    """How far the weights reach along each spatial axis."""
+    weights, dilations = r.tensor(1).static_shape, window["dilations"]
+    if weights is None or len(weights) != len(dilations) + 2:
+        raise NotCoveredError(f"weights of shape {r.tensor(1).shape} and sizes of the result that depend on it")
+    return [(taps - 1) * step + 1 for taps, step in zip(weights[2:], dilations, strict=True)]
+
+
+def _shared_out(cropped: Sequence[int], auto: str) -> tuple[int, ...]:
+    """What is cropped in front, and then behind; the odd one is behind for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
+    before = [crop // 2 if auto == "SAME_UPPER" else crop - crop // 2 for crop in cropped]
+    return (*before, *(crop - front for crop, front in zip(cropped, before, strict=True)))
+
+
+def _pads_of_result(r: Reading, window: dict[str, Any], extra: tuple[int, ...], wanted: tuple[int, ...], auto: str) -> tuple[int, ...]:
+    """What is cropped for a result of the wanted sizes."""
+    shape, count = r.tensor(0).static_shape, len(extra)
+    if shape is None or len(shape) != count + 2 or len(wanted) not in (count, count + 2):
         raise NotCoveredError(f"an output shape for data of shape {r.tensor(0).shape}")
-    spans = [(taps - 1) * step + 1 for taps, step in zip(weights[2:], window["dilations"], strict=True)]
-    sides = zip(shape[2:], window["strides"], extra, spans, wanted[-count:], strict=True)
+    sides = zip(shape[2:], window["strides"], extra, _spans(r, window), wanted[-count:], strict=True)
     cropped = [stride * (size - 1) + more + span - target for size, stride, more, span, target in sides]
     if min(cropped) < 0:
         raise NotCoveredError(f"an output shape {wanted} beyond what the weights reach")
-    before = [crop // 2 if window["auto_pad"] == "SAME_UPPER" else crop - crop // 2 for crop in cropped]
-    return (*before, *(crop - front for crop, front in zip(cropped, before, strict=True)))
+    return _shared_out(cropped, auto)
 
 
 def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:

@@ -24,6 +24,9 @@ def read_transpose_conv(r: Reading) -> None:
 
     Padding and cropping depend on sizes only by what the result has beyond stride * data. Where a size is known only at run time, that is
     enough: it takes the place of the result's size, and 0 that of the data's.
+
+    Of a stated size that VALID padding does not lead back to that of the data, LiteRT's default kernels take what is beyond whole steps,
+    and its reference kernels refuse it (XNNPACK's adjustments; transpose_conv.cc, computed_input_height; measured).
     """
     kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2), 0)
     outputs, height, width, depth = shape
@@ -34,8 +37,14 @@ def read_transpose_conv(r: Reading) -> None:
     if data[2] != depth or size[2] != outputs:
         raise r.invalid(f"output shape {size}, weights {shape} and data {data} do not fit")
     # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
-    pads = (0, 0, 0, 0) if r.option("padding") == 1 else same_pads(size[:2], (height, width), strides, (1, 1))
+    is_valid = r.option("padding") == 1
+    pads = (0, 0, 0, 0) if is_valid else same_pads(size[:2], (height, width), strides, (1, 1))
     extra = [size[i] - (data[i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
+    if is_valid and any(extra[i] // strides[i] for i in range(2)):
+        beyond = [strides[i] * (extra[i] // strides[i]) for i in range(2)]
+        extra = [extra[i] - beyond[i] for i in range(2)]
+        stated = r.result().shape or ()
+        r.with_shape((*stated[:1], *(n - more if isinstance(n, int) else n for n, more in zip(stated[1:], (*beyond, 0), strict=True))))
     ends = [max(-value, 0) for value in extra]
     operands = [r.input(2), float_weights(r, kernel, 2)]
     if r.has(3):
@@ -86,7 +95,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     kernel_size, strides = shape[2:], op["strides"]
     data, size = _written_sizes(op, w, kernel_size)
     full = [(data[i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
-    begins = _begins(op, [max(full[i] - size[i], 0) for i in range(2)])
+    begins = list(op["pads"][:2])
     same = same_pads(size[:2], kernel_size, strides, (1, 1))
     target, whole, padding = result, list(size), VALID
     is_same = all(-(-size[i] // strides[i]) == data[i] for i in range(2))
@@ -120,19 +129,9 @@ def _written_sizes(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[i
             data.append(own)
             result.append(made)
         else:
-            cropped = op["pads"][i] + op["pads"][2 + i] if op["auto_pad"] == "NOTSET" else 0
-            more = kernel[i] + op["output_padding"][i] - cropped - op["strides"][i]
             data.append(0)
-            result.append(0 if op["auto_pad"] in ("SAME_UPPER", "SAME_LOWER") else more)
+            result.append(kernel[i] + op["output_padding"][i] - op["pads"][i] - op["pads"][2 + i] - op["strides"][i])
     return (*data, int(channels[0])), (*result, int(channels[1]))
-
-
-def _begins(op: Op, crops: list[int]) -> list[int]:
-    """What is cropped in front: as stated, or half of it all, the odd one behind (SAME_UPPER) or in front (SAME_LOWER)."""
-    if op["auto_pad"] == "NOTSET":
-        return list(op["pads"][:2])
-    lower = int(op["auto_pad"] == "SAME_LOWER")
-    return [0 if op["auto_pad"] == "VALID" else (crop + lower) // 2 for crop in crops]
 
 
 READERS: dict[str, ReadFunction] = {"TRANSPOSE_CONV": read_transpose_conv}

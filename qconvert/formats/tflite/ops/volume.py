@@ -131,7 +131,7 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
     data = w.shape(op.inputs[0], op, slice(1, 4))
     full = [(n - 1) * stride + (t - 1) * d + 1 for n, stride, t, d in zip(data, strides, taps, dilations, strict=True)]
     crops = [max(f - n, 0) for f, n in zip(full, size, strict=True)]
-    begins = list(op["pads"][:3]) if op["auto_pad"] == "NOTSET" else [(n + (op["auto_pad"] == "SAME_LOWER")) // 2 for n in crops]
+    begins = list(op["pads"][:3])
     same = same_pads(size, taps, strides, dilations)
     target, whole, padding = result, size, VALID
     if any(same) and begins == list(same[:3]) and all(-(-n // s) == m for n, s, m in zip(size, strides, data, strict=True)):
