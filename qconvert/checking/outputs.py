@@ -10,9 +10,10 @@ from zlib import crc32
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.exchange import SAME_CODES
 from qconvert.checking.findings import OutputComparison
 from qconvert.errors import OptionError
-from qconvert.graph import Array, Graph, Tensor, numpy_dtype
+from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import turned_between
 from qconvert.plugins import LoadedModel
 
@@ -21,6 +22,8 @@ __all__ = ["Border", "compared"]
 _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Of a step: a real value that is nearer to a multiple of a scale than this is that multiple.
 _SAME_STEP = 1e-3
+#: Of the multiple: what the rounding of a real value to float32 adds, which counts with 16 bits.
+_ROUNDED = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def _stored_as(own: Tensor, other: Tensor, value: Array, regridded: bool) -> Arr
     Zero points do not take part where no change was declared: a result whose zero point is wrong must not be fed as if it were right.
     """
     if own.quantization is not None and other.quantization is not None:
-        if regridded or _kinds(own, other) not in ({own.dtype}, {"int8", "uint8"}):
+        if regridded or not _same_width(own, other):
             return quantize(dequantize(value, own.quantization), other.quantization, other.dtype)
         return _shifted(value, own.dtype, other.dtype)
     if own.quantization is not None and other.dtype == "float32":
@@ -111,14 +114,15 @@ def _stored_as(own: Tensor, other: Tensor, value: Array, regridded: bool) -> Arr
     return value if own.dtype == other.dtype or "int" in own.dtype + other.dtype else value.astype(numpy_dtype(other.dtype))
 
 
-def _kinds(own: Tensor, other: Tensor) -> set[str]:
-    return {own.dtype, other.dtype}
+def _same_width(own: Tensor, other: Tensor) -> bool:
+    """Whether both store the same codes, moved where one is signed and the other is not."""
+    return own.dtype == other.dtype or {own.dtype, other.dtype} in SAME_CODES
 
 
 def _shifted(value: Array, have: str, want: str) -> Array:
-    """int8 as uint8 or the reverse, 128 apart."""
-    offset = {("int8", "uint8"): 128, ("uint8", "int8"): -128}.get((have, want), 0)
-    return (value.astype(np.int16) + offset).astype(want) if offset else value
+    """Signed integers as unsigned ones of their width, or the reverse."""
+    offset = integer_range(want)[0] - integer_range(have)[0] if {have, want} in SAME_CODES else 0
+    return (value.astype(np.int32) + offset).astype(want) if offset else value
 
 
 def _in_layout(value: Array, shape: tuple[Any, ...], turned: bool) -> Array:
@@ -192,7 +196,7 @@ class _Scale:
         unit: see OutputComparison.
         step: the real value of a unit; 0 for stored values as they are.
         offset: the unit that stands for the real value 0.
-        dtype: as what stored 8-bit integers are taken.
+        dtype: as what stored integers are taken.
         grids: see OutputComparison.
     """
 
@@ -214,14 +218,14 @@ class _Scale:
             real = values.astype(np.float64)
         found = np.asarray(real / self.step + self.offset)
         whole = np.rint(found)
-        return np.where(np.abs(found - whole) <= _SAME_STEP, whole, found)
+        return np.where(np.abs(found - whole) <= _SAME_STEP + np.abs(real / self.step) * _ROUNDED, whole, found)
 
 
 def _scale_of(own: Tensor, other: Tensor, pair: tuple[Array, Array], regridded: bool) -> _Scale:
     a, b = own.quantization, other.quantization
     floats = [values.dtype.kind == "f" for values in pair]
     if a is not None and b is not None and not any(floats):
-        if not regridded and {own.dtype, other.dtype} in ({own.dtype}, {"int8", "uint8"}):
+        if not regridded and _same_width(own, other):
             return _Scale("LSB", offset=float(a.zero_point[0]), dtype=own.dtype)
         steps = [float(np.max(grid.scale)) for grid in (a, b)]
         return _Scale("LSB", max(steps), grids=f"steps of {steps[0]:.6g} and {steps[1]:.6g}")

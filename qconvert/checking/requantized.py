@@ -52,7 +52,8 @@ class Requantized:
             declared: names of tensors that are declared in the result.
         """
         pairs = [*paired_tensors(source, other), *((source[name], new) for name, new in paired_activations(source, other).items())]
-        restated = [_restated(old, new) for old, new in pairs if new.name in declared]
+        edges = _stored_edges(other)
+        restated = [_restated(old, edges.get(new.name, new)) for old, new in pairs if new.name in declared]
         found = [tensor for tensor in restated if tensor is not None]
         return cls(source, source.evolve(tensors=found), frozenset(tensor.name for tensor in found))
 
@@ -128,6 +129,12 @@ class Requantized:
             return evaluate_op(self.graph, op, inputs)[index].stored
         except (QConvertError, KeyError):
             return None
+
+
+def _stored_edges(graph: Graph) -> dict[str, Tensor]:
+    """The integers of real graph inputs that are quantized at once, and of real outputs that come from integers, by the edges' names."""
+    found = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize" and op.inputs[0] in graph.inputs}
+    return found | {op.outputs[0]: graph[op.inputs[0]] for op in graph.ops if op.kind == "Dequantize" and op.outputs[0] in graph.outputs}
 
 
 def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:

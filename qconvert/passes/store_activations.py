@@ -1,7 +1,8 @@
 """store_activations: 8-bit activations are stored as the integer type that the target runs fastest.
 
 Exact: every stored integer and its zero point move by 128 together, so the real values stay as they are. Graph inputs and outputs
-keep the type that the model has; a Requantize stands between. Likewise 16-bit ones, by 32,768, where the target has one of their types.
+keep the type that the model has; a Requantize stands between. Likewise 16-bit ones, by 32,768, where the target has one of their types;
+there inputs and outputs move along, unless the target leaves them free, and the note names them.
 
 The type before is noted in the metadata, so that a target whose `activations` are "source" can give it back. Without a note such a target
 keeps what the model has, if the weights beside uint8 data can be uint8 with one scale too, which is what kernels for uint8 take; else, or
@@ -19,7 +20,7 @@ from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.passes.stored_types import change_storage, needs_storage, shifted
 from qconvert.plugins import Target
 
-__all__ = ["run", "separated", "weight_inputs"]
+__all__ = ["changed_edges", "run", "separated", "weight_inputs"]
 
 _EIGHT_BITS = ("int8", "uint8")
 
@@ -41,7 +42,7 @@ def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]
     """uint16 or int16 activations in the other type if the target has that alone."""
     for old, new in (("uint16", "int16"), ("int16", "uint16")):
         if new in target.activation_dtypes and old not in target.activation_dtypes:
-            return _stored(graph, old, new)
+            return _stored(graph, old, new, keep_io=target.free_edges)
     return graph, ()
 
 
@@ -56,7 +57,7 @@ def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     return changed, notes
 
 
-def _stored(graph: Graph, old: str, new: str) -> tuple[Graph, tuple[str, ...]]:
+def _stored(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple[Graph, tuple[str, ...]]:
     """All activations of one type in another of its width."""
     source, graph = graph, separated(graph, (old,))
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
@@ -67,9 +68,20 @@ def _stored(graph: Graph, old: str, new: str) -> tuple[Graph, tuple[str, ...]]:
     ]
     if not moved:
         return source, ()
-    changed, count = change_storage(graph, moved, {old: new}, keeps=needs_storage, keep_io=True)
+    changed, count = change_storage(graph, moved, {old: new}, keeps=needs_storage, keep_io=keep_io)
     offset = integer_range(new)[0] - integer_range(old)[0]
-    return changed, (f"{count} {old} activations are stored as {new} (integer and zero point {offset:+d})",)
+    edges = changed_edges(graph, changed)
+    return changed, (f"{count} {old} activations are stored as {new} (integer and zero point {offset:+d}){edges}",)
+
+
+def changed_edges(graph: Graph, changed: Graph) -> str:
+    """Words on graph inputs and outputs whose type or grid a pass changed, "" if there are none: whoever runs the model has to know."""
+    names = [
+        name
+        for name in dict.fromkeys((*graph.inputs, *graph.outputs))
+        if (graph[name].dtype, graph[name].quantization) != (changed[name].dtype, changed[name].quantization)
+    ]
+    return f", inputs and outputs {', '.join(map(repr, names))} too" if names else ""
 
 
 def separated(graph: Graph, dtypes: Collection[str]) -> Graph:

@@ -3,7 +3,8 @@
 The new grid holds the old one's range: scale' = max(highest / 127, lowest / -128) in 8 bits. After a Relu, where the zero point is -128,
 steps become twice as large. What saturated at an end of the old range still does: by an activation, or a Clip where none says it; after a
 Relu that the old grid implied, this is the Relu. Biases move to the new scale of the products. Graph inputs and outputs stay as they are,
-with a Requantize behind or in front of them. The note says by how much steps grow: each value is off by up to half of a new step.
+with a Requantize behind or in front of them, if the target leaves them free; else they change too, and the note names them. It says by how
+much steps grow: each value is off by up to half of a new step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from qconvert.graph.kinds import KINDS
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.linear import with_biases
-from qconvert.passes.store_activations import separated, weight_inputs
+from qconvert.passes.store_activations import changed_edges, separated, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED, needs_storage, replace_grids
 from qconvert.plugins import Change, Cost, Target, at_worst
 
@@ -31,7 +32,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     dtypes = tuple(UNSIGNED) if target is None else target.symmetric_activations
     source, graph = graph, separated(graph, dtypes)
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
-    outer = _converted_at_once(graph)
+    free = target is None or target.free_edges
+    outer = _converted_at_once(graph) if free else set()
     old = [
         tensor
         for tensor in graph.tensors.values()
@@ -47,12 +49,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     growth = [float((_scale(changed[tensor.name]) / _scale(tensor)).max()) for tensor in old]
     costs = tuple(cost for tensor in old if (cost := _cost(tensor, changed[tensor.name])) is not None)
     known = set(graph.tensors)
-    result, count = replace_grids(graph, dict(changed), lambda tensor: "symmetric", keeps=_keeps, keep_io=True)
+    result, count = replace_grids(graph, dict(changed), lambda tensor: "symmetric", keeps=_keeps, keep_io=free)
     result = with_biases(result, {*changed, *(result.tensors.keys() - known)}, "symmetric")
     result, clips = _saturated(result, {tensor.name: tensor for tensor in old})
     clipped = f", {clips} of them clipped to the range they had" if clips else ""
     grown = f"their steps grow {np.mean(growth):.2f} times on average, at most {max(growth):.2f}"
-    note = f"{count} activations have zero point 0 now{clipped}; {grown}"
+    note = f"{count} activations have zero point 0 now{changed_edges(graph, result)}{clipped}; {grown}"
     return result, (Change(f"{note}; {at_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
 
 
