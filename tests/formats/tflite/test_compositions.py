@@ -143,6 +143,31 @@ def test_einsum_that_is_a_matrix_product(equation: str, shapes: tuple[tuple[int,
     assert np.allclose(found, np.einsum(equation, *values), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bghid,bghjd->bghij", (("n", 2, 3, 4, 5), ("n", 2, 3, 6, 5))),
+        ("bhij,bhjd->bhid", (("n", 3, 4, 6), ("n", 3, 6, 5))),
+        ("bcd,ce->bed", (("n", 3, 4), (3, 5))),
+        ("bcd->bd", (("n", 3, 4),)),
+    ],
+)
+def test_einsum_of_an_unknown_batch(equation: str, shapes: tuple[tuple[int | str, ...], ...]) -> None:
+    names = "ab"[: len(shapes)]
+    tensors = [Tensor(name, "float32", shape) for name, shape in zip(names, shapes, strict=True)]
+    data = build(make([Op("Einsum", tuple(names), ("y",), {"equation": equation})], tensors, " ".join(names), "y"), {})
+    for batch in (1, 3):
+        values = [RNG.normal(size=[batch if size == "n" else size for size in shape]).astype(np.float32) for shape in shapes]
+        (found,) = run_litert(data, values)
+        assert np.allclose(found, np.einsum(equation, *values), rtol=1e-5, atol=1e-5)
+
+
+def test_einsum_of_two_unknown_sizes_is_refused() -> None:
+    tensors = [Tensor("a", "float32", ("n", "t", 4)), Tensor("b", "float32", ("n", 4, 5))]
+    with pytest.raises(UnsupportedError, match="which is known only at run time"):
+        build(make([Op("Einsum", ("a", "b"), ("y",), {"equation": "btd,bde->bte"})], tensors, "a b", "y"), {})
+
+
 def test_xor() -> None:
     tensors = [Tensor(name, "bool", (4,)) for name in "aby"]
     graph = make([Op("Xor", ("a", "b"), ("y",))], tensors, "a b", "y")

@@ -13,6 +13,10 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
+#: The size of each letter; one that is known only at run time has a name.
+_Sizes = dict[str, int | str]
+
+
 class _Term:
     """An operand, or what became of it: its tensor and a letter for each axis."""
 
@@ -47,9 +51,9 @@ def _terms(op: Op, f: Formula) -> tuple[list[_Term], str]:
 def _einsum(f: Formula) -> None:
     """The operands multiplied from the left, two at a time."""
     terms, wanted = _terms(f.op, f)
-    sizes: dict[str, int] = {}
+    sizes: _Sizes = {}
     for term in terms:
-        for letter, size in zip(term.letters, f.w.shape(term.name, f.op), strict=True):
+        for letter, size in zip(term.letters, f.w.tensor(term.name).shape or (), strict=True):
             if sizes.setdefault(letter, size) != size:
                 raise f.w.unsupported(f.op, f"the equation {f.op['equation']!r} for sizes that broadcast")
     while len(terms) > 1:
@@ -57,10 +61,10 @@ def _einsum(f: Formula) -> None:
         needed = set(wanted).union(*(term.letters for term in others))
         terms = [_product(f, first, second, needed, sizes), *others]
     last = _ordered(f, _summed(f, terms[0], set(wanted), sizes), wanted, sizes)
-    f.end("RESHAPE", last.name, _ints(f, [sizes[letter] for letter in wanted]))
+    f.end("RESHAPE", last.name, _whole(f, [sizes[letter] for letter in wanted]))
 
 
-def _product(f: Formula, a: _Term, b: _Term, needed: set[str], sizes: dict[str, int]) -> _Term:
+def _product(f: Formula, a: _Term, b: _Term, needed: set[str], sizes: _Sizes) -> _Term:
     """Two operands multiplied and summed over the letters that nothing else needs."""
     a = _summed(f, a, needed | set(b.letters), sizes)
     b = _summed(f, b, needed | set(a.letters), sizes)
@@ -73,19 +77,34 @@ def _product(f: Formula, a: _Term, b: _Term, needed: set[str], sizes: dict[str, 
     turned = b.letters == batch + columns + depth and bool(columns)
     right = _matrix(f, b, (batch, columns, depth), sizes) if turned else _matrix(
         f, _ordered(f, b, batch + depth + columns, sizes), (batch, depth, columns), sizes)  # fmt: skip
-    shape = tuple(math.prod(sizes[letter] for letter in part) for part in (batch, rows, columns))
+    shape = tuple(_count(part, sizes) for part in (batch, rows, columns))
     value = f("BATCH_MATMUL", left, right, shape=shape, adjX=False, adjY=turned)
     letters = batch + rows + columns
     whole = [sizes[letter] for letter in letters]
-    return _Term(f("RESHAPE", value, _ints(f, whole), shape=tuple(whole)), letters)
+    return _Term(f("RESHAPE", value, _whole(f, whole), shape=tuple(whole)), letters)
 
 
-def _matrix(f: Formula, term: _Term, parts: Sequence[str], sizes: dict[str, int]) -> str:
-    shape = tuple(math.prod(sizes[letter] for letter in part) for part in parts)
-    return f("RESHAPE", term.name, _ints(f, shape), shape=shape)
+def _matrix(f: Formula, term: _Term, parts: Sequence[str], sizes: _Sizes) -> str:
+    shape = tuple(_count(part, sizes) for part in parts)
+    return f("RESHAPE", term.name, _whole(f, shape), shape=shape)
 
 
-def _summed(f: Formula, term: _Term, needed: set[str], sizes: dict[str, int]) -> _Term:
+def _count(letters: str, sizes: _Sizes) -> int | str:
+    """How many elements the axes of some letters have; a name where it is known only at run time."""
+    named = [size for letter in letters if isinstance(size := sizes[letter], str)]
+    known = math.prod(size for letter in letters if isinstance(size := sizes[letter], int))
+    return "*".join((*named, *([str(known)] if known != 1 else []))) if named else known
+
+
+def _whole(f: Formula, shape: Sequence[int | str]) -> str:
+    """The sizes for a RESHAPE, which finds out one of them by itself if no other is 0."""
+    known = [size if isinstance(size, int) else -1 for size in shape]
+    if known.count(-1) > 1 or (-1 in known and 0 in known):
+        raise f.w.unsupported(f.op, f"the equation {f.op['equation']!r} for data of shape {tuple(shape)}, which is known only at run time")
+    return _ints(f, known)
+
+
+def _summed(f: Formula, term: _Term, needed: set[str], sizes: _Sizes) -> _Term:
     axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed]
     if not axes:
         return term
@@ -94,7 +113,7 @@ def _summed(f: Formula, term: _Term, needed: set[str], sizes: dict[str, int]) ->
     return _Term(f("SUM", term.name, _ints(f, axes), shape=shape, keepDims=False), letters)
 
 
-def _ordered(f: Formula, term: _Term, letters: str, sizes: dict[str, int]) -> _Term:
+def _ordered(f: Formula, term: _Term, letters: str, sizes: _Sizes) -> _Term:
     if term.letters == letters:
         return term
     perm = [term.letters.index(letter) for letter in letters]
