@@ -98,6 +98,12 @@ def _embedded(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
             yield op.inputs[index], 0, _size(graph, op.inputs[table], 0, number) - 1
 
 
+def _blocks(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
+    """GatherBlockQuantized of com.microsoft, whose table may be gathered along any axis."""
+    rank = graph[op.inputs[0]].rank or 0
+    yield op.inputs[1], 0, min((_size(graph, op.inputs[0], axis, number) for axis in range(rank)), default=1) - 1
+
+
 def _lengths(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     yield op.inputs[1], 1, _size(graph, op.inputs[0], op["time_axis"], number)
 
@@ -125,7 +131,12 @@ _INDICES: dict[str, Callable[[Graph, Op, Number], Iterator[_Demand]]] = {
 
 
 #: Operators outside the canonical set.
-_OPAQUE = {"OneHot": _one_hot, "EmbedLayerNormalization": _embedded}
+_OPAQUE = {
+    "OneHot": _one_hot,
+    "EmbedLayerNormalization": _embedded,
+    "QEmbedLayerNormalization": _embedded,
+    "GatherBlockQuantized": _blocks,
+}
 
 
 def _passed(graph: Graph, op: Op, found: dict[str, Bounds]) -> Iterator[_Demand]:

@@ -4,7 +4,7 @@ Exact where only the storage is unsigned (uint8 with zero point 128), and, for e
 signed type: that integer with the same scale. Most channels do, since weights lie around zero and a zero point off the middle comes of
 ranges that are not. Channels that do not fit get a scale of their own, the one with the smallest mean square error between clipping at
 the old scale and holding the largest value, and are rounded so that their errors cancel; only their biases move. Weights that have to
-have one scale are changed as a whole.
+have one scale are changed as a whole. Weights of operators that run on real values anyhow, as their results have no scale, are not rounded.
 
 The integers used are target.quant_ranges of the type, by default without the lowest one, as TFLite's specification wants weights: some
 kernels add two products in 16 bits, which -128 * -128 * 2 leaves.
@@ -74,6 +74,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
             notes.append(Change(f"the weights {use.name!r} stay as they are: their zero points are those of blocks"))
             continue
         found = _symmetric(signed, use.axis, limits, _one_scale(graph, use, target))
+        if found.cost is not None and _on_real_values(graph, use, target):
+            continue
         new.append((use, found.tensor))
         counts["moved"] += found.cost is None
         lossy += [found] if found.cost is not None else []
@@ -107,6 +109,14 @@ def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
         return target.weights
     data = graph[graph.ops[use.readers[0]].inputs[0]].dtype
     return next((dtype for dtype in target.weight_dtypes.get(data, ()) if dtype in ("int8", "uint8")), "")
+
+
+def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool:
+    """Whether all readers of weights compute on real values anyhow, since their results have no scale, so that any grid will do."""
+    ops = [graph.ops[index] for index in use.readers]
+    if target is None or not target.knows_kernels or any(graph[op.outputs[0]].is_quantized for op in ops):
+        return False
+    return all(graph[op.inputs[0]].is_quantized and target.judge(graph, op, final=False).isolated_for for op in ops)
 
 
 def _limits(weights: Tensor, target: Target | None) -> tuple[int, int]:

@@ -54,6 +54,16 @@ def test_zero_points_of_blocks_stay_and_are_refused_in_words(tmp_path: Path) -> 
         convert(tmp_path / "m.qgraph", tmp_path / "m.tflite")
 
 
+@pytest.mark.parametrize("quantized", [True, False])
+def test_weights_that_are_computed_on_real_values_are_not_rounded(quantized: bool) -> None:
+    grid = Quantization(np.full(4, 0.01, np.float32), np.array([100, -90, 5, 0]), axis=0)
+    result = Tensor("y", "int8", None, None, q(0.5)) if quantized else Tensor("y", "float32", None)
+    tensors = [Tensor("x", "int8", (1, 16), None, q(0.1)), constant("w", random_integers((4, 16), "int8"), grid), result]
+    graph = make([Op("Gemm", ("x", "w"), ("y",))], tensors, "x", "y")
+    changed, _ = for_target(graph)
+    assert (changed is graph) == (not quantized)
+
+
 def test_unsigned_targets_get_unsigned_weights() -> None:
     graph = quantized_conv(dtype="uint8")
     changed, notes = for_target(graph, "tflite-uint8")

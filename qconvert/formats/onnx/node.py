@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ class NodeReading(OperatorReading):
         draft: Draft,
         node: Any,
         version: int,
-        declared: Mapping[str, tuple[str, Shape | None]],
+        declared: MutableMapping[str, tuple[str, Shape | None]],
     ) -> None:
         inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
         outputs = tuple(str(value.name or "") for value in node.outputs)
@@ -121,6 +121,11 @@ class NodeReading(OperatorReading):
     def declared_dtype(self, index: int = 0) -> str:
         """The type of output `index` as the file or its shape inference says it; "unknown" if neither does."""
         return self._declared.get(self.outputs[index], ("unknown", None))[0]
+
+    def declare(self, name: str, dtype: str, shape: Shape | None) -> None:
+        """Says what an output is, of which the file and its shape inference say nothing."""
+        if self._declared.get(name, ("unknown", None))[0] == "unknown":
+            self._declared[name] = (dtype, shape)
 
     def behind_dequantize(self, index: int) -> Tensor | None:
         """The quantized tensor whose real values input `index` is, with its data if they are known; None if there is none."""

@@ -19,6 +19,8 @@ __all__ = ["WRITERS", "read_opaque"]
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
     """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs behind its own."""
+    from qconvert.formats.onnx.definitions import results  # which reads models
+
     if reading.domain == TFLITE_DOMAIN:
         read_tflite_custom(reading, node, draft)
         return
@@ -28,18 +30,22 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
         proto.ClearField(field)
     for output in filter(None, reading.outputs):
         draft.tensors.pop(output, None)
+    payload = base64.b64encode(proto.SerializeToString()).decode("ascii")
+    attributes: dict[str, Any] = {
+        "format": "onnx",
+        "domain": reading.domain,
+        "op_type": reading.op_type,
+        "version": reading.version,
+        "payload": payload,
+        "captures": captures,
+    }
+    used = [index for index, name in enumerate(reading.outputs) if name]
+    if reading.domain and not captures and any(reading.declared_dtype(index) == "unknown" for index in used):
+        inputs = {name: draft.tensors[name] for name in reading.inputs if name}
+        for tensor in results(inputs, Op("Opaque", reading.inputs, reading.outputs, attributes)):
+            reading.declare(tensor.name, tensor.dtype, tensor.shape)
     dtypes = [reading.declared_dtype(index) for index in range(len(reading.outputs))]
-    reading.emit(
-        "Opaque",
-        [*reading.inputs, *captures],
-        dtype=dtypes,
-        format="onnx",
-        domain=reading.domain,
-        op_type=reading.op_type,
-        version=reading.version,
-        payload=base64.b64encode(proto.SerializeToString()).decode("ascii"),
-        captures=captures,
-    )
+    reading.emit("Opaque", [*reading.inputs, *captures], dtype=dtypes, **attributes)
 
 
 def write_opaque(op: Op, b: Builder) -> None:

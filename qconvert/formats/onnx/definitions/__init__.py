@@ -6,6 +6,6 @@ expand_definitions puts its definition there: that of onnx's own schema, or one 
 
 from __future__ import annotations
 
-from qconvert.formats.onnx.definitions.expand import run
+from qconvert.formats.onnx.definitions.expand import results, run
 
-__all__ = ["run"]
+__all__ = ["results", "run"]

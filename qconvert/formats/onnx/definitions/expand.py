@@ -8,18 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import QConvertError
-from qconvert.formats.onnx.definitions import arithmetic, resize, sampling, shaping
+from qconvert.formats.onnx.contrib import CONTRIB
+from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.plugins import Target, pass_named
 
-__all__ = ["run"]
+__all__ = ["results", "run"]
 
 _DEFINITIONS: Mapping[str, Definition] = {
     **arithmetic.DEFINITIONS,
     **shaping.DEFINITIONS,
     **resize.DEFINITIONS,
     **sampling.DEFINITIONS,
+    **attention.DEFINITIONS,
+    **embedding.DEFINITIONS,
+    **blocks.DEFINITIONS,
 }
 #: The opset of the definitions here.
 _OPSET = 24
@@ -45,6 +49,15 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return absorbed, tuple(notes)
 
 
+def results(inputs: Mapping[str, Tensor], op: Op) -> list[Tensor]:
+    """What the outputs of an operator that onnx's shape inference does not know are by its definition; none if it has none."""
+    if f"{op['domain']}.{op['op_type']}" not in _DEFINITIONS:
+        return []
+    tensors = {**inputs, **{name: Tensor(name, "unknown", None) for name in op.outputs if name}}
+    found = _definition(Graph(name="", tensors=tensors, ops=(), inputs=(), outputs=()), op)
+    return [] if found is None else [found[name] for name in op.outputs if name]
+
+
 def _expanded(graph: Graph, notes: list[str]) -> Graph:
     ops: list[Op] = []
     tensors: dict[str, Tensor] = {}
@@ -56,17 +69,28 @@ def _expanded(graph: Graph, notes: list[str]) -> Graph:
             continue
         notes.append(f"{op['op_type']} {op.outputs[0]!r} became its definition of {len(inner.ops)} operators")
         renamed: dict[str, str] = {}
+        labelled: list[Op] = []
         for name, tensor in inner.tensors.items():
             edge = name in (*op.inputs, *op.outputs)
-            if edge and (tensor.data is None or graph[name].data is tensor.data or equal_data(graph[name].data, tensor.data)):
+            if edge and _is_same(graph[name], tensor):
                 tensors.setdefault(name, _joined(graph[name], tensor))
-            else:
-                renamed[name] = names.fresh(name)
-                tensors[renamed[name]] = replace(tensor, name=renamed[name])
+                continue
+            renamed[name] = names.fresh(name)
+            tensors[renamed[name]] = replace(tensor, name=renamed[name])
+            if name in op.inputs and tensor.data is None:
+                labelled.append(Op("Reinterpret", (name,), (renamed[name],), {}, op.source))
+        ops += labelled
         for item in inner.ops:
             inputs, outputs = (tuple(renamed.get(name, name) for name in side) for side in (item.inputs, item.outputs))
             ops.append(replace(item, inputs=inputs, outputs=outputs, source=op.source))
     return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops)
+
+
+def _is_same(known: Tensor, found: Tensor) -> bool:
+    """Whether a tensor at the edge of a definition is the graph's own: of the same label, and if it is a constant, of the same data."""
+    if known.quantization != found.quantization:
+        return False
+    return found.data is None or known.data is found.data or equal_data(known.data, found.data)
 
 
 def _joined(known: Tensor, found: Tensor) -> Tensor:
@@ -79,9 +103,8 @@ def _definition(graph: Graph, op: Op) -> Graph | None:
     from google.protobuf.message import DecodeError
     from onnx import NodeProto
 
-    named = [name for name in (*op.inputs, *op.outputs) if name]
-    known = op["format"] == "onnx" and not op["captures"] and all(graph[name].dtype != "unknown" for name in named)
-    if not known or any(graph[name].is_quantized for name in named):
+    known = op["format"] == "onnx" and not op["captures"] and all(graph[name].dtype != "unknown" for name in op.inputs if name)
+    if not known or any(graph[name].is_quantized for name in op.outputs if name):
         return None
     try:
         node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
@@ -94,8 +117,8 @@ def _definition(graph: Graph, op: Op) -> Graph | None:
             spelling = Spelling(graph, op, node)
             define(spelling)
             return _read(_model(graph, op, spelling.nodes, _OPSET, spelling.constants), op)
-    except (NoDefinitionError, QConvertError):
-        pass
+    except (NoDefinitionError, QConvertError, ArithmeticError, LookupError, TypeError, ValueError):
+        pass  # a file may give a node of no schema attributes and sizes that mean nothing
     return _of_schema(graph, op, node)
 
 
@@ -140,7 +163,8 @@ def _model(graph: Graph, op: Op, nodes: list[Any], opset: int, constants: Mappin
         [numpy_helper.from_array(data, name) for name, data in {**held, **constants}.items()],
         value_info=[_value(tensor) for tensor in inputs if tensor.data is not None],  # the inliner looks for types there
     )
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIB, 1)]
+    return helper.make_model(made, opset_imports=imports, ir_version=10)
 
 
 def _value(tensor: Tensor) -> Any:
@@ -148,6 +172,8 @@ def _value(tensor: Tensor) -> Any:
 
     from qconvert.formats.onnx.builder import ELEMENT_TYPES
 
+    if tensor.dtype == "unknown":
+        return helper.make_empty_tensor_value_info(tensor.name)
     return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))
 
 

@@ -72,6 +72,19 @@ class Spelling:
             raise NoDefinitionError("unknown sizes")
         return shape
 
+    def shape_of(self, index: int, axis: int) -> int:
+        """One size of input `index`; raises NoDefinitionError if it is not known."""
+        shape = self.tensor(index).shape
+        size = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
+        if not isinstance(size, int):
+            raise NoDefinitionError("an unknown size")
+        return size
+
+    def real_type(self, index: int) -> type[np.floating[Any]]:
+        """The type of input `index`, whose values are real."""
+        found: type[np.floating[Any]] = numpy_dtype(self.tensor(index).dtype).type
+        return found
+
     def require_small(self, *sizes: int) -> None:
         """Raises NoDefinitionError if a constant of so many elements would be too large for what it is good for."""
         if math.prod(sizes) > _MOST_PLACES:

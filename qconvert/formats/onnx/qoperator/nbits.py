@@ -14,7 +14,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
 
-__all__ = ["read_matmul_nbits", "write_matmul_nbits"]
+__all__ = ["read_matmul_nbits", "unpacked", "write_matmul_nbits"]
 
 _SMALLEST_BLOCK = 16
 #: Bits -> the type that weights are read as.
@@ -48,9 +48,9 @@ def read_matmul_nbits(r: Reading) -> None:
     elif points.size != columns * -(-blocks // each):
         raise r.invalid(f"{points.size} bytes of zero points for {columns} columns of {blocks} blocks")
     else:
-        zeros = _unpacked(points.reshape(columns, -1), bits)[:, :blocks].astype(np.int64)
+        zeros = unpacked(points.reshape(columns, -1), bits)[:, :blocks].astype(np.int64)
     grid = Quantization(np.ascontiguousarray(scales.reshape(columns, blocks).T, np.float32), np.ascontiguousarray(zeros.T), 0, block)
-    weights = np.ascontiguousarray(_unpacked(packed.reshape(columns, -1), bits)[:, :depth].T).astype(numpy_dtype(_STORAGE[bits]))
+    weights = np.ascontiguousarray(unpacked(packed.reshape(columns, -1), bits)[:, :depth].T).astype(numpy_dtype(_STORAGE[bits]))
     stored = r.variant(1, f"unpacked_{_grid_key(grid)}", weights, grid)
     (real,) = r.emit("Dequantize", [stored], [r.intermediate("weights", real_type)], dtype=real_type)
     if not r.has(5):
@@ -67,14 +67,14 @@ def _grid_key(grid: Quantization) -> str:
     return hashlib.sha256(grid.scale.tobytes() + grid.zero_point.tobytes()).hexdigest()[:8]
 
 
-def _unpacked(data: Array, bits: int) -> Array:
+def unpacked(data: Array, bits: int) -> Array:
     """Rows of bytes as rows of the numbers in them, those in the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return np.asarray((data[..., None] >> shifts) & (2**bits - 1), np.uint8).reshape(len(data), -1)
 
 
 def _packed(data: Array, bits: int) -> Array:
-    """The mirror of _unpacked()."""
+    """The mirror of unpacked()."""
     each = 8 // bits
     padded = np.pad(data, ((0, 0), (0, -data.shape[1] % each)))
     parts = padded.reshape(len(data), -1, each) << np.arange(0, 8, bits, dtype=np.uint8)

@@ -1,0 +1,74 @@
+"""The definition of MatMulNBits where its weights are more than a grid in blocks: an order of groups, zero points that are real numbers, or
+a coarser product that the node allows (accuracy_level)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
+from qconvert.formats.onnx.qoperator.nbits import unpacked
+from qconvert.graph import Array
+
+__all__ = ["DEFINITIONS"]
+
+
+def _matmul_nbits(s: Spelling) -> None:
+    """x @ ((integers - zero points) * scales) + bias, in real numbers: accuracy_level names the least that a kernel may do.
+
+    Without an order of groups and with packed zero points it is MatMulNBits of the highest accuracy, whose weights stay integers.
+    """
+    bits = int(s.attribute("bits", 4))
+    points = s.input(3)
+    if bits not in (2, 4, 8) or s.rank() < 2:
+        raise NoDefinitionError("other bits than 2, 4 and 8, or a vector")
+    sizes = {name: int(s.attribute(name, 0)) for name in ("K", "N", "block_size")}
+    if not s.input(4) and (not points or s.tensor(3).dtype == "uint8"):
+        if not s.attribute("accuracy_level", 0) and not s.attribute("weight_prepacked", 0):
+            raise NoDefinitionError("a form that is read as it is")
+        if s.attribute("weight_prepacked", 0):
+            raise NoDefinitionError("weights packed for one device")
+        inputs = [s.input(index) for index in range(len(s.op.inputs))]
+        s.end(s("MatMulNBits", *inputs, domain="com.microsoft", bits=bits, **sizes))
+        return
+    if s.input(4) and (bits != 4 or (points and s.tensor(3).dtype == "uint8")):
+        raise NoDefinitionError("groups beside packed zero points, which onnxruntime ignores there, or beside other bits than 4")
+    weights = _weights(s, bits, sizes["K"], sizes["N"], sizes["block_size"])
+    product = s("MatMul", s.x, s.const(weights))
+    s.end(s("Add", product, s.input(5)) if s.input(5) else product)
+
+
+def _weights(s: Spelling, bits: int, depth: int, columns: int, block: int) -> Array:
+    """The real weights (K,N)."""
+    packed, scales = s.known(1), s.known(2)
+    blocks = -(-depth // block) if block > 0 else 0
+    each = 8 // bits
+    if (
+        min(depth, columns, blocks) < 1
+        or block % each
+        or packed.size != columns * blocks * block // each
+        or scales.size != columns * blocks
+    ):
+        raise NoDefinitionError("sizes that do not fit")
+    stored = unpacked(packed.reshape(columns, -1), bits)[:, :depth]
+    if not s.input(3):
+        zeros = np.full((columns, blocks), 2 ** (bits - 1), np.float32)
+    elif s.tensor(3).dtype == "uint8":
+        zeros = unpacked(_sized(s.known(3), columns * -(-blocks // each)).reshape(columns, -1), bits)[:, :blocks].astype(np.float32)
+    else:
+        zeros = _sized(s.known(3), columns * blocks).reshape(columns, blocks).astype(np.float32)
+    groups = _sized(s.known(4), depth, blocks * block)[:depth].astype(np.int64) if s.input(4) else np.arange(depth) // block
+    if groups.min() < 0 or groups.max() >= blocks:
+        raise NoDefinitionError("groups that do not exist")
+    steps = scales.reshape(columns, blocks).astype(np.float32)
+    real = (stored.astype(np.float32) - zeros[:, groups]) * steps[:, groups]
+    return np.ascontiguousarray(real.T).astype(scales.dtype)
+
+
+def _sized(data: Array, *sizes: int) -> Array:
+    """Flat data of one of the sizes."""
+    if data.size not in sizes:
+        raise NoDefinitionError("sizes that do not fit")
+    return data.reshape(-1)
+
+
+DEFINITIONS: dict[str, Definition] = {"com.microsoft.MatMulNBits": _matmul_nbits}
