@@ -138,6 +138,41 @@ def test_suppression_has_no_batch_whatever_the_file_says(builtin: str) -> None:
         assert compared.largest == 0
 
 
+_OPEN = {
+    "DYNAMIC_UPDATE_SLICE": [
+        ((-1, 6, 8), (-1, 2, 3), ((3, 6, 8), (3, 2, 3), (0, 9, 2))), ((4, -1), (2, -1), ((4, 7), (2, 3), (-1, 3))),
+        ((-1,), (2,), ((5,), (2,), (9,))), ((5, 3), (-1, 3), ((5, 3), (4, 3), (1, 1))),
+        ((-1, 3, 2), (2, 3, 2), ((4, 3, 2), (2, 3, 2), (1, 0, 0))),
+        ((4, -1, 2), (2, -1, 2), ((4, 3, 2), (2, 0, 2), (1, 1, 0))),
+    ],
+    "MATRIX_DIAG": [((-1,), None, ((5,),)), ((2, -1), None, ((2, 3),))],
+    "MATRIX_SET_DIAG": [((2, -1, -1), (2, -1), ((2, 3, 4), (2, 3))), ((-1, 3), (-1,), ((5, 3), (3,))), ((2, -1), (-1,), ((2, 6), (2,)))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("builtin", "number"), [(name, number) for name, found in _OPEN.items() for number in range(len(found))])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_places_in_tensors_of_open_sizes(builtin: str, number: int, dtype: str) -> None:
+    first, second, given = _OPEN[builtin][number]
+    grid = (0.1, 3) if dtype == "int8" else (None, None)
+    result = (*first, first[-1]) if builtin == "MATRIX_DIAG" else first
+    x, u, y = (None if sizes is None else TensorSpec(name, tuple(map(abs, sizes)), dtype, *grid, shape_signature=sizes)
+               for name, sizes in (("x", first), ("u", second), ("y", result)))  # fmt: skip
+    inputs = [item for item in (x, u) if item is not None]
+    if builtin == "DYNAMIC_UPDATE_SLICE":
+        inputs.append(TensorSpec("starts", (len(first),), "int32"))
+    model = single_op(builtin, None, inputs, [y])
+    rng = np.random.default_rng(number)
+    values = [rng.integers(-128, 128, shape).astype(dtype) for shape in given[:2]]
+    values += [np.array(given[2], np.int32)] if len(given) > 2 else []
+    for compared in compare(model, values):
+        assert compared.source.shape == compared.result.shape
+        assert compared.largest == 0
+    _, written = converted(model)
+    codes = _codes_of_the_way_back(written)
+    assert [code for code in codes if code != "SHAPE"] == [builtin]  # of a RESHAPE that gives a result its label back
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize(("stated", "made"), [((7, 12), (7, 9)), ((10, 4), (8, 10)), ((6, 9), (8, 9))])
 def test_sizes_that_do_not_lead_back_to_the_data_are_those_that_xnnpack_makes(

@@ -10,6 +10,7 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, Tensor, numpy_dtype
 from qconvert.graph.kinds.segments import first_value
+from qconvert.graph.sizes import UNKNOWN
 
 __all__ = ["WRITERS"]
 
@@ -56,19 +57,36 @@ def _scattered(s: Steps, data: Tensor, ids: str, count: str, reduction: str, nam
 def write_dynamic_update_slice(op: Op, b: Builder) -> None:
     """A ScatterND of rows: of the axes up to the last along which the update is shorter than the data."""
     s = Steps(op, b)
-    shape, update = b.tensor(op.inputs[0]).static_shape, b.tensor(op.inputs[1]).static_shape
-    if shape is None or update is None:
-        raise b.unsupported(op, "data or an update of a size known only at run time")
-    axes = max((axis + 1 for axis, (a, u) in enumerate(zip(shape, update, strict=True)) if a != u), default=0)
+    data, update = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
+    if data.shape is None or update.shape is None:
+        raise b.unsupported(op, "data or an update of unknown rank")
+    sizes = list(zip(data.shape, update.shape, strict=True))
+    axes = max((axis + 1 for axis, (x, y) in enumerate(sizes) if x != y or x == UNKNOWN), default=0)
     if axes == 0:
-        b.node("Identity", [b.stored(op.inputs[1])], op.outputs)
+        b.node("Identity", [b.stored(update.name)], op.outputs)
         return
-    s.require_small(update[:axes])
-    last = np.array([a - u for a, u in zip(shape, update, strict=True)], np.int64)[:axes]
+    is_open = any(isinstance(size, str) for pair in sizes[:axes] for size in pair)
+    last, grid = (_open_places if is_open else _known_places)(s, axes)
     starts = s.slice(b.int64(op.inputs[2]), 0, axes, 0)
-    starts = s.node("Max", s.node("Min", starts, s.const(last, "last_starts")), s.const(np.zeros(axes, np.int64)))
-    grid = np.moveaxis(np.indices(update[:axes]), 0, -1).astype(np.int64)
-    s.end("ScatterND", b.stored(op.inputs[0]), s.node("Add", starts, s.const(grid, "grid")), b.stored(op.inputs[1]))
+    starts = s.node("Max", s.node("Min", starts, last), s.const(np.zeros(axes, np.int64)))
+    s.end("ScatterND", b.stored(data.name), s.node("Add", starts, grid), b.stored(update.name))
+
+
+def _known_places(s: Steps, axes: int) -> tuple[str, str]:
+    """The last starts that leave an update within the data, and the places of its rows, of numbers."""
+    shape, update = (s.b.tensor(name).static_shape or () for name in s.op.inputs[:2])
+    s.require_small(update[:axes])
+    last = np.array([x - y for x, y in zip(shape, update, strict=True)], np.int64)[:axes]
+    return s.const(last, "last_starts"), s.const(np.moveaxis(np.indices(update[:axes]), 0, -1).astype(np.int64), "grid")
+
+
+def _open_places(s: Steps, axes: int) -> tuple[str, str]:
+    """The same, worked out when the model runs: the places are those of a tensor without zeros."""
+    sizes = [s.node("Slice", s.node("Shape", s.b.stored(name)), s.ints(0), s.ints(axes), s.ints(0)) for name in s.op.inputs[:2]]
+    ones = s.node("Expand", s.const(np.ones((), bool), "one"), sizes[1])
+    places = s.node("Transpose", s.node("NonZero", ones), perm=[1, 0])
+    rows = s.node("Concat", sizes[1], s.ints(axes), axis=0)
+    return s.node("Sub", *sizes), s.node("Reshape", places, rows, allowzero=1 if s.b.opset >= 14 else None)
 
 
 def write_sparse_to_dense(op: Op, b: Builder) -> None:
@@ -90,26 +108,44 @@ def write_sparse_to_dense(op: Op, b: Builder) -> None:
 def write_matrix_diag(op: Op, b: Builder) -> None:
     """The data where a constant of the diagonal is true, else zero."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
-    size = (tensor.shape or ("",))[-1]
-    if not isinstance(size, int):
+    if not tensor.shape:
         raise b.unsupported(op, f"data of shape {tensor.shape}")
-    s.require_small((size, size))
     rows = s.node("Unsqueeze", b.stored(tensor.name), s.ints(-1))
     zero = s.const(np.zeros((), numpy_dtype(tensor.dtype)), "zero")
-    s.choose(s.const(np.eye(size, dtype=bool), "diagonal"), rows, zero, tensor.dtype)
+    s.choose(_diagonal(s, tensor, -1, -1), rows, zero, tensor.dtype)
 
 
 def write_matrix_set_diag(op: Op, b: Builder) -> None:
     """The diagonal, filled up to whole columns, where a constant is true, else the data."""
     s, tensor = Steps(op, b), b.tensor(op.inputs[0])
-    rows, columns = (tensor.shape or ("", ""))[-2:]
-    if not isinstance(rows, int) or not isinstance(columns, int) or tensor.rank is None:
+    if tensor.shape is None or len(tensor.shape) < 2:
         raise b.unsupported(op, f"data of shape {tensor.shape}")
-    s.require_small((rows, columns))
-    places = s.const(np.minimum(np.arange(columns), min(rows, columns) - 1), "columns")
-    wide = s.node("Gather", b.stored(op.inputs[1]), places, axis=tensor.rank - 2)
-    mask = s.const(np.eye(rows, columns, dtype=bool), "diagonal")
-    s.choose(mask, s.node("Unsqueeze", wide, s.ints(-2)), b.stored(tensor.name), tensor.dtype)
+    rows, columns = tensor.shape[-2:]
+    if isinstance(rows, int) and isinstance(columns, int):
+        places = s.const(np.minimum(np.arange(columns), min(rows, columns) - 1), "columns")
+    else:
+        count = s.node("Gather", s.node("Shape", b.stored(op.inputs[1])), s.scalar(-1))
+        last = s.node("Sub", count, s.scalar(1))
+        places = s.node("Min", _counted(s, tensor, -1), last)
+    wide = s.node("Gather", b.stored(op.inputs[1]), places, axis=len(tensor.shape) - 2)
+    s.choose(_diagonal(s, tensor, -2, -1), s.node("Unsqueeze", wide, s.ints(-2)), b.stored(tensor.name), tensor.dtype)
+
+
+def _diagonal(s: Steps, tensor: Tensor, row: int, column: int) -> str:
+    """Whether an element of rows and columns as many as two axes of a tensor have is on the diagonal: a constant where they are numbers."""
+    sizes = [(tensor.shape or ())[axis] for axis in (row, column)]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) == 2:
+        s.require_small(numbers)
+        return s.const(np.eye(*numbers, dtype=bool), "diagonal")
+    return s.node("Equal", s.node("Unsqueeze", _counted(s, tensor, row), s.ints(1)), _counted(s, tensor, column))
+
+
+def _counted(s: Steps, tensor: Tensor, axis: int) -> str:
+    """The numbers of the places along an axis of a tensor."""
+    sizes = s.node("Shape", s.b.stored(tensor.name))
+    size = s.node("Gather", sizes, s.scalar(axis + (tensor.rank or 0)), axis=0)
+    return s.node("Range", s.scalar(0), size, s.scalar(1))
 
 
 #: Types of which onnxruntime's CPU provider has a Pad (1.31, measured).
