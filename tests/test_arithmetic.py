@@ -516,6 +516,29 @@ def test_requantize_of_tflite_s_own_kernel_equals_litert_also_where_it_overflows
     assert overflows
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("scale", [0.01, 0.9, 1.5, 300.0, 7e4, 1e6, 1e9, 1e15, 1.33e36])
+def test_comparisons_are_litert_s_where_shifts_are_undefined_too(scale: float, dtype: str) -> None:
+    """The last elements, which fill no vector of 8, are compared by other numbers from 2**16 on."""
+    rng, count, limits = np.random.default_rng(5), 61, np.iinfo(dtype)
+    differing = 0
+    for _ in range(20):
+        pairs = (
+            (scale, int(rng.integers(limits.min, limits.max))),
+            (10.0 ** rng.uniform(-5, -0.001), int(rng.integers(limits.min, limits.max))),
+        )
+        grids = [Quantization.per_tensor(float(np.float32(own)), point) for own, point in pairs]
+        specs = [TensorSpec(name, (count,), dtype, *pair) for name, pair in zip("ab", pairs, strict=True)]
+        values = [rng.integers(limits.min, limits.max, count, endpoint=True).astype(dtype) for _ in grids]
+        tables = [ar.tflite_compared(grid, dtype) for grid in grids]
+        places = [value.astype(int) - limits.min for value in values]
+        vectors, last = (tables[0][end][places[0]] < tables[1][end][places[1]] for end in (0, -1))
+        (found,) = run_litert(single_op("LESS", None, specs, [TensorSpec("y", (count,), "bool")]), values)
+        assert np.array_equal(found, np.where(np.arange(count) < count - count % 8, vectors, last))
+        differing += int((vectors != last).sum())
+    assert bool(differing) == (scale > 2**16)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_quotients_are_litert_s_where_shifts_are_undefined_too(dtype: str) -> None:
     rng = np.random.default_rng(3)

@@ -14,12 +14,13 @@ __all__ = ["tflite_compared"]
 _SHIFT = 8
 
 
-def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, bool]:
-    """The number, int32, that EQUAL, LESS … compare for each stored integer, the lowest first; and whether C leaves it undefined.
+def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, ...]:
+    """The number, int32, that EQUAL, LESS … compare for each stored integer, the lowest first; two such tables where C leaves it undefined.
 
     Scales from 1 on ask for a shift to the right by less than none. What LiteRT gives then on x86 is hardly more than the sign
     (MultiplyByQuantizedMultiplierSmallerThanOneExp in comparisons.cc, RoundingDivideByPOT in gemmlowp's fixedpoint.h), as vectors of
-    integers are shifted; from 2**16 on the last elements of the data, which fill no vector, are shifted otherwise, and are not known.
+    integers are shifted by all of it. The last elements, which fill no vector of 8, are shifted by it modulo 32: the second table, other
+    than the first from 2**16 on.
 
     Args:
         grid: per tensor.
@@ -29,8 +30,8 @@ def tflite_compared(grid: Quantization, dtype: str) -> tuple[Array, bool]:
     steps = (np.arange(low, high + 1) - int(grid.zero_point[0])) << _SHIFT
     multiplier, shift = (int(item) for item in quantize_multiplier(float(grid.scale[0])))
     if shift <= 0:
-        return np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32), False
+        return (np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32),)
     scaled = saturating_rounding_doubling_high_mul(steps, multiplier)
     mask = int(np.int64((1 << (-shift % 64)) - 1).astype(np.int32))
-    found = (scaled >> 31) + ((scaled & mask) > ((mask >> 1) + (scaled < 0)))
-    return np.asarray(found).astype(np.int32), True
+    rounded = (scaled & mask) > ((mask >> 1) + (scaled < 0))
+    return tuple(np.asarray((scaled >> count) + rounded).astype(np.int32) for count in (31, -shift % 32))

@@ -313,6 +313,8 @@ def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     a, b = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind == "Requantize":
         return _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    if op.kind == "Reinterpret":  # integers that ONNX has without a label between two operators that move them
+        return stored and a.quantization is None
     keeps = op.kind == "Transpose" or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
     moved = keeps and a.name.startswith(f"{name}/")
     return moved or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)

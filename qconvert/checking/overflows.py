@@ -14,7 +14,7 @@ from qconvert.graph import Array, Graph, Op
 __all__ = ["Overflowed", "overflowed"]
 
 #: See plugins.Runtime.overflows.
-Overflows = Callable[[Graph, Op, list[Array | None]], Array | None]
+Overflows = Callable[[Graph, Op, list[Array | None]], tuple[Array, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,22 @@ class Overflowed:
     """An output as the source's kernels give it, and as the operator means it.
 
     Attributes:
-        stored: as the kernels give it, with whatever overflows.
+        forms: as the kernels give it, with whatever overflows: each element is that of one of them.
         meant: with nothing that overflows, each operator rounded once.
         values: what is meant on the way, by name.
         places: the operators that overflow.
     """
 
-    stored: Array
+    forms: tuple[Array, ...]
     meant: Array
     values: Mapping[str, Array]
     places: tuple[Op, ...]
+
+    def may_give(self, found: Array) -> bool:
+        """Whether the kernels may give these values, to the last bit."""
+        if any(form.shape != found.shape for form in self.forms):
+            return False
+        return bool(np.any([form == found for form in self.forms], axis=0).all())
 
 
 def overflowed(
@@ -54,7 +60,7 @@ def overflowed(
     name = op.outputs[index]
     if not made.places:
         return None
-    return Overflowed(made.stored[name], made.meant[name], made.meant, tuple(made.places))
+    return Overflowed(made.forms.get(name, (made.stored[name],)), made.meant[name], made.meant, tuple(made.places))
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class _Made:
     stored: dict[str, Array] = field(default_factory=dict)
     meant: dict[str, Array] = field(default_factory=dict)
     places: list[Op] = field(default_factory=list)
+    forms: dict[str, tuple[Array, ...]] = field(default_factory=dict)
 
     def compute(self, op: Op) -> None:
         """Both forms of an operator's outputs, and of whatever before it is not known."""
@@ -80,6 +87,6 @@ class _Made:
         for way in (self.stored, self.meant):
             results = evaluate_op(self.graph, op, [way[name] if name else None for name in op.inputs])
             way.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name)
-        if wrapped is not None and not np.array_equal(wrapped, self.meant[op.outputs[0]]):
-            self.stored[op.outputs[0]] = wrapped
+        if wrapped is not None and not all(np.array_equal(form, self.meant[op.outputs[0]]) for form in wrapped):
+            self.stored[op.outputs[0]], self.forms[op.outputs[0]] = wrapped[0], wrapped
             self.places.append(op)

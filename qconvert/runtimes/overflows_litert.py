@@ -19,17 +19,20 @@ _COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.great
                 "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
 
 
-#: What a kernel gives, and whether something overflows on the way; None where its integers are not known.
-_Found = tuple[Array, bool] | None
+#: What a kernel gives, in either form where parts of it do not compute alike, and whether something overflows on the way; None where its
+#: integers are not known.
+_Found = tuple[Array | tuple[Array, ...], bool] | None
 
 
-def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> Array | None:
+def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> tuple[Array, ...] | None:
     """See plugins.Runtime."""
     stored = [value for value in inputs if value is not None]
     if op.kind not in _KERNELS or not op.outputs or len(stored) < _DATA.get(op.kind, 1):
         return None
     found = _KERNELS[op.kind](graph, op, stored)
-    return found[0] if found is not None and found[1] else None
+    if found is None or not found[1]:
+        return None
+    return found[0] if isinstance(found[0], tuple) else (found[0],)
 
 
 def _grids(graph: Graph, names: Sequence[str]) -> list[Quantization]:
@@ -75,13 +78,14 @@ def _divided(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
 
 
 def _compared(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
-    """Comparisons of bytes at scales from 1 on."""
+    """Comparisons of bytes at scales from 1 on: in vectors, and behind the last one."""
     grids, types = _grids(graph, op.inputs), [graph[name].dtype for name in op.inputs]
     if not grids or not set(types) <= {"int8", "uint8"}:
         return None
     tables = [tflite_compared(grid, dtype) for grid, dtype in zip(grids, types, strict=True)]
-    sides = [table[data.astype(np.int64) - integer_range(dtype)[0]] for (table, _), data, dtype in zip(tables, stored, types, strict=True)]
-    return np.asarray(_COMPARISONS[op.kind](*sides)), any(undefined for _, undefined in tables)
+    places = [data.astype(np.int64) - integer_range(dtype)[0] for data, dtype in zip(stored, types, strict=True)]
+    ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
+    return tuple(np.asarray(_COMPARISONS[op.kind](*sides)) for sides in ways), any(len(forms) > 1 for forms in tables)
 
 
 _KERNELS: Mapping[str, Callable[[Graph, Op, Sequence[Array]], _Found]] = {

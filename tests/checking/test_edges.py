@@ -56,6 +56,19 @@ def test_a_result_that_is_clipped_at_once_on_its_grid_is_not_missed() -> None:
     assert list(vanished(elsewhere, fused)) == ["s"]
 
 
+def test_integers_without_a_label_are_those_that_get_one() -> None:
+    """ONNX moves integers between two operators before they get their label."""
+    chain = Op("Where", ("c", "x", "x"), ("s",)), Op("Where", ("c", "s", "x"), ("t",)), Op("Mul", ("x", "t"), ("y",))
+
+    def made(read: str) -> Graph:
+        plain = replace(chain[0], outputs=("s/plain",)), Op("Reinterpret", ("s/plain",), ("s",)), replace(chain[1], inputs=("c", read, "x"))
+        found = graph(*plain, chain[2])
+        return found.evolve(tensors=[replace(found["s/plain"], quantization=None)])
+
+    assert moved_edges(graph(*chain), made("s/plain")) == {}
+    assert list(moved_edges(graph(*chain), made("x"))) == ["t"]
+
+
 def test_equal_operators_count_once() -> None:
     """A source that computes a tensor twice, and a result that has one of the two."""
     twice = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)))

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
 from qconvert import check, convert
+from qconvert.checking.overflows import Overflowed
 
 MASKED = 1e9 / 32767
 
@@ -48,7 +49,7 @@ def test_an_overflow_is_named_and_passes(made: Callable[[], bytes], place: str, 
     assert any(place in note for note in report.notes)
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.5, 7.5, 2.0**15])
+@pytest.mark.parametrize("scale", [0.3, 1.5, 7.5, 2.0**15, 1e6, 1.33e36])
 @pytest.mark.parametrize("name", ["EQUAL", "LESS", "GREATER_EQUAL", "DIV"])
 def test_what_c_does_not_define_is_not_imitated(name: str, scale: float, tmp_path: Path) -> None:
     """Comparisons of bytes at scales from 1 on, quotients far below a step: the result is what the operator means, and the check says why
@@ -62,6 +63,13 @@ def test_what_c_does_not_define_is_not_imitated(name: str, scale: float, tmp_pat
     report = check(source, result, samples=2, per_op=True)
     assert report.passed, report.problems
     assert any(item.verdict == "source overflows" for item in report.operators) == (scale >= 1 or divides)
+
+
+def test_of_two_forms_each_element_is_one_and_no_other() -> None:
+    forms = np.array([1, 1, 1, 5]), np.array([1, 2, 2, 5])
+    found = Overflowed(forms, np.zeros(4), {}, ())
+    assert found.may_give(np.array([1, 2, 1, 5])) and found.may_give(forms[0])
+    assert not found.may_give(np.array([1, 2, 1, 4])) and not found.may_give(np.array([1, 2, 1]))
 
 
 @pytest.mark.parametrize("made", [lambda: softmax(0.001), lambda: capped(1e-4)])

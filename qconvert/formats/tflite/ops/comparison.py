@@ -43,9 +43,11 @@ def _tables(first: Tensor, second: Tensor) -> list[Array]:
         return []
     if not (grids[0].is_per_tensor and grids[1].is_per_tensor):
         return []
-    (table, undefined), (other, also) = (tflite_compared(grid, first.dtype) for grid in grids if grid is not None)
-    kept_apart = grids[0] == grids[1] and bool((np.diff(table) > 0).all())
-    return [] if undefined or also or kept_apart else [table, other]
+    tables = [table for grid in grids if grid is not None for table in tflite_compared(grid, first.dtype)]
+    if len(tables) > len(grids):
+        return []
+    kept_apart = grids[0] == grids[1] and bool((np.diff(tables[0]) > 0).all())
+    return [] if kept_apart else tables
 
 
 def _in_steps(r: Reading, index: int, table: Array) -> str:
