@@ -119,6 +119,8 @@ _REGISTER = (
          options=(_IO_INTEGER,), after=("match_scales", "isolate_float", "float_io")),
     _pass("spell_weights", "integer weights of operators on real values become Cast, Sub and Mul, which onnxruntime folds at load",
          options=(FORM,), after=("store_activations", "guard_saturation", "float_io", "integer_io")),
+    _pass("sum_on_reals", "sums of products of integers are computed in float32, in parts where it would not hold them exactly",
+         after=("fuse_dynamic",)),
     _pass("remove_dead_code", "operators and tensors that no output needs disappear"),
 )  # fmt: skip
 

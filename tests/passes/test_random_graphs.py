@@ -73,6 +73,7 @@ FAVOURED = {
     "float_bias_to_int32": (recipes.conv, recipes.gemm),
     "guard_saturation": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
     "spell_weights": (recipes.weighted, recipes.convert),
+    "sum_on_reals": (recipes.rounded,),
     "symmetric_activations": (recipes.tied, recipes.conv, recipes.pair),
     "store_activations": (recipes.shared, recipes.tied),
     "symmetric_weights": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),

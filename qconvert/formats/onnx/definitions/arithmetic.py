@@ -25,6 +25,20 @@ def _matmul(s: Spelling) -> None:
     s.end(s("Squeeze", s("MatMul", a, b), s.ints(*axes)))
 
 
+def _matmul_integer(s: Spelling) -> None:
+    """MatMulInteger by a vector, likewise."""
+    ranks = s.rank(0), s.rank(1)
+    axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
+    if not axes:
+        raise NoDefinitionError("no vector")
+    a = s("Unsqueeze", s.x, s.ints(0)) if ranks[0] == 1 else s.x
+    b = s("Unsqueeze", s.input(1), s.ints(1)) if ranks[1] == 1 else s.input(1)
+    points = [s.input(2), s.input(3)]
+    while points and not points[-1]:
+        points.pop()
+    s.end(s("Squeeze", s("MatMulInteger", a, b, *points), s.ints(*axes)))
+
+
 def _gemm(s: Spelling) -> None:
     """alpha * A' @ B' + beta * C: what is constant takes its factor, the rest is multiplied by it."""
     alpha, beta = float(s.attribute("alpha", 1.0)), float(s.attribute("beta", 1.0))
@@ -164,10 +178,25 @@ def _fused_conv(s: Spelling) -> None:
     s.end(value)
 
 
+def _fused_gemm(s: Spelling) -> None:
+    """onnxruntime's FusedGemm: a Gemm and an activation behind it."""
+    inputs = [s.input(index) for index in range(3) if s.input(index)]
+    value = s("Gemm", *inputs, **{name: s.attribute(name) for name in ("alpha", "beta", "transA", "transB")})
+    kind, slope = str(s.attribute("activation", "")), s.attribute("activation_alpha")
+    if kind in ("Relu", "Sigmoid", "Tanh", "Softplus", "Softsign"):
+        value = s(kind, value)
+    elif kind in ("LeakyRelu", "Elu"):
+        value = s(kind, value, alpha=slope)
+    elif kind:
+        raise NoDefinitionError(kind)
+    s.end(value)
+
+
 _REDUCTIONS = "ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp"
 
 DEFINITIONS: dict[str, Definition] = {
     "MatMul": _matmul,
+    "MatMulInteger": _matmul_integer,
     "Gemm": _gemm,
     "LpPool": _lp_pool,
     "GlobalLpPool": _global_lp_pool,
@@ -179,6 +208,8 @@ DEFINITIONS: dict[str, Definition] = {
     "IsInf": _is_inf,
     **{kind: _single(kind) for kind in _REDUCTIONS.split()},
     "com.microsoft.FusedMatMul": _fused_matmul,
+    "com.microsoft.TransposeMatMul": _fused_matmul,
+    "com.microsoft.FusedGemm": _fused_gemm,
     "com.microsoft.FusedConv": _fused_conv,
     "com.microsoft.QuickGelu": _quick_gelu,
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.errors import QConvertError
 from qconvert.formats.onnx.contrib import CONTRIB
-from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, resize, sampling, shaping
+from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.plugins import Target, pass_named
@@ -24,6 +24,7 @@ _DEFINITIONS: Mapping[str, Definition] = {
     **attention.DEFINITIONS,
     **embedding.DEFINITIONS,
     **blocks.DEFINITIONS,
+    **quantized.DEFINITIONS,
 }
 #: The opset of the definitions here.
 _OPSET = 24
@@ -62,6 +63,7 @@ def _expanded(graph: Graph, notes: list[str]) -> Graph:
     ops: list[Op] = []
     tensors: dict[str, Tensor] = {}
     names = graph.names(tensors)
+    read = {name for op in graph.ops for name in op.inputs}
     for op in graph.ops:
         inner = _definition(graph, op) if op.kind == "Opaque" else None
         if inner is None:
@@ -69,20 +71,27 @@ def _expanded(graph: Graph, notes: list[str]) -> Graph:
             continue
         notes.append(f"{op['op_type']} {op.outputs[0]!r} became its definition of {len(inner.ops)} operators")
         renamed: dict[str, str] = {}
-        labelled: list[Op] = []
+        taken: list[Op] = []
+        given: list[Op] = []
         for name, tensor in inner.tensors.items():
-            edge = name in (*op.inputs, *op.outputs)
-            if edge and _is_same(graph[name], tensor):
+            is_output = name in op.outputs
+            if is_output and not graph[name].is_quantized and name not in read:
+                tensors[name] = replace(_joined(graph[name], tensor), quantization=tensor.quantization)
+                continue
+            if (is_output or name in op.inputs) and _is_same(graph[name], tensor):
                 tensors.setdefault(name, _joined(graph[name], tensor))
                 continue
-            renamed[name] = names.fresh(name)
-            tensors[renamed[name]] = replace(tensor, name=renamed[name])
-            if name in op.inputs and tensor.data is None:
-                labelled.append(Op("Reinterpret", (name,), (renamed[name],), {}, op.source))
-        ops += labelled
+            own = renamed[name] = names.fresh(name)
+            tensors[own] = replace(tensor, name=own)
+            if is_output:
+                given.append(Op("Reinterpret", (own,), (name,), {}, op.source))
+            elif name in op.inputs and tensor.data is None:
+                taken.append(Op("Reinterpret", (name,), (own,), {}, op.source))
+        ops += taken
         for item in inner.ops:
             inputs, outputs = (tuple(renamed.get(name, name) for name in side) for side in (item.inputs, item.outputs))
             ops.append(replace(item, inputs=inputs, outputs=outputs, source=op.source))
+        ops += given
     return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops)
 
 
@@ -104,7 +113,7 @@ def _definition(graph: Graph, op: Op) -> Graph | None:
     from onnx import NodeProto
 
     known = op["format"] == "onnx" and not op["captures"] and all(graph[name].dtype != "unknown" for name in op.inputs if name)
-    if not known or any(graph[name].is_quantized for name in op.outputs if name):
+    if not known:
         return None
     try:
         node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))

@@ -130,7 +130,25 @@ def _early_layer_normalization(s: Spelling) -> None:
     s.end(s(kind, s.x, s.input(1), *beta, axis=int(s.attribute("axis", -1)), epsilon=float(s.attribute("epsilon", 1e-5))))
 
 
+def _expand_dims(s: Spelling) -> None:
+    """onnxruntime's ExpandDims: an Unsqueeze at one axis."""
+    s.end(s("Unsqueeze", s.x, s.ints(int(s.known(1).reshape(-1)[0]))))
+
+
+def _early(kind: str, *names: str) -> Definition:
+    """An operator that onnxruntime had before ONNX took it over as it is, with those attributes."""
+
+    def define(s: Spelling) -> None:
+        s.end(s(kind, *(s.input(index) for index in range(len(s.op.inputs))), **{name: s.attribute(name) for name in names}))
+
+    return define
+
+
 DEFINITIONS: dict[str, Definition] = {
+    "com.microsoft.Trilu": _early("Trilu", "upper"),
+    "com.microsoft.GatherND": _early("GatherND"),
+    "com.microsoft.Pad": _early("Pad", "mode"),
+    "com.microsoft.ExpandDims": _expand_dims,
     "Hardmax": _hardmax,
     "Size": _size,
     "EyeLike": _eye_like,

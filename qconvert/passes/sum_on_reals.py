@@ -1,0 +1,199 @@
+"""sum_on_reals: MatMulInteger and ConvInteger become products of real numbers, for targets that lack them; every sum stays exact.
+
+Differences of integers and zero points are whole numbers, and so is every sum of their products; float32 holds those below 2^24, in
+whatever order they are added. Where a sum may reach that, the operator becomes several over parts of the depth, whose sums are added as
+int32, as ONNX has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qconvert.graph import Array, Attribute, Graph, Op, Shape, Tensor, integer_range
+from qconvert.graph.kinds.spatial import channel_count
+from qconvert.plugins import Target, operators
+
+__all__ = ["run"]
+
+_EXACT = 2**24
+#: More parts than this make no model that anybody would want to run.
+_MOST_PARTS = 64
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Spells both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
+    kept = operators(target.format, "write") if target is not None and target.format else {}
+    spelling = _Spelling(graph)
+    for op in graph.ops:
+        if op.kind not in ("MatMulInteger", "ConvInteger") or op.kind in kept or not spelling.spell(op):
+            spelling.ops.append(op)
+    if not spelling.count:
+        return graph, ()
+    note = f"{spelling.count} sums of products of integers are computed in float32, which holds every one of them"
+    return graph.evolve(tensors=spelling.tensors.values(), ops=spelling.ops), (note,)
+
+
+class _Spelling:
+    """The operators and tensors that are made."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.ops: list[Op] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
+        self.count = 0
+
+    def spell(self, op: Op) -> bool:
+        """Adds what stands for an operator; False if nothing can."""
+        left, right, result = self._graph[op.inputs[0]], self._graph[op.inputs[1]], self._graph[op.outputs[0]]
+        if left.is_quantized or right.is_quantized or not {left.dtype, right.dtype} <= {"int8", "uint8"}:
+            return False
+        depth = _depth(op, left.shape, right.shape)
+        if depth is None:
+            return False
+        bounds = self._largest(op, 0), self._largest(op, 1)
+        parts = self._parts(op, depth, bounds)
+        if not parts:
+            return False
+        self.count += 1
+        operands = self._real(op, 0), self._real(op, 1)
+        total = ""
+        for start, end in parts:
+            last = end == depth
+            pieces = operands if len(parts) == 1 else self._sliced(op, operands, start, end)
+            kind, attributes = ("MatMul", {}) if op.kind == "MatMulInteger" else ("Conv", dict(op.attributes))
+            real = self._add(kind, pieces, result, "float32", result.shape, attributes)
+            if last and not total:
+                self.ops.append(Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
+                return True
+            whole = self._add("Cast", (real,), result, "int32", result.shape, {"to": "int32"})
+            if last:
+                self.ops.append(Op("Add", (total, whole), op.outputs, {}, op.source))
+                return True
+            total = self._add("Add", (total, whole), result, "int32", result.shape, {}) if total else whole
+        return False
+
+    def _parts(self, op: Op, depth: int, bounds: tuple[int, int]) -> list[tuple[int, int]]:
+        """Ranges of the depth over which no sum reaches 2^24; none if they are too many, or the depth cannot be divided."""
+        each = bounds[0] * bounds[1]
+        right = self._graph[op.inputs[1]]
+        if op.kind == "ConvInteger":
+            each *= int(np.prod([size for size in (right.shape or ())[2:] if isinstance(size, int)]))
+        steps = self._steps(op)
+        if steps is not None:
+            axes = tuple(range(1, steps.ndim)) if op.kind == "ConvInteger" else (steps.ndim - 2,)
+            if bounds[0] * int(np.abs(steps).sum(axis=axes).max(initial=0)) < _EXACT:
+                return [(0, depth)]
+        size = (_EXACT - 1) // max(1, each)
+        if depth <= size:
+            return [(0, depth)]
+        if size < 1 or -(-depth // size) > _MOST_PARTS or op.attributes.get("group", 1) != 1:
+            return []
+        return [(start, min(depth, start + size)) for start in range(0, depth, size)]
+
+    def _steps(self, op: Op) -> Array | None:
+        """Constant weights less their zero points."""
+        data, point = self._graph.constant(op.inputs[1]), self._point(op, 1)
+        if data is None or (point is None and _zero_point(op, 1)):
+            return None
+        return data.astype(np.int64) - (0 if point is None else point)
+
+    def _largest(self, op: Op, index: int) -> int:
+        """The largest magnitude of an operand's integers less their zero points."""
+        tensor, point = self._graph[op.inputs[index]], self._point(op, index)
+        low, high = integer_range(tensor.dtype)
+        if tensor.data is not None and tensor.data.size:
+            low, high = int(tensor.data.min()), int(tensor.data.max())
+        if point is None:
+            return max(abs(low), abs(high)) if not _zero_point(op, index) else 255
+        return max(abs(high - int(point.min())), abs(low - int(point.max())))
+
+    def _point(self, op: Op, index: int) -> Array | None:
+        """Known zero points of an operand, of a shape that fits it."""
+        name = _zero_point(op, index)
+        data = self._graph.constant(name) if name else None
+        return None if data is None or not data.size else data.astype(np.int64).reshape(_fitting(op, index, data.shape, self._rank(op)))
+
+    def _rank(self, op: Op) -> int:
+        return self._graph[op.inputs[1]].rank or 0
+
+    def _real(self, op: Op, index: int) -> str:
+        """An operand's integers less their zero points, as float32."""
+        tensor = self._graph[op.inputs[index]]
+        value = self._add("Cast", (tensor.name,), tensor, "float32", tensor.shape, {"to": "float32"})
+        name, point = _zero_point(op, index), self._point(op, index)
+        if not name or (point is not None and not point.any()):
+            return value
+        if point is not None:
+            data = point.astype(np.float32)
+            other = self._names.fresh(f"{name}/real")
+            self.tensors[other] = Tensor(other, "float32", data.shape, data)
+        else:
+            given = self._graph[name]
+            other = self._add("Cast", (name,), given, "float32", given.shape, {"to": "float32"})
+            shape = _fitting(op, index, given.shape or (), self._rank(op))
+            if shape != given.shape:
+                sizes = self._ints(name, shape)
+                other = self._add("Reshape", (other, sizes), given, "float32", None, {})
+        return self._add("Sub", (value, other), tensor, "float32", tensor.shape, {})
+
+    def _sliced(self, op: Op, operands: tuple[str, str], start: int, end: int) -> tuple[str, str]:
+        """Both operands from `start` to `end` of the depth."""
+        found = []
+        for index, name in enumerate(operands):
+            tensor = self._graph[op.inputs[index]]
+            axis = _depth_axis(op, index, tensor.rank or 0)
+            shape = tuple(end - start if i == axis else size for i, size in enumerate(tensor.shape or ()))
+            places = (self._ints(tensor.name, (number,)) for number in (start, end, axis))
+            found.append(self._add("Slice", (name, *places), tensor, "float32", shape, {}))
+        return found[0], found[1]
+
+    def _ints(self, name: str, values: Shape) -> str:
+        found = self._names.fresh(f"{name}/sizes")
+        self.tensors[found] = Tensor(found, "int64", (len(values),), np.array(values, np.int64))
+        return found
+
+    def _add(
+        self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, shape: Shape | None, attributes: Mapping[str, Attribute]
+    ) -> str:
+        name = self._names.fresh(f"{like.name}/{kind.lower()}")
+        self.tensors[name] = Tensor(name, dtype, shape)
+        self.ops.append(Op(kind, inputs, (name,), attributes))
+        return name
+
+
+def _zero_point(op: Op, index: int) -> str:
+    return op.inputs[2 + index] if len(op.inputs) > 2 + index else ""
+
+
+def _depth(op: Op, left: Shape | None, right: Shape | None) -> int | None:
+    """How many products a sum has, but for a kernel's positions; None where that is not known."""
+    if left is None or right is None or len(left) < 2 or len(right) < 2:
+        return None
+    size = right[-2] if op.kind == "MatMulInteger" else right[1]
+    if op.kind == "ConvInteger" and not all(isinstance(tap, int) for tap in right):
+        return None
+    other = left[-1] if op.kind == "MatMulInteger" else channel_count(op, left)
+    found = size if isinstance(size, int) else other if isinstance(other, int) and op.kind == "MatMulInteger" else None
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _depth_axis(op: Op, index: int, rank: int) -> int:
+    """The axis of an operand over which products are added."""
+    if op.kind == "MatMulInteger":
+        return rank - 2 if index else rank - 1
+    return 1 if index or op.attributes.get("data_format", "channels_first") == "channels_first" else rank - 1
+
+
+def _fitting(op: Op, index: int, shape: Shape, rank: int) -> tuple[int, ...]:
+    """A shape in which zero points meet the rows (index 0), columns or output channels (1) that they belong to."""
+    if all(size == 1 for size in shape):
+        return ()
+    sizes = tuple(size if isinstance(size, int) else -1 for size in shape)
+    if len(sizes) > 1:
+        return sizes
+    if op.kind == "ConvInteger":
+        return (-1, *[1] * (rank - 1))
+    return sizes if index else (-1, 1)
