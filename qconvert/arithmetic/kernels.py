@@ -1,4 +1,4 @@
-"""Operators whose kernels have arithmetic of their own: additions, leaky ReLU, averages."""
+"""Operators whose kernels have arithmetic of their own: additions, leaky ReLU, averages, softmax."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ __all__ = [
     "average_away",
     "average_up",
     "onnxruntime_add",
+    "onnxruntime_softmax",
     "tflite_add",
     "tflite_leaky_relu",
     "xnnpack_add",
@@ -134,3 +135,31 @@ def average_up(total: Any, count: Any) -> Array:
     """total / count, ties up: TFLite's AVERAGE_POOL_2D for uint8, whose sums are never negative."""
     total, count = np.asarray(total, np.int64), np.asarray(count, np.int64)
     return np.asarray((total + count // 2) // count)
+
+
+def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype: str, axis: int) -> tuple[Array, bool]:
+    """QLinearSoftmax of 8 bits (qlinear_softmax.cc), and whether its float32 overflows.
+
+    Its table of exponentials ends at e^-5 * (largest float32) / size. That times floor(1 / output scale) is infinite where there is one
+    element. C does not define what integer that becomes: on x86 0 where it is unsigned, and -2^31 where it is signed, as int8's is.
+
+    Args:
+        values: stored integers.
+        scale: of the data.
+        output: grid of the result, per tensor.
+        dtype: of the result, and of the data.
+        axis: of the sums.
+    """
+    steps = np.moveaxis(values.astype(np.int64), axis, -1)
+    size = steps.shape[-1]
+    first = max(0.0, np.log(float(np.finfo(np.float32).max / np.float32(size))) - 5) / scale
+    table = np.exp((np.arange(256) - 255 + first) * scale).astype(np.float32)
+    terms = table[np.clip(255 + steps - steps.max(axis=-1, keepdims=True), 0, 255)]
+    total = np.add.accumulate(terms, axis=-1, dtype=np.float32)[..., -1:]
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = terms * np.floor(np.float32(1) / np.float32(output.scale[0]))
+        shares = np.rint(scaled / total)
+    finite, lowest = np.isfinite(shares), 0 if dtype == "uint8" else -(2**31)
+    whole = np.where(finite, shares, lowest).astype(np.int64) + int(output.zero_point[0])
+    whole = np.where(whole < -(2**31), whole + 2**32, whole)
+    return np.moveaxis(saturate(whole, dtype), -1, axis), not finite.all()

@@ -29,13 +29,24 @@ def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     roots = _roots(graph, shared, first)
     # Of an operator that a graph has twice either result may stand for both; a conversion that spells one out may make it a third time.
     before = [_origins(graph, shared, one) for one in (first, {})]
-    after = [_origins(other, shared, one) for one in (_representatives(other, shared), {})]
+    after = [_past_siblings(graph, _origins(other, shared, one)) for one in (_representatives(other, shared), {})]
     found = {}
     for name in before[0].keys() & after[0].keys():
         olds, news = ([_values_before(name, origins, roots) for origins in way] for way in (before, after))
         if not any(old == new for old in olds for new in news):
             found[name] = f"is computed from {_listed(news[0])} instead of {_listed(olds[0])}"
     return {name: found[name] for name in before[0] if name in found}
+
+
+def _past_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """Origins past other outputs of a tensor's own operator in the source, of which a result that spells that out may compute it."""
+    found = dict(origins)
+    for op in graph.ops:
+        for name in op.outputs if len(op.outputs) > 1 else ():
+            beside = found.get(name, frozenset()) & set(op.outputs)
+            for item in sorted(beside):
+                found[name] = (found[name] - {item}) | (found[item] - set(op.outputs))
+    return found
 
 
 def _values_before(name: str, origins: Mapping[str, frozenset[str]], roots: Mapping[str, str]) -> set[str]:

@@ -110,6 +110,15 @@ def overflow_notes(findings: Iterable[Finding]) -> list[str]:
     return [f"{text}, to the last bit; the result computes what the operator means, and outputs behind it differ" for text in found]
 
 
+def without_overflow(graph: Graph, outputs: Iterable[OutputComparison], findings: Iterable[Finding]) -> list[OutputComparison]:
+    """The outputs that come from no operator whose kernel overflows in the source: those behind one are judged by their operators alone."""
+    behind = {op.output for op in findings if op.verdict == OVERFLOW}
+    for op in graph.ops:
+        if not behind.isdisjoint(op.inputs):
+            behind.update(op.outputs)
+    return [item for item in outputs if item.name not in behind]
+
+
 def drift_notes(outputs: Iterable[OutputComparison], findings: Iterable[Finding]) -> list[str]:
     """Outputs that hold little of the source's although each operator that differs is explained: what single roundings grew to."""
     places = [op.operator for op in findings if op.equal < 1]

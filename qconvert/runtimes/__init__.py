@@ -36,7 +36,7 @@ RUNTIMES = (
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
         open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("optimized", "unoptimized"),
         layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), layers=_from("onnx_layers", "layers"),
-        around=_from("onnx_around", "around"),
+        overflows=_from("overflows_onnxruntime", "overflows"), around=_from("onnx_around", "around"),
     ),
 )  # fmt: skip
 

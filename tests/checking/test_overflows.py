@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_models
 import pytest
 from onnx import numpy_helper
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
 from qconvert import check, convert
+from qconvert.arithmetic import onnxruntime_softmax
 from qconvert.checking.overflows import Overflowed
+from qconvert.graph import Quantization
 
 MASKED = 1e9 / 32767
 
@@ -103,3 +106,47 @@ def test_a_fault_behind_an_overflow_is_found(made: Callable[[], bytes], fault: C
     del proto.metadata_props[:]  # the conversion is not made again: the operators alone show it
     onnx.save(proto, result)
     assert not check(source, result).passed
+
+
+def shares(shape: tuple[int, ...], dtype: str, scale: float, axis: int = -1) -> bytes:
+    """A Softmax between Q and DQ, which onnxruntime fuses to QLinearSoftmax."""
+    point = np.iinfo(dtype).min
+    of = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "s", "p"], ["a"]),
+        onnx.helper.make_node("Softmax", ["a"], ["b"], axis=axis),
+        onnx.helper.make_node("QuantizeLinear", ["b", "t", "z"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.1), "p": np.array(3, dtype), "t": np.float32(scale), "z": np.array(point, dtype)}
+    edges = [onnx.helper.make_tensor_value_info(name, of, shape) for name in "xy"]
+    held = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "g", edges[:1], edges[1:], held)
+    return bytes(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9).SerializeToString())
+
+
+@pytest.mark.parametrize("scale", [1 / 255, 1 / 256, 1 / 100, 0.00039])
+@pytest.mark.parametrize(("shape", "axis"), [((40, 1), -1), ((1, 40), 0), ((3, 5), -1), ((2, 64), -1)])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_softmax_of_onnxruntime_to_the_last_bit(dtype: str, shape: tuple[int, ...], axis: int, scale: float) -> None:
+    x = np.random.default_rng(5).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+    (wanted,) = onnx_models.run(shares(shape, dtype, scale, axis), {"x": x}, optimize=True)
+    found, overflows = onnxruntime_softmax(x, float(np.float32(0.1)), Quantization.per_tensor(scale, np.iinfo(dtype).min), dtype, axis)
+    assert np.array_equal(found, wanted)
+    assert overflows == ((shape[axis] == 1 and scale < 1 / 148) or (scale < 0.001 and shape == (3, 5)))
+
+
+@pytest.mark.parametrize("suffix", [".tflite", ".onnx"])
+def test_a_softmax_of_one_element_is_the_source_s_overflow(suffix: str, tmp_path: Path) -> None:
+    """onnxruntime fuses it for uint8 alone."""
+    dtype = "uint8"
+    source, result = tmp_path / "m.onnx", tmp_path / f"result{suffix}"
+    source.write_bytes(shares((40, 1), dtype, 1 / 255))
+    convert(source, result, form="qoperator") if suffix == ".onnx" else convert(source, result)
+    report = check(source, result, per_op=True)
+    assert report.passed, report.problems
+    assert [item.reason for item in report.operators] == ["onnxruntime's own kernel overflows in Softmax"]
+    wrong = onnx.load_from_string(shares((40, 1), dtype, 1 / 255))
+    wrong.graph.node[1].op_type = "Sigmoid"
+    del wrong.graph.node[1].attribute[:]
+    (tmp_path / "wrong.onnx").write_bytes(wrong.SerializeToString())
+    assert not check(source, tmp_path / "wrong.onnx", per_op=True).passed

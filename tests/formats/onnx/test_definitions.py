@@ -8,8 +8,9 @@ import numpy as np
 import onnx_models
 import pytest
 from onnx import parser
+from tflite_models import run_litert
 
-from qconvert import load, save
+from qconvert import check, convert, load, save
 from qconvert.conversion import run_passes
 from qconvert.plugins import pass_named, target_named
 
@@ -45,3 +46,22 @@ def test_a_definition_has_the_operator_s_values(body: str, tmp_path: Path) -> No
         assert wanted.shape == found.shape and np.ptp(wanted) > 0.1
         within = pass_named("expand_definitions").within
         assert within is not None and np.abs(wanted - found).max() <= within * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0, -3.0])
+@pytest.mark.parametrize("shape", [(2, 5), (1, 4, 4, 3)])
+def test_data_rounded_at_each_run_that_no_product_reads(shape: tuple[int, ...], scale: float, tmp_path: Path) -> None:
+    """DynamicQuantizeLinear, integers moved, and a DequantizeLinear of its scale and zero point: every value is onnxruntime's."""
+    sizes = ",".join(map(str, shape))
+    body = "q, s, z = DynamicQuantizeLinear(a)  t = Transpose(q)  y = DequantizeLinear(t, s, z)"
+    text = f'<ir_version: 9, opset_import: ["" : 17]> g (float[{sizes}] a) => (float[{",".join(map(str, shape[::-1]))}] y) {{ {body} }}'
+    source, result = tmp_path / "m.onnx", tmp_path / "m.tflite"
+    source.write_bytes(parser.parse_model(text).SerializeToString())
+    convert(source, result)
+    for seed in range(20):
+        values = (np.random.default_rng(seed).normal(size=shape) * scale).astype(np.float32)
+        (wanted,) = onnx_models.run(source.read_bytes(), {"a": values})
+        (found,) = run_litert(result.read_bytes(), [values])
+        assert np.array_equal(found, wanted)
+        assert scale == 0 or len(np.unique(found)) > 5
+    assert check(source, result, per_op=True).verdict == "passed"

@@ -37,6 +37,7 @@ _TABLES = {
     "NEG": "NegOptions",
     "NOT_EQUAL": "NotEqualOptions",
     "REDUCE_MAX": "ReducerOptions",
+    "REDUCE_MIN": "ReducerOptions",
     "RESHAPE": "ReshapeOptions",
     "SELECT_V2": "SelectV2Options",
     "SIGN": "SignOptions",
