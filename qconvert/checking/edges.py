@@ -168,7 +168,7 @@ def _seen_behind(graph: Graph, other: Graph) -> set[str]:
             behind
             and len(behind) == len(readers[name])
             and all(
-                _is_computed(graph, other, writers, item) or item in found or _same_quantize(own[name], writers.get(item))
+                _is_computed(graph, other, writers, item) or item in found or _same_quantize(graph, own, own[name], writers.get(item))
                 for item in behind
             )
         ):
@@ -176,9 +176,16 @@ def _seen_behind(graph: Graph, other: Graph) -> set[str]:
     return found
 
 
-def _same_quantize(op: Op, pair: Op | None) -> bool:
-    """Whether the source's operator and the result's round the same real values."""
-    return pair is not None and op.kind == pair.kind == "Quantize" and op.inputs[0] == pair.inputs[0]
+def _same_quantize(graph: Graph, own: Mapping[str, Op], op: Op, pair: Op | None) -> bool:
+    """Whether the source's operator and the result's round the same real values, which may be stored in another type of as many codes."""
+    if pair is None or op.kind != pair.kind or op.kind not in ("Quantize", "Requantize"):
+        return False
+    before: Op | None = op
+    while before is not None and before.inputs[0] != pair.inputs[0]:
+        before = own.get(before.inputs[0])
+        if before is None or before.kind != "Requantize" or not _carries(graph, before, before.inputs[0]):
+            return False
+    return True
 
 
 def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: str) -> bool:

@@ -56,6 +56,21 @@ def test_a_result_that_is_clipped_at_once_on_its_grid_is_not_missed() -> None:
     assert list(vanished(elsewhere, fused)) == ["s"]
 
 
+def test_a_requantization_of_data_that_are_stored_otherwise_stands_for_itself() -> None:
+    """x int8 -> the same codes as uint8 -> rounded -> the same codes as int8: the result rounds x at once."""
+    steps = [("x", "x/uint8"), ("x/uint8", "y/uint8"), ("y/uint8", "y")]
+    ops = [Op("Requantize", (a,), (b,)) for a, b in steps]
+    coarse, unsigned = Quantization.per_tensor(0.1, 131), Quantization.per_tensor(0.05, 131)
+
+    def made(chain: list[Op], *grids: Quantization) -> Graph:
+        found = graph(*chain, y=OTHER, **{"x/uint8": grids[0], "y/uint8": coarse})
+        return found.evolve(tensors=[replace(t, dtype="uint8") for t in found.tensors.values() if t.name.endswith("uint8")])
+
+    direct = graph(Op("Requantize", ("x",), ("y",)), y=OTHER)
+    assert vanished(made(ops, unsigned), direct) == {}
+    assert list(vanished(made(ops, Quantization.per_tensor(0.07, 131)), direct)) == ["y/uint8"]
+
+
 def test_integers_without_a_label_are_those_that_get_one() -> None:
     """ONNX moves integers between two operators before they get their label."""
     chain = Op("Where", ("c", "x", "x"), ("s",)), Op("Where", ("c", "s", "x"), ("t",)), Op("Mul", ("x", "t"), ("y",))

@@ -138,6 +138,19 @@ def test_suppression_has_no_batch_whatever_the_file_says(builtin: str) -> None:
         assert compared.largest == 0
 
 
+@pytest.mark.parametrize("builtin", ["MEAN", "SUM", "REDUCE_MAX", "REDUCE_PROD"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_reductions_of_nothing(builtin: str, keep: bool) -> None:
+    """The mean of no numbers is none, where onnxruntime's own kernel has 0."""
+    results = TensorSpec("y", (2, 1) if keep else (2,), "float32")
+    model = single_op(builtin, {"keepDims": keep}, [TensorSpec("x", (2, 0), "float32"), AXES], [results])
+    (compared,) = compare(model, [np.zeros((2, 0), np.float32)])
+    assert np.array_equal(compared.source, compared.result, equal_nan=True)
+    assert np.isnan(compared.source).all() == (builtin == "MEAN")
+    _, written = converted(model)
+    assert _codes_of_the_way_back(written) == [builtin]
+
+
 _OPEN = {
     "DYNAMIC_UPDATE_SLICE": [
         ((-1, 6, 8), (-1, 2, 3), ((3, 6, 8), (3, 2, 3), (0, 9, 2))), ((4, -1), (2, -1), ((4, 7), (2, 3), (-1, 3))),

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.kernel_sums import write_as_tflite, write_as_xnnpack
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.graph import Op
+from qconvert.graph import Op, numpy_dtype
 from qconvert.graph.kinds import kernels_reduction
 
 __all__ = ["READERS", "WRITERS"]
@@ -44,10 +45,24 @@ def write_reduce(op: Op, b: Builder) -> None:
         return
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW or op.kind not in _ON_INTEGERS:
-        b.finish(op, _reduce(op, b, op.kind, b.real(op.inputs[0])))
+        kind = "ReduceSum" if _means_nothing(op, b) else op.kind
+        value = _reduce(op, b, kind, b.real(op.inputs[0]))
+        if kind != op.kind:
+            value = b.node("Mul", [value, b.const(np.array(np.nan, numpy_dtype(tensor.dtype)), f"{op.outputs[0]}/nothing")])[0]
+        b.finish(op, value)
         return
     wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{result.name}/int32", to=ELEMENT_TYPES["int32"])[0]
     b.node("Cast", [_reduce(op, b, op.kind, wide)], [result.name], to=ELEMENT_TYPES[result.dtype])
+
+
+def _means_nothing(op: Op, b: Builder) -> bool:
+    """Whether an operator averages no real elements: that is no number, of which onnxruntime makes 0."""
+    tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    if op.kind != "ReduceMean" or tensor.dtype not in REALS or result.is_quantized:
+        return False
+    axes = b.graph.constant(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else None
+    shape = tensor.shape or ()
+    return 0 in (shape if axes is None or not axes.size else [shape[int(axis)] for axis in axes.reshape(-1)])
 
 
 def write_reduce_logic(op: Op, b: Builder) -> None:
