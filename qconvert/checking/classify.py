@@ -124,6 +124,7 @@ _FLUSHED = 4 * float(np.finfo(np.float32).tiny)
 
 _ROUNDINGS = {
     "": "real data",
+    "blocks": "data rounded in blocks",
     "dynamic": "data rounded by rows or images",
     "dynamic_images": "data rounded by images",
     "dynamic_symmetric": "data rounded symmetrically",

@@ -75,7 +75,7 @@ class Judge:
         if a.shape != b.shape:
             return Finding("unexplained", f"shape {b.shape} instead of {a.shape}", 0.0, float("inf"), 0.0, a.size)
         if op.kind == "Opaque":
-            return _compared(a, b)
+            return self._rounded(op, values, pair) or _compared(a, b)
         if op.kind == "SelectBoxes" and index == 0 and all(is_free_choice(self.graph, op, values, chosen) for chosen in pair):
             largest = float(np.abs(a.astype(np.int64) - b).max())
             return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0, 0)
@@ -85,6 +85,20 @@ class Judge:
             cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
             found = min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
         return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
+
+    def _rounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+        """A product of the source that allows its data to be rounded, beside one of the result that does not."""
+        if (op["domain"], op["op_type"]) != ("com.microsoft", "MatMulNBits") or op.inputs[0] not in values or pair[0].dtype.kind != "f":
+            return None
+        from qconvert.formats.onnx.definitions.blocks import coarse_product  # needs onnx
+
+        found = coarse_product(self.graph, op, values[op.inputs[0]])
+        if found is None or found[0].shape != pair[0].shape or pair[0].dtype != np.float32:
+            return None
+        exact, coarse, fine = found
+        if not (np.abs(pair[1] - exact) <= fine).all():
+            return None  # nothing allows the result to be coarse
+        return classify_sums(*pair, [Sum("", exact, fine), Sum("blocks", exact, coarse)])
 
     def _overflowed(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
         """The finding, which names a fault, unless the source's value is to the last bit what its kernels make by overflowing, and the

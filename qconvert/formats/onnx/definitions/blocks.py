@@ -3,13 +3,18 @@ a coarser product that the node allows (accuracy_level)."""
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 from qconvert.formats.onnx.qoperator.nbits import unpacked
-from qconvert.graph import Array
+from qconvert.graph import Array, Graph, Op
 
-__all__ = ["DEFINITIONS"]
+__all__ = ["DEFINITIONS", "coarse_product"]
+
+#: The accuracy_level at which onnxruntime's kernels round the data to int8, with a scale for each block of them.
+_ROUNDS = 4
 
 
 def _matmul_nbits(s: Spelling) -> None:
@@ -62,6 +67,33 @@ def _weights(s: Spelling, bits: int, depth: int, columns: int, block: int) -> Ar
     steps = scales.reshape(columns, blocks).astype(np.float32)
     real = (stored.astype(np.float32) - zeros[:, groups]) * steps[:, groups]
     return np.ascontiguousarray(real.T).astype(scales.dtype)
+
+
+def coarse_product(graph: Graph, op: Op, data: Array) -> tuple[Array, Array, Array] | None:
+    """What a MatMulNBits that allows its data to be rounded computes of them, and how far from it a kernel may be.
+
+    Returns:
+        the product in float64, the bound where each block of the data is rounded to 127 steps of its largest magnitude, and that where
+        nothing but float32 rounds; None for any other node.
+    """
+    from google.protobuf.message import DecodeError
+    from onnx import NodeProto
+
+    try:
+        s = Spelling(graph, op, NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True)))
+        bits, block = int(s.attribute("bits", 4)), int(s.attribute("block_size", 0))
+        depth = int(s.attribute("K", 0))
+        if int(s.attribute("accuracy_level", 0)) != _ROUNDS or bits not in (2, 4, 8) or block < 1 or data.shape[-1:] != (depth,):
+            return None
+        weights = _weights(s, bits, depth, int(s.attribute("N", 0)), block).astype(np.float64)
+        bias = s.known(5).astype(np.float64) if s.input(5) else np.zeros(1)
+    except (NoDefinitionError, DecodeError, ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    real = data.astype(np.float64)
+    starts = np.arange(0, depth, block)
+    steps = np.repeat(np.maximum.reduceat(np.abs(real), starts, axis=-1) / 127, block, axis=-1)[..., :depth]
+    fine = (np.abs(real) @ np.abs(weights) + np.abs(bias)) * 2.0**-20
+    return real @ weights + bias, steps / 2 @ np.abs(weights) + fine, fine
 
 
 def _sized(data: Array, *sizes: int) -> Array:
