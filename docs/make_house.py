@@ -25,7 +25,7 @@ FLOORS = (
     "plugins",
     "data",
     "formats.reading",
-    "formats.tflite formats.onnx formats.qgraph",
+    "formats.tflite formats.onnx formats.torch formats.qgraph",
     "targets",
     "passes",
     "conversion",

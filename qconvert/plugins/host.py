@@ -21,6 +21,7 @@ __all__ = ["BUILTIN", "LoadedPlugin", "collected", "hook_results", "loaded"]
 BUILTIN = {
     "tflite": "qconvert.formats.tflite",
     "onnx": "qconvert.formats.onnx",
+    "torch": "qconvert.formats.torch",
     "qgraph": "qconvert.formats.qgraph",
     "targets": "qconvert.targets",
     "passes": "qconvert.passes",

@@ -5,16 +5,13 @@ In an ONNX file a scale belongs to a node; in the canonical graph it belongs to 
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import replace
-
 import numpy as np
 
 from qconvert.formats.onnx.node import NodeReading, NotCoveredError
-from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.formats.reading.labels import labelled
+from qconvert.graph import Quantization, integer_range
 
-__all__ = ["LabellingReading", "label_key"]
+__all__ = ["LabellingReading"]
 
 
 class LabellingReading(NodeReading):
@@ -66,114 +63,7 @@ class LabellingReading(NodeReading):
         return (sound and grid != before.quantization), (grid if sound else None)
 
     def labelled(self, index: int, quantization: Quantization, dtype: str = "") -> str:
-        """Input `index` with a label: the tensor itself if it has none or the same one, else the same integers under another label.
-
-        Plain integers get their label back through the movements that led to them, up to a constant or an input of the graph:
-
-            x (uint8) -> Reshape -> a (uint8)      -> Transpose -> b (uint8)      -> DequantizeLinear(s, z) -> y
-            x (s, z)  -> Reshape -> a (s, z)       -> Transpose -> b (s, z)       -> Dequantize             -> y
-
-        and where the tensor has another label already:
-
-            c (uint8) -> DequantizeLinear(s, z) -> y,  c -> DequantizeLinear(t, z) -> w
-            c (s, z)  -> Dequantize -> y,              c -> Reinterpret -> c/labelled (t, z) -> Dequantize -> w
-
-        `dtype` is what the label says of the type, for a tensor whose type nothing else says.
-        """
+        """Input `index` with a label (formats/reading/labels.py); `dtype` is what the label says of a type that nothing else says."""
         if dtype:
             self.assume(index, dtype)
-        tensor = self.tensor(index)
-        if "int" not in tensor.dtype and not tensor.dtype.startswith("float8") and tensor.dtype != "float4e2m1":
-            raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not a quantized type")
-        self._require_fit(tensor, quantization)
-        if tensor.quantization == quantization:
-            return tensor.name
-        data = tensor.data if tensor.quantization is not None else None
-        if tensor.data is None and tensor.name in self._draft.producers:
-            data = self._known.get(tensor.name)
-        if data is not None:
-            return self._draft.variant(tensor.name, f"label_{label_key(quantization)}", data, quantization)
-        if tensor.quantization is None and self._label(tensor, quantization):
-            return tensor.name
-        name = self._draft.add(f"{tensor.name}/labelled", tensor.dtype, tensor.shape, None, quantization)
-        self._draft.append(Op("Reinterpret", (tensor.name,), (name,), {}, self.source))
-        return name
-
-    def _require_fit(self, tensor: Tensor, quantization: Quantization) -> None:
-        axis, shape = quantization.axis, tensor.shape
-        if axis is None or shape is None:
-            return
-        size = shape[axis] if axis < len(shape) else None
-        if quantization.block_size == 0 and isinstance(size, int) and size != quantization.scale.size:
-            raise self.invalid(f"{quantization.scale.size} scales for axis {axis} of {tensor.name!r}, whose shape is {shape}")
-
-    def _label(self, tensor: Tensor, quantization: Quantization) -> bool:
-        """Labels a tensor and the movements that lead to it; False, and nothing is done, if another operator made the integers."""
-        chain = [tensor]
-        while (op := self._draft.producers.get(chain[-1].name)) is not None:
-            source = self._draft.tensors[op.inputs[0]] if op.inputs else None
-            per_tensor = quantization.axis is None or op.kind == "Identity"
-            if op.kind in ("Concat", "Pack", "ScatterND", "ScatterElements"):  # the other integers that join would need the label too
-                return False
-            if source is None or KINDS[op.kind].rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
-                return KINDS[op.kind].rule in ("plain", "opaque", "index") and self._keep(chain, quantization)
-            chain.append(source)
-        return self._keep(chain, quantization)
-
-    def _keep(self, chain: list[Tensor], quantization: Quantization) -> bool:
-        found = self._holders(chain, quantization)
-        if found is None:
-            return False
-        tensors, moves = found
-        pads = [op for op in moves if op.kind == "Pad" and op["mode"] == "constant"]
-        values = [self._known.get(op.inputs[2]) if len(op.inputs) > 2 else np.array(0) for op in pads]
-        if any(value is None or value.size != 1 for value in values):
-            return False
-        for tensor in tensors:
-            self._draft.tensors[tensor.name] = replace(tensor, quantization=quantization)
-        for op, value in zip(pads, values, strict=True):
-            self._refill(op, int(np.asarray(value).reshape(())), quantization)
-        return True
-
-    def _holders(self, chain: list[Tensor], quantization: Quantization) -> tuple[list[Tensor], list[Op]] | None:
-        """All tensors that hold the integers of `chain`, and the movements between them: a label is on all of them, or on none.
-
-        None if one of them has another label, or is read by what does not take this one: an operator on plain numbers, a joining one.
-        """
-        found = {tensor.name: tensor for tensor in chain}
-        moves = [self._draft.producers[tensor.name] for tensor in reversed(chain[:-1])]
-        waiting = list(chain)
-        while waiting:
-            name = waiting.pop().name
-            for op in self._draft.readers.get(name, []):
-                kind = KINDS[op.kind]
-                if kind.rule in ("real", "index"):
-                    return None
-                if kind.rule != "move" or name not in kind.moved(op):
-                    continue
-                results = [self._draft.tensors[item] for item in kind.results_of(op) if item]
-                new = [tensor for tensor in results if tensor.name not in found]
-                if not new:
-                    continue
-                along = quantization.axis is not None and op.kind != "Identity"
-                if along or kind.data(op) != [name] or any(tensor.quantization is not None for tensor in new):
-                    return None
-                moves.append(op)
-                found |= {tensor.name: tensor for tensor in new}
-                waiting += new
-        return list(found.values()), moves
-
-    def _refill(self, op: Op, value: int, quantization: Quantization) -> None:
-        """Gives the padding of integers the label that they got; none where it is real zero. ONNX's default is the integer 0."""
-        tensor = self._draft.tensors[op.outputs[0]]
-        inputs = op.inputs[:2]
-        if value != int(quantization.zero_point[0]):
-            data = np.array(value, numpy_dtype(tensor.dtype))
-            inputs = (*inputs, self._draft.add(f"{tensor.name}/padding", tensor.dtype, (), data, quantization))
-        self._draft.exchange(op, replace(op, inputs=inputs))
-
-
-def label_key(quantization: Quantization) -> str:
-    """Tells labels apart in the names of variants."""
-    parts = quantization.scale.tobytes() + quantization.zero_point.tobytes() + str(quantization.axis).encode()
-    return hashlib.sha256(parts).hexdigest()[:8]
+        return labelled(self._draft, self.tensor(index), quantization, self._where())

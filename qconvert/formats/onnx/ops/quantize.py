@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
-from qconvert.formats.onnx.labels import label_key
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.reading.labels import label_key
 from qconvert.graph import Op, Quantization
 from qconvert.graph.metadata import SOURCE_KERNELS
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.onnx.labels import label_key
 from qconvert.formats.onnx.qonnx.grids import Stated, bits_of, fitting, numbers, stated
 from qconvert.formats.onnx.qonnx.rounding import EVEN, apply, mode_of, rounded, rounded_by
 from qconvert.formats.onnx.reading import Reading
+from qconvert.formats.reading.labels import label_key
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
 
 __all__ = ["emit_on_grid", "read_bipolar_quant", "read_quant"]

@@ -1,0 +1,41 @@
+"""PyTorch's model files: TorchScript and torch.export archives, read without PyTorch and without running them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qconvert.plugins import Format, Option, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> Graph:
+    from qconvert.formats.torch.reader import read
+
+    return read(path, options)
+
+
+def _recognizes(start: bytes) -> bool:
+    return start[:4] == b"PK\x03\x04"
+
+
+_READ_OPTIONS = (Option("input_shape", str, "", "shapes of inputs of a PyTorch file, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),)
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    summary = "PyTorch: TorchScript (.pt, .ptl) and torch.export (.pt2)"
+    return [
+        Format(
+            "torch",
+            (".pt", ".ptl", ".pt2", ".pth"),
+            summary,
+            read=_read,
+            recognizes=_recognizes,
+            read_options=_READ_OPTIONS,
+            normal_form=("absorb_quantization",),
+        )
+    ]

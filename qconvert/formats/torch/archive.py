@@ -1,0 +1,150 @@
+"""The zip archives in which PyTorch keeps models, read within limits.
+
+Storages lie uncompressed and are views on the mapped file; code, pickles and JSON may be compressed. Nothing is ever extracted to disk, and
+no name of an entry becomes a path.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError
+from qconvert.files import map_file
+from qconvert.graph import Array
+
+__all__ = ["Archive", "is_zip"]
+
+#: d2go, a real detector, has 945 entries, and 2 GB of weights are some thousands.
+_MOST_ENTRIES = 100_000
+#: What is not a storage: code and JSON. The largest seen has 11 MB.
+_LARGEST_TEXT = 2**28
+#: zlib cannot compress by more than 1032; code and JSON of real models reach 40.
+_LARGEST_RATIO = 200
+_DAMAGED = "The file is damaged or was not written to its end."
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_COMPRESSED = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
+
+
+def is_zip(start: bytes) -> bool:
+    """Whether a file that begins so is a zip archive."""
+    return start[:4] == b"PK\x03\x04"
+
+
+class Archive:
+    """The entries of a model's archive, by their names behind the archive's root folder.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        FileAccessError: it cannot be read.
+        InvalidModelError: it is no zip archive, is damaged, or breaks a limit: 100,000 entries, 256 MB and a ratio of 200 for what is
+            compressed, names that leave the archive, an entry that lies upon another.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._mapping: mmap.mmap = map_file(path)
+        try:
+            with path.open("rb") as stream:
+                self._infos = self._checked(zipfile.ZipFile(stream).infolist())
+        except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, ValueError, OverflowError) as error:
+            raise InvalidModelError(f"is no readable zip archive: {error}", remedy=_DAMAGED) from error
+        self.root = self._common_root()
+
+    def __contains__(self, name: str) -> bool:
+        return self.root + name in self._infos
+
+    def __iter__(self) -> Iterator[str]:
+        """Names behind the root folder."""
+        return (name[len(self.root) :] for name in self._infos)
+
+    def read(self, name: str) -> bytes:
+        """The content of a small entry: code, a pickle, JSON."""
+        info = self._info(name)
+        start, stored = self._span(info)
+        if info.file_size > _LARGEST_TEXT:
+            raise InvalidModelError(f"the entry {name!r} has {info.file_size} bytes, more than {_LARGEST_TEXT}")
+        content = self._mapping[start : start + stored]
+        if info.compress_type == zipfile.ZIP_DEFLATED:
+            content = self._inflated(content, info)
+        if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
+            raise InvalidModelError(f"the entry {name!r} is damaged: its checksum is another")
+        return content
+
+    def text(self, name: str) -> str:
+        """The content of an entry in UTF-8."""
+        try:
+            return self.read(name).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidModelError(f"the entry {name!r} is no UTF-8 text: {error}") from error
+
+    def storage(self, name: str) -> Array:
+        """The bytes of a storage, as uint8: a view on the mapped file, or, where it is compressed, a copy."""
+        info = self._info(name)
+        start, stored = self._span(info)
+        if info.compress_type == zipfile.ZIP_DEFLATED:
+            return np.frombuffer(self.read(name), np.uint8)
+        return np.frombuffer(self._mapping, np.uint8, stored, start)
+
+    def _info(self, name: str) -> zipfile.ZipInfo:
+        info = self._infos.get(self.root + name)
+        if info is None:
+            raise InvalidModelError(f"the archive has no entry {name!r}", remedy=_DAMAGED)
+        return info
+
+    def _inflated(self, content: bytes, info: zipfile.ZipInfo) -> bytes:
+        decompress = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            return decompress.decompress(content, info.file_size + 1)
+        except zlib.error as error:
+            raise InvalidModelError(f"the entry {info.filename!r} is damaged: {error}") from error
+
+    def _span(self, info: zipfile.ZipInfo) -> tuple[int, int]:
+        """Where the bytes of an entry begin, and how many there are in the file."""
+        header = self._mapping[info.header_offset : info.header_offset + 30]
+        if len(header) < 30 or header[:4] != b"PK\x03\x04":
+            raise InvalidModelError(f"the entry {info.filename!r} is damaged: nothing begins where the directory says")
+        _, name, extra = _LOCAL_HEADER.unpack(header)
+        start = info.header_offset + 30 + name + extra
+        if start + info.compress_size > len(self._mapping):
+            raise InvalidModelError(f"the entry {info.filename!r} is damaged: it runs beyond the end of the file")
+        return start, info.compress_size
+
+    def _checked(self, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+        if len(infos) > _MOST_ENTRIES:
+            raise InvalidModelError(f"the archive has {len(infos)} entries, more than {_MOST_ENTRIES}")
+        found: dict[str, zipfile.ZipInfo] = {}
+        end = -1
+        for info in sorted(infos, key=lambda info: info.header_offset):
+            name = info.filename
+            if info.is_dir():
+                continue
+            if name.startswith("/") or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+                raise InvalidModelError(f"the archive has an entry {name!r}, which leaves it")
+            if name in found:
+                raise InvalidModelError(f"the archive has the entry {name!r} twice")
+            if info.flag_bits & 1:
+                raise InvalidModelError(f"the entry {name!r} is encrypted")
+            if info.compress_type not in _COMPRESSED:
+                raise InvalidModelError(f"the entry {name!r} is compressed by method {info.compress_type}; PyTorch stores or deflates")
+            if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
+                raise InvalidModelError(f"the entry {name!r} is damaged: it is stored, and has two sizes")
+            if info.file_size > _LARGEST_RATIO * max(info.compress_size, 64):
+                raise InvalidModelError(f"the entry {name!r} expands to {info.file_size} bytes, more than {_LARGEST_RATIO} times its own")
+            if info.header_offset < end:
+                raise InvalidModelError(f"the entry {name!r} lies upon another")
+            end = info.header_offset + 30 + info.compress_size
+            found[name] = info
+        return found
+
+    def _common_root(self) -> str:
+        """The folder, with its slash, in which everything lies; "" if there is none."""
+        roots = {name.partition("/")[0] if "/" in name else "" for name in self._infos}
+        return f"{roots.pop()}/" if len(roots) == 1 and "" not in roots else ""

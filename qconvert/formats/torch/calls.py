@@ -1,0 +1,55 @@
+"""Calls of operators by name: the right overload is found, its read function called, and what nobody knows is gathered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.reading import Call, Operator, Session
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """The operators that a model calls, read one by one.
+
+    Args:
+        session: of the model.
+        operators: operator with its namespace -> its overloads, in the order in which they are tried.
+    """
+
+    def __init__(self, session: Session, operators: Mapping[str, Sequence[Operator]]) -> None:
+        self._session = session
+        self._operators = operators
+
+    def call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
+        """What a call returns.
+
+        Args:
+            name: such as "aten::conv2d", without the name of an overload.
+            given, named: arguments by position and by name.
+            where: where the call stands, for messages.
+            hint: the name that the program gives the result.
+
+        Raises:
+            UnsupportedError: the operator, or this form of it, is not covered.
+        """
+        source = f"{name} {where}"
+        for operator in self._operators.get(name, ()):
+            values = operator.bind(given, named)
+            if values is not None:
+                return operator.read(Call(self._session, name, values, source, hint))
+        if name in self._operators:
+            raise UnsupportedError(f"{name} with these arguments is not covered: {_said(given, named)}", where=where)
+        raise UnsupportedError(f"the operator {name} is not covered", where=where)
+
+    def covers(self, name: str) -> bool:
+        """Whether any form of an operator is covered."""
+        return name in self._operators
+
+
+def _said(given: Sequence[Any], named: Mapping[str, Any]) -> str:
+    kinds = [type(value).__name__ for value in given] + [f"{key}={type(value).__name__}" for key, value in named.items()]
+    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).items())

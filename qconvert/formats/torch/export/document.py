@@ -1,0 +1,194 @@
+"""The JSON of a torch.export program, taken apart: nodes with their arguments, what its inputs and outputs are, shapes.
+
+Source: torch/_export/serde/schema.py (versions 2 to 8). Files of one major version differ in what they leave out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.dtypes import EXPORT
+
+__all__ = ["Node", "Program", "SizeName", "TensorName", "parsed", "sizes_of"]
+
+_NEWEST, _OLDEST = 8, 2
+_MOST_NODES = 1_000_000
+_PLAIN = frozenset(f"as_{name}" for name in "int float bool string ints floats bools strings scalar_type expr".split())
+
+
+@dataclass(frozen=True, slots=True)
+class TensorName:
+    """An argument that is a tensor of the program."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SizeName:
+    """An argument that is a number known only at run time."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call.
+
+    Attributes:
+        target: such as "aten::conv2d", without the overload.
+        overload: such as "default".
+        arguments: by name; those of higher-order operators by their position as text.
+        outputs: names of what it computes: a name, a list of names, or None for what nobody has.
+        name: of the node.
+    """
+
+    target: str
+    overload: str
+    arguments: Mapping[str, Any]
+    outputs: Sequence[Any]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A torch.export program.
+
+    Attributes:
+        nodes: in order.
+        inputs: each with its kind ("parameter", "buffer", "user_input" …), its name in the graph, and its name in the model.
+        outputs: each with its kind ("user_output", "buffer_mutation" …), its argument, and the name of a buffer.
+        tensors: name -> storage type and sizes, None for one known only at run time.
+        version: of the schema.
+        torch_version: that wrote it.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[tuple[str, Any, str], ...]
+    outputs: tuple[tuple[str, Any, str], ...]
+    tensors: Mapping[str, tuple[str, tuple[int | str, ...]]]
+    version: tuple[int, int]
+    torch_version: str
+
+
+def parsed(text: str) -> Program:
+    """The program in a document.
+
+    Raises:
+        InvalidModelError: it is damaged.
+        UnsupportedError: it is of a newer schema than 8, or older than 2.
+    """
+    try:
+        document = json.loads(text)
+        version = _version(document)
+        module = document["graph_module"]
+        graph, signature = module["graph"], module["signature"]
+        nodes = graph["nodes"]
+        if len(nodes) > _MOST_NODES:
+            raise InvalidModelError(f"its program has {len(nodes)} nodes, more than {_MOST_NODES}")
+        return Program(
+            tuple(_node(node) for node in nodes),
+            tuple(_specified(spec) for spec in signature["input_specs"]),
+            tuple(_specified(spec) for spec in signature["output_specs"]),
+            {str(name): (EXPORT.get(meta["dtype"], "unknown"), sizes_of(meta["sizes"])) for name, meta in graph["tensor_values"].items()},
+            version,
+            str(document.get("torch_version", "")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise InvalidModelError(f"its program is damaged: {type(error).__name__} {error}") from error
+
+
+def _version(document: Any) -> tuple[int, int]:
+    stated = document["schema_version"]
+    version = (stated, 0) if isinstance(stated, int) else (int(stated["major"]), int(stated["minor"]))
+    if not _OLDEST <= version[0] <= _NEWEST:
+        raise UnsupportedError(
+            f"its program is of schema {version[0]}.{version[1]}; {_OLDEST} to {_NEWEST} are covered",
+            remedy="Save it with another version of PyTorch: 2.13 writes schema 8.",
+        )
+    return version
+
+
+def sizes_of(sizes: Any) -> tuple[int | str, ...]:
+    """Sizes of a tensor; one known only at run time has the name of its symbol, or is an expression as text."""
+    return tuple(_size(size) for size in sizes)
+
+
+def _size(size: Any) -> int | str:
+    if isinstance(size, int):
+        return size
+    ((kind, value),) = size.items()
+    if kind == "as_int":
+        if type(value) is not int or not 0 <= value < 2**62:
+            raise ValueError(f"a size {value}")
+        return value
+    return _symbol(str(value["expr_str"]))
+
+
+def _symbol(text: str) -> str:
+    """The name in "Symbol('s77', positive=True, integer=True)", or a whole expression, which is nobody's name."""
+    parts = text.split("'")
+    return parts[1] if text.startswith("Symbol('") and len(parts) == 3 and parts[1].isidentifier() else f"({text[:60]})"
+
+
+def _node(node: Any) -> Node:
+    target, overload = _target(str(node["target"]))
+    arguments: dict[str, Any] = {}
+    for position, argument in enumerate(node["inputs"]):
+        arguments[str(argument.get("name") or position)] = value_of(argument["arg"])
+    outputs = [value_of(output) for output in node["outputs"]]
+    names = [item.name if isinstance(item, (TensorName, SizeName)) else item for item in outputs]
+    return Node(target, overload, arguments, names, str(node.get("name") or (names[0] if names and isinstance(names[0], str) else target)))
+
+
+def _target(text: str) -> tuple[str, str]:
+    """ "torch.ops.aten.add.Tensor" as "aten::add" and "Tensor"; "_operator.mul" and "torch.sym_max" as "prim::mul" and "prim::sym_max"."""
+    parts = text.split(".")
+    if parts[:2] == ["torch", "ops"] and len(parts) in (4, 5):
+        return f"{parts[2]}::{parts[3]}", parts[4] if len(parts) == 5 else "default"
+    return f"prim::{parts[-1]}", "default"
+
+
+def value_of(union: Any) -> Any:
+    """The value of an argument, a union of one key: numbers and lists as they are, tensors and sizes by name."""
+    if not isinstance(union, dict) or len(union) != 1:
+        raise ValueError("an argument that is no union of one")
+    ((kind, value),) = union.items()
+    if kind in ("as_none", "as_device", "as_layout", "as_memory_format"):
+        return None
+    if kind in _PLAIN:
+        return float(value) if kind == "as_float" else value
+    if kind == "as_tensor":
+        return TensorName(str(value["name"]))
+    if kind == "as_tensors":
+        return [TensorName(str(item["name"])) for item in value]
+    if kind in ("as_optional_tensors", "as_optional_tensor", "as_sym_int", "as_sym_ints", "as_sym_float", "as_sym_floats", "as_sym_bool"):
+        return [_optional(item) for item in value] if isinstance(value, list) else _optional(value)
+    if kind == "as_complex":
+        return complex(value["real"], value["imag"])
+    return {kind: value}
+
+
+def _optional(item: Any) -> Any:
+    """An item of a list that may be none, a tensor, a number, or the name of one."""
+    if item is None:
+        return None
+    ((kind, value),) = item.items()
+    if kind == "as_name":
+        return SizeName(str(value))
+    if kind == "as_tensor":
+        return TensorName(str(value["name"]))
+    return None if kind == "as_none" else value
+
+
+def _specified(spec: Any) -> tuple[str, Any, str]:
+    """What an input or output of the program is: its kind, its argument in the graph, and the name of the parameter or buffer."""
+    ((kind, value),) = spec.items()
+    argument = value["arg"]
+    plain = isinstance(argument, dict) and set(argument) == {"name"}
+    found = TensorName(str(argument["name"])) if plain else value_of(argument)
+    names = [str(value[key]) for key in ("parameter_name", "buffer_name", "tensor_constant_name", "custom_obj_name") if key in value]
+    return str(kind), found, names[0] if names else ""

@@ -1,0 +1,24 @@
+"""The operators of PyTorch that are read, by family: each an overload's arguments and the function that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qconvert.formats.torch.ops import elementwise, layers, pool, quantize, shape
+from qconvert.formats.torch.reading import Operator
+
+__all__ = ["OPERATORS"]
+
+
+def _joined(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, tuple[Operator, ...]]:
+    """One table of several; no operator stands in two of them."""
+    found: dict[str, tuple[Operator, ...]] = {}
+    for table in tables:
+        for name, operators in table.items():
+            if name in found:
+                raise ValueError(f"{name} is read by two functions")
+            found[name] = (operators,) if isinstance(operators, Operator) else tuple(operators)
+    return found
+
+
+OPERATORS = _joined(quantize.OPERATORS, layers.OPERATORS, elementwise.OPERATORS, pool.OPERATORS, shape.OPERATORS)

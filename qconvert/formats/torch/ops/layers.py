@@ -1,0 +1,144 @@
+"""Convolutions and linear layers: quantized ones with packed parameters, and those on plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.values import Packed, Ref
+from qconvert.graph import Array, Quantization
+
+__all__ = ["OPERATORS"]
+
+
+def _bias(c: Call, packed: Packed) -> list[str]:
+    """The bias as it is stored: real, which only qnnpack rounds to integers."""
+    return [] if packed.bias is None else [c.stored(packed.bias, f"{packed.name}.bias")]
+
+
+def _kernel(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]:
+    """The weights as O,I,spatial, and the sizes along as many axes; layers of one axis are stored as of two."""
+    data, axis = packed.weight.data, packed.weight.axis
+    cut = len(packed.weight.shape) - 2 - spatial
+    if cut < 0 or any(size != 1 for size in packed.weight.shape[2 : 2 + cut]):
+        raise c.invalid(f"weights of shape {packed.weight.shape} for {spatial} axes")
+    data = data.reshape(*data.shape[:2], *data.shape[2 + cut :]) if cut else data
+    if packed.transposed:
+        if axis is not None and (axis != 1 or packed.groups != 1):
+            raise c.unsupported("scales of a transposed convolution along its inputs, or in groups,")
+        data, axis = outputs_first(data, packed.groups), 0
+    name = c.stored(packed.weight, f"{packed.name}.weight", data, axis)
+    sizes = {"strides": packed.stride[cut:], "dilations": packed.dilation[cut:], "pads": packed.padding[cut:] * 2, "group": packed.groups}
+    return name, {**sizes, "data_format": "channels_first"}
+
+
+def outputs_first(data: Array, groups: int) -> Array:
+    """Weights of a transposed convolution, I,O/groups,spatial, as O,I/groups,spatial."""
+    inputs, outputs, *kernel = data.shape
+    split = data.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
+    return split.reshape(groups * outputs, inputs // groups, *kernel)
+
+
+def read_quantized_conv(spatial: int, activation: str = "") -> Operator:
+    """quantized::conv1d, 2d, 3d, each also with a Relu."""
+
+    def read(c: Call) -> Ref:
+        packed, data = c.packed("packed_weight"), c.operand("qx")
+        weights, sizes = _kernel(c, packed, spatial)
+        grid = c.grid("output_scale", "output_zero_point", data.dtype)
+        return c.emit("Conv", [data.name, weights, *_bias(c, packed)], grid=grid, activation=activation, **sizes)
+
+    return Operator("T qx, o packed_weight, f output_scale, i output_zero_point", read)
+
+
+def read_quantized_conv_transpose(spatial: int) -> Operator:
+    """quantized::conv_transpose1d, 2d, 3d."""
+
+    def read(c: Call) -> Ref:
+        packed, data = c.packed("packed_weight"), c.operand("qx")
+        weights, sizes = _kernel(c, packed, spatial)
+        grid = c.grid("output_scale", "output_zero_point", data.dtype)
+        padding = packed.output_padding[len(packed.output_padding) - spatial :]
+        return c.emit("ConvTranspose", [data.name, weights, *_bias(c, packed)], grid=grid, output_padding=padding, **sizes)
+
+    return Operator("T qx, o packed_weight, f output_scale, i output_zero_point", read)
+
+
+def read_quantized_linear(activation: str = "") -> Operator:
+    """quantized::linear, also with a Relu: data of any rank."""
+
+    def read(c: Call) -> Ref:
+        packed = c.packed("W_prepack")
+        weights = c.stored(packed.weight, f"{packed.name}.weight")
+        grid = c.grid("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
+        return _rows(c, "X", [weights, *_bias(c, packed)], grid, activation)
+
+    return Operator("T X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
+
+
+def _rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, activation: str = "") -> Ref:
+    """A Gemm on the rows of data of any rank, which keep their leading sizes."""
+    tensor, rank = c.operand(data), c.rank(data)
+    if rank == 2:
+        return c.emit("Gemm", [tensor.name, *factors], grid=grid, activation=activation)
+    weights = c.lookup(factors[0]).static_shape
+    if weights is None or len(weights) != 2 or rank < 1:
+        raise c.invalid(f"weights of shape {weights} beside data of rank {rank}")
+    flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
+    result = c.emit("Gemm", [flat.name, *factors], grid=grid, activation=activation, hint="rows")
+    leading = (tensor.shape or ())[:-1]
+    if sum(isinstance(size, str) for size in leading) <= 1:
+        sizes = [-1 if isinstance(size, str) else size for size in leading]
+        return c.emit("Reshape", [result.name, c.list64([*sizes, weights[0]], "shape")])
+    whole = c.emit("Shape", [tensor.name], dtype="int64", grid=None, hint="data_shape")
+    bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]
+    kept = c.emit("Slice", [whole.name, *bounds], hint="leading")
+    shape = c.emit("Concat", [kept.name, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
+    return c.emit("Reshape", [result.name, shape.name])
+
+
+def read_conv(spatial: int) -> list[Operator]:
+    """aten::conv1d, 2d, 3d on plain tensors; padding by numbers, or "same" and "valid"."""
+
+    def read(c: Call) -> Ref:
+        data = [c.name("input"), c.name("weight"), *([c.name("bias")] if c["bias"] is not None else [])]
+        sizes: dict[str, Any] = {
+            "strides": c.integers("stride", spatial),
+            "dilations": c.integers("dilation", spatial),
+            "group": c.integer("groups"),
+        }
+        if isinstance(c["padding"], str):
+            return c.emit("Conv", data, pads=_named_padding(c, sizes, spatial), data_format="channels_first", **sizes)
+        return c.emit("Conv", data, pads=c.integers("padding", spatial) * 2, data_format="channels_first", **sizes)
+
+    head, rest = "T input, T weight, T? bias=None, l stride=1", "l dilation=1, i groups=1"
+    return [Operator(f"{head}, {padding}, {rest}", read) for padding in ("l padding=0", "s padding='valid'")]
+
+
+def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
+    """Of "same": what is odd goes behind."""
+    if c["padding"] == "valid":
+        return (0,) * (2 * spatial)
+    kernel = c.lookup(c.name("weight")).static_shape
+    if c["padding"] != "same" or kernel is None or any(stride != 1 for stride in sizes["strides"]):
+        raise c.unsupported(f"padding {c['padding']!r} beside strides {sizes['strides']}")
+    totals = [step * (size - 1) for step, size in zip(sizes["dilations"], kernel[2:], strict=True)]
+    return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
+
+
+def read_linear(c: Call) -> Ref:
+    """aten::linear on plain tensors: a Gemm where the weights are a matrix of constants or of what quantizes one."""
+    factors = [c.name("weight"), *([c.name("bias")] if c["bias"] is not None else [])]
+    return _rows(c, "input", factors, None)
+
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **{f"quantized::conv{n}d": read_quantized_conv(n) for n in (1, 2, 3)},
+    **{f"quantized::conv{n}d_relu": read_quantized_conv(n, "relu") for n in (1, 2, 3)},
+    **{f"quantized::conv_transpose{n}d": read_quantized_conv_transpose(n) for n in (1, 2, 3)},
+    **{f"aten::conv{n}d": read_conv(n) for n in (1, 2, 3)},
+    "quantized::linear": read_quantized_linear(),
+    "quantized::linear_relu": read_quantized_linear("relu"),
+    "aten::linear": Operator("T input, T weight, T? bias=None", read_linear),
+}

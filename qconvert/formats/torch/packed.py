@@ -1,0 +1,88 @@
+"""Packed parameters of quantized layers, as TorchScript's files keep them: three versions of convolutions, linear layers and embeddings.
+
+Sources: aten/src/ATen/native/quantized/cpu/fbgemm_utils.cpp and conv_serialization.h (parse_conv_serialized_state, serialize_conv).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
+from qconvert.formats.torch.values import Packed
+
+__all__ = ["is_packed", "unpacked"]
+
+_LARGEST = 2**20
+
+
+def is_packed(value: Any) -> bool:
+    """Whether an object is one of PyTorch's packed-parameters classes."""
+    return isinstance(value, ScriptObject) and ".classes.quantized." in value.class_name
+
+
+def unpacked(value: ScriptObject, name: str) -> Packed:
+    """The weights, bias and sizes that a packed-parameters object holds.
+
+    Args:
+        value: the object.
+        name: its place in the model.
+
+    Raises:
+        InvalidModelError: its state is not of the form that its class writes.
+        UnsupportedError: it is of a class that is not covered: recurrent cells, float16 weights.
+    """
+    kind = value.class_name.rpartition(".")[2]
+    try:
+        if kind.startswith("Conv"):
+            found = _convolution(value.state, name)
+        elif kind == "LinearPackedParamsBase":
+            weight, bias = value.state
+            found = Packed(name, weight, bias)
+        elif kind.startswith("EmbeddingPackedParamsBase"):
+            _, tensors, *_ = value.state
+            found = Packed(name, tensors[0], None)
+        else:
+            raise UnsupportedError(f"the packed parameters {kind} are not covered", where=name)
+    except (ValueError, IndexError, TypeError, AttributeError) as error:
+        raise InvalidModelError(f"its {kind} are damaged: {error}", where=name) from error
+    _verify(found)
+    return found
+
+
+def _convolution(state: Any, name: str) -> Packed:
+    """The three versions: a plain tuple; "2" with int16 numbers in a tensor; 3 with a list of integers."""
+    version = state[0]
+    if isinstance(version, StoredTensor):
+        weight, bias, stride, padding, dilation, count = state
+        stated = [tuple(int(item.data) for item in part) for part in (stride, padding, dilation)]
+        return Packed(name, weight, bias, stated[0], stated[1], stated[2], (0,) * len(stride), int(count[0].data))
+    if int(version) == 2:
+        _, (sizes, weight), (bias,) = state
+        numbers = [int(number) for number in sizes.data]
+    else:
+        _, listed, (_, weight, bias) = state
+        numbers = [int(number) for number in listed]
+    rank = numbers[0]
+    parts = [tuple(numbers[1 + index * rank : 1 + (index + 1) * rank]) for index in range(4)]
+    groups, flags = numbers[1 + 4 * rank :]
+    return Packed(name, weight, bias, parts[0], parts[1], parts[2], parts[3], groups, bool(flags & 1))
+
+
+def _verify(packed: Packed) -> None:
+    if not isinstance(packed.weight, StoredTensor) or packed.weight.scales is None:
+        raise InvalidModelError("its weights are not quantized", where=packed.name)
+    if packed.bias is not None and not isinstance(packed.bias, StoredTensor):
+        raise InvalidModelError("its bias is no tensor", where=packed.name)
+    rank = len(packed.weight.shape) - 2
+    parts: Sequence[tuple[int, ...]] = (packed.stride, packed.padding, packed.dilation, packed.output_padding)
+    if not packed.stride:
+        return
+    for part, fewest in zip(parts, (1, 0, 1, 0), strict=True):
+        if len(part) != rank or not all(fewest <= number < _LARGEST for number in part):
+            raise InvalidModelError(
+                f"strides, paddings and dilations {parts} do not fit weights of shape {packed.weight.shape}", where=packed.name
+            )
+    if packed.groups < 1 or packed.weight.shape[0] % packed.groups:
+        raise InvalidModelError(f"{packed.groups} groups do not divide weights of shape {packed.weight.shape}", where=packed.name)

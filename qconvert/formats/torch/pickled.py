@@ -1,0 +1,409 @@
+"""Pickles of PyTorch, read without running them: only the names below mean anything, and what they make is data.
+
+A pickle is a program that may call whatever it names. This one is run by a machine of our own that knows the opcodes for data, and for
+which a name is a function of this page or an error. pickletools (standard library) takes the opcodes apart.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, NAMES, QUANTIZED, STORAGES
+from qconvert.graph import Array
+
+__all__ = ["ScriptObject", "StoredTensor", "TorchType", "unpickled"]
+
+#: Values on the machine's stack, in its lists and dictionaries; the largest real data.pkl seen has 60,000.
+_MOST_OPCODES = 20_000_000
+#: Elements of a tensor that repeats those of its storage, by strides of 0.
+_MOST_REPEATED = 2**24
+_READABLE = (
+    "Save a file that holds a graph and no code of yours: in the program that has the model,\n"
+    "    import torch\n"
+    "    program = torch.export.export(model.eval(), example_inputs)\n"
+    "    torch.export.save(program, 'model.pt2')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchType:
+    """A torch.dtype, by its canonical name or, for the quantized ones, by PyTorch's."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    dtype: str
+    key: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTensor:
+    """A tensor of a file.
+
+    Attributes:
+        data: its stored values; of a quint4x2, the packed bytes, flat.
+        dtype: its canonical type, or PyTorch's name of a quantized one.
+        shape: its sizes.
+        scales: float64, one or one for each index along `axis`; None for plain numbers.
+        zero_points: int64, or float32 where the type has real ones; None likewise.
+        axis: that the scales run along; None for one scale.
+    """
+
+    data: Array
+    dtype: str
+    shape: tuple[int, ...]
+    scales: Array | None = None
+    zero_points: Array | None = None
+    axis: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ScriptObject:
+    """An object of a class of TorchScript, or of one that PyTorch brings.
+
+    Attributes:
+        class_name: with its package, such as "__torch__.torch.classes.quantized.Conv2dPackedParamsBase".
+        arguments: what it is made of.
+        state: what it was given: its attributes by name, or a tuple for a class that packs itself.
+    """
+
+    class_name: str
+    arguments: tuple[Any, ...] = ()
+    state: Any = field(default_factory=dict)
+
+
+class _Name:
+    """A global that a pickle names."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_MARK = object()
+
+
+def unpickled(content: bytes, storage: Callable[[str], Array], what: str, classes: frozenset[str] = frozenset()) -> Any:
+    """What a pickle of PyTorch holds.
+
+    Args:
+        content: of the entry.
+        storage: key of a storage -> its bytes.
+        what: the entry's name, for messages.
+        classes: further names whose objects are taken as ScriptObjects.
+
+    Raises:
+        InvalidModelError: it is damaged.
+        UnsupportedError: it names something that is not on the list, which PyTorch would import and run.
+    """
+    try:
+        return _Machine(storage, what, classes).run(content)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidModelError(f"the pickle {what} is damaged: {error}") from error
+
+
+class _Machine:
+    def __init__(self, storage: Callable[[str], Array], what: str, classes: frozenset[str]) -> None:
+        self._storage = storage
+        self._what = what
+        self._classes = classes
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._bytes: dict[str, Array] = {}
+
+    def run(self, content: bytes) -> Any:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(BytesIO(content))):
+            name = opcode.name
+            if name == "STOP":
+                break
+            if count > _MOST_OPCODES:
+                raise InvalidModelError(f"the pickle {self._what} has more than {_MOST_OPCODES} opcodes")
+            if name in _CONSTANTS:
+                self._stack.append(argument)
+            elif name in _HANDLERS:
+                _HANDLERS[name](self, argument)
+            else:
+                raise UnsupportedError(f"the pickle {self._what} uses the opcode {name}, which PyTorch's files do not", remedy=_READABLE)
+        if len(self._stack) != 1:
+            raise ValueError(f"{len(self._stack)} values are left")
+        return self._pop()
+
+    def _pop(self) -> Any:
+        value = self._stack.pop()
+        if value is _MARK:
+            raise ValueError("a value is missing behind a mark")
+        return value
+
+    def _top(self) -> Any:
+        if self._stack[-1] is _MARK:
+            raise ValueError("a value is missing behind a mark")
+        return self._stack[-1]
+
+    def _pop_mark(self) -> list[Any]:
+        place = len(self._stack) - 1
+        while self._stack[place] is not _MARK:
+            place -= 1
+            if place < 0:
+                raise ValueError("a mark is missing")
+        items = self._stack[place + 1 :]
+        del self._stack[place:]
+        return items
+
+    def push_get(self, index: int) -> None:
+        self._stack.append(self._memo[int(index)])
+
+    def put(self, index: int) -> None:
+        self._memo[int(index)] = self._top()
+
+    def memoize(self, _: Any) -> None:
+        self._memo[len(self._memo)] = self._top()
+
+    def push_global(self, text: str) -> None:
+        self._stack.append(self._named(text.replace(" ", ".", 1)))
+
+    def stack_global(self, _: Any) -> None:
+        name, module = self._pop(), self._pop()
+        self._stack.append(self._named(f"{module}.{name}"))
+
+    def push_mark(self, _: Any) -> None:
+        self._stack.append(_MARK)
+
+    def push_tuple(self, _: Any) -> None:
+        self._stack.append(tuple(self._pop_mark()))
+
+    def tuple_of(self, count: int) -> None:
+        items = tuple(self._stack[-count:]) if count else ()
+        if len(items) != count or _MARK in items:
+            raise ValueError("a tuple lacks items")
+        del self._stack[len(self._stack) - count :]
+        self._stack.append(items)
+
+    def push_list(self, _: Any) -> None:
+        self._stack.append(self._pop_mark())
+
+    def push_dict(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+    def append(self, _: Any) -> None:
+        item = self._pop()
+        self._list().append(item)
+
+    def appends(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._list().extend(items)
+
+    def setitem(self, _: Any) -> None:
+        value, key = self._pop(), self._pop()
+        self._dict()[key] = value
+
+    def setitems(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._dict().update(zip(items[::2], items[1::2], strict=True))
+
+    def _list(self) -> list[Any]:
+        found = self._stack[-1]
+        if type(found) is not list:
+            raise TypeError("items are appended to what is no list")
+        return found
+
+    def _dict(self) -> dict[Any, Any]:
+        found = self._stack[-1]
+        if type(found) is not dict:
+            raise TypeError("items are set in what is no dictionary")
+        return found
+
+    def persistent(self, _: Any) -> None:
+        """('storage', class, key, place, count): the only thing that PyTorch keeps beside a pickle."""
+        tag, kind, key, _, count = self._pop()
+        if tag != "storage" or not isinstance(kind, _Name) or not isinstance(key, str) or type(count) is not int or count < 0:
+            raise ValueError("a persistent value is no storage")
+        self._stack.append(_Storage(STORAGES[kind.name.removeprefix("torch.").removeprefix("storage.")], key, count))
+
+    def make(self, _: Any) -> None:
+        arguments, kind = self._pop(), self._pop()
+        if not isinstance(kind, _Name) or type(arguments) is not tuple:
+            raise TypeError("an object is made of no class")
+        if not self._is_class(kind.name):
+            raise self._refused(kind.name)
+        self._stack.append(ScriptObject(kind.name, arguments))
+
+    def reduce(self, _: Any) -> None:
+        arguments, function = self._pop(), self._pop()
+        if not isinstance(function, _Name) or type(arguments) is not tuple:
+            raise TypeError("what is called is no function")
+        if function.name in _FUNCTIONS:
+            self._stack.append(_FUNCTIONS[function.name](self, *arguments))
+        elif self._is_class(function.name):
+            self._stack.append(ScriptObject(function.name, arguments))
+        else:
+            raise self._refused(function.name)
+
+    def build(self, _: Any) -> None:
+        state = self._pop()
+        target = self._stack[-1]
+        if isinstance(target, ScriptObject):
+            target.state = state
+        elif not (type(target) is dict and isinstance(state, dict)):  # an OrderedDict with _metadata: versions of modules
+            raise TypeError("a state is given to what has none")
+
+    def _is_class(self, name: str) -> bool:
+        return name.startswith("__torch__.") or name in self._classes
+
+    def _named(self, name: str) -> Any:
+        if name.startswith("torch.") and name[6:] in NAMES:
+            return TorchType(NAMES[name[6:]])
+        known = name in _FUNCTIONS or name in _VALUES or name.removeprefix("torch.").removeprefix("storage.") in STORAGES
+        if not (known or self._is_class(name)):
+            raise self._refused(name)
+        return _Name(name)
+
+    def _refused(self, name: str) -> UnsupportedError:
+        code = name.startswith(("torch.fx", "torch.nn", "torch.ao", "__main__"))
+        reason = (
+            "holds a whole module, that is, code of classes" if code else "names something that is not data, and that loading it would run"
+        )
+        return UnsupportedError(f"the pickle {self._what} {reason}", where=name, remedy=_READABLE)
+
+    def tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, *rest: Any) -> StoredTensor:
+        """torch._utils._rebuild_tensor_v2(storage, storage_offset, size, stride, requires_grad, backward_hooks)."""
+        data, dtype, shape = self._view(storage, offset, sizes, strides)
+        return StoredTensor(data, dtype, shape)
+
+    def quantized(self, storage: Any, offset: Any, sizes: Any, strides: Any, parameters: Any, *rest: Any) -> StoredTensor:
+        """torch._utils._rebuild_qtensor(storage, storage_offset, size, stride, quantizer_params, …)."""
+        data, dtype, shape = self._view(storage, offset, sizes, strides)
+        if dtype not in QUANTIZED:
+            raise ValueError(f"a quantized tensor of {dtype}")
+        scheme, *values = parameters
+        if not isinstance(scheme, _Name):
+            raise ValueError("a quantized tensor without a scheme")
+        if scheme.name == "torch.per_tensor_affine":
+            scale, zero_point = values
+            return StoredTensor(data, dtype, shape, np.array([float(scale)]), np.array([int(zero_point)], np.int64))
+        scales, zero_points, axis = values
+        if not 0 <= axis < len(shape) or scales.shape != (shape[axis],) or zero_points.shape != scales.shape:
+            raise ValueError(f"scales of shape {scales.shape} along axis {axis} of a tensor of shape {shape}")
+        return StoredTensor(data, dtype, shape, scales.data.astype(np.float64), zero_points.data, int(axis))
+
+    def parameter(self, data: Any, *rest: Any) -> Any:
+        """torch._utils._rebuild_parameter(data, requires_grad, backward_hooks)."""
+        return data
+
+    def ordered(self, items: Any = (), *rest: Any) -> dict[Any, Any]:
+        """collections.OrderedDict."""
+        return dict(items)
+
+    def as_list(self, items: Any) -> list[Any]:
+        """torch.jit._pickle.build_intlist and its kin."""
+        return list(items)
+
+    def tagged(self, value: Any, tag: Any) -> Any:
+        """torch.jit._pickle.restore_type_tag(value, type)."""
+        return value
+
+    def size(self, sizes: Any = ()) -> tuple[int, ...]:
+        """torch.Size."""
+        return tuple(int(size) for size in sizes)
+
+    def nothing(self, *rest: Any) -> None:
+        """torch.device and the like: where something lay."""
+
+    def _view(self, storage: Any, offset: Any, sizes: Any, strides: Any) -> tuple[Array, str, tuple[int, ...]]:
+        """The values of a tensor in its storage: a view, whose every element lies within it."""
+        if not isinstance(storage, _Storage):
+            raise ValueError("a tensor without a storage")
+        numbers = (offset, *sizes, *strides)
+        if len(sizes) != len(strides) or any(type(number) is not int or not 0 <= number < 2**62 for number in numbers) or len(sizes) > 32:
+            raise ValueError(f"a tensor of sizes {tuple(sizes)} and strides {tuple(strides)} at {offset}")
+        shape = tuple(sizes)
+        if math.prod(shape) > max(storage.count, _MOST_REPEATED):
+            raise ValueError(f"a tensor of shape {shape} repeats the {storage.count} elements of its storage")
+        if storage.key not in self._bytes:
+            self._bytes[storage.key] = self._storage(storage.key)
+        content = self._bytes[storage.key]
+        if storage.dtype in FLOAT_QPARAMS_STORAGES:
+            return content, storage.dtype, shape
+        kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
+        available = min(content.nbytes // kind.itemsize, storage.count)
+        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if 0 in shape:
+            return np.zeros(shape, kind), storage.dtype, shape
+        if last >= available:
+            raise ValueError(f"the storage {storage.key!r} has {available} elements, and a tensor of shape {shape} ends at {last + 1}")
+        flat = content[: available * kind.itemsize].view(kind)
+        steps = tuple(stride * kind.itemsize for stride in strides)
+        return np.lib.stride_tricks.as_strided(flat[offset:], shape, steps, writeable=False), storage.dtype, shape
+
+
+_Handler = Callable[[_Machine, Any], None]
+#: Opcodes whose argument is the value.
+_CONSTANTS = frozenset(
+    ["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE",
+     "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINUNICODE8"]
+)  # fmt: skip
+_HANDLERS: Mapping[str, _Handler] = {
+    "PROTO": lambda machine, _: None,
+    "FRAME": lambda machine, _: None,
+    "NONE": lambda machine, _: machine._stack.append(None),
+    "NEWTRUE": lambda machine, _: machine._stack.append(True),
+    "NEWFALSE": lambda machine, _: machine._stack.append(False),
+    "EMPTY_TUPLE": lambda machine, _: machine._stack.append(()),
+    "EMPTY_LIST": lambda machine, _: machine._stack.append([]),
+    "EMPTY_DICT": lambda machine, _: machine._stack.append({}),
+    "MARK": _Machine.push_mark,
+    "GET": _Machine.push_get,
+    "BINGET": _Machine.push_get,
+    "LONG_BINGET": _Machine.push_get,
+    "PUT": _Machine.put,
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "MEMOIZE": _Machine.memoize,
+    "GLOBAL": _Machine.push_global,
+    "STACK_GLOBAL": _Machine.stack_global,
+    "TUPLE": _Machine.push_tuple,
+    "TUPLE1": lambda machine, _: machine.tuple_of(1),
+    "TUPLE2": lambda machine, _: machine.tuple_of(2),
+    "TUPLE3": lambda machine, _: machine.tuple_of(3),
+    "LIST": _Machine.push_list,
+    "DICT": _Machine.push_dict,
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "SETITEM": _Machine.setitem,
+    "SETITEMS": _Machine.setitems,
+    "BINPERSID": _Machine.persistent,
+    "NEWOBJ": _Machine.make,
+    "REDUCE": _Machine.reduce,
+    "BUILD": _Machine.build,
+}
+#: What a pickle may call.
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "collections.OrderedDict": _Machine.ordered,
+    "torch._utils._rebuild_tensor": _Machine.tensor,
+    "torch._utils._rebuild_tensor_v2": _Machine.tensor,
+    "torch._utils._rebuild_qtensor": _Machine.quantized,
+    "torch._utils._rebuild_parameter": _Machine.parameter,
+    "torch.jit._pickle.build_intlist": _Machine.as_list,
+    "torch.jit._pickle.build_tensorlist": _Machine.as_list,
+    "torch.jit._pickle.build_doublelist": _Machine.as_list,
+    "torch.jit._pickle.build_boollist": _Machine.as_list,
+    "torch.jit._pickle.restore_type_tag": _Machine.tagged,
+    "torch.Size": _Machine.size,
+    "torch.device": _Machine.nothing,
+}
+#: What it may name besides.
+_VALUES = frozenset(
+    ["torch.per_tensor_affine", "torch.per_tensor_symmetric", "torch.per_channel_affine", "torch.per_channel_symmetric",
+     "torch.per_channel_affine_float_qparams"]
+)  # fmt: skip

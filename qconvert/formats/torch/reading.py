@@ -1,0 +1,298 @@
+"""What an operator's read function sees: one call of a PyTorch operator with its arguments, and ways to add canonical operators.
+
+Both kinds of files end here: TorchScript, whose tensors carry their grids with them, and .pt2, where operators between real values
+quantize and dequantize. A read function returns what the operator returns: a Ref, or a list or tuple of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import REALS
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.labels import labelled
+from qconvert.formats.reading.operator import OperatorReading
+from qconvert.formats.torch.constants import Constants, grid_of
+from qconvert.formats.torch.dtypes import QUANTIZED
+from qconvert.formats.torch.pickled import StoredTensor, TorchType
+from qconvert.formats.torch.signature import bound
+from qconvert.formats.torch.values import Packed, Ref
+from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["Call", "Operator", "ReadFunction", "Session"]
+
+_KEEP = Quantization.per_tensor(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What all calls of one model share.
+
+    Attributes:
+        draft: the graph while it grows.
+        constants: those of the file.
+        scalar_types: numbers of storage types -> their names, in this container.
+    """
+
+    draft: Draft
+    constants: Constants
+    scalar_types: Mapping[int, str]
+
+
+class Call(OperatorReading):
+    """One call of an operator of PyTorch.
+
+    Args:
+        session: of the model.
+        operator: its name with its namespace, such as "aten::conv2d".
+        values: arguments by name, defaults filled in.
+        source: the operator and where it stands, for messages.
+        hint: the name that the program gives the result.
+    """
+
+    def __init__(self, session: Session, operator: str, values: Mapping[str, Any], source: str, hint: str) -> None:
+        super().__init__(session.draft, operator, source, (), (hint,))
+        self.operator = operator
+        self.session = session
+        self._values = values
+        self._constants = session.constants
+        self._hint = hint
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of an argument: a number, a list, a text, None, or a Ref."""
+        value = self._values[name]
+        return self._constants.ref(value, f"{self._hint}/{name}") if isinstance(value, StoredTensor) else value
+
+    def __contains__(self, name: str) -> bool:
+        """Whether this overload has an argument."""
+        return name in self._values
+
+    def name(self, argument: str) -> str:
+        """The name of the tensor that an argument is."""
+        value = self[argument]
+        if not isinstance(value, Ref):
+            raise self.invalid(f"its argument {argument!r} is no tensor")
+        return value.name
+
+    def names(self, argument: str) -> list[str]:
+        """The names of the tensors in an argument that is a list."""
+        return [self._constants.ref(v).name if isinstance(v, StoredTensor) else v.name for v in self._values[argument]]
+
+    def operand(self, argument: str) -> Tensor:
+        """The canonical tensor that an argument is."""
+        return self.lookup(self.name(argument))
+
+    def rank(self, argument: str) -> int:
+        """The rank of a tensor; raises UnsupportedError if the file does not say it."""
+        rank = self.operand(argument).rank
+        if rank is None:
+            raise self.unknown_shape(argument)
+        return rank
+
+    def static_shape(self, argument: str) -> tuple[int, ...]:
+        """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
+        shape = self.operand(argument).static_shape
+        if shape is None:
+            raise self.unknown_shape(argument)
+        return shape
+
+    def unknown_shape(self, argument: str) -> Exception:
+        """The error for a tensor whose shape the file does not say, and this operator needs."""
+        error = self.unsupported(f"{argument} of a shape that the file does not say, {self.operand(argument).shape},")
+        error.remedy = "Give the shape of the model's inputs: --input-shape 1,3,224,224 (or name=1,3,224,224)."
+        return error
+
+    def constant(self, argument: str) -> Array | None:
+        """The data of a tensor if it is known before the model runs, else None."""
+        value = self[argument]
+        return None if not isinstance(value, Ref) else self._draft.known.get(value.name)
+
+    def integers(self, argument: str, count: int = 0) -> tuple[int, ...]:
+        """Whole numbers that are known before the model runs; one is repeated `count` times."""
+        value = self._values[argument]
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        found = tuple(self._integer(item, argument) for item in items)
+        return found * count if len(found) == 1 and count > 1 else found
+
+    def integer(self, argument: str) -> int:
+        """One whole number that is known before the model runs."""
+        return self._integer(self._values[argument], argument)
+
+    def number(self, argument: str) -> float:
+        """One number that is known before the model runs."""
+        value = self[argument]
+        if isinstance(value, Ref):
+            known = self._draft.known.get(value.name)
+            if known is None or known.size != 1:
+                raise self.unsupported(f"{argument} that is computed at run time")
+            return float(known.reshape(-1)[0])
+        return float(value)
+
+    def _integer(self, value: Any, argument: str) -> int:
+        if isinstance(value, StoredTensor):
+            value = self._constants.ref(value)
+        if isinstance(value, Ref):
+            known = self._draft.known.get(value.name)
+            if known is None or known.size != 1:
+                raise self.unsupported(f"{argument} that is computed at run time")
+            return int(known.reshape(-1)[0])
+        if not isinstance(value, (int, float)) or int(value) != value:
+            raise self.invalid(f"its argument {argument!r} is {value!r}, not a whole number")
+        return int(value)
+
+    def axes(self, argument: str, data: str = "self") -> list[int]:
+        """Possibly negative axes of the tensor `data` as those from 0 on; all of them where none are given."""
+        rank = self.rank(data)
+        value = self._values[argument]
+        if value is None or (isinstance(value, (list, tuple)) and not value):
+            return list(range(rank))
+        return [self.axis(axis, rank) for axis in self.integers(argument)]
+
+    def dtype(self, argument: str) -> str | None:
+        """The canonical storage type that an argument names, such as "uint8" for torch.quint8; None for None."""
+        name = self.torch_type(argument)
+        return None if name is None else QUANTIZED.get(name, name)
+
+    def torch_type(self, argument: str) -> str | None:
+        """The same by PyTorch's name of a quantized type."""
+        value = self._values[argument]
+        if value is None:
+            return None
+        if isinstance(value, TorchType):
+            return value.name
+        if value not in self.session.scalar_types:
+            raise self.unsupported(f"storage type number {value}")
+        return self.session.scalar_types[value]
+
+    def packed(self, argument: str) -> Packed:
+        """The packed parameters that an argument is."""
+        value = self._values[argument]
+        if not isinstance(value, Packed):
+            raise self.invalid(f"its argument {argument!r} is no packed parameters")
+        return value
+
+    def grid(self, scale: str = "scale", zero_point: str = "zero_point", dtype: str = "uint8") -> Quantization:
+        """The grid that two arguments state, for integers of a type.
+
+        Raises:
+            InvalidModelError: the scale is no positive number, or the zero point is outside of the type.
+        """
+        real, zero = np.float32(self.number(scale)), self.integer(zero_point)
+        low, high = integer_range(dtype)
+        if not np.isfinite(real) or real <= 0 or not low <= zero <= high:
+            raise self.invalid(f"scale {self.number(scale)} and zero point {zero} are no grid of {dtype}")
+        return Quantization.per_tensor(float(real), zero)
+
+    def stored(self, tensor: StoredTensor, name: str, data: Array | None = None, axis: int | None = None) -> str:
+        """Adds a quantized constant, perhaps with its axes in another order; returns its name.
+
+        Args:
+            tensor: of the file.
+            name: of the constant.
+            data: its values in canonical order, if that is another.
+            axis: that its scales then run along.
+        """
+        grid = grid_of(tensor, name)
+        if grid is not None and axis is not None and grid.axis is not None:
+            grid = grid.with_axis(axis)
+        values = tensor.data if data is None else data
+        return self._draft.add(name, canonical_dtype(values.dtype), values.shape, values, grid)
+
+    def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
+        """Adds a constant named after the result and `hint`; returns its name."""
+        array = np.asarray(data)
+        return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
+
+    def list64(self, values: Sequence[int], hint: str) -> str:
+        """Adds a list of int64: a shape, axes, pads …"""
+        return self.const(np.array(list(values), np.int64), hint)
+
+    def labelled(self, tensor: Tensor, quantization: Quantization) -> str:
+        """A tensor of integers with a grid that this call states; see formats/reading/labels.py."""
+        return labelled(self._draft, tensor, quantization, self.source)
+
+    def variant_of(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
+        """A constant in another order of axes or another type, made once."""
+        return self._draft.variant(name, key, data, quantization)
+
+    def emit(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        *,
+        dtype: str = "",
+        grid: Quantization | None = _KEEP,
+        hint: str = "",
+        **attributes: Attribute,
+    ) -> Ref:
+        """Appends a canonical operator of one output.
+
+        Args:
+            kind: a kind of KINDS.
+            inputs: names of tensors.
+            dtype: of the output; by default that of the first data, or what the kind says.
+            grid: of the output; by default that of the first data, which PyTorch's operators keep. None for plain numbers.
+            hint: what stands behind the result's name, for a tensor between two operators.
+            attributes: of the operator.
+        """
+        return self.emit_several(kind, inputs, 1, dtype=dtype, grid=grid, hint=hint, **attributes)[0]
+
+    def emit_several(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        count: int,
+        *,
+        dtype: str = "",
+        grid: Quantization | None = _KEEP,
+        hint: str = "",
+        **attributes: Attribute,
+    ) -> list[Ref]:
+        """The same for an operator of several outputs of one type, such as Split."""
+        what = KINDS[kind]
+        data = what.data(Op(kind, tuple(inputs), ()))
+        first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None
+        label = (first.quantization if first is not None else None) if grid is _KEEP else grid
+        kept = first.dtype if first is not None else "float32"
+        stored = dtype or what.result_type or kept
+        if what.rule == "index" or (grid is _KEEP and stored != kept):
+            label = None
+        wanted = f"{self._hint}/{hint}" if hint else self._hint
+        outputs = [self._draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
+        op = self._draft.checked(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
+        if label is not None and label.axis is not None:
+            raise self.unsupported("a result with a scale for each channel")
+        for output, shape in zip(outputs, self._draft.shapes(op), strict=True):
+            self._draft.tensors[output] = replace(self._draft.tensors[output], shape=shape)
+        self._draft.append(op)
+        return [Ref(output) for output in outputs]
+
+    def is_real(self, name: str) -> bool:
+        """Whether a tensor has real values, stored as such or quantized."""
+        tensor = self.lookup(name)
+        return tensor.is_quantized or tensor.dtype in REALS
+
+
+ReadFunction = Callable[[Call], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """How an operator of PyTorch is read.
+
+    Attributes:
+        signature: its arguments (signature.py).
+        read: the function.
+    """
+
+    signature: str
+    read: ReadFunction
+
+    def bind(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The arguments by name, or None if they are of another overload."""
+        return bound(self.signature, given, named)

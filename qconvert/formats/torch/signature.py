@@ -1,0 +1,93 @@
+"""The arguments of operators, by order, name and default, in a short form of PyTorch's own schemas.
+
+"T input, T weight, T? bias=None, l stride=1" has four arguments. The letters say what may stand there, which is what tells overloads apart
+in TorchScript, whose code does not name them: T a tensor, t several, i a whole number, f a number, l one or several whole numbers, r
+numbers, b a truth value, s a text, o an object, "?" besides None.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, TorchType
+from qconvert.formats.torch.values import Packed, Ref
+
+__all__ = ["Argument", "bound", "parsed"]
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: its letter, whether it may be None, its name and its default."""
+
+    letter: str
+    optional: bool
+    name: str
+    default: Any = _MISSING
+
+
+@cache
+def parsed(text: str) -> tuple[Argument, ...]:
+    """The arguments of a signature in the short form."""
+    return tuple(_argument(part.strip()) for part in text.split(", ") if part.strip() not in ("", "*"))
+
+
+def _argument(text: str) -> Argument:
+    letter, _, rest = text.partition(" ")
+    name, equals, default = rest.partition("=")
+    return Argument(letter[0], letter.endswith("?"), name, ast.literal_eval(default) if equals else _MISSING)
+
+
+def bound(text: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Values by the names of a signature's arguments, defaults filled in; None if they do not fit it."""
+    arguments = parsed(text)
+    if len(given) > len(arguments):
+        return None
+    found: dict[str, Any] = {}
+    left = dict(named)
+    for position, argument in enumerate(arguments):
+        value = given[position] if position < len(given) else left.pop(argument.name, argument.default)
+        if value is _MISSING or not _fits(argument, value):
+            return None
+        found[argument.name] = value
+    return None if left else found
+
+
+def _fits(argument: Argument, value: Any) -> bool:
+    if value is None:
+        return argument.optional or argument.default is None
+    return bool(_FITS[argument.letter](value))
+
+
+def _tensor(value: Any) -> bool:
+    return isinstance(value, (Ref, StoredTensor)) and not (isinstance(value, Ref) and value.number)
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, Ref) and value.number)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, Ref) and value.number)
+
+
+def _several(value: Any, one: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(one(item) for item in value)
+
+
+_FITS: Mapping[str, Any] = {
+    "T": _tensor,
+    "t": lambda value: _several(value, lambda item: item is None or _tensor(item)),
+    "i": lambda value: _integer(value) or isinstance(value, TorchType),
+    "f": _number,
+    "l": lambda value: _integer(value) or _several(value, _integer),
+    "r": lambda value: _number(value) or _several(value, _number),
+    "b": lambda value: isinstance(value, (bool, int)),
+    "s": lambda value: isinstance(value, str),
+    "o": lambda value: isinstance(value, (Packed, ScriptObject)),
+}

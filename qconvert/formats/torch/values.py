@@ -1,0 +1,60 @@
+"""The values that a program of PyTorch works on while it is read: tensors, numbers known only at run time, packed parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from qconvert.formats.torch.pickled import StoredTensor
+
+__all__ = ["Packed", "Ref", "references"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor of the graph.
+
+    Attributes:
+        name: in the graph.
+        number: whether the program has it as a number (a size that is known only at run time): an int64 of rank 0.
+    """
+
+    name: str
+    number: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """What a packed-parameters object holds.
+
+    Attributes:
+        name: of the object, by its place in the model.
+        weight: quantized; O,I,spatial, or I,O/groups,spatial of a transposed convolution; (O, I) of a linear layer.
+        bias: real, or None.
+        stride, padding, dilation, output_padding: one number an axis; () for a linear layer.
+        groups: of a convolution.
+        transposed: whether it is a transposed convolution.
+    """
+
+    name: str
+    weight: StoredTensor
+    bias: StoredTensor | None
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    output_padding: tuple[int, ...] = ()
+    groups: int = 1
+    transposed: bool = False
+
+
+def references(value: Any) -> Iterator[Ref]:
+    """The tensors in a value, which may be a list, a tuple or a dictionary."""
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from references(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from references(item)

@@ -1,0 +1,72 @@
+"""The archive core: limits on entries, sizes and names, and storages as views."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qconvert.errors import InvalidModelError
+from qconvert.formats.torch.archive import Archive
+
+
+def _archive(path: Path, entries: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_stored_entry_is_a_view_of_the_file(tmp_path: Path) -> None:
+    values = np.arange(1000, dtype=np.int16)
+    archive = Archive(_archive(tmp_path / "a.pt", {"model/data/0": values.tobytes(), "model/version": b"3\n"}))
+    found = archive.storage("data/0")
+    assert np.array_equal(found.view(np.int16), values) and not found.flags.owndata
+    assert archive.root == "model/" and archive.text("version") == "3\n" and sorted(archive) == ["data/0", "version"]
+
+
+def test_a_deflated_entry_is_read_too(tmp_path: Path) -> None:
+    archive = Archive(_archive(tmp_path / "a.pt", {"m/code/a.py": b"class A:\n" * 50, "m/x": b""}, zipfile.ZIP_DEFLATED))
+    assert archive.text("code/a.py") == "class A:\n" * 50 and archive.read("x") == b""
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "m/../../x", "m\\x", "m//x", "./x"])
+def test_a_name_that_leaves_the_archive_is_refused(tmp_path: Path, name: str) -> None:
+    path = _archive(tmp_path / "a.pt", {name: b"x"})
+    with pytest.raises(InvalidModelError, match="leaves it"):
+        Archive(path)
+
+
+def test_a_bomb_is_refused_before_it_expands(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "a.pt", {"m/data.pkl": bytes(2**26)}, zipfile.ZIP_DEFLATED)
+    with pytest.raises(InvalidModelError, match="more than 200 times its own"):
+        Archive(path)
+
+
+def test_a_changed_byte_is_found(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "a.pt", {"m/data.pkl": b"0123456789"})
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"0123456789", b"0123456780"))
+    with pytest.raises(InvalidModelError, match="checksum"):
+        Archive(path).read("data.pkl")
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.99])
+def test_a_truncated_archive_is_refused(tmp_path: Path, kept: float) -> None:
+    path = _archive(tmp_path / "a.pt", {f"m/data/{index}": bytes(100) for index in range(20)})
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises(InvalidModelError, match="zip archive"):
+        Archive(path)
+
+
+def test_entries_upon_each_other_are_refused(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "a.pt", {"m/a": b"aaaa", "m/b": b"bbbb"})
+    content = bytearray(path.read_bytes())
+    second = content.find(b"PK\x01\x02", content.find(b"PK\x01\x02") + 1)
+    content[second + 42 : second + 46] = bytes(4)  # the second entry begins where the first does
+    path.write_bytes(content)
+    with pytest.raises(InvalidModelError, match="lies upon another"):
+        Archive(path)
