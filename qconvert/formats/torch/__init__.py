@@ -19,7 +19,10 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
 
 
 def _recognizes(start: bytes) -> bool:
-    return start[:4] == b"PK\x03\x04"
+    """A zip archive whose first entry lies in a folder, as in every file of today; an older .pt2 begins with its version."""
+    name = start[30 : 30 + int.from_bytes(start[26:28], "little")]
+    inside = b"/" in name or len(name) == len(start) - 30 or name.startswith((b"serialized_", b"version"))
+    return start[:4] == b"PK\x03\x04" and inside and name.isascii() and name.decode("ascii").isprintable()
 
 
 _READ_OPTIONS = (Option("input_shape", str, "", "shapes of inputs of a PyTorch file, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),)

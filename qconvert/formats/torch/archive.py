@@ -19,7 +19,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.graph import Array
 
-__all__ = ["Archive", "is_zip"]
+__all__ = ["Archive"]
 
 #: d2go, a real detector, has 945 entries, and 2 GB of weights are some thousands.
 _MOST_ENTRIES = 100_000
@@ -30,11 +30,6 @@ _LARGEST_RATIO = 200
 _DAMAGED = "The file is damaged or was not written to its end."
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _COMPRESSED = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
-
-
-def is_zip(start: bytes) -> bool:
-    """Whether a file that begins so is a zip archive."""
-    return start[:4] == b"PK\x03\x04"
 
 
 class Archive:

@@ -107,6 +107,10 @@ class Call(OperatorReading):
         error.remedy = "Give the shape of the model's inputs: --input-shape 1,3,224,224 (or name=1,3,224,224)."
         return error
 
+    def known(self, name: str) -> Array | None:
+        """The data of the tensor called `name` if they are known before the model runs, else None."""
+        return self._draft.known.get(name)
+
     def constant(self, argument: str) -> Array | None:
         """The data of a tensor if it is known before the model runs, else None."""
         value = self[argument]

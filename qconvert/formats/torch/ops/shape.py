@@ -1,18 +1,131 @@
-"""Moves of elements: reshapes, transpositions, slices, joins."""
+"""Moves of elements without a change of their order: reshapes and axes of one element."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref
 
 __all__ = ["OPERATORS"]
 
 
-def read_reshape(c: Call) -> Ref:
-    """aten::reshape and aten::view."""
-    return c.emit("Reshape", [c.name("self"), c.list64(c.integers("shape"), "shape")], allowzero=1)
+def read_identity(c: Call) -> Ref:
+    """What gives its input as it is: contiguous, clone, detach, dropout of a model that is not trained."""
+    return Ref(c.name("self"))
 
 
-OPERATORS = {
-    **{f"aten::{name}": Operator("T self, l shape", read_reshape) for name in ("reshape", "view")},
+def read_reshape(argument: str) -> Operator:
+    """aten::reshape and aten::view: at most one size may be -1, what is left."""
+
+    def read(c: Call) -> Ref:
+        return reshaped(c, c.name("self"), c[argument])
+
+    return Operator(f"T self, l {argument}", read)
+
+
+def read_flatten(c: Call) -> Ref:
+    """aten::flatten(x, start_dim, end_dim): these axes as one."""
+    rank = c.rank("self")
+    if rank == 0:
+        return reshaped(c, c.name("self"), [1])
+    first, last = (c.axis(c.integer(name), rank) for name in ("start_dim", "end_dim"))
+    name = c.name("self")
+    sizes = [size_of(c, name, axis) for axis in range(rank) if axis < first or axis > last]
+    return reshaped(c, name, [*sizes[:first], -1, *sizes[first:]])
+
+
+def read_unflatten(c: Call) -> Ref:
+    """aten::unflatten(x, dim, sizes): one axis as several."""
+    rank, name = c.rank("self"), c.name("self")
+    axis = c.axis(c.integer("dim"), rank)
+    sizes = [size_of(c, name, index) for index in range(rank)]
+    return reshaped(c, name, [*sizes[:axis], *c["sizes"], *sizes[axis + 1 :]])
+
+
+def read_view_as(c: Call) -> Ref:
+    """aten::view_as and aten::reshape_as."""
+    other = c.name("other")
+    return reshaped(c, c.name("self"), [size_of(c, other, axis) for axis in range(c.rank("other"))])
+
+
+def read_unsqueeze(c: Call) -> Ref:
+    """aten::unsqueeze(x, dim)."""
+    axis = c.axis(c.integer("dim"), c.rank("self") + 1)
+    return c.emit("Unsqueeze", [c.name("self"), c.list64([axis], "axes")])
+
+
+def read_squeeze(c: Call) -> Ref:
+    """aten::squeeze(x, dims): those of the axes that have one element."""
+    shape, rank = c.operand("self").shape, c.rank("self")
+    wanted = range(rank) if "dim" not in c or c["dim"] is None else [c.axis(axis, rank) for axis in c.integers("dim")]
+    if shape is None or any(isinstance(shape[axis], str) for axis in wanted):
+        raise c.unknown_shape("self")
+    axes = [axis for axis in wanted if shape[axis] == 1]
+    return c.emit("Squeeze", [c.name("self"), c.list64(axes, "axes")]) if axes else Ref(c.name("self"))
+
+
+def read_permute(c: Call) -> Ref:
+    """aten::permute(x, dims)."""
+    rank = c.rank("self")
+    axes = tuple(c.axis(axis, rank) for axis in c.integers("dims"))
+    if sorted(axes) != list(range(rank)):
+        raise c.invalid(f"{axes} is no order of {rank} axes")
+    return c.emit("Transpose", [c.name("self")], perm=axes)
+
+
+def read_transpose(c: Call) -> Ref:
+    """aten::transpose(x, dim0, dim1): two axes change places."""
+    rank = c.rank("self")
+    order: list[int] = list(range(rank))
+    first, second = (c.axis(c.integer(name), rank) for name in ("dim0", "dim1"))
+    order[first], order[second] = second, first
+    return c.emit("Transpose", [c.name("self")], perm=tuple(order)) if first != second else Ref(c.name("self"))
+
+
+def read_turned(c: Call) -> Ref:
+    """aten::t(x) and x.T: the other order of axes."""
+    rank = c.rank("self")
+    return c.emit("Transpose", [c.name("self")], perm=tuple(range(rank))[::-1]) if rank > 1 else Ref(c.name("self"))
+
+
+def read_expand(c: Call) -> Ref:
+    """aten::expand(x, size): axes of one element repeated; -1 keeps a size."""
+    name, rank, sizes = c.name("self"), c.rank("self"), c["size"]
+    before = len(sizes) - rank
+    kept: list[Any] = [size_of(c, name, axis - before) if size == -1 and axis >= before else size for axis, size in enumerate(sizes)]
+    return c.emit("Expand", [name, sizes_tensor(c, kept, "shape")])
+
+
+def read_repeat(c: Call) -> Ref:
+    """aten::repeat(x, repeats): the whole along each axis; further axes come first."""
+    name, rank, repeats = c.name("self"), c.rank("self"), c["repeats"]
+    missing = len(repeats) - rank
+    if missing > 0:
+        sizes = [size_of(c, name, axis) for axis in range(rank)]
+        name = reshaped(c, name, [1] * missing + sizes, hint="wider").name
+    return c.emit("Tile", [name, sizes_tensor(c, repeats, "repeats")])
+
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    "aten::reshape": read_reshape("shape"),
+    "aten::view": read_reshape("size"),
+    "aten::_unsafe_view": read_reshape("size"),
+    "aten::flatten": Operator("T self, i start_dim=0, i end_dim=-1", read_flatten),
+    "aten::unflatten": Operator("T self, i dim, l sizes", read_unflatten),
+    **{f"aten::{name}": Operator("T self, T other", read_view_as) for name in ("view_as", "reshape_as")},
+    "aten::unsqueeze": Operator("T self, i dim", read_unsqueeze),
+    "aten::squeeze": [Operator("T self", read_squeeze), Operator("T self, l dim", read_squeeze)],
+    "aten::permute": Operator("T self, l dims", read_permute),
+    "aten::transpose": Operator("T self, i dim0, i dim1", read_transpose),
+    **{f"aten::{name}": Operator("T self", read_turned) for name in ("t", "numpy_T")},
+    "aten::expand": Operator("T self, l size, b implicit=False", read_expand),
+    "aten::repeat": Operator("T self, l repeats", read_repeat),
+    **{f"aten::{name}": Operator("T self", read_identity) for name in ("detach", "alias", "lift_fresh_copy", "detach_copy")},
+    "aten::contiguous": Operator("T self, i? memory_format=0", read_identity),
+    "aten::clone": Operator("T self, i? memory_format=None", read_identity),
+    **{f"aten::{name}": Operator("T self, f p=0.5, b train=False", read_identity) for name in ("dropout", "feature_dropout")},
+    "quantized::dropout": Operator("T self, f output_scale, i output_zero_point, f p=0.5, b training=False", read_identity),
 }

@@ -1,0 +1,52 @@
+"""Sizes in calls: numbers where they are known, tensors of int64 where they are known only at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.reading import Call
+from qconvert.formats.torch.values import Ref
+
+__all__ = ["reshaped", "scalar", "size_of", "sizes_tensor"]
+
+
+def size_of(c: Call, name: str, axis: int) -> Any:
+    """A size of a tensor: a number, or, if it is known only at run time, a Ref of one."""
+    shape = c.lookup(name).shape
+    if shape is None or not 0 <= axis < len(shape):
+        raise c.invalid(f"axis {axis} of a tensor of shape {shape}")
+    size = shape[axis]
+    if isinstance(size, int):
+        return size
+    whole = c.emit("Shape", [name], dtype="int64", grid=None, hint="shape_of")
+    found = c.emit("Gather", [whole.name, c.const(np.array(axis, np.int64), "axis")], hint="size", axis=0)
+    return Ref(found.name, number=True)
+
+
+def scalar(c: Call, value: Any, hint: str) -> str:
+    """The name of a tensor of rank 0 that holds a whole number."""
+    return value.name if isinstance(value, Ref) else c.const(np.array(int(value), np.int64), hint)
+
+
+def sizes_tensor(c: Call, sizes: Sequence[Any], hint: str) -> str:
+    """The name of a list of sizes, a constant if all are numbers."""
+    if not any(isinstance(size, Ref) for size in sizes):
+        return c.list64([int(size) for size in sizes], hint)
+    names = [scalar(c, size, f"{hint}/{index}") for index, size in enumerate(sizes)]
+    return c.emit("Pack", names, dtype="int64", grid=None, hint=hint, axis=0).name
+
+
+def reshaped(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:
+    """A tensor in another shape; one size may be -1, what is left. Sizes that are the data's own need not be computed."""
+    wanted = [sizes] if isinstance(sizes, (int, Ref)) else list(sizes)
+    if not any(isinstance(size, Ref) for size in wanted):
+        shape = c.list64([int(size) for size in wanted], f"{hint}shape")
+        return c.emit("Reshape", [name, shape], hint=hint, allowzero=1) if 0 in wanted else c.emit("Reshape", [name, shape], hint=hint)
+    computed = sizes_tensor(c, wanted, f"{hint}shape")
+    constant = c.constant_sizes(name, computed)
+    if constant is not None:
+        return c.emit("Reshape", [name, c.list64(constant, f"{hint}sizes")], hint=hint)
+    return c.emit("Reshape", [name, computed], hint=hint)
