@@ -111,7 +111,7 @@ def test_formats_and_plugins() -> None:
     assert {item["name"] for item in found["formats"]} >= {"tflite", "onnx", "qgraph"}
     assert {item["name"] for item in found["targets"]} >= {"ort-x86", "ort-x86-vnni", "ort-arm", "generic"}
     assert "ort-x86" in run("formats").stdout
-    assert [item["name"] for item in json.loads(run("plugins", "--json").stdout)][:3] == ["tflite", "onnx", "qgraph"]
+    assert [item["name"] for item in json.loads(run("plugins", "--json").stdout)][:4] == ["tflite", "onnx", "torch", "qgraph"]
 
 
 def test_a_plugin_that_fails_is_named_and_skipped(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ COMPLETED = {
     "convert --numerics ": ["exact", "fast"],
     "convert --passes fuse_pad,fold_b": ["fuse_pad,fold_batch_norm"],
     "convert --from o": ["onnx"],
-    "inspect --from t": ["tflite"],
+    "inspect --from t": ["tflite", "torch"],
     "audit m.onnx --target ort-a": ["ort-arm"],
 }
 
