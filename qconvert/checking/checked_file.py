@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qconvert.conversion import load
@@ -32,6 +32,7 @@ class Side:
     kernels: str
     _graph: Graph | None = None
     _taken: Mapping[str, str] | None = None
+    _called: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -39,6 +40,10 @@ class Side:
         if self._graph is None:
             self._graph = load(self.path)
         return self._graph
+
+    def called(self, graph: Graph, names: Mapping[str, str]) -> Side:
+        """The side with another canonical graph, in which tensors are called otherwise (new name: the file's)."""
+        return replace(self, _graph=graph, _called=names)
 
     def open(self) -> LoadedModel:
         return self.runtime.open(self.path, self.kernels)
@@ -64,7 +69,7 @@ class Side:
                 self._taken = self.runtime.taken_by(self.path, self.kernels) if self.runtime.taken_by is not None else {}
             except QConvertError:
                 self._taken = {}
-        chosen = self._taken.get(name, self.kernels)
+        chosen = self._taken.get(self._called.get(name, name), self.kernels)
         return f"{self.runtime.name}:{self._taken.get(f'{name}/', chosen) if with_parts else chosen}"
 
 

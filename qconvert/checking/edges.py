@@ -14,7 +14,7 @@ from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots,
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["moved_edges", "vanished"]
+__all__ = ["moved_edges", "same_steps", "vanished"]
 
 
 def moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
@@ -205,10 +205,10 @@ def _carries(graph: Graph, op: Op, name: str) -> bool:
     if op.inputs[0] != name:
         return False
     grids = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
-    return _clips(graph, op) or KINDS[op.kind].rule == "move" or (op.kind == "Requantize" and _same_steps(*grids[0], *grids[1]))
+    return _clips(graph, op) or KINDS[op.kind].rule == "move" or (op.kind == "Requantize" and same_steps(*grids[0], *grids[1]))
 
 
-def _same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
+def same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
     """Whether two grids have the same steps, stored in types of one width."""
     if a is None or b is None or not (a.is_per_tensor and b.is_per_tensor):
         return False
@@ -229,7 +229,7 @@ def _steps(tensor: Tensor) -> tuple[object, ...]:
 def _same_codes(graph: Graph, other: Graph, name: str) -> bool:
     """Whether both graphs store a tensor in as many codes, with the same steps."""
     a, b = graph[name], other[name]
-    return _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
 
 
 def _scale(graph: Graph, name: str) -> float:
@@ -292,9 +292,7 @@ def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
     if op.kind in ("Dequantize", "Identity"):
         return True
     back = op.kind in ("Quantize", "Requantize", "Transpose") or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)
-    return back and (
-        (a.dtype, a.quantization) == (b.dtype, b.quantization) or _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
-    )
+    return back and ((a.dtype, a.quantization) == (b.dtype, b.quantization) or same_steps(a.quantization, a.dtype, b.quantization, b.dtype))
 
 
 def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:
@@ -330,7 +328,7 @@ def _other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
 def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     a, b = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind == "Requantize":
-        return _same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+        return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     if op.kind == "Reinterpret":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
     keeps = op.kind == "Transpose" or (KINDS[op.kind].rule == "move" and KINDS[op.kind].keeps_order)

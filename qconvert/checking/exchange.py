@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qconvert.checking.partners import Form
 from qconvert.checking.splitting import Splitting
 from qconvert.graph import Array, Graph, Tensor, integer_range
 from qconvert.graph.kinds.layout import permutation
@@ -28,11 +29,13 @@ class Exchange:
         pieces: the result's.
         turned: the result's layout, of the tensors that the two files have in different ones although their shape does not show it.
         layout: the data_format of the result's files.
+        forms: of the tensors that the result has under another name.
     """
 
     pieces: Splitting
     turned: Mapping[str, str]
     layout: str
+    forms: Mapping[str, Form]
 
     def to_result(self, tensor: Tensor, data: Array) -> Array:
         """The source's stored values as the result stores them.
@@ -40,12 +43,16 @@ class Exchange:
         Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
         """
         moved = _shifted(tensor, data, tensor.dtype, self.pieces.dtypes[tensor.name])
+        if tensor.name in self.forms:
+            return self.forms[tensor.name].to_result(moved)
         permutation = self._permutation(tensor.name, moved.shape, self.pieces.shapes[tensor.name])
         return moved if permutation is None else moved.transpose(permutation)
 
     def to_source(self, tensor: Tensor, data: Array, like: Array) -> Array:
         """What the result computed, in the layout and storage of the source's values `like`."""
-        permutation = self._permutation(tensor.name, like.shape, data.shape)
+        permutation = None if tensor.name in self.forms else self._permutation(tensor.name, like.shape, data.shape)
+        if tensor.name in self.forms:
+            data = self.forms[tensor.name].to_source(data, like)
         if permutation is not None:
             back = data.transpose(np.argsort(permutation))
             data = back if back.shape == like.shape else data

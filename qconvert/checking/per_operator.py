@@ -8,7 +8,7 @@ away, else the piece of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from qconvert.checking.canonical_pieces import canonical_pieces, computed_names
@@ -20,6 +20,7 @@ from qconvert.checking.further_roundings import further_reach
 from qconvert.checking.known_tensors import completed, of_inputs, settled, varying
 from qconvert.checking.operator_finding import Judge, name_changed
 from qconvert.checking.outputs import Border
+from qconvert.checking.partners import Form, forms_of, partners, renamed
 from qconvert.checking.reading_errors import reading_errors
 from qconvert.checking.requantized import Requantized
 from qconvert.checking.splitting import Splitting
@@ -91,26 +92,34 @@ def check_operators(
     Raises:
         QConvertError: a file cannot be read, or the two have no names in common.
     """
-    graph, other = source.graph, result.graph
+    graph = source.graph
     inner, notes = _inside(source, graph)
-    inside, said = _inside(result, graph)
     left = _Source(graph, inner)
     first = left.values(feeds[0])
-    shared = _shared(graph, other, first.keys(), inside)
+    names = partners(graph, result.graph, declared)
+    inside, said = _inside(
+        result, graph.evolve(tensors=[result.graph[own] for own in names.values()], outputs=(*graph.outputs, *names.values()))
+    )
+    forms = _forms(graph, result, inside, names, first, border.matched_inputs(feeds[0], model), model)
+    names = {name: own for name, own in names.items() if name in forms}
+    result, inside = renamed(result, inside, names)
+    declared = declared | {name for name, own in names.items() if own in declared}
+    other = result.graph
+    shared = _shared(graph, other, first.keys(), inside, forms)
     pieces = _pieces(result, inside, shared)
     if left.inside is None or left.inside.cuts:
         left.pieces = _pieces(source, left.inside, shared)
     if not (pieces.computed or pieces.refused) or (left.pieces is not None and not (left.pieces.computed or left.pieces.refused)):
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     layouts = source.runtime.layout, result.runtime.layout
-    change = Exchange(pieces, turned(graph, other, *layouts), layouts[1])
+    change = Exchange(pieces, turned(graph, other, *layouts), layouts[1], forms)
     writers, others = graph.producers(), other.producers()
     further = further_reach(graph, other, shared, declared)
     cuts = shared | (graph.tensors.keys() - varying(graph))  # what is fixed is the same on both sides
     sure = settled(graph, cuts)
     judge = Judge(graph, writers, other, others, (source, result), further, cuts, sure)
     restated = Requantized.of(graph, other, declared)
-    concerned = restated.concerned(shared)
+    concerned = restated.concerned(shared | sure)
     judge_restated = Judge(restated.graph, writers, other, others, (result, result), further, cuts, sure)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
@@ -149,14 +158,28 @@ def _inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:
         return None, (f"{side.runtime.title} does not give out the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
 
 
-def _shared(graph: Graph, other: Graph, known: Iterable[str], inside: Inside | None) -> set[str]:
+def _forms(
+    graph: Graph, result: Side, inside: Inside | None, names: Mapping[str, str], first: Mapping[str, Array], fed: Mapping[str, Array],
+    model: LoadedModel,
+) -> dict[str, Form]:  # fmt: skip
+    """How the result holds the tensors that it has under other names, by the values of the first run."""
+    if inside is None or not names:
+        return {}
+    try:
+        found = inside.values({name: fed[name] for name in model.inputs})
+    except QConvertError:
+        return {}
+    return forms_of(graph, result.graph, names, first, found)
+
+
+def _shared(graph: Graph, other: Graph, known: Iterable[str], inside: Inside | None, forms: Collection[str]) -> set[str]:
     """The names at which both sides are cut: activations of both whose value is known in each."""
     names = varying(graph).intersection(known)
     if inside is not None and inside.cuts:
-        return {name for name in names & inside.names if name not in other.tensors or _comparable(graph[name], other[name])}
+        return {name for name in names & inside.names if name not in other.tensors or _comparable(graph[name], other[name], name in forms)}
     if inside is not None:
         names &= settled(other, {*inside.names, *other.inputs})
-    return {name for name in names & varying(other) if _comparable(graph[name], other[name])}
+    return {name for name in names & varying(other) if _comparable(graph[name], other[name], name in forms)}
 
 
 def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
@@ -169,9 +192,9 @@ def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)
 
 
-def _comparable(a: Tensor, b: Tensor) -> bool:
+def _comparable(a: Tensor, b: Tensor, reshaped: bool) -> bool:
     """Whether two tensors of one name hold values that can be exchanged."""
-    if a.is_constant or b.is_constant or (a.rank is not None and b.rank is not None and a.rank != b.rank):
+    if a.is_constant or b.is_constant or (not reshaped and a.rank is not None and b.rank is not None and a.rank != b.rank):
         return False
     stored_as_real = "float32" in (a.dtype, b.dtype) and a.quantization is not None and a.quantization.is_per_tensor
     return a.dtype == b.dtype or {a.dtype, b.dtype} in SAME_CODES or stored_as_real

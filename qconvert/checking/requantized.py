@@ -26,6 +26,7 @@ __all__ = ["Requantized", "costly_constants", "sqnr"]
 _MOST_AXES = 4
 #: A constant that is rounded onto a grid, and then onto another, or whose values are ties, is off by this many steps at most.
 _MOST_ROUNDED = 1.5
+
 #: How far, in dB, the difference from what was declared has to be below it where an operator before is judged along.
 _LEAST_TOGETHER = 40.0
 
@@ -54,19 +55,24 @@ class Requantized:
         pairs = [*paired_tensors(source, other), *((source[name], new) for name, new in paired_activations(source, other).items())]
         edges = _stored_edges(other)
         restated = [_restated(old, edges.get(new.name, new)) for old, new in pairs if new.name in declared]
-        found = [tensor for tensor in restated if tensor is not None]
-        return cls(source, source.evolve(tensors=found), frozenset(tensor.name for tensor in found))
+        found = {tensor.name: tensor for tensor in restated if tensor is not None}
+        for op in source.ops:  # what is moved, and has its grid, moves along: the result may only have it before, in its own layout
+            kind, name = KINDS[op.kind], op.outputs[0] if op.outputs else ""
+            moved = [found[item] for item in kind.moved(op) if item in found] if kind.rule == "move" else []
+            if len(moved) == 1 and moved[0].data is None and name not in other.tensors and _moves_alone(source, op):
+                found.setdefault(name, replace(source[name], dtype=moved[0].dtype, quantization=moved[0].quantization))
+        return cls(source, source.evolve(tensors=found.values()), frozenset(found))
 
-    def concerned(self, cuts: Collection[str]) -> dict[str, bool]:
+    def concerned(self, settled: Collection[str]) -> dict[str, bool]:
         """The outputs of operators that read or write a tensor that is another, and whether by themselves; else an operator does that is
         run together with them.
 
         Args:
-            cuts: the names at which both sides are cut.
+            settled: the names at which both sides are cut, and what follows from these with nothing rounded.
         """
         found: dict[str, bool] = {}
         for op in self.source.ops:
-            before = any(name in found and name not in cuts for name in op.inputs)
+            before = any(name in found and name not in settled for name in op.inputs)
             if before or not self.names.isdisjoint((*op.inputs, *op.outputs)):
                 found.update(dict.fromkeys(op.outputs, not before))
         return found
@@ -135,6 +141,11 @@ def _stored_edges(graph: Graph) -> dict[str, Tensor]:
     """The integers of real graph inputs that are quantized at once, and of real outputs that come from integers, by the edges' names."""
     found = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize" and op.inputs[0] in graph.inputs}
     return found | {op.outputs[0]: graph[op.inputs[0]] for op in graph.ops if op.kind == "Dequantize" and op.outputs[0] in graph.outputs}
+
+
+def _moves_alone(graph: Graph, op: Op) -> bool:
+    """Whether an operator moves one tensor, and gives it the same grid."""
+    return KINDS[op.kind].moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
 
 
 def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
@@ -228,9 +239,13 @@ def _within(old: Tensor, new: Tensor) -> Quantization | None:
 
 
 def _is_near(ideal: Array, found: Array, step: float) -> bool:
-    """Whether a result that several kernels computed, one after the other, is near to what it should be."""
+    """Whether a result that several kernels computed, one after the other, is near to what it should be, as a whole and in each element.
+
+    Where no tensor between has a counterpart (partners.py), its rounding onto a declared grid may fall to either side of a tie, by one step
+    of it, which what reads it carries on.
+    """
     off = sqnr(ideal, found)
-    return off is None or off >= _LEAST_TOGETHER or float(np.abs(ideal - found).max(initial=0)) <= MOST_STEPS * step
+    return off is None or (off >= _LEAST_TOGETHER and float(np.abs(ideal - found).max(initial=0)) <= MOST_STEPS * step)
 
 
 def _data(tensor: Tensor) -> Array:

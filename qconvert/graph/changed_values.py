@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 
@@ -29,6 +29,7 @@ __all__ = [
     "digest",
     "off",
     "paired_activations",
+    "paired_inputs",
     "paired_tensors",
     "unread_labels",
 ]
@@ -67,12 +68,27 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
     """
     idle = unread_labels(graph) - unread_labels(other)
     bounds, others = _bounds(graph), _bounds(other)
-    for tensor, pair in paired_tensors(graph, other):
-        if pair is not tensor and tensor.is_constant == pair.is_constant and (tensor.name not in idle or tensor.is_constant):
-            left, right = bounds.get(tensor.name, tensor), others.get(pair.name, pair)
-            text = _activation(left, right) if tensor.data is None else _constant(left, right)
-            if text:
-                yield tensor.name, pair.name, text
+    by_name = ((None, tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
+    by_reader = ((op, a, b) for op, a, b in paired_inputs(graph, other) if a.is_constant and b.is_constant)
+    for op, tensor, pair in (*by_name, *by_reader):
+        if pair is tensor or tensor.is_constant != pair.is_constant or (tensor.name in idle and not tensor.is_constant):
+            continue
+        if tensor.data is None:
+            text = _activation(tensor, pair)
+        else:
+            own, its = bounds.get(tensor.name, {}), others.get(pair.name, {})
+            text = _bound(tensor, pair, own if op is None else {key: own[key] for key in op.outputs if key in own}, its)
+        if text:
+            yield tensor.name, pair.name, text
+
+
+def _bound(a: Tensor, b: Tensor, own: Mapping[str, Tensor], its: Mapping[str, Tensor]) -> str:
+    """What differs in a constant, for each Clip that reads it in both graphs (`own` and `its`, by the result); else for any of them."""
+    shared = [text for key in own.keys() & its.keys() if (text := _constant(own[key], its[key]))]
+    if own.keys() & its.keys():
+        return shared[0] if shared else ""
+    texts = [_constant(left, right) for left in own.values() or [a] for right in its.values() or [b]]
+    return "" if "" in texts else texts[0]
 
 
 def unread_labels(graph: Graph) -> set[str]:
@@ -91,9 +107,10 @@ def unread_labels(graph: Graph) -> set[str]:
     return found
 
 
-def _bounds(graph: Graph) -> dict[str, Tensor]:
-    """The real bounds of each Clip onto a grid as it has them: the nearest value of the grid, its last one for what is beyond."""
-    found: dict[str, Tensor] = {}
+def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
+    """The real bounds of each Clip onto a grid as it has them, by the Clip's result: the nearest value of the grid, its last one for what
+    is beyond. Clips onto several grids may share a constant."""
+    found: dict[str, dict[str, Tensor]] = {}
     for op in graph.ops:
         result = graph[op.outputs[0]] if op.kind == "Clip" else None
         if result is None or result.quantization is None or not result.quantization.is_per_tensor:
@@ -102,7 +119,8 @@ def _bounds(graph: Graph) -> dict[str, Tensor]:
             tensor = graph[name]
             if tensor.data is not None and tensor.dtype == "float32":
                 stored = quantize(tensor.data, result.quantization, result.dtype)
-                found[name] = replace(tensor, data=np.asarray(dequantize(stored, result.quantization), np.float32))
+                rounded = np.asarray(dequantize(stored, result.quantization), np.float32)
+                found.setdefault(name, {})[result.name] = replace(tensor, data=rounded)
     return found
 
 
@@ -117,7 +135,7 @@ _BEHIND = {
 def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
     """The tensors that changed_values() compares."""
     yield from ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
-    for _, a, b in _paired_inputs(graph, other):
+    for _, a, b in paired_inputs(graph, other):
         if a.is_constant and b.is_constant:
             yield a, b
 
@@ -126,7 +144,7 @@ def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
     """What stands in `other` for activations of `graph` whose names it has not: what the same operators read, and in front of these
     what is only moved."""
     found: dict[str, Tensor] = {}
-    pairs = {(id(op), a.name): b for op, a, b in _paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
+    pairs = {(id(op), a.name): b for op, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
     for op in reversed(graph.ops):
         kind, result = KINDS[op.kind], op.outputs[0] if op.outputs else ""
         moved = kind.moved(op) if kind.rule == "move" else []
@@ -139,7 +157,7 @@ def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
     return found
 
 
-def _paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tensor]]:
+def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tensor]]:
     """Inputs of other names, by the operators that compute what has one name in both graphs."""
     writers = other.producers()
     for op in graph.ops:

@@ -21,6 +21,9 @@ __all__ = ["reach"]
 #: The second rounding of a multiplier whose shift is not known: 2^-(e + 1) with e = 1; without a shift there is none.
 _MOST_TWICE = 0.25
 
+#: There are no kernels of uint16: what a source stores so is int16 in a result.
+_SIXTEEN = ("int16", "uint16")
+
 
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     """See plugins.Runtime; the kernels are "default" (XNNPACK), or "reference" and "micro", which round alike; or "mixed", where XNNPACK
@@ -28,7 +31,7 @@ def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     if kernels == "mixed":
         (one, first), (other, second) = (reach(graph, op, exact, name) for name in ("default", "reference"))
         return np.maximum(one, other), first or second
-    if graph[op.outputs[0]].dtype == "int16":
+    if graph[op.outputs[0]].dtype in _SIXTEEN:
         return _INT16.get(op.kind, _sixteen_bits)(graph, op, exact)
     rules = _XNNPACK if kernels == "default" else _REFERENCE
     return rules.get(op.kind, _table)(graph, op, exact)
@@ -208,7 +211,7 @@ def _multiplied(graph: Graph, op: Op, exact: Array) -> Reach:
     for _ in range(count - 1):
         off = min(off * widest + 0.5, most)
     found = fine(exact) + off * step + count * 2.0**-15 * np.abs(exact)
-    return np.where((data.dtype == "int16") & (np.abs(exact) > 2.0**15), 2.0**17, found), True
+    return np.where((data.dtype in _SIXTEEN) & (np.abs(exact) > 2.0**15), 2.0**17, found), True
 
 
 def _cut_off(graph: Graph, op: Op, exact: Array) -> Reach:

@@ -61,6 +61,27 @@ def test_what_was_not_declared_is_found(spatial: bool, off: int, tmp_path: Path)
     assert not check(source, wrong, per_op=True).passed
 
 
+@pytest.mark.parametrize("spatial", [False, True])
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_a_single_step_of_a_weight_is_found_at_its_operator(spatial: bool, which: str, tmp_path: Path) -> None:
+    """Between the two products stands a tensor in another shape, under another name: both sides are cut there."""
+    source, result, wrong = network(tmp_path / "m.onnx", spatial), tmp_path / "m.tflite", tmp_path / "wrong.tflite"
+    convert(source, result)
+    graph = load(result)
+    assert not {"a", "b"} & graph.tensors.keys()
+    op = [op for op in graph.ops if op.kind in ("Conv", "Gemm")][which == "b"]
+    weights = graph[op.inputs[1]]
+    assert weights.data is not None
+    data = np.array(weights.data)
+    data.reshape(-1)[5] += 1
+    changed = graph.evolve(tensors=[replace(weights, data=data)])
+    save(changed, wrong)
+    for path, expected in ((result, set[str]()), (wrong, {which})):
+        report = check(source, path, per_op=True)
+        assert {item.output for item in report.operators} >= {"a", "b"}
+        assert {item.output for item in report.operators if item.verdict == "unexplained"} == expected
+
+
 @pytest.mark.parametrize(("off", "found"), [(0, False), (1, False), (3, True)])
 @pytest.mark.parametrize("spread", [1.0, 40.0])
 def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_to(spread: float, off: int, found: bool) -> None:

@@ -182,6 +182,22 @@ def test_bounds_of_a_clip_beyond_its_grid_are_those_of_the_grid() -> None:
     assert changed_values(clipped(6.0), clipped(176 * 0.031)) == {"high": "1 of 1 values of 'high' are not the source's"}
 
 
+@pytest.mark.parametrize(("apart", "found"), [((1.0, 0.0), False), ((0.5, 0.0), True)])
+def test_clips_onto_two_grids_share_a_bound(apart: tuple[float, float], found: bool) -> None:
+    """On the second grid it is the last value, which says nothing of the first."""
+    first, second = Quantization.per_tensor(0.05, 0), Quantization.per_tensor(1 / 32, 255)
+
+    def graph(*bounds: tuple[str, float]) -> Graph:
+        tensors = [Tensor("x", "float32", (4,)), Tensor("a", "int8", (4,), None, first), Tensor("b", "uint8", (4,), None, second)]
+        tensors += [Tensor("low", "float32", (), np.array(-1.0, np.float32))]
+        tensors += [Tensor(name, "float32", (), np.array(value, np.float32)) for name, value in dict(bounds).items()]
+        ops = [Op("Clip", ("x", "low", name), (result,)) for result, (name, _) in zip("ab", bounds, strict=True)]
+        return Graph("g", {tensor.name: tensor for tensor in tensors}, tuple(ops), ("x",), ("a", "b"))
+
+    shared, own = graph(("high", 1.0), ("high", 1.0)), graph(("a/high", apart[0]), ("b/high", apart[1]))
+    assert bool(changed_values(shared, own)) is found
+
+
 def test_a_clip_that_is_spelled_out_is_not_the_clip_before_it() -> None:
     def real(name: str, value: float | None = None) -> Tensor:
         return Tensor(name, "float32", (2,) if value is None else (), None if value is None else np.array(value, np.float32))

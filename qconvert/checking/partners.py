@@ -1,0 +1,206 @@
+"""Tensors of the source that the result has under other names, in another shape or layout: both are cut there too, so that what stands
+before and behind is judged by itself.
+
+Any pair is sound: what the result computes there is compared with the source's values, and what reads it is fed with these. So a pair need
+only be likely; a wrong one cannot hide a fault, but would name one where none is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import TypeVar
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize
+from qconvert.checking.checked_file import Side
+from qconvert.checking.edges import same_steps
+from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph.changed_values import paired_inputs
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.plugins import Inside, Pieces
+
+__all__ = ["Form", "forms_of", "partners", "renamed"]
+
+_Value = TypeVar("_Value")
+
+#: Axes of more than one element whose orders are tried.
+_MOST_AXES = 4
+#: The difference of two tensors that stand for each other is at most this share of them, as root mean squares: 20 dB.
+_LARGEST_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the result holds a tensor of the source: with its axes in this order, and then in this shape."""
+
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def to_result(self, value: Array) -> Array:
+        moved = value.transpose(self.order)
+        return moved.reshape(self.shape) if moved.size == math.prod(self.shape) else moved
+
+    def to_source(self, value: Array, like: Array) -> Array:
+        """`value` in the shape of `like`, if it has as many elements."""
+        if value.size != like.size or like.ndim != len(self.order):
+            return value
+        return value.reshape([like.shape[axis] for axis in self.order]).transpose(np.argsort(self.order))
+
+
+def partners(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
+    """Activations of `graph` that `other` has under another name, and that name: what the same operators read, one after the other.
+
+    Args:
+        graph, other: the canonical graphs of source and result.
+        declared: names of tensors of `other` whose grids the conversion declared to be others.
+    """
+    found: dict[str, str] = {}
+    while True:
+        new = {name: own for name, own in _next(graph, _renamed(other, found)) if own in declared or _same_grid(graph[name], other[own])}
+        if not new:
+            return found
+        found.update({name: own for own, name in {own: name for name, own in new.items()}.items()})
+
+
+def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
+    """What operators read that compute a tensor of one name in both graphs, the last first; and what is moved to become that."""
+    direct = {a.name: b.name for _, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
+    taken = {*graph.tensors, *other.inputs, *other.outputs}
+    stands: dict[str, str] = {}
+    for op in reversed(graph.ops):
+        kind = KINDS[op.kind]
+        moved = op.inputs[:1] if op.kind == "Transpose" or (kind.rule == "move" and kind.keeps_order) else ()
+        for name in filter(None, op.inputs):
+            own = direct.get(name, stands.get(op.outputs[0], "") if name in moved else "")
+            if own and own not in taken and name not in other.tensors and name not in stands:
+                stands[name] = own
+                yield name, own
+
+
+def _same_grid(a: Tensor, b: Tensor) -> bool:
+    if a.quantization is None or b.quantization is None:
+        return a.dtype == b.dtype and a.quantization is b.quantization
+    return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+
+
+def forms_of(
+    graph: Graph, other: Graph, names: Mapping[str, str], values: Mapping[str, Array], found: Mapping[str, Array]
+) -> dict[str, Form]:
+    """How the result holds those of `names` (of the source: of the result) that have the source's values in some order; the others are left
+    out.
+
+    Args:
+        graph, other: the canonical graphs of source and result.
+        names: see partners().
+        values, found: stored values of one run, of the source and of the result.
+    """
+    forms = {}
+    for name, own in names.items():
+        if name in values and own in found and values[name].size == found[own].size:
+            form = _form(_real(graph[name], values[name]), _real(other[own], found[own]))
+            if form is not None:
+                forms[name] = form
+    return forms
+
+
+def _form(value: Array, found: Array) -> Form | None:
+    """The order of axes in which both are nearest to each other, if they are near then."""
+    with np.errstate(all="ignore"):
+        best = min(_orders(value, found), key=lambda order: _off(value.transpose(order), found), default=None)
+        limit = _LARGEST_SHARE**2 * float(np.square(value).sum())
+        if best is None or not _off(value.transpose(best), found) <= limit:
+            return None
+    return Form(best, found.shape)
+
+
+def _off(value: Array, found: Array) -> float:
+    off = float(np.square(value.reshape(found.shape) - found).sum())
+    return off if np.isfinite(off) else float("inf")
+
+
+def _orders(value: Array, found: Array) -> Iterator[tuple[int, ...]]:
+    """The axes as they stand, and in each order that has the sizes of `found`, axes of one element apart."""
+    yield tuple(range(value.ndim))
+    kept = [axis for axis, size in enumerate(value.shape) if size != 1]
+    single = [axis for axis, size in enumerate(value.shape) if size == 1]
+    wanted = [size for size in found.shape if size != 1]
+    for order in permutations(kept) if len(kept) <= _MOST_AXES else ():
+        if list(order) != kept and [value.shape[axis] for axis in order] == wanted:
+            yield (*single, *order)
+
+
+def _real(tensor: Tensor, value: Array) -> Array:
+    if tensor.quantization is None or value.dtype.kind not in "iu":
+        return value.astype(np.float64)
+    return dequantize(value, tensor.quantization).astype(np.float64)
+
+
+def renamed(side: Side, inside: Inside | None, names: Mapping[str, str]) -> tuple[Side, Inside | None]:
+    """The side, and the inside of its file, with tensors called as in the source; `names` are of the source: of the file."""
+    if not names:
+        return side, inside
+    return side.called(_renamed(side.graph, names), names), None if inside is None else _Renamed(inside, names)
+
+
+def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with tensors called otherwise, new name: old one."""
+    if not names:
+        return graph
+    new = {old: name for name, old in names.items()}
+    tensors = {new.get(name, name): replace(tensor, name=new.get(name, name)) for name, tensor in graph.tensors.items()}
+    ops = tuple(
+        replace(op, inputs=tuple(new.get(name, name) for name in op.inputs), outputs=tuple(new.get(name, name) for name in op.outputs))
+        for op in graph.ops
+    )
+    metadata = dict(graph.metadata)
+    if DYNAMIC_RANGE in metadata:
+        metadata[DYNAMIC_RANGE] = _with_names(metadata[DYNAMIC_RANGE], new)
+    return replace(graph, tensors=tensors, ops=ops, metadata=metadata)
+
+
+def _with_names(note: str, new: Mapping[str, str]) -> str:
+    """A note of what operators of dynamic range became, by their outputs, with these called otherwise."""
+    try:
+        found = json.loads(note)
+    except ValueError:
+        return note
+    return json.dumps({new.get(name, name): item for name, item in found.items()}) if isinstance(found, dict) else note
+
+
+class _Renamed:
+    """The inside of a file whose tensors are called otherwise; see plugins.Inside.
+
+    Args:
+        inside: with the file's own names.
+        names: new name: the file's.
+    """
+
+    def __init__(self, inside: Inside, names: Mapping[str, str]) -> None:
+        self._inside, self._old, self._new = inside, names, {old: name for name, old in names.items()}
+        self.cuts = inside.cuts
+        self.names = frozenset(self._called(inside.names))
+
+    def _called(self, names: Iterable[str]) -> list[str]:
+        return [self._new.get(name, name) for name in names]
+
+    def _stored(self, values: Mapping[str, _Value]) -> dict[str, _Value]:
+        return {self._new.get(name, name): value for name, value in values.items()}
+
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        return self._stored(self._inside.values(feed))
+
+    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
+        own = [frozenset(self._old.get(name, name) for name in group) for group in (names, wanted)]
+        found = self._inside.pieces(own[0], own[1])
+
+        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+            return self._stored(found.run({self._old.get(name, name): value for name, value in values.items()}))
+
+        computed = frozenset(self._called(found.computed))
+        return Pieces(tuple(self._called(found.fed)), computed, self._stored(found.dtypes), self._stored(found.shapes), run)
