@@ -172,3 +172,30 @@ def test_the_mask_of_a_dropout(tmp_path: Path) -> None:
     wanted, found = both(tmp_path, "Dropout", {"x": x}, {}, outputs=2)
     assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
     assert found[1].all()
+
+
+@pytest.mark.parametrize("op_type", ["GatherElements", "ScatterElements", "ScatterElements add"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("stored", ["float32", "int32"])
+def test_elements_of_open_sizes(tmp_path: Path, op_type: str, axis: int, stored: str) -> None:
+    """Indices of any sizes, some counted from the end."""
+    import onnxruntime
+
+    kind, _, reduction = op_type.partition(" ")
+    rng, (data, places) = np.random.default_rng(3), ((3, 5, 4), (2, 4, 4))
+    x, u = ((rng.normal(size=shape) * 50).astype(stored) for shape in (data, places))
+    indices = np.argsort(rng.random((*places[: axis % 3], data[axis], *places[axis % 3 + 1 :])), axis=axis)
+    indices = np.take(indices, range(places[axis]), axis=axis)
+    indices[::2] -= data[axis]
+    given = {"x": x, "i": indices} | ({} if kind == "GatherElements" else {"u": u})
+    shapes = {"x": ["b", "t", 4], "i": ["c", "n", 4], "u": ["c", "n", 4]}
+    values = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), shapes[n]) for n, v in given.items()]
+    node = helper.make_node(kind, list(given), ["y"], axis=axis, **({"reduction": reduction} if reduction else {}))
+    result = helper.make_tensor_value_info("y", values[0].type.tensor_type.elem_type, shapes["i" if kind == "GatherElements" else "x"])
+    graph = helper.make_graph([node], "g", values, [result])
+    source = tmp_path / "a.onnx"
+    source.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    convert(source, tmp_path / "b.tflite")
+    (wanted,) = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, given)
+    (found,) = LiteRT((tmp_path / "b.tflite").read_bytes()).run_in_order(list(given.values()))
+    assert_near([wanted], [found])

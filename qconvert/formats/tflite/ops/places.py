@@ -81,7 +81,48 @@ def _places(op: Op, w: Writing, position: int = 1) -> str:
 
 def write_gather_elements(op: Op, w: Writing) -> None:
     """GatherElements as GATHER_ND at whole places."""
-    w.emit("GATHER_ND", [op.inputs[0], _places(op, w)], op.outputs, "GatherNdOptions")
+    indices = w.tensor(op.inputs[1])
+    if indices.static_shape is not None:
+        w.emit("GATHER_ND", [op.inputs[0], _places(op, w)], op.outputs, "GatherNdOptions")
+        return
+    result = op.outputs[0]
+    flat = w.like(f"{result}/list", op.inputs[0], ("count",))
+    w.emit("GATHER_ND", [op.inputs[0], _open_places(op, w)[0]], [flat], "GatherNdOptions")
+    w.emit("RESHAPE", [flat, _sizes(w, indices.name)], [result], "ReshapeOptions")
+
+
+def _sizes(w: Writing, name: str) -> str:
+    """The sizes of a tensor, which are known only at run time."""
+    found = w.add(f"{name}/sizes", "int32", (w.tensor(name).rank or 0,))
+    w.emit("SHAPE", [name], [found], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
+    return found
+
+
+def _open_places(op: Op, w: Writing) -> tuple[str, str]:
+    """The rows of _places() as a list, and as many that are true, where the sizes of the indices are known only at run time.
+
+    The rows are those of a tensor that is true everywhere, in which the column of the axis is the index.
+    """
+    result, axis = op.outputs[0], w.axis(op, op["axis"], op.inputs[0])
+    data, indices = w.tensor(op.inputs[0]), _from_the_front(op, w, w.index(op, 1), axis)
+    shape = w.tensor(indices).shape or ()
+    rank = len(shape)
+    if isinstance((data.shape or ("",))[axis], str) and not counts_from_the_front(w, op.inputs[1]):
+        size, front = w.add(f"{result}/size", "int32", (1,)), w.add(f"{result}/from_the_front", "int32", shape)
+        w.emit("GATHER", [_sizes(w, data.name), w.ints([axis], f"{result}/axis")], [size], "GatherOptions", axis=0)
+        w.emit("FLOOR_MOD", [indices, size], [front], "FloorModOptions")
+        indices = front
+    true, rows = w.add(f"{result}/everywhere", "bool", shape), w.add(f"{result}/rows", "int64", ("count", rank))
+    w.emit("EQUAL", [indices, indices], [true], "EqualOptions")
+    w.emit("WHERE", [true], [rows], "WhereOptions")
+    column = w.add(f"{result}/column", "int32", ("count", 1))
+    w.emit("RESHAPE", [indices, w.ints([-1, 1], f"{column}/shape")], [column], "ReshapeOptions")
+    own = np.arange(rank) == axis
+    parts = [w.add(f"{result}/{hint}", "int32", ("count", rank)) for hint in ("other_axes", "own_axis", "places")]
+    for name, kept, part in ((w.cast_to_int32(rows), ~own, parts[0]), (column, own, parts[1])):
+        w.emit("MUL", [name, w.const(kept.astype(np.int32), f"{part}/kept")], [part], "MulOptions")
+    w.emit("ADD", parts[:2], parts[2:], "AddOptions")
+    return parts[2], true
 
 
 def write_scatter_nd(op: Op, w: Writing) -> None:
@@ -108,8 +149,26 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
 
 def write_scatter_elements(op: Op, w: Writing) -> None:
     """ScatterElements as ScatterND at whole places."""
-    places = _places(op, w)
-    _scatter(op, w, places, w.tensor(places).data)
+    if all(w.tensor(name).static_shape is not None for name in op.inputs):
+        places = _places(op, w)
+        _scatter(op, w, places, w.tensor(places).data)
+        return
+    data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
+    if op["reduction"] in _SEGMENTS:
+        raise w.unsupported(op, f"reduction {op['reduction']!r} of sizes that are known only at run time")
+    places, true = _open_places(op, w)
+    flat, ones = w.like(f"{result}/updates", updates.name, ("count",)), w.add(f"{result}/ones", "bool", ("count",))
+    for name, item in ((updates.name, flat), (true, ones)):
+        w.emit("RESHAPE", [name, w.ints([-1], f"{item}/list")], [item], "ReshapeOptions")
+    sizes, alone = _sizes(w, data.name), w.like(f"{result}/alone", updates.name, data.shape)
+    w.emit("SCATTER_ND", [places, flat, sizes], [alone], "ScatterNdOptions")
+    if op["reduction"] == "add":
+        Formula(op, w).end("ADD", data.name, alone)
+        return
+    counts, mask = w.add(f"{result}/counts", "int32", data.shape), w.add(f"{result}/mask", "bool", data.shape)
+    w.emit("SCATTER_ND", [places, w.cast_to_int32(ones), sizes], [counts], "ScatterNdOptions")
+    w.emit("CAST", [counts], [mask], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["bool"])
+    w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
 
 
 def _is_zero(op: Op, w: Writing, data: Array) -> bool:
