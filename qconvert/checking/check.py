@@ -230,7 +230,8 @@ class _Check:
         if equal:
             return
         self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
-        self.problems += verdicts.real_problems(graph, verdicts.without_overflow(graph, outputs, self.findings), bool(declared))
+        costly = bool(declared) and not verdicts.declared_costs_nothing(self.findings)
+        self.problems += verdicts.real_problems(graph, verdicts.without_overflow(graph, outputs, self.findings), costly)
         if not self.problems and all(op.equal == 1 for op in self.findings):
             self._together(border, feeds, changed, declared)
         if not self.problems:

@@ -16,6 +16,7 @@ from qconvert.checking.classify import Sum, classify, classify_sums
 from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
 from qconvert.checking.overflows import overflowed
+from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS, is_dynamic
@@ -48,6 +49,7 @@ class Judge:
         further: what further roundings add to the result's reach, by the tensor; see classify.classify().
         cuts: names of the tensors at which both sides are cut; the result computes all others anew.
         settled: these, and the source's tensors that follow from them with nothing rounded.
+        fixed: the source's tensors that constants alone say; the result may hold one as a constant, which the conversion computed.
     """
 
     graph: Graph
@@ -58,6 +60,7 @@ class Judge:
     further: Mapping[str, float]
     cuts: Collection[str]
     settled: Collection[str]
+    fixed: Collection[str] = ()
 
     def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """The finding for output `index` of an operator. What is equal needs no exact evaluation.
@@ -84,6 +87,8 @@ class Judge:
         if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
             cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
             found = min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
+        if found.verdict == "unexplained":
+            found = self._by_constants(op, index, {**values, **fixed}, pair, found)
         return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
 
     def _rounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
@@ -99,6 +104,36 @@ class Judge:
         if not (np.abs(pair[1] - exact) <= fine).all():
             return None  # nothing allows the result to be coarse
         return classify_sums(*pair, [Sum("", exact, fine), Sum("blocks", exact, coarse)])
+
+    def _by_constants(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
+        """The finding, which names a fault, unless the result computes what it should from constants that the conversion computed, and
+        these are the source's own values but for a rounding."""
+        held = {name: data for name in op.inputs if name in self.fixed and (data := self._held(name, values)) is not None}
+        if not held:
+            return found
+        inputs = [None if not name else self.graph.constant(name) if self.graph[name].is_constant else {**values, **held}.get(name)
+                  for name in op.inputs]  # fmt: skip
+        try:
+            meant = evaluate_op(self.graph, op, inputs)[index].stored
+        except (QConvertError, AttributeError):
+            return found
+        if np.array_equal(meant, pair[1]):
+            again = Finding("one rounding", "", 0.0, 0.0, 1.0, 0)
+        else:
+            again = self._judged(op, index, {**values, **held}, (meant, pair[1]))
+        reason = f"{', '.join(map(repr, held))} is computed in the conversion, and differs by a rounding"
+        kept = replace(found, verdict=again.verdict, reason=reason, predicted_rate=1.0, unexplained=0)
+        return found if again.verdict == "unexplained" else kept
+
+    def _held(self, name: str, values: Mapping[str, Array]) -> Array | None:
+        """The constant that the result holds for a tensor that the source computes of constants, if it differs by roundings alone: by a
+        step, or as what has no exact value may (_compared())."""
+        own, other, measured = self.graph[name], self.other.tensors.get(name), values.get(name)
+        if other is None or other.data is None or own.is_constant or measured is None or measured.shape != other.data.shape:
+            return None
+        if own.dtype != other.dtype or own.quantization != other.quantization:
+            return None
+        return None if _compared(measured, other.data).verdict == "unexplained" else other.data
 
     def _overflowed(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
         """The finding, which names a fault, unless the source's value is to the last bit what its kernels make by overflowing, and the

@@ -115,9 +115,10 @@ def check_operators(
     change = Exchange(pieces, turned(graph, other, *layouts), layouts[1], forms)
     writers, others = graph.producers(), other.producers()
     further = further_reach(graph, other, shared, declared)
-    cuts = shared | (graph.tensors.keys() - varying(graph))  # what is fixed is the same on both sides
+    fixed = graph.tensors.keys() - varying(graph)
+    cuts = shared | fixed  # what is fixed is the same on both sides
     sure = settled(graph, cuts)
-    judge = Judge(graph, writers, other, others, (source, result), further, cuts, sure)
+    judge = Judge(graph, writers, other, others, (source, result), further, cuts, sure, fixed)
     restated = Requantized.of(graph, other, declared)
     concerned = restated.concerned(shared | sure)
     judge_restated = Judge(restated.graph, writers, other, others, (result, result), further, cuts, sure)

@@ -110,6 +110,14 @@ def overflow_notes(findings: Iterable[Finding]) -> list[str]:
     return [f"{text}, to the last bit; the result computes what the operator means, and outputs behind it differ" for text in found]
 
 
+def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
+    """Whether every operator was compared, and those with declared constants or grids give exactly the source's real values: what outputs
+    differ by is of the roundings of others, each of which is explained, as constants that a Concat rounds onto its grid in either file."""
+    seen = list(findings)
+    declared = [op for op in seen if op.verdict == "requantized"]
+    return bool(declared) and all(op.equal == 1 for op in declared) and all(op.verdict != "not compared" for op in seen)
+
+
 def without_overflow(graph: Graph, outputs: Iterable[OutputComparison], findings: Iterable[Finding]) -> list[OutputComparison]:
     """The outputs that come from no operator whose kernel overflows in the source: those behind one are judged by their operators alone."""
     behind = {op.output for op in findings if op.verdict == OVERFLOW}

@@ -15,7 +15,7 @@ from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert, load, save
 from qconvert.checking.findings import Finding, OutputComparison
-from qconvert.checking.verdicts import drift_notes, real_problems
+from qconvert.checking.verdicts import declared_costs_nothing, drift_notes, real_problems
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.changed_values import declared_changes, declared_names
 from qconvert.graph.metadata import CHANGED
@@ -265,3 +265,33 @@ def test_outputs_that_single_roundings_grew_away_from_are_named(sqnr: float | No
     findings.append(Finding("equal", "", 1.0, 0, 0.0, 0, "CONV_2D #9", "c"))
     notes = drift_notes([output], findings)
     assert [("0.9 dB" in note, "MEAN #0, MEAN #1, MEAN #2 and 2 more" in note) for note in notes] == ([(True, True)] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "nothing"),
+    [
+        ([("requantized", 1.0), ("one rounding", 0.9)], True),
+        ([("requantized", 0.99), ("one rounding", 0.9)], False),
+        ([("requantized", 1.0), ("not compared", 0.0)], False),
+        ([("one rounding", 0.9)], False),
+        ([], False),
+    ],
+)
+def test_what_was_declared_costs_nothing_where_each_operator_gives_the_same(found: list[tuple[str, float]], nothing: bool) -> None:
+    findings = [Finding(verdict, "", equal, 0.0, 0.0, 0, "Concat", "y") for verdict, equal in found]
+    assert declared_costs_nothing(findings) == nothing
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.0, "passed"), (2.0**-22, "passed"), (1e-3, "not equal")])
+def test_a_constant_that_the_conversion_computed_may_differ_by_a_rounding(off: float, verdict: str, tmp_path: Path) -> None:
+    """The source computes it at each run, of constants alone, in float32 of its own."""
+    given = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
+    computed = np.exp(given) * np.float32(1 + off)
+    edges = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 6)) for name in "xy"]
+    paths = tmp_path / "source.onnx", tmp_path / "result.onnx"
+    forms = ([helper.make_node("Exp", ["c"], ["e"])], numpy_helper.from_array(given, "c")), ([], numpy_helper.from_array(computed, "e"))
+    for path, (nodes, held) in zip(paths, forms, strict=True):
+        graph = helper.make_graph([*nodes, helper.make_node("Mul", ["x", "e"], ["y"])], "g", edges[:1], edges[1:], [held])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    report = check(*paths, per_op=True)
+    assert report.verdict == verdict, report.problems
