@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
-from qconvert.evaluate.folding import GROWTH, LARGEST, SMALL
+from qconvert.evaluate.folding import GROWTH, LARGEST
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
@@ -22,6 +22,9 @@ from qconvert.plugins import Target
 
 __all__ = ["run"]
 
+#: Bytes that a file may grow by however small its constants are: the kernel of a resampler, made of a few numbers, has 300,000. Kernels
+#: of TFLite would compute it at each run, with functions of their own.
+_SMALL = 2**22
 #: Products that one operator may take.
 _MOST_WORK = 2**28
 
@@ -35,7 +38,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     wanted = [name for name in computed if name in read and name not in graph.public]
     values = _evaluated(graph, fixed, wanted) if wanted else {}
     sizes = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
-    found, budget = {}, min(LARGEST, max(SMALL, GROWTH * sizes))
+    found, budget = {}, min(LARGEST, max(_SMALL, GROWTH * sizes))
     for name in wanted:
         if name in values and values[name].nbytes <= budget:
             found[name] = values[name]

@@ -405,6 +405,16 @@ def test_what_constants_alone_say_is_a_constant(quantized: bool) -> None:
     assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
 
 
+def test_a_large_constant_made_of_a_few_numbers_is_a_constant() -> None:
+    """The kernel of a resampler, 300 KB of a few hundred numbers."""
+    column, row = (
+        constant(name, np.linspace(0, 1, 300, dtype=np.float32).reshape(shape)) for name, shape in (("c", (300, 1)), ("r", (1, 300)))
+    )
+    ops = [Op("Mul", ("c", "r"), ("m",)), Op("Sin", ("m",), ("k",)), Op("Add", ("x", "k"), ("y",))]
+    changed, _ = for_target(make(ops, [column, row, Tensor("x", "float32", (300, 300))], "x", "y"), "compute_constants")
+    assert kinds(changed) == ["Add"]
+
+
 def test_weights_that_are_unpacked_and_results_that_are_outputs_stay() -> None:
     graph = relative_positions(True)
     shown = graph.evolve(outputs=("y", "s"))
