@@ -8,6 +8,7 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.reading import Call, Operator, Session
+from qconvert.formats.torch.values import Uncomputed
 
 __all__ = ["Calls"]
 
@@ -51,5 +52,9 @@ class Calls:
 
 
 def _said(given: Sequence[Any], named: Mapping[str, Any]) -> str:
-    kinds = [type(value).__name__ for value in given] + [f"{key}={type(value).__name__}" for key, value in named.items()]
+    kinds = [_kind(value) for value in given] + [f"{key}={_kind(value)}" for key, value in named.items()]
     return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).items())
+
+
+def _kind(value: Any) -> str:
+    return value.what if isinstance(value, Uncomputed) else type(value).__name__

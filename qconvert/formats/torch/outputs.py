@@ -7,7 +7,7 @@ from typing import Any
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.pickled import StoredTensor
-from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["flattened"]
 
@@ -26,4 +26,6 @@ def flattened(result: Any, constants: Constants) -> list[str]:
         result = list(result.values())
     if isinstance(result, (list, tuple)):
         return [name for item in result if item is not None for name in flattened(item, constants)]
+    if isinstance(result, Uncomputed):
+        raise UnsupportedError(f"an output that is {result.what} is not covered")
     raise UnsupportedError(f"an output that is {type(result).__name__}, not a tensor, is not covered")

@@ -21,7 +21,7 @@ from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.pickled import StoredTensor, TorchType
 from qconvert.formats.torch.signature import bound
 from qconvert.formats.torch.values import Packed, Ref
-from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range
+from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["Call", "Operator", "ReadFunction", "Session"]
@@ -67,6 +67,10 @@ class Call(OperatorReading):
         """The value of an argument: a number, a list, a text, None, or a Ref."""
         value = self._values[name]
         return self._constants.ref(value, f"{self._hint}/{name}") if isinstance(value, StoredTensor) else value
+
+    def get(self, name: str) -> Any:
+        """The value of an argument; None where this overload does not have it."""
+        return None if self._values.get(name) is None else self[name]
 
     def __contains__(self, name: str) -> bool:
         """Whether this overload has an argument."""
@@ -120,12 +124,12 @@ class Call(OperatorReading):
         """Whole numbers that are known before the model runs; one is repeated `count` times."""
         value = self._values[argument]
         items = list(value) if isinstance(value, (list, tuple)) else [value]
-        found = tuple(self._integer(item, argument) for item in items)
+        found = tuple(self.whole(item, argument) for item in items)
         return found * count if len(found) == 1 and count > 1 else found
 
     def integer(self, argument: str) -> int:
         """One whole number that is known before the model runs."""
-        return self._integer(self._values[argument], argument)
+        return self.whole(self._values[argument], argument)
 
     def number(self, argument: str) -> float:
         """One number that is known before the model runs."""
@@ -137,7 +141,8 @@ class Call(OperatorReading):
             return float(known.reshape(-1)[0])
         return float(value)
 
-    def _integer(self, value: Any, argument: str) -> int:
+    def whole(self, value: Any, argument: str) -> int:
+        """A value in an argument as a whole number that is known before the model runs."""
         if isinstance(value, StoredTensor):
             value = self._constants.ref(value)
         if isinstance(value, Ref):
@@ -211,6 +216,11 @@ class Call(OperatorReading):
         """Adds a constant named after the result and `hint`; returns its name."""
         array = np.asarray(data)
         return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
+
+    def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
+        """Adds one real number in the type of the tensor `beside`, float32 for a quantized one; returns its name."""
+        tensor = self.lookup(beside)
+        return self.const(np.asarray(value, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), hint)
 
     def list64(self, values: Sequence[int], hint: str) -> str:
         """Adds a list of int64: a shape, axes, pads …"""

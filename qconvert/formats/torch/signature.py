@@ -2,7 +2,7 @@
 
 "T input, T weight, T? bias=None, l stride=1" has four arguments. The letters say what may stand there, which is what tells overloads apart
 in TorchScript, whose code does not name them: T a tensor, t several, i a whole number, f a number, l one or several whole numbers, r
-numbers, b a truth value, s a text, o an object, "?" besides None.
+numbers, x a tensor or a number, b a truth value, s a text, o an object, a anything, "?" besides None.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, TorchType
-from qconvert.formats.torch.values import Packed, Ref
+from qconvert.formats.torch.values import Packed, Ref, Uncomputed
 
 __all__ = ["Argument", "bound", "parsed"]
 
@@ -87,6 +87,8 @@ _FITS: Mapping[str, Any] = {
     "f": _number,
     "l": lambda value: _integer(value) or _several(value, _integer),
     "r": lambda value: _number(value) or _several(value, _number),
+    "x": lambda value: _number(value) or _tensor(value),
+    "a": lambda value: not isinstance(value, Uncomputed),
     "b": lambda value: isinstance(value, (bool, int)),
     "s": lambda value: isinstance(value, str),
     "o": lambda value: isinstance(value, (Packed, ScriptObject)),

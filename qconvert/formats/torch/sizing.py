@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.torch.reading import Call
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["reshaped", "scalar", "size_of", "sizes_tensor"]
+__all__ = ["batched", "reshaped", "scalar", "size_of", "sizes_tensor"]
 
 
 def size_of(c: Call, name: str, axis: int) -> Any:
@@ -50,3 +50,13 @@ def reshaped(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> 
     if constant is not None:
         return c.emit("Reshape", [name, c.list64(constant, f"{hint}sizes")], hint=hint)
     return c.emit("Reshape", [name, computed], hint=hint)
+
+
+def batched(c: Call, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
+    """What `read` makes of data with channels and `spatial` axes; data without a batch get one, and the result loses it."""
+    name, rank = c.name(argument), c.lookup(c.name(argument)).rank
+    if rank != spatial + 1:
+        return read(name)
+    axes = c.list64([0], "batch_axis")
+    result = read(c.emit("Unsqueeze", [name, axes], hint="batched").name)
+    return c.emit("Squeeze", [result.name, axes], hint="unbatched")

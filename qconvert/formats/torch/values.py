@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.formats.torch.pickled import StoredTensor
 
-__all__ = ["Packed", "Ref", "references"]
+__all__ = ["Packed", "Ref", "Uncomputed", "references"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,17 @@ class Ref:
 
     name: str
     number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Uncomputed:
+    """What an operator returns beside its first result and no graph computes here; a program may leave it unused.
+
+    Attributes:
+        what: it is, in words that follow "the operator uses".
+    """
+
+    what: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

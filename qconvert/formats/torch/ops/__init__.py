@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from qconvert.formats.torch.ops import elementwise, layers, pool, quantize, shape, sizes
+from qconvert.formats.torch.ops import activation, elementwise, layers, norm, pool, quantize, reduce, shape, sizes, unary
 from qconvert.formats.torch.reading import Operator
 
 __all__ = ["OPERATORS"]
@@ -21,4 +21,7 @@ def _joined(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, t
     return found
 
 
-OPERATORS = _joined(quantize.OPERATORS, layers.OPERATORS, elementwise.OPERATORS, pool.OPERATORS, shape.OPERATORS, sizes.OPERATORS)
+OPERATORS = _joined(
+    *(quantize.OPERATORS, layers.OPERATORS, elementwise.OPERATORS, unary.OPERATORS, activation.OPERATORS, norm.OPERATORS),
+    *(pool.OPERATORS, reduce.OPERATORS, shape.OPERATORS, sizes.OPERATORS),
+)

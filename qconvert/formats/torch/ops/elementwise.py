@@ -1,11 +1,16 @@
-"""Sums and products of two tensors, and functions of one."""
+"""Arithmetic of two operands, element by element."""
 
 from __future__ import annotations
 
-from qconvert.formats.torch.reading import Call, Operator
+from collections.abc import Sequence
+from typing import Any
+
+from qconvert.arithmetic.dtypes import REALS
+from qconvert.formats.torch.promotion import common_type, operands, typed
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "read_binary", "truncated"]
 
 
 def read_quantized_binary(kind: str, activation: str = "") -> Operator:
@@ -18,15 +23,129 @@ def read_quantized_binary(kind: str, activation: str = "") -> Operator:
     return Operator("T qa, T qb, f scale, i zero_point", read)
 
 
-def read_relu(c: Call) -> Ref:
-    """aten::relu, which keeps the grid of a quantized tensor."""
-    return c.emit("Relu", [c.name("self")])
+def _result(c: Call, ref: Ref, *values: Any) -> Ref:
+    """A result, which is a number if all operands are."""
+    return Ref(ref.name, number=not any(isinstance(value, Ref) and not value.number for value in values))
 
 
-OPERATORS = {
+def _paired(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
+    """One operator on two plain operands."""
+    if any(c.lookup(name).is_quantized for name in names):
+        raise c.unsupported("quantized data")
+    return c.emit(kind, names, dtype=dtype, grid=None, hint=hint)
+
+
+def read_binary(kind: str, real: bool = False) -> ReadFunction:
+    """An operator of two operands of one type; see promotion.py."""
+
+    def read(c: Call) -> Ref:
+        names, dtype = operands(c, "self", "other", real=real)
+        return _result(c, _paired(c, kind, names, dtype), c["self"], c["other"])
+
+    return read
+
+
+def read_sum(kind: str, turned: bool = False) -> ReadFunction:
+    """aten::add, sub: a ± alpha * b, and rsub: b - alpha * a."""
+
+    def read(c: Call) -> Ref:
+        (first, second), dtype = operands(c, "self", "other")
+        if turned:
+            first, second = second, first
+        if dtype == "bool":
+            raise c.unsupported("truth values")
+        alpha, scaled = c["alpha"], c["self" if turned else "other"]
+        if alpha != 1 and isinstance(scaled, (int, float)) and isinstance(alpha, (int, float)):
+            second = typed(c, scaled * alpha, dtype, "scaled")
+        elif alpha != 1:
+            second = _paired(c, "Mul", [second, typed(c, alpha, dtype, "alpha")], dtype, "scaled").name
+        return _result(c, _paired(c, kind, [first, second], dtype), c["self"], c["other"])
+
+    return read
+
+
+def read_division(c: Call) -> Ref:
+    """aten::div: of real values, or rounded ("floor", "trunc"), which keeps integers."""
+    mode = c.get("rounding_mode")
+    if mode is None:
+        names, dtype = operands(c, "self", "other", real=True)
+        return _result(c, _paired(c, "Div", names, dtype), c["self"], c["other"])
+    if mode not in ("floor", "trunc"):
+        raise c.invalid(f"its rounding mode is {mode!r}")
+    names, dtype = operands(c, "self", "other")
+    if mode == "floor":
+        return _result(c, _paired(c, "FloorDiv", names, dtype), c["self"], c["other"])
+    if dtype not in REALS:
+        return _result(c, _paired(c, "Div", names, dtype), c["self"], c["other"])
+    return _result(c, truncated(c, _paired(c, "Div", names, dtype, "quotient").name), c["self"], c["other"])
+
+
+def truncated(c: Call, name: str) -> Ref:
+    """Real values without their fractions: sign(x) * floor(|x|)."""
+    sign = c.emit("Sign", [name], grid=None, hint="sign").name
+    whole = c.emit("Floor", [c.emit("Abs", [name], grid=None, hint="magnitude").name], grid=None, hint="whole").name
+    return c.emit("Mul", [sign, whole], grid=None)
+
+
+_POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}
+
+
+def read_power(c: Call) -> Ref:
+    """aten::pow; a square, a root and their reciprocals are operators of their own."""
+    power = c["exponent"]
+    wanted = common_type(c, [c["self"], power])
+    if isinstance(power, (int, float)) and power in _POWERS and wanted in REALS and isinstance(c["self"], Ref):
+        return _result(c, c.emit(_POWERS[power], [typed(c, c["self"], wanted, "self")], grid=None), c["self"])
+    names, dtype = operands(c, "self", "exponent")
+    return _result(c, _paired(c, "Pow", names, dtype), c["self"], power)
+
+
+def read_weighted(kind: str, first: str, second: str, base: str = "self") -> ReadFunction:
+    """aten::addcmul and addcdiv: x + value * a ∘ b."""
+
+    def read(c: Call) -> Ref:
+        names, dtype = operands(c, base, first, second, real=kind == "Div")
+        term = _paired(c, kind, names[1:], dtype, "term").name
+        if c["value"] != 1:
+            term = _paired(c, "Mul", [term, typed(c, c["value"], dtype, "value")], dtype, "scaled").name
+        return _paired(c, "Add", [names[0], term], dtype)
+
+    return read
+
+
+def read_lerp(c: Call) -> Ref:
+    """aten::lerp: x + weight * (end - x)."""
+    (start, end, weight), dtype = operands(c, "self", "end", "weight", real=True)
+    way = _paired(c, "Sub", [end, start], dtype, "difference").name
+    return _paired(c, "Add", [start, _paired(c, "Mul", [way, weight], dtype, "part").name], dtype)
+
+
+_SUM = "x self, x other, f alpha=1"
+_PAIR = "x self, x other"
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "quantized::add": read_quantized_binary("Add"),
     "quantized::add_relu": read_quantized_binary("Add", "relu"),
     "quantized::mul": read_quantized_binary("Mul"),
     "quantized::mul_relu": read_quantized_binary("Mul", "relu"),
-    "aten::relu": Operator("T self", read_relu),
+    "aten::add": Operator(_SUM, read_sum("Add")),
+    "aten::sub": Operator(_SUM, read_sum("Sub")),
+    "aten::subtract": Operator(_SUM, read_sum("Sub")),
+    "aten::rsub": Operator(_SUM, read_sum("Sub", turned=True)),
+    **{f"aten::{name}": Operator(_PAIR, read_binary("Mul")) for name in ("mul", "multiply")},
+    **{
+        f"aten::{name}": [Operator(_PAIR, read_division), Operator(f"{_PAIR}, s? rounding_mode", read_division)]
+        for name in ("div", "divide")
+    },
+    "aten::true_divide": Operator(_PAIR, read_division),
+    "aten::floor_divide": Operator(_PAIR, read_binary("FloorDiv")),
+    "aten::remainder": Operator(_PAIR, read_binary("FloorMod")),
+    "aten::fmod": Operator(_PAIR, read_binary("Mod")),
+    "aten::pow": Operator("x self, x exponent", read_power),
+    "aten::maximum": Operator(_PAIR, read_binary("Max")),
+    "aten::minimum": Operator(_PAIR, read_binary("Min")),
+    **{f"aten::{name}": Operator(_PAIR, read_binary("Atan2", real=True)) for name in ("atan2", "arctan2")},
+    "aten::addcmul": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Mul", "tensor1", "tensor2")),
+    "aten::addcdiv": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Div", "tensor1", "tensor2")),
+    "aten::lerp": Operator("T self, T end, x weight", read_lerp),
 }

@@ -1,21 +1,182 @@
-"""Pooling."""
+"""Pools: windows of a stated size, adaptive ones that give a stated size, and averages over everything."""
 
 from __future__ import annotations
 
-from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.values import Ref
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.sizing import batched, size_of
+from qconvert.formats.torch.spatial import mapped
+from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.graph import Array, Quantization
 
 __all__ = ["OPERATORS"]
 
-
-def read_adaptive_average(c: Call) -> Ref:
-    """aten::adaptive_avg_pool2d: to one position, or to a size that divides the data's."""
-    sizes = c.integers("output_size")
-    if any(size != 1 for size in sizes):
-        raise c.unsupported(f"output size {sizes}")
-    return c.emit("GlobalAveragePool", [c.name("self")], data_format="channels_first")
+#: The most slices that an irregular adaptive maximum is made of.
+_MOST_WINDOWS = 256
 
 
-OPERATORS = {
-    "aten::adaptive_avg_pool2d": Operator("T self, l output_size", read_adaptive_average),
+def _windows(c: Call, spatial: int) -> dict[str, Any]:
+    """The attributes that maximum and average share; a stride that is not stated is the kernel's."""
+    kernel = c.integers("kernel_size", spatial)
+    stride = c.integers("stride", spatial) or kernel
+    padding = c.integers("padding", spatial)
+    if not len(kernel) == len(stride) == len(padding) == spatial:
+        raise c.invalid(f"kernel {kernel}, stride {stride} and padding {padding} are not of {spatial} axes")
+    if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
+        raise c.invalid(f"padding {padding} is more than half of the kernel {kernel}")
+    return {
+        "kernel_shape": kernel,
+        "strides": stride,
+        "pads": padding * 2,
+        "ceil_mode": int(bool(c["ceil_mode"])),
+        "data_format": "channels_first",
+    }
+
+
+def read_max_pool(spatial: int) -> ReadFunction:
+    """max_pool1d, 2d, 3d."""
+
+    def read(c: Call) -> Ref:
+        dilations = c.integers("dilation", spatial)
+        attributes = {**_windows(c, spatial), "dilations": dilations if any(step != 1 for step in dilations) else ()}
+        return batched(c, "self", spatial, lambda name: c.emit("MaxPool", [name], **attributes))
+
+    return read
+
+
+def read_max_pool_with_indices(spatial: int) -> ReadFunction:
+    """max_pool…_with_indices: the values; which position each had is not computed."""
+    read = read_max_pool(spatial)
+    return lambda c: (read(c), Uncomputed("the indices of a max pool"))
+
+
+def read_average_pool(spatial: int) -> ReadFunction:
+    """avg_pool1d, 2d, 3d: padding counts unless the call says otherwise; a divisor of its own may stand for the count."""
+
+    def read(c: Call) -> Ref:
+        attributes = {**_windows(c, spatial), "count_include_pad": int(bool(c["count_include_pad"]))}
+        divisor = c.get("divisor_override")
+        if divisor is None:
+            return batched(c, "self", spatial, lambda name: c.emit("AveragePool", [name], **attributes))
+        if attributes["ceil_mode"]:
+            raise c.unsupported("divisor_override beside ceil_mode")
+        factor = math.prod(attributes["kernel_shape"]) / c.integer("divisor_override")
+        attributes["count_include_pad"] = 1
+        return batched(c, "self", spatial, lambda name: _divided(c, name, factor, attributes))
+
+    return read
+
+
+def _divided(c: Call, name: str, factor: float, attributes: dict[str, Any]) -> Ref:
+    """An average times a number: of a quantized tensor the average of the same integers on a grid that much larger."""
+    tensor = c.lookup(name)
+    if tensor.quantization is None:
+        pooled = c.emit("AveragePool", [name], hint="average", **attributes)
+        return c.emit("Mul", [pooled.name, c.real_constant(factor, name, "factor")], grid=None)
+    scale = float(np.float32(tensor.quantization.scale[0] * factor))
+    grid = Quantization.per_tensor(scale, int(tensor.quantization.zero_point[0]))
+    larger = c.emit("Reinterpret", [name], grid=grid, hint="stretched")
+    return c.emit("AveragePool", [larger.name], grid=tensor.quantization, **attributes)
+
+
+def _wanted(c: Call, name: str, spatial: int) -> list[int]:
+    """The sizes that an adaptive pool gives; one that is not stated is the data's."""
+    sizes = c["output_size"]
+    listed = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
+    listed = listed * spatial if len(listed) == 1 else listed
+    if len(listed) != spatial:
+        raise c.invalid(f"its output size {sizes} is not of {spatial} axes")
+    for axis, size in enumerate(listed):
+        if size is None:
+            listed[axis] = size_of(c, name, 2 + axis)
+    return [size if isinstance(size, int) else c.whole(size, "output_size") for size in listed]
+
+
+def _bounds(size: int, wanted: int) -> list[tuple[int, int]]:
+    """Where the windows of an adaptive pool begin and end."""
+    return [(index * size // wanted, -(-(index + 1) * size // wanted)) for index in range(wanted)]
+
+
+def _regular(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Kernel and stride of windows that have one size and one distance; None for others."""
+    sizes = {end - start for start, end in bounds}
+    steps = {second[0] - first[0] for first, second in itertools.pairwise(bounds)}
+    return None if len(sizes) > 1 or len(steps) > 1 else (sizes.pop(), steps.pop() if steps else 1)
+
+
+def _adaptive(c: Call, name: str, spatial: int, kind: str) -> Ref:
+    """An adaptive pool: of everything, of regular windows, or of windows of several sizes."""
+    wanted = _wanted(c, name, spatial)
+    if all(size == 1 for size in wanted):
+        return c.emit(f"Global{kind}", [name], data_format="channels_first")
+    shape = c.lookup(name).shape
+    sizes = shape[2:] if shape is not None and len(shape) == spatial + 2 else ()
+    if not sizes or any(isinstance(size, str) for size in sizes) or any(size < 1 for size in wanted):
+        raise c.unknown_shape("self")
+    bounds = [_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
+    found = [_regular(each) for each in bounds]
+    if all(found):
+        kernel, strides = zip(*(pair for pair in found if pair is not None), strict=True)
+        return c.emit(kind, [name], kernel_shape=kernel, strides=strides, pads=(0,) * 2 * spatial, data_format="channels_first")
+    if kind == "AveragePool":
+        return mapped(c, name, [_averages(int(size), each) for size, each in zip(sizes, bounds, strict=True)])
+    return _largest(c, name, bounds)
+
+
+def _averages(size: int, bounds: Sequence[tuple[int, int]]) -> Array:
+    """The matrix that averages windows of `size` elements: one row a window."""
+    matrix = np.zeros((len(bounds), size), np.float64)
+    for row, (start, end) in zip(matrix, bounds, strict=True):
+        row[start:end] = 1 / (end - start)
+    return matrix
+
+
+def _largest(c: Call, name: str, bounds: Sequence[Sequence[tuple[int, int]]]) -> Ref:
+    """The largest elements of windows, one axis after the other."""
+    if sum(map(len, bounds)) > _MOST_WINDOWS:
+        raise c.unsupported(f"{sum(map(len, bounds))} windows of several sizes")
+    result = Ref(name)
+    for axis, each in enumerate(bounds, 2):
+        parts = []
+        axes = c.list64([axis], "axes")
+        for index, (start, end) in enumerate(each):
+            hint = f"window{axis}_{index}"
+            limits = [c.list64([value], f"{hint}/{side}") for side, value in (("start", start), ("end", end))]
+            part = c.emit("Slice", [result.name, *limits, axes], hint=hint)
+            parts.append(c.emit("ReduceMax", [part.name, axes], hint=f"{hint}/largest", keepdims=1).name)
+        last = axis == len(bounds) + 1
+        result = c.emit("Concat", parts, hint="" if last else f"axis{axis}", axis=axis)
+    return result
+
+
+def read_adaptive(spatial: int, kind: str) -> ReadFunction:
+    """adaptive_avg_pool and adaptive_max_pool."""
+    return lambda c: batched(c, "self", spatial, lambda name: _adaptive(c, name, spatial, kind))
+
+
+def read_adaptive_with_indices(spatial: int) -> ReadFunction:
+    """adaptive_max_pool…, which PyTorch gives with indices: the values; which position each had is not computed."""
+    read = read_adaptive(spatial, "MaxPool")
+    return lambda c: (read(c), Uncomputed("the indices of a max pool"))
+
+
+_WINDOW = "T self, l kernel_size, l stride=(), l padding=0"
+_MAX = f"{_WINDOW}, l dilation=1, b ceil_mode=False"
+_AVERAGE = f"{_WINDOW}, b ceil_mode=False, b count_include_pad=True"
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **{f"{space}::max_pool{n}d": Operator(_MAX, read_max_pool(n)) for space in ("aten", "quantized") for n in (1, 2, 3)},
+    **{f"aten::quantized_max_pool{n}d": Operator(_MAX, read_max_pool(n)) for n in (1, 2, 3)},
+    **{f"aten::max_pool{n}d_with_indices": Operator(_MAX, read_max_pool_with_indices(n)) for n in (1, 2, 3)},
+    "aten::avg_pool1d": Operator(_AVERAGE, read_average_pool(1)),
+    **{f"aten::avg_pool{n}d": Operator(f"{_AVERAGE}, i? divisor_override=None", read_average_pool(n)) for n in (2, 3)},
+    **{f"aten::adaptive_avg_pool{n}d": Operator("T self, a output_size", read_adaptive(n, "AveragePool")) for n in (1, 2, 3)},
+    **{f"aten::_adaptive_avg_pool{n}d": Operator("T self, a output_size", read_adaptive(n, "AveragePool")) for n in (2, 3)},
+    **{f"aten::adaptive_max_pool{n}d": Operator("T self, a output_size", read_adaptive_with_indices(n)) for n in (1, 2, 3)},
 }

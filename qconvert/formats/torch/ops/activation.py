@@ -1,0 +1,270 @@
+"""Activations. On quantized tensors they keep the grid, or round onto one that the call states or that PyTorch fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.ops.unary import scaled
+from qconvert.formats.torch.promotion import as_real, common_type, typed
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import Quantization, numpy_dtype
+
+__all__ = ["OPERATORS", "clipped"]
+
+
+def _kept(kind: str, **attributes: Any) -> ReadFunction:
+    """An activation without parameters; a quantized tensor keeps its grid."""
+    return lambda c: c.emit(kind, [as_real(c, "self")], **attributes)
+
+
+def read_relu(c: Call) -> Ref:
+    """aten::relu, which keeps the grid of a quantized tensor, and takes integers."""
+    return c.emit("Relu", [c.name("self")])
+
+
+def clipped(c: Call, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
+    """Values within bounds; a quantized tensor keeps its grid."""
+    tensor = c.lookup(name)
+    dtype = numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)
+    below = "" if low is None else c.const(np.asarray(low, dtype), "min")
+    above = [] if high is None else [c.const(np.asarray(high, dtype), "max")]
+    return c.emit("Clip", [name, *([below] if below or above else []), *above], hint=hint)
+
+
+def read_fixed_clip(low: float, high: float) -> ReadFunction:
+    """aten::relu6 and quantized::relu6."""
+    return lambda c: clipped(c, c.name("self"), low, high)
+
+
+def read_clip(low: str, high: str) -> ReadFunction:
+    """aten::clamp, hardtanh, clip, clamp_min, clamp_max, quantized::clamp: bounds are numbers, tensors, or absent."""
+
+    def read(c: Call) -> Ref:
+        bounds = [c.get(low), c.get(high)]
+        stated = [bound for bound in bounds if bound is not None]
+        name = c.name("self")
+        if not c.lookup(name).is_quantized:
+            name = typed(c, Ref(name), common_type(c, [Ref(name), *stated]), "data")
+        if not any(isinstance(bound, Ref) for bound in stated):
+            return clipped(c, name, bounds[0], bounds[1])
+        if c.lookup(name).is_quantized:
+            raise c.unsupported("bounds for each element of a quantized tensor")
+        result = Ref(name)
+        for kind, bound in zip(("Max", "Min"), bounds, strict=True):
+            if bound is not None:
+                result = c.emit(kind, [result.name, typed(c, bound, c.lookup(name).dtype, "bound")], grid=None)
+        return result
+
+    return read
+
+
+#: The grid of an activation's result by the type of its integers: what values from 0 to 1, or from -1 to 1, need.
+_UNIT = {"uint8": Quantization.per_tensor(1 / 256, 0), "int8": Quantization.per_tensor(1 / 256, -128)}
+_BOTH = {"uint8": Quantization.per_tensor(1 / 128, 128), "int8": Quantization.per_tensor(1 / 128, 0)}
+
+
+def read_bounded(kind: str, grids: dict[str, Quantization], **attributes: Any) -> ReadFunction:
+    """aten::sigmoid, tanh, hardsigmoid: of quantized tensors onto the grid that PyTorch fixes for them."""
+
+    def read(c: Call) -> Ref:
+        tensor = c.operand("self")
+        if not tensor.is_quantized:
+            return c.emit(kind, [as_real(c, "self")], grid=None, **attributes)
+        if tensor.dtype not in grids:
+            raise c.unsupported(f"quantized data of {tensor.dtype}")
+        return c.emit(kind, [tensor.name], grid=grids[tensor.dtype], **attributes)
+
+    return read
+
+
+def read_onto_grid(kind: str, **attributes: Any) -> ReadFunction:
+    """quantized::sigmoid, hardswish: onto the grid that the call states."""
+    return lambda c: c.emit(kind, [c.name("self")], grid=_stated(c), **attributes)
+
+
+def _stated(c: Call) -> Quantization | None:
+    """The grid that a quantized:: operator states for its result; that of the data for one of aten."""
+    tensor = c.operand("self")
+    return c.grid("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
+
+
+def read_leaky_relu(c: Call) -> Ref:
+    """leaky_relu: x from 0 on, slope * x below, of the real value, rounded once."""
+    return c.emit("LeakyRelu", [as_real(c, "self")], grid=_stated(c), alpha=c.number("negative_slope"))
+
+
+def read_rrelu(c: Call) -> Ref:
+    """aten::rrelu of a model that is not trained: the middle of its slopes."""
+    if c["training"]:
+        raise c.unsupported("training")
+    return c.emit("LeakyRelu", [as_real(c, "self")], alpha=(c.number("lower") + c.number("upper")) / 2)
+
+
+def read_elu(c: Call) -> Ref:
+    """elu: scale * x above 0, scale * alpha * (exp(input_scale * x) - 1) below.
+
+    Of u = input_scale * x this is gamma * u and gamma * (alpha * input_scale) * (exp(u) - 1) with gamma = scale / input_scale: a Selu.
+    """
+    alpha, scale, inner = c.number("alpha"), c.number("scale"), c.number("input_scale")
+    grid, name = _stated(c), as_real(c, "self")
+    if scale == inner == 1:
+        return c.emit("Elu", [name], grid=grid, alpha=alpha)
+    if inner <= 0:
+        raise c.unsupported(f"input_scale {inner}")
+    if inner != 1:
+        name = _stretched(c, name, inner)
+    return c.emit("Selu", [name], grid=grid, gamma=scale / inner, alpha=alpha * inner)
+
+
+def _stretched(c: Call, name: str, factor: float) -> str:
+    """Real values times a positive number: of a quantized tensor the same integers on another grid."""
+    tensor = c.lookup(name)
+    if tensor.quantization is None:
+        return scaled(c, name, factor, "stretched").name
+    grid = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), int(tensor.quantization.zero_point[0]))
+    return c.emit("Reinterpret", [name], grid=grid, hint="stretched").name
+
+
+def read_celu(c: Call) -> Ref:
+    """celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+    return c.emit("Celu", [as_real(c, "self")], grid=_stated(c), alpha=c.number("alpha"))
+
+
+def read_prelu(c: Call) -> Ref:
+    """prelu: x from 0 on, weight * x below, with one weight, or one for each channel.
+
+    quantized::prelu means the same. PyTorch 2.13 computes something else: it multiplies values above 0 too.
+    """
+    name, weight, rank = as_real(c, "self"), c.operand("weight"), c.rank("self")
+    count = weight.static_shape
+    if count is None or len(count) > 1:
+        raise c.unsupported(f"weights of shape {weight.shape}")
+    slopes = weight.name
+    if rank > 2 and count not in ((), (1,)):
+        slopes = c.emit("Reshape", [slopes, c.list64([-1, *[1] * (rank - 2)], "weight_shape")], hint="weight").name
+    return c.emit("PRelu", [name, slopes], grid=_stated(c))
+
+
+def read_gelu(c: Call) -> Ref:
+    """aten::gelu, by the error function or its tanh approximation."""
+    return c.emit("Gelu", [as_real(c, "self")], approximate=c["approximate"])
+
+
+def read_softplus(c: Call) -> Ref:
+    """aten::softplus: log(1 + exp(beta * x)) / beta. Above the threshold it is x, which in float32 it is anyway from 17 on."""
+    beta, threshold, name = c.number("beta"), c.number("threshold"), as_real(c, "self")
+    if beta == 1:
+        result = c.emit("Softplus", [name], grid=None, hint="" if threshold >= 17 else "curve")
+    else:
+        inner = c.emit("Softplus", [scaled(c, name, beta, "stretched").name], grid=None, hint="curve")
+        result = scaled(c, inner.name, 1 / beta, "" if threshold >= 17 else "unstretched")
+    if threshold >= 17:
+        return result
+    above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], grid=None, hint="above")
+    return c.emit("Where", [above.name, name, result.name], dtype=c.lookup(name).dtype, grid=None)
+
+
+def read_shrink(soft: bool) -> ReadFunction:
+    """aten::hardshrink and softshrink: 0 within ±lambda."""
+
+    def read(c: Call) -> Ref:
+        limit = c.number("lambd")
+        return c.emit("Shrink", [as_real(c, "self")], grid=None, lambd=limit, bias=limit if soft else 0.0)
+
+    return read
+
+
+def read_threshold(c: Call) -> Ref:
+    """threshold: x above the threshold, else a value, which a quantized tensor rounds onto its grid."""
+    name, limit, value = c.name("self"), c.number("threshold"), c.number("value")
+    tensor = c.lookup(name)
+    if value == 0:
+        return c.emit("ThresholdedRelu", [as_real(c, "self")], alpha=limit)
+    above = c.emit("Greater", [name, c.real_constant(limit, name, "threshold")], grid=None, hint="above")
+    other = c.real_constant(value, name, "value")
+    if tensor.quantization is not None:
+        other = c.emit("Quantize", [other], dtype=tensor.dtype, grid=tensor.quantization, hint="stored_value").name
+    return c.emit("Where", [above.name, name, other], dtype=tensor.dtype, grid=tensor.quantization)
+
+
+def read_softmax(kind: str) -> ReadFunction:
+    """softmax and log_softmax along an axis; quantized::softmax states the grid of its result."""
+
+    def read(c: Call) -> Ref:
+        axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
+        name = as_real(c, "self")
+        if "output_scale" in c:
+            return c.emit(kind, [name], grid=_stated(c), axis=axis)
+        if c.lookup(name).is_quantized:
+            raise c.unsupported("quantized data")
+        wanted = c.dtype("dtype") if "dtype" in c else None
+        if wanted is not None:
+            name = typed(c, Ref(name), wanted, "data")
+        return c.emit(kind, [name], grid=None, axis=axis)
+
+    return read
+
+
+def read_glu(c: Call) -> Ref:
+    """aten::glu: the first half of an axis times the sigmoid of the second."""
+    axis = c.axis(c.integer("dim"), c.rank("self"))
+    size = (c.operand("self").shape or ())[axis]
+    if not isinstance(size, int) or size % 2:
+        raise c.unsupported(f"an axis of size {size}")
+    halves = c.emit_several("Split", [c.name("self"), c.list64([size // 2] * 2, "sizes")], 2, grid=None, hint="half", axis=axis)
+    return c.emit("Mul", [halves[0].name, c.emit("Sigmoid", [halves[1].name], grid=None, hint="gate").name], grid=None)
+
+
+def read_log_sigmoid(c: Call) -> Ref:
+    """aten::log_sigmoid: -log(1 + exp(-x))."""
+    inner = c.emit("Softplus", [c.emit("Neg", [as_real(c, "self")], grid=None, hint="negative").name], grid=None, hint="softplus")
+    return c.emit("Neg", [inner.name], grid=None)
+
+
+_CLAMP = "T self, x? min=None, x? max=None"
+_GRID = "f output_scale, i output_zero_point"
+_SIXTH = {"alpha": 1 / 6, "beta": 0.5}
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    "aten::relu": Operator("T self", read_relu),
+    "aten::relu6": Operator("T self", read_fixed_clip(0.0, 6.0)),
+    "quantized::relu6": Operator("T self, b inplace=False", read_fixed_clip(0.0, 6.0)),
+    **{f"{name}": Operator(_CLAMP, read_clip("min", "max")) for name in ("aten::clamp", "aten::clip", "quantized::clamp")},
+    "aten::clamp_min": Operator("T self, x min", read_clip("min", "")),
+    "aten::clamp_max": Operator("T self, x max", read_clip("", "max")),
+    "aten::hardtanh": Operator("T self, f min_val=-1, f max_val=1", read_clip("min_val", "max_val")),
+    **{f"aten::{name}": Operator("T self", read_bounded("Sigmoid", _UNIT)) for name in ("sigmoid", "special_expit")},
+    "aten::hardsigmoid": Operator("T self", read_bounded("HardSigmoid", _UNIT, **_SIXTH)),
+    "aten::tanh": Operator("T self", read_bounded("Tanh", _BOTH)),
+    "quantized::sigmoid": Operator(f"T self, {_GRID}", read_onto_grid("Sigmoid")),
+    "quantized::hardswish": Operator(f"T self, {_GRID}", read_onto_grid("HardSwish")),
+    "aten::hardswish": Operator("T self", _kept("HardSwish")),
+    "aten::leaky_relu": Operator("T self, f negative_slope=0.01", read_leaky_relu),
+    "quantized::leaky_relu": Operator(f"T self, f negative_slope, b inplace, {_GRID}", read_leaky_relu),
+    "aten::rrelu": Operator("T self, f lower=0.125, f upper=0.3333333333333333, b training=False, o? generator=None", read_rrelu),
+    "aten::elu": Operator("T self, f alpha=1, f scale=1, f input_scale=1", read_elu),
+    "quantized::elu": Operator(f"T self, {_GRID}, f alpha=1, f scale=1, f input_scale=1", read_elu),
+    "aten::celu": Operator("T self, f alpha=1", read_celu),
+    "quantized::celu": Operator(f"T self, {_GRID}, f alpha=1", read_celu),
+    "aten::selu": Operator("T self", _kept("Selu")),
+    **{f"aten::{name}": Operator("T self, T weight", read_prelu) for name in ("prelu", "_prelu_kernel")},
+    "quantized::prelu": Operator(f"T self, T weight, {_GRID}", read_prelu),
+    "aten::gelu": Operator("T self, s approximate='none'", read_gelu),
+    "aten::silu": Operator("T self", _kept("Swish")),
+    "aten::mish": Operator("T self", _kept("Mish")),
+    "aten::softplus": Operator("T self, f beta=1, f threshold=20", read_softplus),
+    "aten::hardshrink": Operator("T self, f lambd=0.5", read_shrink(soft=False)),
+    "aten::softshrink": Operator("T self, f lambd=0.5", read_shrink(soft=True)),
+    **{f"{name}::threshold": Operator("T self, f threshold, f value", read_threshold) for name in ("aten", "quantized")},
+    "aten::softmax": Operator("T self, i dim, i? dtype=None", read_softmax("Softmax")),
+    "aten::_softmax": Operator("T self, i dim, b half_to_float", read_softmax("Softmax")),
+    "quantized::softmax": Operator(f"T self, i dim, {_GRID}", read_softmax("Softmax")),
+    "aten::log_softmax": Operator("T self, i dim, i? dtype=None", read_softmax("LogSoftmax")),
+    "aten::_log_softmax": Operator("T self, i dim, b half_to_float", read_softmax("LogSoftmax")),
+    "aten::glu": Operator("T self, i dim=-1", read_glu),
+    "aten::log_sigmoid": Operator("T self", read_log_sigmoid),
+}

@@ -1,0 +1,134 @@
+"""Normalizations: parameters that a layer does not have are 1 and 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from qconvert.formats.torch.promotion import as_real
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.graph import Quantization, numpy_dtype
+
+__all__ = ["OPERATORS"]
+
+
+def _parameter(c: Call, argument: str, default: float, shape: Sequence[int]) -> str:
+    """The name of a parameter; one that is absent has one value everywhere."""
+    if c[argument] is not None:
+        return c.name(argument)
+    tensor = c.operand("input")
+    return c.const(np.full(tuple(shape), default, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), argument)
+
+
+def _channels(c: Call, *arguments: str) -> int:
+    """How many channels the data have, by their shape or by that of a parameter."""
+    shape = c.operand("input").shape
+    if shape is not None and len(shape) > 1 and isinstance(shape[1], int):
+        return shape[1]
+    for argument in arguments:
+        if c[argument] is not None and (static := c.operand(argument).static_shape):
+            return static[0]
+    raise c.unknown_shape("input")
+
+
+def _grid(c: Call) -> Quantization | None:
+    """The grid that a quantized:: operator states for its result."""
+    return c.grid("output_scale", "output_zero_point", c.operand("input").dtype) if "output_scale" in c else None
+
+
+def _batch_norm(c: Call, activation: str = "") -> Ref:
+    """A batch norm by stored statistics."""
+    if c["running_mean"] is None or c["running_var"] is None:
+        raise c.unsupported("statistics of the batch: export the model after eval()")
+    count = [_channels(c, "running_mean")]
+    names = [_parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count), c.name("running_mean"), c.name("running_var")]
+    inputs, hint = [as_real(c, "input"), *names], "normalized" if activation else ""
+    whole = c.emit("BatchNormalization", inputs, grid=_grid(c), hint=hint, epsilon=c.number("eps"), data_format="channels_first")
+    return c.emit(activation, [whole.name]) if activation else whole  # a Relu commutes with rounding onto a grid
+
+
+def read_batch_norm(c: Call) -> Ref:
+    """aten::batch_norm of a model that is not trained, quantized::batch_norm."""
+    if c.get("training"):
+        raise c.unsupported("training: export the model after eval()")
+    return _batch_norm(c)
+
+
+def read_batch_norm_relu(c: Call) -> Ref:
+    """quantized::batch_norm2d_relu."""
+    return _batch_norm(c, "Relu")
+
+
+def _first_of(read: ReadFunction, count: int) -> ReadFunction:
+    """The result beside statistics that nothing but training uses."""
+    return lambda c: (read(c), *(Uncomputed("the statistics of a normalization") for _ in range(count - 1)))
+
+
+def read_layer_norm(c: Call) -> Ref:
+    """layer_norm over the last axes, quantized::layer_norm."""
+    shape = c.integers("normalized_shape")
+    factors = [_parameter(c, "weight", 1.0, shape)]
+    if c["bias"] is not None:
+        factors.append(c.name("bias"))
+    return c.emit("LayerNormalization", [as_real(c, "input"), *factors], grid=_grid(c), axis=-len(shape), epsilon=c.number("eps"))
+
+
+def read_rms_norm(c: Call) -> Ref:
+    """aten::rms_norm over the last axes; an epsilon that is not stated is that of the type."""
+    shape, name = c.integers("normalized_shape"), as_real(c, "input")
+    epsilon = c.number("eps") if c["eps"] is not None else float(np.finfo(numpy_dtype(c.lookup(name).dtype)).eps)
+    return c.emit("RMSNormalization", [name, _parameter(c, "weight", 1.0, shape)], grid=None, axis=-len(shape), epsilon=epsilon)
+
+
+def read_group_norm(c: Call) -> Ref:
+    """group_norm, quantized::group_norm."""
+    count = [_channels(c, "weight", "bias")]
+    names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
+    groups, epsilon = c.integer("num_groups"), c.number("eps")
+    return c.emit("GroupNormalization", names, grid=_grid(c), num_groups=groups, epsilon=epsilon, data_format="channels_first")
+
+
+def read_instance_norm(c: Call) -> Ref:
+    """instance_norm by statistics of each instance, or by stored ones; quantized::instance_norm."""
+    if "use_input_stats" in c and not c["use_input_stats"]:
+        return _batch_norm(c)
+    count = [_channels(c, "weight", "bias")]
+    names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
+    return c.emit("InstanceNormalization", names, grid=_grid(c), epsilon=c.number("eps"), data_format="channels_first")
+
+
+_AFFINE = "T? weight=None, T? bias=None"
+_REQUIRED = "T? weight, T? bias"
+_STATISTICS = "T? running_mean, T? running_var"
+_GRID = "f output_scale, i output_zero_point"
+_QUANTIZED_BATCH = Operator(f"T input, {_REQUIRED}, {_STATISTICS.replace('?', '')}, f eps, {_GRID}", read_batch_norm)
+_QUANTIZED_BATCH_RELU = Operator(_QUANTIZED_BATCH.signature, read_batch_norm_relu)
+_TRAINABLE = f"T input, {_REQUIRED}, {_STATISTICS}, b training, f momentum, f eps"
+
+OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
+    "aten::batch_norm": Operator(f"{_TRAINABLE}, b cudnn_enabled=False", read_batch_norm),
+    "aten::native_batch_norm": Operator(_TRAINABLE, _first_of(read_batch_norm, 3)),
+    "aten::cudnn_batch_norm": Operator(_TRAINABLE, _first_of(read_batch_norm, 4)),
+    "aten::_native_batch_norm_legit": Operator(_TRAINABLE, _first_of(read_batch_norm, 3)),
+    "aten::_native_batch_norm_legit_no_training": Operator(
+        f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _first_of(read_batch_norm, 3)
+    ),
+    "aten::_batch_norm_no_update": Operator(f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _first_of(read_batch_norm, 4)),
+    **{f"quantized::batch_norm{n}": _QUANTIZED_BATCH for n in ("", "1d", "2d", "3d")},
+    **{f"quantized::batch_norm{n}_relu": _QUANTIZED_BATCH_RELU for n in ("", "1d", "2d", "3d")},
+    "aten::quantized_batch_norm": _QUANTIZED_BATCH,
+    "aten::layer_norm": Operator(f"T input, l normalized_shape, {_AFFINE}, f eps=1e-05, b cudnn_enable=True", read_layer_norm),
+    "quantized::layer_norm": Operator(f"T input, l normalized_shape, {_REQUIRED}, f eps, {_GRID}", read_layer_norm),
+    "aten::native_layer_norm": Operator(f"T input, l normalized_shape, {_REQUIRED}, f eps", _first_of(read_layer_norm, 3)),
+    "aten::rms_norm": Operator("T input, l normalized_shape, T? weight=None, f? eps=None", read_rms_norm),
+    "aten::_fused_rms_norm": Operator("T input, l normalized_shape, T? weight, f? eps", _first_of(read_rms_norm, 2)),
+    "aten::group_norm": Operator(f"T input, i num_groups, {_AFFINE}, f eps=1e-05, b cudnn_enabled=True", read_group_norm),
+    "quantized::group_norm": Operator(f"T input, i num_groups, {_REQUIRED}, f eps, {_GRID}", read_group_norm),
+    "aten::native_group_norm": Operator(f"T input, {_REQUIRED}, i N, i C, i HxW, i num_groups, f eps", _first_of(read_group_norm, 3)),
+    "aten::instance_norm": Operator(
+        f"T input, {_REQUIRED}, {_STATISTICS}, b use_input_stats, f momentum, f eps, b cudnn_enabled", read_instance_norm
+    ),
+    "quantized::instance_norm": Operator(f"T input, {_REQUIRED}, f eps, {_GRID}", read_instance_norm),
+}

@@ -1,0 +1,169 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from qconvert.arithmetic.dtypes import REALS
+from qconvert.formats.torch.ops.elementwise import read_binary
+from qconvert.formats.torch.ops.unary import scaled
+from qconvert.formats.torch.promotion import as_real, typed
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.values import Ref
+
+__all__ = ["OPERATORS"]
+
+
+def reduced(c: Call, kind: str, name: str, hint: str = "") -> Ref:
+    """A reduction of a tensor over the axes `dim` of the call, all of them where it has none."""
+    axes = c.list64(c.axes("dim", "self") if "dim" in c and c.rank("self") else [], "axes")
+    return c.emit(kind, [name, axes], hint=hint, keepdims=int("keepdim" in c and bool(c["keepdim"])))
+
+
+def read_mean(c: Call) -> Ref:
+    """aten::mean: of real values, or of what is cast to the type that the call states."""
+    wanted = c.dtype("dtype")
+    name = as_real(c, "self") if wanted is None else typed(c, Ref(c.name("self")), wanted, "data")
+    return reduced(c, "ReduceMean", name)
+
+
+def read_total(kind: str) -> ReadFunction:
+    """aten::sum and prod: of integers and truth values in int64, unless the call states a type."""
+
+    def read(c: Call) -> Ref:
+        tensor, wanted = c.operand("self"), c.dtype("dtype")
+        if tensor.is_quantized:
+            raise c.unsupported("quantized data")
+        if wanted is None and tensor.dtype not in REALS:
+            wanted = "int64"
+        return reduced(c, kind, tensor.name if wanted is None else typed(c, Ref(tensor.name), wanted, "data"))
+
+    return read
+
+
+def read_extreme(kind: str) -> ReadFunction:
+    """aten::amax, amin, and max, min of all elements: the largest or smallest stored value."""
+    return lambda c: reduced(c, kind, c.name("self"))
+
+
+def read_extreme_with_position(kind: str, position: str) -> ReadFunction:
+    """aten::max, min along an axis: the values, and the positions of the first of them."""
+
+    def read(c: Call) -> tuple[Ref, Ref]:
+        values = reduced(c, kind, c.name("self"))
+        axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
+        keepdims = int(bool(c["keepdim"]))
+        where = c.emit(position, [c.name("self")], dtype="int64", grid=None, hint="indices", axis=axis, keepdims=keepdims)
+        return values, where
+
+    return read
+
+
+def read_truth(kind: str) -> ReadFunction:
+    """aten::all and any: of what is not 0."""
+    return lambda c: reduced(c, kind, typed(c, c["self"], "bool", "data"))
+
+
+def read_norm(c: Call) -> Ref:
+    """aten::norm, linalg_vector_norm: the root of the sum of powers of magnitudes; of infinite order the largest or smallest."""
+    order = c["ord"] if c["ord"] is not None else 2
+    name = as_real(c, "self")
+    if c.lookup(name).is_quantized:
+        name = c.emit("Dequantize", [name], dtype="float32", grid=None, hint="real").name
+    wanted = c.dtype("dtype")
+    if wanted is not None:
+        name = typed(c, Ref(name), wanted, "data")
+    if order in (1, 2):
+        return reduced(c, "ReduceL1" if order == 1 else "ReduceL2", name)
+    magnitudes = c.emit("Abs", [name], grid=None, hint="magnitudes").name
+    if math.isinf(order):
+        return reduced(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
+    if order == 0:
+        raise c.unsupported("order 0")
+    powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], grid=None, hint="powers").name
+    total = reduced(c, "ReduceSum", powers, hint="total").name
+    return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], grid=None)
+
+
+def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
+    """The variance over the call's axes, and the mean that it is about, which keeps its axes."""
+    rank, shape = c.rank("self"), c.operand("self").shape or ()
+    listed = c.axes("dim", "self") if "dim" in c and rank else list(range(rank))
+    sizes = [shape[axis] for axis in listed]
+    correction = 1.0
+    if "unbiased" in c:
+        correction = 1.0 if c["unbiased"] else 0.0
+    elif c["correction"] is not None:
+        correction = c.number("correction")
+    if correction and any(isinstance(size, str) for size in sizes):
+        raise c.unknown_shape("self")
+    axes = c.list64(listed, "axes")
+    mean = c.emit("ReduceMean", [name, axes], grid=None, hint="mean", keepdims=1).name
+    square = c.emit("Square", [c.emit("Sub", [name, mean], grid=None, hint="difference").name], grid=None, hint="square").name
+    count = math.prod(int(size) for size in sizes) if correction else 1
+    if correction and count <= correction:
+        raise c.unsupported(f"a variance of {count} elements")
+    keepdims = int("keepdim" in c and bool(c["keepdim"]))
+    result = c.emit("ReduceMean", [square, axes], grid=None, hint="population" if correction else hint, keepdims=keepdims)
+    return (scaled(c, result.name, count / (count - correction), hint) if correction else result), mean
+
+
+def read_variance(root: bool, mean: bool = False) -> ReadFunction:
+    """aten::var and std, also with the mean beside it; a quantized tensor keeps its grid."""
+
+    def read(c: Call) -> Ref | tuple[Ref, Ref]:
+        name, grid = as_real(c, "self"), c.operand("self").quantization
+        dtype = c.operand("self").dtype
+        if grid is not None:
+            name = c.emit("Dequantize", [name], dtype="float32", grid=None, hint="real").name
+        hint = "variance" if root else "" if grid is None else "exact"
+        result, _ = _variance(c, name, hint)
+        if root:
+            result = c.emit("Sqrt", [result.name], grid=None, hint="" if grid is None else "exact")
+        if grid is not None:
+            result = c.emit("Quantize", [result.name], dtype=dtype, grid=grid)
+        return (result, reduced(c, "ReduceMean", name, hint="average")) if mean else result
+
+    return read
+
+
+_AXES = "T self, l? dim, b keepdim=False"
+_TYPED = ", i? dtype=None"
+_VAR = [
+    "T self, b unbiased=True",
+    "T self, l? dim, b unbiased, b keepdim=False",
+    "T self, l? dim=None, f? correction=None, b keepdim=False",
+]
+
+OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
+    "aten::mean": [Operator(f"T self{_TYPED}", read_mean), Operator(_AXES + _TYPED, read_mean)],
+    "aten::sum": [Operator(f"T self{_TYPED}", read_total("ReduceSum")), Operator(_AXES + _TYPED, read_total("ReduceSum"))],
+    "aten::prod": [
+        Operator(f"T self{_TYPED}", read_total("ReduceProd")),
+        Operator(f"T self, i dim, b keepdim=False{_TYPED}", read_total("ReduceProd")),
+    ],
+    **{
+        f"aten::{name}": Operator("T self, l dim=(), b keepdim=False", read_extreme(kind))
+        for name, kind in (("amax", "ReduceMax"), ("amin", "ReduceMin"))
+    },
+    **{
+        f"aten::{name}": [
+            Operator("T self", read_extreme(kind)),
+            Operator("T self, T other", read_binary(kind.removeprefix("Reduce"))),
+            Operator("T self, i dim, b keepdim=False", read_extreme_with_position(kind, position)),
+        ]
+        for name, kind, position in (("max", "ReduceMax", "ArgMax"), ("min", "ReduceMin", "ArgMin"))
+    },
+    **{
+        f"aten::{name}": [Operator("T self", read_truth(kind)), Operator("T self, l? dim, b keepdim=False", read_truth(kind))]
+        for name, kind in (("all", "ReduceAll"), ("any", "ReduceAny"))
+    },
+    "aten::linalg_vector_norm": Operator(f"T self, f ord=2, l? dim=None, b keepdim=False{_TYPED}", read_norm),
+    "aten::norm": [
+        Operator(f"T self, f? ord=2{_TYPED}", read_norm),
+        Operator(f"T self, f? ord, l dim, b keepdim=False{_TYPED}", read_norm),
+    ],
+    **{f"aten::{name}": [Operator(each, read_variance(root=name == "std")) for each in _VAR] for name in ("var", "std")},
+    **{f"aten::{name}_mean": [Operator(each, read_variance(root=name == "std", mean=True)) for each in _VAR] for name in ("var", "std")},
+}

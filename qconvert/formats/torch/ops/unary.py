@@ -1,0 +1,122 @@
+"""Functions of single elements without parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from qconvert.arithmetic.dtypes import REALS
+from qconvert.formats.torch.ops.elementwise import truncated
+from qconvert.formats.torch.promotion import as_real
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.values import Ref
+
+__all__ = ["OPERATORS", "scaled"]
+
+
+def read_real(kind: str) -> ReadFunction:
+    """A function of real values; integers are cast to float32 first."""
+    return lambda c: c.emit(kind, [as_real(c, "self")])
+
+
+def read_kept(kind: str) -> ReadFunction:
+    """A function that gives integers of integers."""
+    return lambda c: c.emit(kind, [c.name("self")])
+
+
+def read_whole(kind: str) -> ReadFunction:
+    """A rounding, which leaves integers as they are."""
+    return lambda c: c.emit(kind, [c.name("self")]) if c.is_real(c.name("self")) else Ref(c.name("self"))
+
+
+def scaled(c: Call, name: str, factor: float, hint: str = "") -> Ref:
+    """Real values times a number."""
+    return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], grid=None, hint=hint)
+
+
+def read_log(base: float) -> ReadFunction:
+    """aten::log2 and log10."""
+
+    def read(c: Call) -> Ref:
+        return scaled(c, c.emit("Log", [as_real(c, "self")], grid=None, hint="natural").name, 1 / math.log(base))
+
+    return read
+
+
+def read_log1p(c: Call) -> Ref:
+    """aten::log1p: log(1 + x)."""
+    name = as_real(c, "self")
+    return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], grid=None, hint="sum").name], grid=None)
+
+
+def read_exp2(c: Call) -> Ref:
+    """aten::exp2: exp(log(2) * x)."""
+    return c.emit("Exp", [scaled(c, as_real(c, "self"), math.log(2), "exponent").name], grid=None)
+
+
+def _below_one(kind: str, inner: bool) -> ReadFunction:
+    """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
+
+    def read(c: Call) -> Ref:
+        name = c.emit(kind, [as_real(c, "self")], grid=None, hint="function").name
+        one = c.real_constant(1.0, name, "one")
+        return c.emit("Sub", [name, one] if inner else [one, name], grid=None)
+
+    return read
+
+
+def read_truncated(c: Call) -> Ref:
+    """aten::trunc, fix."""
+    name = c.name("self")
+    return truncated(c, name) if c.is_real(name) else Ref(name)
+
+
+def read_fraction(c: Call) -> Ref:
+    """aten::frac: x - trunc(x)."""
+    name = c.name("self")
+    sign = c.emit("Sign", [name], grid=None, hint="sign").name
+    part = c.emit("Floor", [c.emit("Abs", [name], grid=None, hint="magnitude").name], grid=None, hint="whole").name
+    return c.emit("Sub", [name, c.emit("Mul", [sign, part], grid=None, hint="truncated").name], grid=None)
+
+
+def read_rounded(c: Call) -> Ref:
+    """aten::round, also to a number of decimals."""
+    name, decimals = c.name("self"), c.integer("decimals")
+    if not c.is_real(name):
+        return Ref(name)
+    if decimals == 0:
+        return c.emit("Round", [name])
+    whole = c.emit("Round", [scaled(c, name, 10.0**decimals, "shifted").name], grid=None, hint="whole")
+    return scaled(c, whole.name, 10.0**-decimals)
+
+
+def read_square(c: Call) -> Ref:
+    """aten::square, also of integers."""
+    name = c.name("self")
+    return c.emit("Square" if c.lookup(name).dtype in REALS else "Mul", [name] if c.lookup(name).dtype in REALS else [name, name])
+
+
+_REAL = {
+    "sqrt": "Sqrt", "rsqrt": "Rsqrt", "exp": "Exp", "log": "Log", "sin": "Sin", "cos": "Cos", "tan": "Tan",
+    "asin": "Asin", "arcsin": "Asin",
+    "acos": "Acos", "arccos": "Acos", "atan": "Atan", "arctan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
+    "arcsinh": "Asinh", "acosh": "Acosh", "arccosh": "Acosh", "atanh": "Atanh", "arctanh": "Atanh", "erf": "Erf",
+    "special_erf": "Erf", "reciprocal": "Reciprocal",
+}  # fmt: skip
+_KEPT = {"abs": "Abs", "absolute": "Abs", "neg": "Neg", "negative": "Neg", "sign": "Sign", "sgn": "Sign"}
+
+OPERATORS: Mapping[str, Operator] = {
+    **{f"aten::{name}": Operator("T self", read_real(kind)) for name, kind in _REAL.items()},
+    **{f"aten::{name}": Operator("T self", read_kept(kind)) for name, kind in _KEPT.items()},
+    **{f"aten::{name}": Operator("T self", read_whole(name.title())) for name in ("floor", "ceil")},
+    "aten::round": Operator("T self, i decimals=0", read_rounded),
+    **{f"aten::{name}": Operator("T self", read_truncated) for name in ("trunc", "fix")},
+    "aten::frac": Operator("T self", read_fraction),
+    "aten::square": Operator("T self", read_square),
+    "aten::log2": Operator("T self", read_log(2)),
+    "aten::log10": Operator("T self", read_log(10)),
+    "aten::log1p": Operator("T self", read_log1p),
+    "aten::exp2": Operator("T self", read_exp2),
+    "aten::expm1": Operator("T self", _below_one("Exp", inner=True)),
+    "aten::erfc": Operator("T self", _below_one("Erf", inner=False)),
+}
