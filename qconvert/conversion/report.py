@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import DENSIFIED, IGNORED_SCALES
+from qconvert.graph.metadata import DENSIFIED, GUESSED_SHAPES, IGNORED_SCALES
 from qconvert.plugins import Change, Target
 
 __all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "remarks"]
@@ -72,6 +72,9 @@ def remarks(graph: Graph) -> tuple[str, ...]:
     if densified := _noted(graph, DENSIFIED) if graph.is_from("tflite") else []:
         constants = f"{len(densified)} sparse constants have" if len(densified) > 1 else "1 sparse constant has"
         found.append(f"note: {constants} all zeros now ({_some(densified)}), and more bytes")
+    if guessed := _noted(graph, GUESSED_SHAPES) if graph.is_from("torch") else []:
+        said = "; ".join(map(str, guessed))
+        found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
     return tuple(found)
 
 

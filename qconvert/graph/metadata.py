@@ -13,6 +13,7 @@ __all__ = [
     "CHANGES",
     "DENSIFIED",
     "DYNAMIC_RANGE",
+    "GUESSED_SHAPES",
     "IGNORED_SCALES",
     "OPTIONS",
     "PROVENANCE",
@@ -65,6 +66,8 @@ SOURCE_FILES = "source.file."
 IGNORED_SCALES = "source.ignored_scales"
 #: JSON list: constants that the file stores without their zeros, and the graph with them.
 DENSIFIED = "source.densified"
+#: JSON list: inputs whose shapes neither the file nor the user states, with the shapes that their first layers imply.
+GUESSED_SHAPES = "source.guessed_shapes"
 #: The type of all 8-bit activations of the first source, where a target stores them in another.
 ACTIVATIONS = "source.activations"
 #: JSON list: tensors in another layout than in the first file of a chain of conversions, although their shape does not show it.

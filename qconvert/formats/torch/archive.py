@@ -73,6 +73,10 @@ class Archive:
             raise InvalidModelError(f"the entry {name!r} is damaged: its checksum is another")
         return content
 
+    def size(self, name: str) -> int:
+        """How many bytes an entry has."""
+        return self._info(name).file_size
+
     def text(self, name: str) -> str:
         """The content of an entry in UTF-8."""
         try:

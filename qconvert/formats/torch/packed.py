@@ -12,7 +12,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
 from qconvert.formats.torch.values import Packed
 
-__all__ = ["is_packed", "unpacked"]
+__all__ = ["is_packed", "unpacked", "verified"]
 
 _LARGEST = 2**20
 
@@ -47,8 +47,7 @@ def unpacked(value: ScriptObject, name: str) -> Packed:
             raise UnsupportedError(f"the packed parameters {kind} are not covered", where=name)
     except (ValueError, IndexError, TypeError, AttributeError) as error:
         raise InvalidModelError(f"its {kind} are damaged: {error}", where=name) from error
-    _verify(found)
-    return found
+    return verified(found)
 
 
 def _convolution(state: Any, name: str) -> Packed:
@@ -70,7 +69,12 @@ def _convolution(state: Any, name: str) -> Packed:
     return Packed(name, weight, bias, parts[0], parts[1], parts[2], parts[3], groups, bool(flags & 1))
 
 
-def _verify(packed: Packed) -> None:
+def verified(packed: Packed) -> Packed:
+    """Packed parameters whose weights are quantized and whose sizes fit them.
+
+    Raises:
+        InvalidModelError: they are not.
+    """
     if not isinstance(packed.weight, StoredTensor) or packed.weight.scales is None:
         raise InvalidModelError("its weights are not quantized", where=packed.name)
     if packed.bias is not None and not isinstance(packed.bias, StoredTensor):
@@ -78,7 +82,7 @@ def _verify(packed: Packed) -> None:
     rank = len(packed.weight.shape) - 2
     parts: Sequence[tuple[int, ...]] = (packed.stride, packed.padding, packed.dilation, packed.output_padding)
     if not packed.stride:
-        return
+        return packed
     for part, fewest in zip(parts, (1, 0, 1, 0), strict=True):
         if len(part) != rank or not all(fewest <= number < _LARGEST for number in part):
             raise InvalidModelError(
@@ -86,3 +90,4 @@ def _verify(packed: Packed) -> None:
             )
     if packed.groups < 1 or packed.weight.shape[0] % packed.groups:
         raise InvalidModelError(f"{packed.groups} groups do not divide weights of shape {packed.weight.shape}", where=packed.name)
+    return packed

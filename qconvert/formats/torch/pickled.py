@@ -94,12 +94,12 @@ class _Name:
 _MARK = object()
 
 
-def unpickled(content: bytes, storage: Callable[[str], Array], what: str, classes: frozenset[str] = frozenset()) -> Any:
+def unpickled(content: bytes, storage: Callable[[str], Array] | None, what: str, classes: frozenset[str] = frozenset()) -> Any:
     """What a pickle of PyTorch holds.
 
     Args:
         content: of the entry.
-        storage: key of a storage -> its bytes.
+        storage: key of a storage -> its bytes. None where only shapes and types count: every element is zero then.
         what: the entry's name, for messages.
         classes: further names whose objects are taken as ScriptObjects.
 
@@ -114,7 +114,7 @@ def unpickled(content: bytes, storage: Callable[[str], Array], what: str, classe
 
 
 class _Machine:
-    def __init__(self, storage: Callable[[str], Array], what: str, classes: frozenset[str]) -> None:
+    def __init__(self, storage: Callable[[str], Array] | None, what: str, classes: frozenset[str]) -> None:
         self._storage = storage
         self._what = what
         self._classes = classes
@@ -328,6 +328,9 @@ class _Machine:
         if len(sizes) != len(strides) or any(type(number) is not int or not 0 <= number < 2**62 for number in numbers) or len(sizes) > 32:
             raise ValueError(f"a tensor of sizes {tuple(sizes)} and strides {tuple(strides)} at {offset}")
         shape = tuple(sizes)
+        if self._storage is None:
+            kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
+            return np.broadcast_to(np.zeros((), kind), shape if math.prod(shape) < 2**40 else ()), storage.dtype, shape
         if math.prod(shape) > max(storage.count, _MOST_REPEATED):
             raise ValueError(f"a tensor of shape {shape} repeats the {storage.count} elements of its storage")
         if storage.key not in self._bytes:

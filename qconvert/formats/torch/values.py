@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qconvert.formats.torch.pickled import StoredTensor
 
-__all__ = ["Packed", "Ref", "Uncomputed", "references"]
+__all__ = ["UNKNOWN", "Named", "Packed", "Ref", "Uncomputed", "Unknown", "leaves"]
+
+
+class Unknown:
+    """What an operator that is not covered would give; reading goes on with it only to find what else is not covered."""
+
+
+UNKNOWN = Unknown()
+
+
+class Named(tuple[Any, ...]):
+    """A tuple whose items have names.
+
+    Attributes:
+        names: of the items.
+    """
+
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Named:
+        """Values by their names, in order."""
+        made = cls(values.values())
+        made.names = tuple(values)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +83,13 @@ class Packed:
     transposed: bool = False
 
 
-def references(value: Any) -> Iterator[Ref]:
-    """The tensors in a value, which may be a list, a tuple or a dictionary."""
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, (list, tuple)):
+def leaves(value: Any) -> Iterator[Any]:
+    """What stands in a value that may be a list, a tuple or a dictionary, or the value itself."""
+    if isinstance(value, (list, tuple)):
         for item in value:
-            yield from references(item)
+            yield from leaves(item)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from references(item)
+            yield from leaves(item)
+    else:
+        yield value

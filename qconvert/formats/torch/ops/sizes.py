@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.sizing import scalar, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref
+from qconvert.graph import Tensor
 
 __all__ = ["OPERATORS"]
 
@@ -52,32 +54,68 @@ def read_number_tensor(c: Call) -> Ref:
     return Ref(c.const(np.array(value, np.int64 if isinstance(value, int) else np.float32), "number"))
 
 
-def read_whole_number(c: Call) -> Any:
-    """aten::Int(x), aten::item(x), int(x): the one element of a tensor as a number."""
+def _one(c: Call) -> Any:
+    """The one element of a tensor, or the number itself, where it is known; else a Ref of it."""
     value = c["a"]
     if not isinstance(value, Ref):
-        return int(value)
+        return value
     known = c.known(value.name)
-    if known is not None and known.size == 1:
-        item = known.reshape(-1)[0]
-        return int(item) if known.dtype.kind in "iub" else float(item)
-    tensor = c.lookup(value.name)
-    if tensor.dtype != "int64":
-        return Ref(c.emit("Cast", [value.name], dtype="int64", grid=None, to="int64").name, number=True)
-    return Ref(value.name, number=True)
+    if known is None:
+        return value
+    if known.size != 1:
+        raise c.invalid(f"one number of a tensor of shape {known.shape}")
+    return known.reshape(-1)[0].item()
 
 
-def read_arithmetic(kind: str) -> Operator:
-    """A sum, difference, product or quotient of numbers of which one is known only at run time."""
+def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Call], Any]:
+    """int(x), float(x), bool(x) and their kin: the one element of a tensor as a number."""
+
+    def read(c: Call) -> Any:
+        value = _one(c)
+        if not isinstance(value, Ref):
+            return convert(value)
+        if c.lookup(value.name).dtype == dtype:
+            return Ref(value.name, number=True)
+        return Ref(c.emit("Cast", [value.name], dtype=dtype, grid=None, to=dtype).name, number=True)
+
+    return read
+
+
+def read_item(c: Call) -> Any:
+    """aten::item(x): the one element of a tensor as a number of its own type."""
+    value = _one(c)
+    return Ref(value.name, number=True) if isinstance(value, Ref) else value
+
+
+def read_arithmetic(kind: str, dtype: str = "int64") -> Operator:
+    """A sum, difference, product, quotient or comparison of numbers of which one is known only at run time."""
 
     def read(c: Call) -> Ref:
         names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
-        return Ref(c.emit(kind, names, dtype="int64", grid=None).name, number=True)
+        return Ref(c.emit(kind, names, dtype=dtype, grid=None).name, number=True)
 
     return Operator("i a, i b", read)
 
 
+def read_type(c: Call) -> int:
+    """prim::dtype(x): the number of a tensor's type."""
+    tensor = c.operand("a")
+    numbers = {name: number for number, name in c.session.scalar_types.items()}
+    quantized = {stored: name for name, stored in QUANTIZED.items() if name.startswith("q")}
+    return numbers[quantized.get(tensor.dtype, tensor.dtype) if tensor.is_quantized else tensor.dtype]
+
+
+def read_fact(fact: Callable[[Tensor], Any]) -> Operator:
+    """What is known of a tensor without its values: its rank, whether it has real values …"""
+    return Operator("T a", lambda c: fact(c.operand("a")))
+
+
+_COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _NUMBERS = {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "FloorDiv", "mod": "FloorMod", "sym_max": "Max", "sym_min": "Min"}
+
+_WHOLE = ("aten::Int", "prim::int", "aten::IntImplicit")
+_REAL = ("aten::Float", "prim::float", "aten::FloatImplicit")
+_TRUTH = ("aten::Bool", "prim::bool", "aten::is_nonzero")
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::size": [Operator("T self, i dim", read_size), Operator("T self", read_sizes)],
@@ -86,8 +124,18 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::dim": Operator("T self", read_rank),
     "aten::len": Operator("T self", read_length),
     "prim::NumToTensor": Operator("f a", read_number_tensor),
-    **{name: Operator("T a", read_whole_number) for name in ("aten::Int", "prim::int", "aten::IntImplicit")},
-    "aten::item": Operator("T a", read_whole_number),
+    **{name: [Operator("T a", read_number("int64", int)), Operator("f a", read_number("int64", int))] for name in _WHOLE},
+    **{name: [Operator("T a", read_number("float32", float)), Operator("f a", read_number("float32", float))] for name in _REAL},
+    **{name: [Operator("T a", read_number("bool", bool)), Operator("f a", read_number("bool", bool))] for name in _TRUTH},
+    **{name: Operator("T a", read_item) for name in ("aten::item", "aten::_local_scalar_dense", "aten::ScalarImplicit")},
+    "prim::dtype": Operator("T a", read_type),
+    "aten::is_floating_point": read_fact(lambda tensor: "float" in tensor.dtype),
+    "prim::is_quantized": read_fact(lambda tensor: tensor.is_quantized),
+    "aten::is_complex": read_fact(lambda tensor: False),
+    **{f"prim::{name}": read_fact(lambda tensor: False) for name in ("is_cuda", "is_mkldnn", "is_sparse", "is_meta", "requires_grad")},
+    **{f"prim::{name}": read_fact(lambda tensor: None) for name in ("device", "layout")},
+    "prim::ndim": Operator("T self", read_rank),
+    **{f"prim::{name}": read_arithmetic(kind, "bool") for name, kind in _COMPARISONS.items()},
     **{f"prim::{name}": read_arithmetic(kind) for name, kind in _NUMBERS.items()},
     "aten::floordiv": read_arithmetic("FloorDiv"),
 }

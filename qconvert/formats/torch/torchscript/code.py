@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.archive import Archive
 
-__all__ = ["Code", "Method"]
+__all__ = ["Code", "Method", "Value"]
 
 #: Parsing needs memory of about a hundred times the text. The largest file of a real detector has 200 kB.
 _LARGEST_FILE = 2**24
@@ -32,9 +32,24 @@ class Method:
     node: ast.FunctionDef
 
 
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A constant of a class: an expression, and a method in whose place it stands.
+
+    Attributes:
+        method: that names the file.
+        node: the expression.
+    """
+
+    method: Method
+    node: ast.expr
+
+
 @dataclass(slots=True)
 class _Class:
     methods: dict[str, Method] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    fields: tuple[str, ...] | None = None
 
 
 class Code:
@@ -50,9 +65,26 @@ class Code:
 
     def method(self, class_name: str, name: str) -> Method | None:
         """A method of a class such as "__torch__.torchvision.models.resnet.ResNet"; None if it has none of that name."""
-        module, _, short = class_name.rpartition(".")
-        found = self._module(module).get(short)
+        found = self._class(class_name)
         return None if found is None else found.methods.get(name)
+
+    def value(self, class_name: str, name: str) -> Value | None:
+        """A constant that a class states for all of its objects."""
+        found = self._class(class_name)
+        return None if found is None else found.values.get(name)
+
+    def fields(self, class_name: str) -> tuple[str, ...] | None:
+        """The names of the items of a tuple with names; None for every other class."""
+        found = self._class(class_name)
+        return None if found is None else found.fields
+
+    def is_class(self, class_name: str) -> bool:
+        """Whether the archive has a class of this name."""
+        return self._class(class_name) is not None
+
+    def _class(self, class_name: str) -> _Class | None:
+        module, _, short = class_name.rpartition(".")
+        return self._module(module).get(short) if short else None
 
     def function(self, qualified: str) -> Method | None:
         """A function that belongs to no class."""
@@ -78,11 +110,22 @@ class Code:
         found: dict[str, _Class] = {"": _Class()}
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                methods = {item.name: Method(name, item) for item in node.body if isinstance(item, ast.FunctionDef)}
-                found[node.name] = _Class(methods)
+                found[node.name] = _class(name, node)
             elif isinstance(node, ast.FunctionDef):
                 found[""].methods[node.name] = Method(name, node)
         return found
+
+
+def _class(name: str, node: ast.ClassDef) -> _Class:
+    methods = {item.name: Method(name, item) for item in node.body if isinstance(item, ast.FunctionDef)}
+    stated = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
+    place = Method(name, ast.FunctionDef(node.name, _NO_ARGUMENTS, [], []))
+    values = {item.target.id: Value(place, item.value) for item in stated if isinstance(item.target, ast.Name) and item.value is not None}
+    named = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
+    return _Class(methods, values, tuple(item.target.id for item in stated if isinstance(item.target, ast.Name)) if named else None)
+
+
+_NO_ARGUMENTS = ast.arguments([], [], None, [], [], None, [])
 
 
 def _verify(text: str, name: str) -> None:

@@ -4,14 +4,53 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from qconvert.errors import InvalidModelError
 
-__all__ = ["NUMBERS"]
+__all__ = ["NUMBERS", "Function", "computed"]
 
 _LONGEST = 2**16
+_LONGEST_TEXT = 2**12
+
+
+class _Budget(Protocol):
+    def spend(self, steps: int = 1) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What an operator computes: of numbers and texts alone; of a list or dictionary, whose items may be tensors; of anything."""
+
+    plain: Callable[..., Any] | None
+    of_lists: Callable[..., Any] | None
+    of_all: Callable[..., Any] | None
+
+    def of(self, given: Sequence[Any], tensors: bool) -> Callable[..., Any] | None:
+        """What is computed of these arguments, of which some may be tensors; None where that takes an operator on tensors."""
+        if self.of_all is not None:
+            return self.of_all
+        if self.of_lists is not None and given and isinstance(given[0], (list, tuple, dict, str, range)):
+            return self.of_lists
+        return None if tensors else self.plain
+
+
+def computed(name: str, function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any], where: str, budget: _Budget) -> Any:
+    """What a function of NUMBERS gives.
+
+    Raises:
+        InvalidModelError: its arguments do not fit, its result has more than 64 bits, or the budget is spent.
+    """
+    budget.spend(sum(len(value) for value in given if isinstance(value, (list, tuple, str))) // 8)
+    try:
+        result = function(*given, **named)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        raise InvalidModelError(f"{name} on numbers is damaged: {str(error)[:200]}", where=where) from error
+    if isinstance(result, int) and not -(2**63) <= result < 2**64:
+        raise InvalidModelError(f"{name} gives a number that does not fit 64 bits", where=where)
+    return result
 
 
 def _divided(a: float, b: float) -> float:
@@ -34,16 +73,21 @@ def _remainder(a: int, b: int) -> int:
 
 def _sum(a: Any, b: Any, alpha: int = 1) -> Any:
     """Of numbers, or of lists one behind the other."""
-    if isinstance(a, (list, str)) and len(a) + len(b) > _LONGEST:
-        raise InvalidModelError(f"its code makes a list of more than {_LONGEST} items")
-    return a + b if isinstance(a, (list, str)) else a + b * alpha
+    return a + b if isinstance(a, (list, str)) and _short(a, len(a) + len(b)) else a + b * alpha
+
+
+def _short(items: Any, count: int) -> bool:
+    """True; raises InvalidModelError for a list or text of more than is allowed."""
+    most = _LONGEST_TEXT if isinstance(items, str) else _LONGEST
+    if count > most:
+        raise InvalidModelError(f"its code makes a {'text' if isinstance(items, str) else 'list'} of more than {most} items")
+    return True
 
 
 def _product(a: Any, b: Any) -> Any:
     if isinstance(a, (list, str)) or isinstance(b, (list, str)):
         repeated, times = (a, b) if isinstance(a, (list, str)) else (b, a)
-        if len(repeated) * times > _LONGEST:
-            raise InvalidModelError(f"its code makes a list of more than {_LONGEST} items")
+        _short(repeated, len(repeated) * times)
         return repeated * times
     return a * b
 
@@ -55,10 +99,50 @@ def _power(a: float, b: float) -> float:
 
 
 def _appended(items: list[Any], item: Any) -> list[Any]:
-    if len(items) >= _LONGEST:
-        raise InvalidModelError(f"its code makes a list of more than {_LONGEST} items")
+    _short(items, len(items) + 1)
     items.append(item)
     return items
+
+
+def _extended_itself(items: list[Any], others: Sequence[Any]) -> list[Any]:
+    _extended(items, others)
+    return items
+
+
+def _contains(items: Any, item: Any) -> bool:
+    return item in items
+
+
+def _joined(text: str, items: Sequence[str]) -> str:
+    _short(text, len(text) * len(items) + sum(len(item) for item in items))
+    return text.join(items)
+
+
+def _extended(items: list[Any], others: Sequence[Any]) -> None:
+    _short(items, len(items) + len(others))
+    items.extend(list(others))
+
+
+def _inserted(items: list[Any], index: int, item: Any) -> None:
+    _short(items, len(items) + 1)
+    items.insert(index, item)
+
+
+def _set(items: Any, index: Any, value: Any) -> Any:
+    _short(items, len(items))
+    items[index] = value
+    return items
+
+
+def _truncated(a: int, b: int) -> int:
+    if b == 0:
+        raise InvalidModelError("its code divides by zero")
+    return a // b if (a < 0) == (b < 0) else -(-a // b)
+
+
+def _whole(value: Any) -> int:
+    _short(value, len(value)) if isinstance(value, str) else None
+    return int(value)
 
 
 def _get(items: Any, index: Any) -> Any:
@@ -75,20 +159,46 @@ def _sliced(items: Any, start: int | None = None, end: int | None = None, step: 
 
 def _formatted(text: str, *values: Any) -> str:
     for value in values:
-        text = text.replace("{}", str(value)[:80], 1)
+        text = text.replace("{}", str(value)[:80] if isinstance(value, (str, int, float)) else "...", 1)
     return text[:1000]
 
 
-#: Operator -> what it computes.
-NUMBERS: Mapping[str, Callable[..., Any]] = {
+_PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::add": _sum, "aten::sub": lambda a, b, alpha=1: a - b * alpha, "aten::mul": _product, "aten::div": _divided,
-    "aten::floordiv": _floor_divided, "aten::__floordiv__": _floor_divided, "aten::remainder": _remainder, "aten::pow": _power,
-    "aten::neg": operator.neg, "aten::eq": operator.eq, "aten::ne": operator.ne, "aten::lt": operator.lt, "aten::le": operator.le,
-    "aten::gt": operator.gt, "aten::ge": operator.ge, "aten::__not__": operator.not_, "aten::__is__": lambda a, b: a is b,
-    "aten::__isnot__": lambda a, b: a is not b, "aten::__and__": lambda a, b: a and b, "aten::__or__": lambda a, b: a or b,
-    "aten::__contains__": lambda items, item: item in items, "aten::len": len, "aten::append": _appended, "aten::__getitem__": _get,
-    "aten::slice": _sliced, "aten::list": list, "aten::Int": int, "aten::Float": float, "aten::Bool": bool, "aten::ceil": math.ceil,
-    "aten::floor": math.floor, "aten::sqrt": math.sqrt, "aten::format": _formatted, "aten::warn": lambda *values, **named: None,
-    "prim::min": min, "prim::max": max, "prim::abs": abs, "aten::str": str, "aten::manual_seed": lambda *values: None,
-    "prim::unchecked_unwrap_optional": lambda value: value, "prim::rangelist": lambda n: list(range(min(n, _LONGEST))),
+    "aten::floordiv": _floor_divided, "aten::__floordiv__": _floor_divided, "aten::__round_to_zero_floordiv": _truncated,
+    "aten::remainder": _remainder, "aten::pow": _power, "aten::neg": operator.neg, "aten::eq": operator.eq, "aten::ne": operator.ne,
+    "aten::lt": operator.lt, "aten::le": operator.le, "aten::gt": operator.gt, "aten::ge": operator.ge, "aten::__not__": operator.not_,
+    "aten::__and__": lambda a, b: a and b, "aten::__or__": lambda a, b: a or b, "aten::__xor__": lambda a, b: a ^ b,
+    "aten::Int": _whole, "aten::Float": float, "aten::Bool": bool, "prim::int": _whole, "prim::float": float, "prim::bool": bool,
+    "aten::ceil": math.ceil, "aten::floor": math.floor, "aten::sqrt": math.sqrt, "aten::log": math.log, "aten::exp": math.exp,
+    "aten::round": round, "aten::abs": abs, "prim::abs": abs, "aten::format": _formatted, "aten::str": lambda value: str(value)[:80],
+    "aten::manual_seed": lambda *values: None, "aten::Complex": complex, "prim::NumToTensor": lambda value: value,
+    "aten::ScalarImplicit": lambda value: value, "aten::IntImplicit": lambda value: value, "aten::FloatImplicit": lambda value: value,
+    "aten::device": lambda *values: None, "prim::rangelist": lambda count: list(range(min(count, _LONGEST))),
+    "aten::startswith": lambda text, start: text.startswith(start), "aten::endswith": lambda text, end: text.endswith(end),
+    "aten::lower": lambda text: text.lower(), "aten::upper": lambda text: text.upper(), "aten::is_scripting": lambda: True,
+    "prim::min": min, "prim::max": max,
 }  # fmt: skip
+_OF_LISTS: Mapping[str, Callable[..., Any]] = {
+    "aten::len": len, "aten::append": _appended, "aten::extend": _extended, "aten::insert": _inserted, "aten::__getitem__": _get,
+    "aten::_set_item": _set, "aten::slice": _sliced, "aten::list": list, "aten::copy": lambda items: items.copy(),
+    "aten::clear": lambda items: items.clear(), "aten::pop": lambda items, *place: items.pop(*place),
+    "aten::Delete": lambda items, place: items.pop(place), "aten::reverse": lambda items: items.reverse(), "aten::keys": list,
+    "aten::values": lambda items: list(items.values()), "aten::items": lambda items: list(items.items()),
+    "aten::get": lambda items, key, other=None: items.get(key, other), "aten::dict": dict, "aten::__contains__": _contains,
+    "aten::index": lambda items, item: items.index(item), "aten::count": lambda items, item: items.count(item),
+    "aten::sort": lambda items, reverse=False: items.sort(reverse=reverse), "aten::sorted": sorted, "aten::any": any, "aten::all": all,
+    "aten::sum": sum, "aten::add": _sum, "aten::add_": _extended_itself, "prim::enumerate": lambda items: list(enumerate(items)),
+    "prim::zip": lambda *lists: list(zip(*lists, strict=False)), "prim::min": min, "prim::max": max,
+    "aten::join": _joined,
+}  # fmt: skip
+#: Of any values: whether they are there at all, and warnings.
+_OF_ALL: Mapping[str, Callable[..., Any]] = {
+    "aten::__is__": lambda a, b: a is b, "aten::__isnot__": lambda a, b: a is not b, "aten::warn": lambda *values, **named: None,
+    "prim::unchecked_unwrap_optional": lambda value: value, "aten::_unwrap_optional": lambda value: value,
+    "prim::Print": lambda *values: None, "aten::print": lambda *values: None, "prim::unchecked_cast": lambda value: value,
+}  # fmt: skip
+#: Operator -> what it computes.
+NUMBERS: Mapping[str, Function] = {
+    name: Function(_PLAIN.get(name), _OF_LISTS.get(name), _OF_ALL.get(name)) for name in {**_PLAIN, **_OF_LISTS, **_OF_ALL}
+}

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from qconvert.errors import InvalidModelError, OptionError
+from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
-from qconvert.formats.torch.dtypes import QUANTIZED, SCALAR_TYPES
+from qconvert.formats.torch.dtypes import SCALAR_TYPES
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, unpickled
+from qconvert.formats.torch.pickled import ScriptObject, unpickled
 from qconvert.formats.torch.reading import Session
-from qconvert.formats.torch.torchscript.code import Code
-from qconvert.formats.torch.torchscript.interpreter import Interpreter
-from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.torchscript.code import Code, Method
+from qconvert.formats.torch.torchscript.guesses import Guesses, guessed
+from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
+from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
+from qconvert.formats.torch.values import leaves
 from qconvert.graph import Graph
-from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
+from qconvert.graph.metadata import GUESSED_SHAPES, SOURCE_FORMAT, SOURCE_PRODUCER
 
 __all__ = ["read"]
+
+#: Steps that any code may take, and further ones for each byte of it and of the objects that it works on.
+_STEPS, _STEPS_A_BYTE = 40_000, 4
 
 
 def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
@@ -35,60 +41,86 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     Raises:
         InvalidModelError, UnsupportedError: see Interpreter.
     """
-    model = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
-    if not isinstance(model, ScriptObject):
-        raise InvalidModelError("its data.pkl holds no module")
-    draft = Draft()
-    constants = Constants(draft)
-    session = Session(draft, constants, SCALAR_TYPES)
-    code = Code(archive)
-    interpreter = Interpreter(code, Calls(session, OPERATORS), constants, _constants(archive))
-    method = code.method(model.class_name, "forward")
-    if method is None:
-        raise InvalidModelError(f"its class {model.class_name} has no method 'forward'")
-    names = [argument.arg for argument in method.node.args.args[1:]]
-    annotations = [argument.annotation for argument in method.node.args.args[1:]]
-    inputs = _inputs(names, annotations, _traced(archive), given, draft)
-    result = interpreter.run(model, "forward", inputs)
-    outputs = flattened(result, constants)
+    script = _Script(archive)
+    inputs = inputs_of(script.forward, _traced(archive), given)
+    unknown = [item for item in leaves(inputs) if isinstance(item, Input) and item.shape is None]
+    draft, outputs, guesses = _first_read(script, inputs, unknown)
     outputs = draft.distinct(outputs)
     draft.prune(outputs)
     metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "TorchScript"}
-    graph = Graph(
-        name, draft.tensors, (), tuple(value.name for value in inputs if isinstance(value, Ref)), tuple(outputs), metadata=metadata
-    )
+    if guesses:
+        metadata[GUESSED_SHAPES] = json.dumps([f"{key}: {', '.join(map(str, shape))}" for key, (shape, _) in guesses.items()])
+    names = tuple(item.name for item in leaves(inputs) if isinstance(item, Input))
+    graph = Graph(name, draft.tensors, (), names, tuple(outputs), metadata=metadata)
     return graph.evolve(ops=draft.ops)
 
 
-def _constants(archive: Archive) -> list[Any]:
-    """What the code calls CONSTANTS."""
-    if "constants.pkl" not in archive:
-        return []
-    found = unpickled(archive.read("constants.pkl"), lambda key: archive.storage(f"constants/{key}"), "constants.pkl")
-    if not isinstance(found, (list, tuple)):
-        raise InvalidModelError("its constants.pkl holds no list")
-    return list(found)
+def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[Draft, list[str], Guesses]:
+    """The model with the first guess of unknown shapes that it can be read with; without one where none can."""
+    refused: UnsupportedError | None = None
+    for guesses in guessed(unknown, lambda draft, tried: script.followed(inputs, draft, tried)) if unknown else ():
+        draft = Draft()
+        try:
+            return draft, script.followed(inputs, draft, guesses), guesses
+        except UnsupportedError as error:
+            refused = refused or error
+        except InvalidModelError:
+            continue
+    draft = Draft()
+    try:
+        return draft, script.followed(inputs, draft, {}), {}
+    except UnsupportedError as error:
+        raise refused or error from error
+
+
+class _Script:
+    """A model and its code, to be followed once or several times."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._code = Code(archive)
+        model = self._model()
+        method = self._code.method(model.class_name, "forward")
+        if method is None:
+            raise InvalidModelError(f"its class {model.class_name} has no method 'forward'")
+        self.forward: Method = method
+        size = sum(archive.size(name) for name in archive if name == "data.pkl" or name.startswith("code/"))
+        self._most = _STEPS + _STEPS_A_BYTE * size
+
+    def followed(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
+        """Follows `forward`; the names of its outputs."""
+        constants = Constants(draft)
+        calls = Calls(Session(draft, constants, SCALAR_TYPES), OPERATORS)
+        interpreter = Interpreter(self._code, calls, constants, self._constants(), Budget(self._most))
+        result = interpreter.run(self._model(), "forward", arguments(inputs, draft, guesses))
+        return flattened(result, constants)
+
+    def _model(self) -> ScriptObject:
+        """The objects of the file, anew, since methods may change them."""
+        model = unpickled(self._archive.read("data.pkl"), lambda key: self._archive.storage(f"data/{key}"), "data.pkl")
+        if not isinstance(model, ScriptObject):
+            raise InvalidModelError("its data.pkl holds no module")
+        return model
+
+    def _constants(self) -> list[Any]:
+        """What the code calls CONSTANTS."""
+        if "constants.pkl" not in self._archive:
+            return []
+        content = self._archive.read("constants.pkl")
+        found = unpickled(content, lambda key: self._archive.storage(self._constant_storage(key)), "constants.pkl")
+        if not isinstance(found, (list, tuple)):
+            raise InvalidModelError("its constants.pkl holds no list")
+        return list(found)
+
+    def _constant_storage(self, key: str) -> str:
+        """Where a storage of constants lies; files of the lite interpreter share them with other pickles and call them 12.storage."""
+        return f"constants/{key}" if f"constants/{key}" in self._archive else f"constants/{key}.storage"
 
 
 def _traced(archive: Archive) -> list[Any]:
-    """The inputs that a trace was made with."""
+    """The inputs that a trace was made with: shapes and types alone, since PyTorch does not write their values."""
     if "traced_inputs.pkl" not in archive:
         return []
-    found = unpickled(archive.read("traced_inputs.pkl"), lambda key: archive.storage(f"traced_inputs/{key}"), "traced_inputs.pkl")
+    found = unpickled(archive.read("traced_inputs.pkl"), None, "traced_inputs.pkl")
     values = found.get("forward") if isinstance(found, dict) else found
     return list(values) if isinstance(values, (list, tuple)) else []
-
-
-def _inputs(names: list[str], annotations: list[Any], traced: list[Any], given: GivenInputs, draft: Draft) -> list[Any]:
-    """The arguments of `forward`: tensors whose shape the user, or the file, says."""
-    found: list[Any] = []
-    for index, name in enumerate(names):
-        example = traced[index] if index < len(traced) and isinstance(traced[index], StoredTensor) else None
-        shape = given.shape(name, index) or (example.shape if example is not None else None)
-        dtype = "float32" if example is None else QUANTIZED.get(example.dtype, example.dtype)
-        draft.add_exactly(name, given.dtype(name, index) or dtype, shape)
-        found.append(Ref(name))
-    given.require_used()
-    if not found:
-        raise OptionError("its method 'forward' takes no inputs")
-    return found

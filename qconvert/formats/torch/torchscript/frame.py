@@ -1,0 +1,406 @@
+"""One method of TorchScript's code while it is followed: its variables, statements and expressions."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
+from qconvert.formats.torch.torchscript.code import Method
+from qconvert.formats.torch.values import UNKNOWN, Packed, Ref, Unknown, leaves
+
+if TYPE_CHECKING:
+    from qconvert.formats.torch.torchscript.interpreter import Interpreter
+
+__all__ = ["CodeError", "Frame", "Function", "ReturnedError"]
+
+_RUN_TIME = (Ref, StoredTensor, Unknown)
+
+
+class ReturnedError(Exception):
+    """A return statement was reached."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class CodeError(Exception):
+    """The code raises an error of its own."""
+
+
+class _LeftError(Exception):
+    """A loop is left (`break`), or goes on with its next turn (`continue`)."""
+
+    def __init__(self, ends: bool) -> None:
+        self.ends = ends
+
+
+class Function:
+    """What stands in front of a call: a method with its object, or an operator or function by its name."""
+
+    __slots__ = ("name", "target")
+
+    def __init__(self, name: str, target: Any = None) -> None:
+        self.name = name
+        self.target = target
+
+
+class Frame:
+    """One method and where it stands.
+
+    Args:
+        interpreter: that follows it.
+        method: its code.
+        place: of its object in the model.
+        values: its variables.
+    """
+
+    def __init__(self, interpreter: Interpreter, method: Method, place: str, values: dict[str, Any]) -> None:
+        self._interpreter = interpreter
+        self._method = method
+        self._place = place
+        self._values = values
+
+    def bind_arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Gives the method's arguments their values, or their defaults.
+
+        Raises:
+            InvalidModelError: there are too many, or one is missing.
+        """
+        node = self._method.node
+        arguments = node.args
+        names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+        only = [argument.arg for argument in arguments.kwonlyargs]
+        defaults: dict[str, ast.expr | None] = dict(zip(names[len(names) - len(arguments.defaults) :], arguments.defaults, strict=True))
+        defaults |= dict(zip(only, arguments.kw_defaults, strict=True))
+        if len(given) > len(names) or any(name not in names and name not in only for name in named):
+            raise self._wrong(f"{node.name!r} is called with {len(given) + len(named)} arguments and has {len(names)}", node)
+        self._values.update(zip(names, given, strict=False))
+        self._values.update(named)
+        for name in (*names, *only):
+            if name not in self._values:
+                default = defaults.get(name)
+                if default is None:
+                    raise self._wrong(f"a call of {node.name!r} lacks the argument {name!r}", node)
+                self._values[name] = self.value(default)
+
+    def statements(self, nodes: Sequence[ast.stmt]) -> None:
+        """Follows statements in order."""
+        for node in nodes:
+            self._interpreter.budget.spend()
+            handler = _STATEMENTS.get(type(node))
+            if handler is None:
+                raise self._unsupported(f"the statement {type(node).__name__} in its code", node)
+            handler(self, node)
+
+    def _where(self, node: ast.AST) -> str:
+        return f"{self._method.file}:{getattr(node, 'lineno', 0)}"
+
+    def _wrong(self, what: str, node: ast.AST) -> InvalidModelError:
+        return InvalidModelError(what, where=self._where(node))
+
+    def _unsupported(self, what: str, node: ast.AST) -> UnsupportedError:
+        return UnsupportedError(f"{what} is not covered", where=self._where(node))
+
+    def assign(self, node: ast.Assign) -> None:
+        """`a = value`, `a, b, = value`."""
+        if len(node.targets) != 1:
+            raise self._unsupported("a statement with several assignments", node)
+        target = node.targets[0]
+        self._bind(target, self.value(node.value, target.id if isinstance(target, ast.Name) else ""))
+
+    def _bind(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Name):
+            self._values[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            items = [UNKNOWN] * len(target.elts) if isinstance(value, Unknown) else value
+            if not isinstance(items, (list, tuple)) or len(items) != len(target.elts):
+                raise self._wrong(f"{len(target.elts)} names are given to another number of values", target)
+            for part, item in zip(target.elts, items, strict=True):
+                self._bind(part, item)
+        elif isinstance(target, ast.Attribute):
+            self._interpreter.objects.set_attribute(self.value(target.value), target.attr, value, self._where(target))
+        else:
+            raise self._unsupported(f"an assignment to {type(target).__name__}", target)
+
+    def annotated(self, node: ast.AnnAssign) -> None:
+        """`a : T = value`."""
+        if node.value is not None:
+            self._bind(node.target, self.value(node.value, node.target.id if isinstance(node.target, ast.Name) else ""))
+
+    def expression(self, node: ast.Expr) -> None:
+        """A call whose result nobody wants."""
+        self.value(node.value)
+
+    def returned(self, node: ast.Return) -> None:
+        """`return value`."""
+        raise ReturnedError(None if node.value is None else self.value(node.value, "output"))
+
+    def branch(self, node: ast.If) -> None:
+        """The branch that the condition names. Where it is known only at run time, that which does not raise an error."""
+        condition = self.value(node.test)
+        if isinstance(condition, Unknown):
+            self._every(node.body, node.orelse)
+            return
+        if isinstance(condition, (Ref, StoredTensor)):
+            raising = [_raises(body) for body in (node.body, node.orelse)]
+            if raising[0] == raising[1]:
+                raise self._unsupported("a branch on what is known only at run time", node)
+            condition = raising[1]
+        self.statements(node.body if condition else node.orelse)
+
+    def _every(self, *bodies: Sequence[ast.stmt]) -> None:
+        """Behind what is not covered: all branches, to find whatever else is not."""
+        for body in bodies:
+            try:
+                self.statements(body)
+            except (CodeError, ReturnedError, _LeftError):
+                continue
+
+    def loop(self, node: ast.For) -> None:
+        """`for i in range(n)`, or over a list."""
+        items = self.value(node.iter)
+        if isinstance(items, Unknown):
+            self._bind(node.target, UNKNOWN)
+            self._every(node.body)
+            return
+        if not isinstance(items, (list, tuple, range)):
+            raise self._unsupported("a loop whose length is known only at run time", node)
+        for item in items:
+            self._interpreter.budget.spend()
+            self._bind(node.target, item)
+            if not self._turn(node.body):
+                return
+
+    def repeated(self, node: ast.While) -> None:
+        """`while condition`."""
+        while True:
+            self._interpreter.budget.spend()
+            condition = self.value(node.test)
+            if isinstance(condition, Unknown):
+                self._every(node.body)
+                return
+            if isinstance(condition, (Ref, StoredTensor)):
+                raise self._unsupported("a loop whose length is known only at run time", node)
+            if not condition or not self._turn(node.body):
+                return
+
+    def _turn(self, body: Sequence[ast.stmt]) -> bool:
+        """One turn of a loop: whether the loop goes on."""
+        try:
+            self.statements(body)
+        except _LeftError as left:
+            return not left.ends
+        return True
+
+    def left(self, node: ast.stmt) -> None:
+        """`break` and `continue`."""
+        raise _LeftError(isinstance(node, ast.Break))
+
+    def guarded(self, node: ast.With) -> None:
+        """`with torch.no_grad():` and the like, which say nothing about values."""
+        self.statements(node.body)
+
+    def nothing(self, node: ast.stmt) -> None:
+        """`pass`."""
+
+    def asserted(self, node: ast.Assert) -> None:
+        """`assert condition`."""
+        condition = self.value(node.test)
+        if not isinstance(condition, _RUN_TIME) and not condition:
+            raise CodeError(ast.unparse(node.test))
+
+    def value(self, node: ast.expr, hint: str = "") -> Any:
+        """The value of an expression.
+
+        Args:
+            node: the expression.
+            hint: the variable that it is for.
+        """
+        self._interpreter.budget.spend()
+        handler = _EXPRESSIONS.get(type(node))
+        if handler is None:
+            raise self._unsupported(f"the expression {type(node).__name__} in its code", node)
+        return handler(self, node, hint)
+
+    def constant(self, node: ast.Constant, hint: str) -> Any:
+        return node.value
+
+    def variable(self, node: ast.Name, hint: str) -> Any:
+        if node.id in self._values:
+            return self._values[node.id]
+        if node.id in _NAMES:
+            return _NAMES[node.id]
+        raise self._wrong(f"its code uses {node.id!r} before it is known", node)
+
+    def attribute(self, node: ast.Attribute, hint: str) -> Any:
+        parts = _dotted(node)
+        if parts and parts[0] not in self._values:
+            if parts[0] == "CONSTANTS" and len(parts) == 2:
+                return self._interpreter.constant(node.attr)
+            if parts[0] == "__torch__":
+                return Function(".".join(parts))
+        return self._interpreter.objects.attribute(self.value(node.value), node.attr, self._where(node))
+
+    def sequence(self, node: ast.List | ast.Tuple, hint: str) -> Any:
+        items = [self.value(item, f"{hint}/{index}" if hint else "") for index, item in enumerate(node.elts)]
+        return items if isinstance(node, ast.List) else tuple(items)
+
+    def mapping(self, node: ast.Dict, hint: str) -> Any:
+        found = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                raise self._unsupported("a dictionary within another", node)
+            found[self._key(self.value(key), node)] = self.value(value, hint)
+        return found
+
+    def _key(self, value: Any, node: ast.AST) -> Any:
+        if isinstance(value, (str, int, float)):
+            return value
+        raise self._unsupported("a key that is no text or number", node)
+
+    def negated(self, node: ast.UnaryOp, hint: str) -> Any:
+        value = self.value(node.operand)
+        if isinstance(value, Unknown):
+            return value
+        if isinstance(value, (Ref, StoredTensor)):
+            name = "aten::neg" if isinstance(node.op, ast.USub) else "aten::__not__"
+            return self._interpreter.call(Function(name), [value], {}, self._where(node), self._hint(hint, node), self._place)
+        if isinstance(node.op, ast.Not):
+            return not value
+        if not isinstance(node.op, ast.USub) or not isinstance(value, (int, float, complex)):
+            raise self._unsupported(f"{type(node.op).__name__} of {type(value).__name__}", node)
+        return -value
+
+    def item(self, node: ast.Subscript, hint: str) -> Any:
+        target, index = self.value(node.value), self.value(node.slice)
+        if isinstance(target, Unknown) or isinstance(index, Unknown):
+            return UNKNOWN
+        if isinstance(target, (list, tuple, str)) and isinstance(index, int):
+            if not -len(target) <= index < len(target):
+                raise self._wrong(f"its code takes item {index} of {len(target)}", node)
+            return target[index]
+        if isinstance(target, dict) and isinstance(index, (str, int, float)):
+            if index not in target:
+                raise self._wrong(f"its code takes the item {str(index)[:100]!r}, which is not there", node)
+            return target[index]
+        raise self._unsupported("an item whose place is known only at run time", node)
+
+    def called(self, node: ast.Call, hint: str) -> Any:
+        if any(keyword.arg is None for keyword in node.keywords) or any(isinstance(item, ast.Starred) for item in node.args):
+            raise self._unsupported("a call with arguments in a list of their own", node)
+        if isinstance(node.func, ast.Name) and node.func.id not in self._values:
+            found = self._plain(node.func.id, node, hint)
+            if found is not NotImplemented:
+                return found
+        function = self._function(node.func)
+        given = [self.value(argument) for argument in node.args]
+        named = {keyword.arg: self.value(keyword.value) for keyword in node.keywords if keyword.arg}
+        if isinstance(function, Unknown):
+            return UNKNOWN
+        return self._interpreter.call(function, given, named, self._where(node), self._hint(hint, node), self._place)
+
+    def _hint(self, hint: str, node: ast.AST) -> str:
+        """The name of a result: the variable's, behind the place of the module."""
+        name = hint or f"line{getattr(node, 'lineno', 0)}"
+        return f"{self._place}/{name}" if self._place else name
+
+    def _plain(self, name: str, node: ast.Call, hint: str) -> Any:
+        """Casts, getattr and functions on numbers; NotImplemented for everything else."""
+        if name == "uninitialized":
+            return None
+        if name in ("annotate", "unchecked_cast", "getattr"):
+            if len(node.args) != 2:
+                raise self._wrong(f"{name} has {len(node.args)} arguments", node)
+            if name == "getattr":
+                owner, attribute = (self.value(argument) for argument in node.args)
+                return self._interpreter.objects.attribute(owner, str(attribute), self._where(node))
+            value, kind = self.value(node.args[1], hint), node.args[0]
+            implicit = isinstance(kind, ast.Name) and kind.id in ("int", "float", "bool") and isinstance(value, (Ref, StoredTensor))
+            return self._cast(kind.id, [value], node) if implicit and isinstance(kind, ast.Name) else value
+        if name in _BUILTIN:
+            return self._cast(name, [self.value(argument) for argument in node.args], node)
+        return NotImplemented
+
+    def _cast(self, name: str, given: list[Any], node: ast.Call) -> Any:
+        kinds = {type(leaf) for leaf in leaves(given)}
+        if Unknown in kinds:
+            return UNKNOWN
+        if name in ("int", "float", "bool") and len(given) == 1 and kinds & {Ref, StoredTensor}:
+            return self._interpreter.call(Function(f"prim::{name}"), given, {}, self._where(node), self._hint("", node), self._place)
+        if name != "len" and kinds & {Ref, StoredTensor}:
+            raise self._unsupported(f"{name} of what is known only at run time", node)
+        try:
+            return _BUILTIN[name](*given)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise self._wrong(f"its code is damaged: {error}", node) from error
+
+    def _function(self, node: ast.expr) -> Function | Unknown:
+        """What a call calls: `torch.conv2d`, `ops.quantized.conv2d`, `(self.layer).forward`, `__torch__.module.function`."""
+        parts = _dotted(node)
+        if parts and parts[0] not in self._values:
+            if parts[0] == "torch":
+                return Function(f"aten::{parts[-1]}")
+            if parts[0] == "ops" and len(parts) >= 3:
+                return Function(f"{parts[1]}::{parts[2]}")
+            if parts[0] == "__torch__":
+                return Function(".".join(parts))
+            if len(parts) == 1:
+                return Function(f"aten::{parts[0]}")
+        if isinstance(node, ast.Attribute):
+            target = self.value(node.value)
+            if isinstance(target, (ScriptObject, Packed)):
+                return Function(node.attr, target)
+            if isinstance(target, Unknown):
+                return target
+        if isinstance(node, ast.Name):
+            value = self._values[node.id]
+            if isinstance(value, (Function, Unknown)):
+                return value
+        raise self._unsupported(f"a call of {ast.unparse(node)[:80]}", node)
+
+
+def _dotted(node: ast.expr) -> list[str]:
+    """The names in `a.b.c`; [] for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [*names, node.id][::-1] if isinstance(node, ast.Name) else []
+
+
+def _raises(body: Sequence[ast.stmt]) -> bool:
+    """Whether a branch raises an error."""
+    calls = (node.value for node in body if isinstance(node, (ast.Expr, ast.Assign)) and isinstance(node.value, ast.Call))
+    return any(_dotted(call.func)[-1:] == ["RaiseException"] for call in calls)
+
+
+def _whole(value: Any) -> int:
+    """int(x), as far as it is a number of 64 bits."""
+    if isinstance(value, str) and len(value) > 20:
+        raise ValueError("a number of too many digits")
+    found = int(value)
+    if not -(2**63) <= found < 2**64:
+        raise OverflowError(f"{found} does not fit 64 bits")
+    return found
+
+
+#: Names that stand for values.
+_NAMES: Mapping[str, Any] = {
+    "True": True, "False": False, "None": None, "inf": math.inf, "nan": math.nan, "infj": complex(0, math.inf),
+}  # fmt: skip
+_BUILTIN: Mapping[str, Callable[..., Any]] = {
+    "int": _whole, "float": float, "bool": bool, "range": range, "len": len, "max": max, "min": min,
+}  # fmt: skip
+_STATEMENTS: Mapping[type[ast.stmt], Callable[..., None]] = {
+    ast.Assign: Frame.assign, ast.AnnAssign: Frame.annotated, ast.Expr: Frame.expression, ast.Return: Frame.returned,
+    ast.If: Frame.branch, ast.For: Frame.loop, ast.While: Frame.repeated, ast.Pass: Frame.nothing, ast.Assert: Frame.asserted,
+    ast.Break: Frame.left, ast.Continue: Frame.left, ast.With: Frame.guarded,
+}  # fmt: skip
+_EXPRESSIONS: Mapping[type[ast.expr], Callable[..., Any]] = {
+    ast.Constant: Frame.constant, ast.Name: Frame.variable, ast.Attribute: Frame.attribute, ast.List: Frame.sequence,
+    ast.Tuple: Frame.sequence, ast.Dict: Frame.mapping, ast.UnaryOp: Frame.negated, ast.Subscript: Frame.item, ast.Call: Frame.called,
+}  # fmt: skip
