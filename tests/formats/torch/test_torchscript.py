@@ -21,24 +21,24 @@ def _weights(outputs: int = 2, inputs: int = 3, size: int = 1) -> Quantized:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("l = annotate(List[Tensor], []); _0 = torch.append(l, x); torch.extend(l, [torch.t(x)]); return l[1]", X.T),
-        ("if torch.ne(torch.len(torch.size(x)), 2):\n ops.prim.RaiseException(\"rank\")\nelse:\n pass\nreturn torch.t(x)", X.T),
-        ("if torch.eq(torch.size(x, 0), 2):\n y = torch.t(x)\nelse:\n y = x\nreturn y", X.T),
-        ("for i in range(3):\n x = torch.t(x)\nreturn x", X.T),
-        ("for i in range(9):\n if torch.eq(i, 1):\n  break\n else:\n  x = torch.t(x)\nreturn x", X.T),
-        ("i = 0\nwhile torch.lt(i, 5):\n i = torch.add(i, 1)\n x = torch.t(x)\nreturn x", X.T),
-        ("a, b, = (x, torch.t(x)); return b", X.T),
-        ("d = {\"k\": torch.t(x)}; return d[\"k\"]", X.T),
+        ("l = annotate(List[Tensor], []); _0 = torch.append(l, x); torch.extend(l, [torch.neg(x)]); return l[1]", -X),
+        ("if torch.ne(torch.len(torch.size(x)), 2):\n ops.prim.RaiseException(\"rank\")\nelse:\n pass\nreturn torch.neg(x)", -X),
+        ("if torch.eq(torch.size(x, 0), 2):\n y = torch.neg(x)\nelse:\n y = x\nreturn y", -X),
+        ("for i in range(3):\n x = torch.neg(x)\nreturn x", -X),
+        ("for i in range(9):\n if torch.eq(i, 1):\n  break\n else:\n  x = torch.neg(x)\nreturn x", -X),
+        ("i = 0\nwhile torch.lt(i, 5):\n i = torch.add(i, 1)\n x = torch.neg(x)\nreturn x", -X),
+        ("a, b, = (x, torch.neg(x)); return b", -X),
+        ("d = {\"k\": torch.neg(x)}; return d[\"k\"]", -X),
         ("y = torch.relu_(x); return x", np.maximum(X, 0)),
-        ("y = torch.t(x); z = torch.clone(y); _0 = torch.relu_(y); return z", X.T),
-        ("y = torch.t(x); z = torch.contiguous(y); _0 = torch.relu_(z); return y", np.maximum(X.T, 0)),
-        ("b = torch.__isnot__(None, None)\nif b:\n y = x\nelse:\n y = torch.t(x)\nreturn y", X.T),
-        ("y = unchecked_cast(Tensor, x); return torch.t(annotate(Tensor, y))", X.T),
+        ("y = torch.neg(x); z = torch.clone(y); _0 = torch.relu_(y); return z", -X),
+        ("y = torch.neg(x); z = torch.contiguous(y); _0 = torch.relu_(z); return y", np.maximum(-X, 0)),
+        ("b = torch.__isnot__(None, None)\nif b:\n y = x\nelse:\n y = torch.neg(x)\nreturn y", -X),
+        ("y = unchecked_cast(Tensor, x); return torch.neg(annotate(Tensor, y))", -X),
         ("n = torch.mul(torch.size(x, 1), 2); return torch.reshape(x, [int(float(n))])", X.reshape(4)),
-        ("f = ops.prim.dtype(x)\nif torch.eq(f, 6):\n y = torch.t(x)\nelse:\n y = x\nreturn y", X.T),
-        ("with torch.no_grad():\n y = torch.t(x)\nreturn y", X.T),
-        ("assert torch.gt(torch.len(torch.size(x)), 1)\nreturn torch.t(x)", X.T),
-        ("t = torch.format(\"{} of {}\", 1, 2)\nif torch.eq(t, \"1 of 2\"):\n y = torch.t(x)\nelse:\n y = x\nreturn y", X.T),
+        ("f = ops.prim.dtype(x)\nif torch.eq(f, 6):\n y = torch.neg(x)\nelse:\n y = x\nreturn y", -X),
+        ("with torch.no_grad():\n y = torch.neg(x)\nreturn y", -X),
+        ("assert torch.gt(torch.len(torch.size(x)), 1)\nreturn torch.neg(x)", -X),
+        ("t = torch.format(\"{} of {}\", 1, 2)\nif torch.eq(t, \"1 of 2\"):\n y = torch.neg(x)\nelse:\n y = x\nreturn y", -X),
     ],
 )  # fmt: skip
 def test_statements_mean_what_torch_means_by_them(tmp_path: Path, body: str, expected: Any) -> None:
@@ -54,7 +54,7 @@ def test_statements_mean_what_torch_means_by_them(tmp_path: Path, body: str, exp
 def test_functions_and_classes_of_the_file_are_values(tmp_path: Path) -> None:
     code = """
 def twice(x: Tensor, again: bool=True) -> Tensor:
-  y = torch.t(x)
+  y = torch.neg(x)
   return y
 class Pair(NamedTuple):
   first : Tensor
@@ -72,23 +72,23 @@ class Net(Module):
     return y
 """
     path = archive(tmp_path / "a.pt", {"__torch__.py": code}, traced=[("float32", X.shape)])
-    assert np.array_equal(values_of(graph_of(path), X)[0], X.T)
+    assert np.array_equal(values_of(graph_of(path), X)[0], -X)
 
 
 def test_what_is_returned_in_tuples_lists_and_dictionaries_are_outputs(tmp_path: Path) -> None:
-    found = computed(tmp_path / "a.pt", 'return (x, [torch.t(x)], {"k": torch.relu(x)}, None, (torch.relu(torch.t(x)),))', X)
-    assert all(np.array_equal(a, b) for a, b in zip(found, [X, X.T, np.maximum(X, 0), np.maximum(X.T, 0)], strict=True))
+    found = computed(tmp_path / "a.pt", 'return (x, [torch.neg(x)], {"k": torch.relu(x)}, None, (torch.relu(torch.neg(x)),))', X)
+    assert all(np.array_equal(a, b) for a, b in zip(found, [X, -X, np.maximum(X, 0), np.maximum(-X, 0)], strict=True))
 
 
 def test_several_inputs_may_be_in_lists_and_left_out(tmp_path: Path) -> None:
-    body = "a, b, = y\nif torch.__is__(z, None):\n  r = torch.t(a)\nelse:\n  r = b\nreturn r"
+    body = "a, b, = y\nif torch.__is__(z, None):\n  r = torch.neg(a)\nelse:\n  r = b\nreturn r"
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
     head = "x: Tensor, y: Tuple[Tensor, Tensor], n: int=3, z: Optional[Tensor]=None"
     path = archive(
         tmp_path / "a.pt", {"__torch__.py": f"class Net(Module):\n  def forward(self: __torch__.Net, {head}) -> Tensor:\n{lines}"}
     )
     graph = graph_of(path, "2,2; 2,2; 2,2")
-    assert graph.inputs == ("x", "y_0", "y_1") and np.array_equal(values_of(graph, X, X, X)[0], X.T)
+    assert graph.inputs == ("x", "y_0", "y_1") and np.array_equal(values_of(graph, X, X, X)[0], -X)
 
 
 def test_an_integer_input_has_the_type_of_the_trace(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_all_that_is_not_covered_is_named_at_once_with_its_lines(tmp_path: Path)
 
 def test_a_view_that_was_changed_in_place_is_refused_where_its_base_is_used(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="view of it was changed"):
-        computed(tmp_path / "a.pt", "y = torch.t(x); v = torch.transpose(y, 0, 1); _0 = torch.relu_(v); return torch.relu(y)", X)
+        computed(tmp_path / "a.pt", "y = torch.neg(x); v = torch.transpose(y, 0, 1); _0 = torch.relu_(v); return torch.relu(y)", X)
 
 
 @pytest.mark.parametrize(
