@@ -1,0 +1,86 @@
+"""Computes formats/torch/operators.npz: what PyTorch gives for the expressions of torch_operators.py, and how it writes them down.
+
+Usage, with PyTorch installed: python tests/make_torch_operators.py
+
+`texts` holds, as JSON, for each case: inputs, their names; code, the TorchScript of a trace; constants, what that calls CONSTANTS;
+program, the document of torch.export (not for quantized tensors). <name>/0, 1 … are the results, quantized ones as integers with
+<name>/0/grid, scale and zero point.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch_operators import CASES, GRIDS, inputs
+
+GLOBALS: dict[str, Any] = {"torch": torch, "F": F, "Q": torch.ops.quantized, "plain": lambda result: _plain(result)}
+for _name, (_scale, _zero, _dtype) in GRIDS.items():
+    GLOBALS[_name] = lambda x, s=_scale, z=_zero, d=_dtype: torch.quantize_per_tensor(x, s, z, getattr(torch, d))
+
+
+def _module(names: list[str], expression: str) -> torch.nn.Module:
+    space = dict(GLOBALS)
+    arguments = ", ".join(names)
+    exec(f"class M(torch.nn.Module):\n  def forward(self, {arguments}):\n    return plain({expression})\n", space)
+    module: torch.nn.Module = space["M"]().eval()
+    return module
+
+
+def _plain(result: Any) -> Any:
+    """A named tuple as a plain one."""
+    return tuple(result) if isinstance(result, tuple) else result
+
+
+def _program(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """models/model.json without what is of the machine that wrote it."""
+    buffer = io.BytesIO()
+    torch.export.save(torch.export.export(module, arguments), buffer)
+    with zipfile.ZipFile(buffer) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("models/model.json"))
+        document = json.loads(archive.read(name))
+    for node in document["graph_module"]["graph"]["nodes"]:
+        node["metadata"] = {}
+    document["guards_code"] = document["graph_module"]["module_call_graph"] = []
+    return dict(document)
+
+
+def _code(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    text, constants = torch.jit.trace(module, arguments, check_trace=False).code_with_constants
+    held = constants.const_mapping
+    listed = [np.asarray(held[f"c{index}"]) for index in range(len(held))]
+    return {"code": text, "constants": [[str(value.dtype), value.shape, value.reshape(-1).tolist()] for value in listed]}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    values = {name: torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape)) for name, value in inputs().items()}
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    texts: dict[str, Any] = {}
+    for case, expression in CASES.items():
+        words = [node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)]
+        names = [name for name in values if name in words]
+        module, arguments = _module(names, expression), tuple(values[name] for name in names)
+        result = module(*arguments)
+        texts[case] = {"inputs": names, **_code(module, arguments)}
+        if not case.startswith("quantized"):
+            texts[case]["program"] = _program(module, arguments)
+        for index, output in enumerate(result if isinstance(result, tuple) else (result,)):
+            if output.is_quantized:
+                found[f"{case}/{index}/grid"] = np.array([output.q_scale(), output.q_zero_point()])
+                output = output.int_repr()
+            found[f"{case}/{index}"] = output.detach().numpy()
+    found["texts"] = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+    np.savez_compressed(Path(__file__).with_name("formats") / "torch" / "operators.npz", **found)
+
+
+if __name__ == "__main__":
+    main()
