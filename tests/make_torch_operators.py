@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 (as PyTorch documents it)
 from torch_operators import CASES, GRIDS, inputs
 
 GLOBALS: dict[str, Any] = {"torch": torch, "F": F, "Q": torch.ops.quantized, "plain": lambda result: _plain(result)}

@@ -18,7 +18,8 @@ from qconvert.graph import Array, Graph
 
 _STORAGES = {
     "float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage", "int32": "IntStorage", "int16": "ShortStorage",
-    "uint8": "ByteStorage", "int8": "CharStorage", "bool": "BoolStorage", "qint8": "QInt8Storage", "quint8": "QUInt8Storage",
+    "uint8": "ByteStorage", "int8": "CharStorage", "bool": "BoolStorage", "float16": "HalfStorage",
+    "qint8": "QInt8Storage", "quint8": "QUInt8Storage",
     "qint32": "QInt32Storage", "quint4x2": "QUInt4x2Storage",
 }  # fmt: skip
 

@@ -72,6 +72,8 @@ def _described(c: Call, value: Any) -> tuple[int, str]:
         return 2, "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
     tensor = c.lookup(value.name)
     dtype = "float32" if tensor.is_quantized or tensor.dtype == "unknown" else tensor.dtype
+    if tensor.shape == () and tensor.name.startswith("CONSTANTS.") and dtype in ("float64", "int64"):
+        return 2, "float32" if dtype == "float64" else dtype  # how TorchScript writes numbers down
     return (2, dtype) if value.number else (int(tensor.shape == ()), dtype)
 
 

@@ -2,7 +2,8 @@
 
 "T input, T weight, T? bias=None, l stride=1" has four arguments. The letters say what may stand there, which is what tells overloads apart
 in TorchScript, whose code does not name them: T a tensor, t several, i a whole number, f a number, l one or several whole numbers, r
-numbers, x a tensor or a number, b a truth value, s a text, o an object, a anything, "?" besides None.
+numbers, x a tensor or a number, b a truth value, s a text, o an object, a anything, "?" besides None. Arguments behind "*" are given by
+their names alone.
 """
 
 from __future__ import annotations
@@ -23,24 +24,27 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: its letter, whether it may be None, its name and its default."""
+    """One argument: its letter, whether it may be None, its name, whether it is given by its name alone, and its default."""
 
     letter: str
     optional: bool
     name: str
+    named: bool
     default: Any = _MISSING
 
 
 @cache
 def parsed(text: str) -> tuple[Argument, ...]:
     """The arguments of a signature in the short form."""
-    return tuple(_argument(part.strip()) for part in text.split(", ") if part.strip() not in ("", "*"))
+    parts = [part.strip() for part in text.split(", ")]
+    free = parts.index("*") if "*" in parts else len(parts)
+    return tuple(_argument(part, index > free) for index, part in enumerate(parts) if part not in ("", "*"))
 
 
-def _argument(text: str) -> Argument:
+def _argument(text: str, named: bool) -> Argument:
     letter, _, rest = text.partition(" ")
     name, equals, default = rest.partition("=")
-    return Argument(letter[0], letter.endswith("?"), name, ast.literal_eval(default) if equals else _MISSING)
+    return Argument(letter[0], letter.endswith("?"), name, named, ast.literal_eval(default) if equals else _MISSING)
 
 
 def bound(text: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -51,6 +55,8 @@ def bound(text: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str
     found: dict[str, Any] = {}
     left = dict(named)
     for position, argument in enumerate(arguments):
+        if argument.named and position < len(given):
+            return None
         value = given[position] if position < len(given) else left.pop(argument.name, argument.default)
         if value is _MISSING or not _fits(argument, value):
             return None

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch_operators import CASES, inputs
-from torch_files import exported, torchscript
 
 from qconvert.conversion.loading import load
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
+from tests.torch_export_models import exported
+from tests.torch_operators import CASES, inputs
+from tests.torchscript_models import Instance, archive
 
 _VALUES = np.load(Path(__file__).with_name("operators.npz"))
 _TEXTS: dict[str, Any] = json.loads(bytes(_VALUES["texts"]))
@@ -45,10 +46,10 @@ def _compare(graph: Graph, case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_trace_means_what_pytorch_computes(tmp_path: Path, case: str) -> None:
     constants = [np.array(values, dtype).reshape(shape) for dtype, shape, values in _TEXTS[case]["constants"]]
-    shapes = {name: _INPUTS[name] for name in _TEXTS[case]["inputs"]}
-    path = torchscript(tmp_path / "model.pt", _TEXTS[case]["code"], constants)
-    stated = ";".join(f"{name}={','.join(map(str, value.shape))}:{value.dtype}" for name, value in shapes.items())
-    _compare(load(path, input_shape=stated), case)
+    traced = [(_INPUTS[name].dtype.name, _INPUTS[name].shape) for name in _TEXTS[case]["inputs"]]
+    lines = ["class M(Module):", *(f"  {line}" for line in _TEXTS[case]["code"].splitlines())]
+    code = {"__torch__.py": "\n".join([*lines, ""])}
+    _compare(load(archive(tmp_path / "model.pt", code, Instance("__torch__.M"), constants, traced)), case)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.startswith("quantized")])

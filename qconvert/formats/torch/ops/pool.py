@@ -11,14 +11,10 @@ import numpy as np
 
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.sizing import batched, size_of
-from qconvert.formats.torch.spatial import mapped
 from qconvert.formats.torch.values import Ref, Uncomputed
-from qconvert.graph import Array, Quantization
+from qconvert.graph import Quantization
 
 __all__ = ["OPERATORS"]
-
-#: The most slices that an irregular adaptive maximum is made of.
-_MOST_WINDOWS = 256
 
 
 def _windows(c: Call, spatial: int) -> dict[str, Any]:
@@ -123,36 +119,42 @@ def _adaptive(c: Call, name: str, spatial: int, kind: str) -> Ref:
     found = [_regular(each) for each in bounds]
     if all(found):
         kernel, strides = zip(*(pair for pair in found if pair is not None), strict=True)
-        return c.emit(kind, [name], kernel_shape=kernel, strides=strides, pads=(0,) * 2 * spatial, data_format="channels_first")
-    if kind == "AveragePool":
-        return mapped(c, name, [_averages(int(size), each) for size, each in zip(sizes, bounds, strict=True)])
-    return _largest(c, name, bounds)
+        return _pooled(c, kind, name, kernel, strides)
+    return _uneven(c, kind, name, bounds, ())
 
 
-def _averages(size: int, bounds: Sequence[tuple[int, int]]) -> Array:
-    """The matrix that averages windows of `size` elements: one row a window."""
-    matrix = np.zeros((len(bounds), size), np.float64)
-    for row, (start, end) in zip(matrix, bounds, strict=True):
-        row[start:end] = 1 / (end - start)
-    return matrix
+def _pooled(c: Call, kind: str, name: str, kernel: tuple[int, ...], strides: tuple[int, ...], hint: str = "") -> Ref:
+    """A pool without padding."""
+    pads = (0,) * 2 * len(kernel)
+    return c.emit(kind, [name], hint=hint, kernel_shape=kernel, strides=strides, pads=pads, data_format="channels_first")
 
 
-def _largest(c: Call, name: str, bounds: Sequence[Sequence[tuple[int, int]]]) -> Ref:
-    """The largest elements of windows, one axis after the other."""
-    if sum(map(len, bounds)) > _MOST_WINDOWS:
-        raise c.unsupported(f"{sum(map(len, bounds))} windows of several sizes")
-    result = Ref(name)
-    for axis, each in enumerate(bounds, 2):
-        parts = []
-        axes = c.list64([axis], "axes")
-        for index, (start, end) in enumerate(each):
-            hint = f"window{axis}_{index}"
-            limits = [c.list64([value], f"{hint}/{side}") for side, value in (("start", start), ("end", end))]
-            part = c.emit("Slice", [result.name, *limits, axes], hint=hint)
-            parts.append(c.emit("ReduceMax", [part.name, axes], hint=f"{hint}/largest", keepdims=1).name)
-        last = axis == len(bounds) + 1
-        result = c.emit("Concat", parts, hint="" if last else f"axis{axis}", axis=axis)
-    return result
+def _uneven(c: Call, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, int]]], kernel: tuple[int, ...]) -> Ref:
+    """Windows of several sizes: a pool for each size, of which the windows wanted are taken and put in order, axis by axis.
+
+    Args:
+        c: the call.
+        kind: AveragePool or MaxPool.
+        name: of the data.
+        bounds: of the windows along each axis.
+        kernel: sizes along the first axes, which are decided already.
+    """
+    axis = len(kernel)
+    if axis == len(bounds):
+        return _pooled(c, kind, name, kernel, (1,) * axis, f"windows{'x'.join(map(str, kernel))}")
+    sizes = sorted({end - start for start, end in bounds[axis]})
+    groups = [[index for index, (start, end) in enumerate(bounds[axis]) if end - start == size] for size in sizes]
+    parts = []
+    for size, group in zip(sizes, groups, strict=True):
+        whole = _uneven(c, kind, name, bounds, (*kernel, size))
+        starts = c.list64([bounds[axis][index][0] for index in group], f"{whole.name}/starts")
+        parts.append(c.emit("Gather", [whole.name, starts], hint=f"taken{'x'.join(map(str, (*kernel, size)))}", axis=2 + axis).name)
+    hint = f"sizes{'x'.join(map(str, kernel))}" if kernel else ""
+    if len(parts) == 1:
+        return Ref(parts[0])
+    joined = c.emit("Concat", parts, hint=f"{hint}/joined", axis=2 + axis)
+    order = np.argsort([index for group in groups for index in group])
+    return c.emit("Gather", [joined.name, c.list64(order.tolist(), f"{hint}/order")], hint=hint, axis=2 + axis)
 
 
 def read_adaptive(spatial: int, kind: str) -> ReadFunction:

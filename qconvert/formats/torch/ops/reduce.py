@@ -129,7 +129,7 @@ def read_variance(root: bool, mean: bool = False) -> ReadFunction:
 
 
 _AXES = "T self, l? dim, b keepdim=False"
-_TYPED = ", i? dtype=None"
+_TYPED = ", *, i? dtype=None"
 _VAR = [
     "T self, b unbiased=True",
     "T self, l? dim, b unbiased, b keepdim=False",

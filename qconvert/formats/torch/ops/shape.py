@@ -99,6 +99,12 @@ def read_expand(c: Call) -> Ref:
     return c.emit("Expand", [name, sizes_tensor(c, kept, "shape")])
 
 
+def read_expand_as(c: Call) -> Ref:
+    """aten::expand_as(x, other): to the other's shape."""
+    other = c.name("other")
+    return c.emit("Expand", [c.name("self"), sizes_tensor(c, [size_of(c, other, axis) for axis in range(c.rank("other"))], "shape")])
+
+
 def read_repeat(c: Call) -> Ref:
     """aten::repeat(x, repeats): the whole along each axis; further axes come first."""
     name, rank, repeats = c.name("self"), c.rank("self"), c["repeats"]
@@ -122,6 +128,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::transpose": Operator("T self, i dim0, i dim1", read_transpose),
     **{f"aten::{name}": Operator("T self", read_turned) for name in ("t", "numpy_T")},
     "aten::expand": Operator("T self, l size, b implicit=False", read_expand),
+    "aten::expand_as": Operator("T self, T other", read_expand_as),
     "aten::repeat": Operator("T self, l repeats", read_repeat),
     **{f"aten::{name}": Operator("T self", read_identity) for name in ("detach", "alias", "lift_fresh_copy", "detach_copy")},
     "aten::contiguous": Operator("T self, i? memory_format=0", read_identity),
