@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import DENSIFIED, GUESSED_SHAPES, IGNORED_SCALES
+from qconvert.graph.metadata import DENSIFIED, GUESSED_SHAPES, IGNORED_SCALES, OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.plugins import Change, Target
 
 __all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "remarks"]
@@ -75,7 +75,25 @@ def remarks(graph: Graph) -> tuple[str, ...]:
     if guessed := _noted(graph, GUESSED_SHAPES) if graph.is_from("torch") else []:
         said = "; ".join(map(str, guessed))
         found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
+    found += _trained(graph) if graph.is_from("torch") else []
     return tuple(found)
+
+
+def _trained(graph: Graph) -> list[str]:
+    """What is said of a network that was read before PyTorch converted it."""
+    trained, observed = _noted(graph, TRAINED_SCALES), _noted(graph, OBSERVED_SCALES)
+    if not trained:
+        return []
+    found = [
+        f"note: {len(trained)} fake quantizations are on the scales that the file stores, with which the network was trained and "
+        "evaluated; PyTorch's convert() would compute others"
+    ]
+    if observed:
+        found.append(
+            f"warning: {len(observed)} of them still have their observer on ({_some(observed)}): PyTorch moves their scales in each run; "
+            "call torch.ao.quantization.disable_observer before export"
+        )
+    return found
 
 
 def _noted(graph: Graph, key: str) -> list[str]:

@@ -15,6 +15,7 @@ __all__ = [
     "DYNAMIC_RANGE",
     "GUESSED_SHAPES",
     "IGNORED_SCALES",
+    "OBSERVED_SCALES",
     "OPTIONS",
     "PROVENANCE",
     "RELABELLED",
@@ -34,6 +35,7 @@ __all__ = [
     "STATED_ATTRIBUTES",
     "STATED_BIAS_SCALES",
     "TARGET",
+    "TRAINED_SCALES",
     "TRANSPOSED",
     "VERSION",
     "origin",
@@ -64,6 +66,10 @@ SOURCE_FILES = "source.file."
 #: JSON, tensor -> [scale, zero point] of each index: what the file states beside it and the kernels of its runtime do not use, as a bias
 #: at another scale than input scale * weight scale.
 IGNORED_SCALES = "source.ignored_scales"
+#: JSON list: fake quantizations of a network that was trained with them; their scales are those that the file stores.
+TRAINED_SCALES = "source.trained_scales"
+#: JSON list: those of them whose observers are still on, so that each run in PyTorch moves their scales.
+OBSERVED_SCALES = "source.observed_scales"
 #: JSON list: constants that the file stores without their zeros, and the graph with them.
 DENSIFIED = "source.densified"
 #: JSON list: inputs whose shapes neither the file nor the user states, with the shapes that their first layers imply.

@@ -6,12 +6,13 @@ no name of an entry becomes a path.
 
 from __future__ import annotations
 
-import mmap
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from io import SEEK_CUR, SEEK_END, BufferedReader, RawIOBase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Archive:
     """The entries of a model's archive, by their names behind the archive's root folder.
 
     Args:
-        path: of the file.
+        source: the path of the file, or the bytes of an archive that lies in another.
 
     Raises:
         FileAccessError: it cannot be read.
@@ -44,11 +45,10 @@ class Archive:
             compressed, names that leave the archive, an entry that lies upon another.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._mapping: mmap.mmap = map_file(path)
+    def __init__(self, source: Path | memoryview) -> None:
+        self._mapping = memoryview(map_file(source)) if isinstance(source, Path) else source
         try:
-            with path.open("rb") as stream:
-                self._infos = self._checked(zipfile.ZipFile(stream).infolist())
+            self._infos = self._checked(zipfile.ZipFile(BufferedReader(_Stream(self._mapping))).infolist())
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, ValueError, OverflowError) as error:
             raise InvalidModelError(f"is no readable zip archive: {error}", remedy=_DAMAGED) from error
         self.root = self._common_root()
@@ -66,12 +66,12 @@ class Archive:
         start, stored = self._span(info)
         if info.file_size > _LARGEST_TEXT:
             raise InvalidModelError(f"the entry {name!r} has {info.file_size} bytes, more than {_LARGEST_TEXT}")
-        content = self._mapping[start : start + stored]
+        content: bytes | memoryview = self._mapping[start : start + stored]
         if info.compress_type == zipfile.ZIP_DEFLATED:
             content = self._inflated(content, info)
         if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
             raise InvalidModelError(f"the entry {name!r} is damaged: its checksum is another")
-        return content
+        return bytes(content)
 
     def size(self, name: str) -> int:
         """How many bytes an entry has."""
@@ -98,7 +98,7 @@ class Archive:
             raise InvalidModelError(f"the archive has no entry {name!r}", remedy=_DAMAGED)
         return info
 
-    def _inflated(self, content: bytes, info: zipfile.ZipInfo) -> bytes:
+    def _inflated(self, content: bytes | memoryview, info: zipfile.ZipInfo) -> bytes:
         decompress = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
             return decompress.decompress(content, info.file_size + 1)
@@ -107,7 +107,7 @@ class Archive:
 
     def _span(self, info: zipfile.ZipInfo) -> tuple[int, int]:
         """Where the bytes of an entry begin, and how many there are in the file."""
-        header = self._mapping[info.header_offset : info.header_offset + 30]
+        header = bytes(self._mapping[info.header_offset : info.header_offset + 30])
         if len(header) < 30 or header[:4] != b"PK\x03\x04":
             raise InvalidModelError(f"the entry {info.filename!r} is damaged: nothing begins where the directory says")
         _, name, extra = _LOCAL_HEADER.unpack(header)
@@ -147,3 +147,27 @@ class Archive:
         """The folder, with its slash, in which everything lies; "" if there is none."""
         roots = {name.partition("/")[0] if "/" in name else "" for name in self._infos}
         return f"{roots.pop()}/" if len(roots) == 1 and "" not in roots else ""
+
+
+class _Stream(RawIOBase):
+    """Bytes as a file, without a copy of them."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._place = max(offset + {SEEK_CUR: self._place, SEEK_END: len(self._content)}.get(whence, 0), 0)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._content[self._place : self._place + len(buffer)]
+        buffer[: len(part)] = part
+        self._place += len(part)
+        return len(part)

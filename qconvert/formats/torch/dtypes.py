@@ -26,6 +26,7 @@ QUANTIZED: Mapping[str, str] = {"qint8": "int8", "quint8": "uint8", "qint32": "i
 NAMES: Mapping[str, str] = {
     **{name: name for name in (*SCALAR_TYPES.values(), *QUANTIZED) if not name.startswith("float8")},
     "half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32", "long": "int64",
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)},
     "float8_e5m2": "float8e5m2", "float8_e4m3fn": "float8e4m3fn", "float8_e5m2fnuz": "float8e5m2fnuz", "float8_e4m3fnuz": "float8e4m3fnuz",
 }  # fmt: skip
 #: Classes of storages in pickles.

@@ -20,7 +20,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, NAMES, QUANTIZED, STORAGES
 from qconvert.graph import Array
 
-__all__ = ["ScriptObject", "StoredTensor", "TorchType", "unpickled"]
+__all__ = ["ScriptObject", "StoredTensor", "TorchType", "WrappedTensor", "unpickled"]
 
 #: Values on the machine's stack, in its lists and dictionaries; the largest real data.pkl seen has 60,000.
 _MOST_OPCODES = 20_000_000
@@ -67,6 +67,21 @@ class StoredTensor:
     scales: Array | None = None
     zero_points: Array | None = None
     axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrappedTensor:
+    """A tensor of a class that keeps others inside, such as torchao's quantized weights.
+
+    Attributes:
+        class_name: with its package.
+        shape: as its users see it.
+        parts: what it keeps, by its own names: tensors, and what says how they are to be taken.
+    """
+
+    class_name: str
+    shape: tuple[int, ...]
+    parts: Mapping[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -259,7 +274,7 @@ class _Machine:
             raise TypeError("a state is given to what has none")
 
     def _is_class(self, name: str) -> bool:
-        return name.startswith("__torch__.") or name in self._classes
+        return name.startswith(("__torch__.", "torchao.")) or name in self._classes
 
     def _named(self, name: str) -> Any:
         if name.startswith("torch.") and name[6:] in NAMES:
@@ -296,6 +311,19 @@ class _Machine:
         if not 0 <= axis < len(shape) or scales.shape != (shape[axis],) or zero_points.shape != scales.shape:
             raise ValueError(f"scales of shape {scales.shape} along axis {axis} of a tensor of shape {shape}")
         return StoredTensor(data, dtype, shape, scales.data.astype(np.float64), zero_points.data, int(axis))
+
+    def wrapped(self, function: Any, kind: Any, arguments: Any, state: Any) -> Any:
+        """torch._tensor._rebuild_from_type_v2(func, type, args, state): a tensor of a class, or with attributes of its own."""
+        if not isinstance(function, _Name) or function.name not in _FUNCTIONS or type(arguments) is not tuple:
+            raise ValueError("a tensor of no class")
+        if function.name != "torch._utils._rebuild_wrapper_subclass":
+            return _FUNCTIONS[function.name](self, *arguments)
+        if not isinstance(kind, _Name) or type(state) is not dict:
+            raise ValueError("a tensor of no class")
+        _, _, shape, *_ = arguments
+        if kind.name not in _WRAPPED:
+            raise UnsupportedError(f"weights of the class {kind.name} are not covered", where=self._what)
+        return WrappedTensor(kind.name, self.size(shape), {str(key): value for key, value in state.items()})
 
     def parameter(self, data: Any, *rest: Any) -> Any:
         """torch._utils._rebuild_parameter(data, requires_grad, backward_hooks)."""
@@ -404,9 +432,21 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "torch.jit._pickle.restore_type_tag": _Machine.tagged,
     "torch.Size": _Machine.size,
     "torch.device": _Machine.nothing,
+    "torch.serialization._get_layout": _Machine.nothing,
+    "torch._tensor._rebuild_from_type_v2": _Machine.wrapped,
+    "torch._utils._rebuild_wrapper_subclass": _Machine.nothing,
 }
+#: torchao's classes of weights whose parts say what they are; the packed ones of its kernels do not.
+_WRAPPED = frozenset(
+    f"torchao.{module}{name}"
+    for name, modules in {
+        "Int8Tensor": ("quantization.", "quantization.quantize_.workflows.int8.int8_tensor."),
+        "IntxUnpackedToInt8Tensor": ("quantization.", "quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor."),
+    }.items()
+    for module in modules
+)
 #: What it may name besides.
-_VALUES = frozenset(
+_VALUES = _WRAPPED | frozenset(
     ["torch.per_tensor_affine", "torch.per_tensor_symmetric", "torch.per_channel_affine", "torch.per_channel_symmetric",
      "torch.per_channel_affine_float_qparams"]
 )  # fmt: skip

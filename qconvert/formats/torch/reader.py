@@ -33,7 +33,7 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
         InvalidModelError: it is damaged, or no file of PyTorch.
         UnsupportedError: it holds no graph, or what is not covered.
     """
-    from qconvert.formats.torch.export.reader import PROGRAM
+    from qconvert.formats.torch.export.reader import program_entry
     from qconvert.formats.torch.export.reader import read as read_program
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
@@ -41,6 +41,6 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     given = GivenInputs(options.get("input_shape", ""))
     if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
         return read_torchscript(archive, path.stem, given)
-    if PROGRAM in archive:
+    if program_entry(archive):
         return read_program(archive, path.stem, given)
     raise UnsupportedError("the file holds no graph", remedy=_READABLE)

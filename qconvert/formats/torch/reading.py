@@ -6,8 +6,9 @@ quantize and dequantize. A read function returns what the operator returns: a Re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from qconvert.formats.torch.signature import bound
 from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODUCER, TRAINED_SCALES
 
 __all__ = ["Call", "Operator", "ReadFunction", "Session"]
 
@@ -37,11 +39,21 @@ class Session:
         draft: the graph while it grows.
         constants: those of the file.
         scalar_types: numbers of storage types -> their names, in this container.
+        trained: names of fake quantizations, whose scales are those that the file stores.
+        observed: those of them whose observers are still on.
     """
 
     draft: Draft
     constants: Constants
     scalar_types: Mapping[int, str]
+    trained: list[str] = field(default_factory=list)
+    observed: list[str] = field(default_factory=list)
+
+    def metadata(self, producer: str) -> dict[str, str]:
+        """What the graph says of its source: the format, what made it, and what was read otherwise than PyTorch would convert it."""
+        found = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: producer}
+        lists = {TRAINED_SCALES: self.trained, OBSERVED_SCALES: self.observed}
+        return found | {key: json.dumps(names) for key, names in lists.items() if names}
 
 
 class Call(OperatorReading):
@@ -71,6 +83,11 @@ class Call(OperatorReading):
     def get(self, name: str) -> Any:
         """The value of an argument; None where this overload does not have it."""
         return None if self._values.get(name) is None else self[name]
+
+    @property
+    def hint(self) -> str:
+        """The name that the program gives the result."""
+        return self._hint
 
     def __contains__(self, name: str) -> bool:
         """Whether this overload has an argument."""
@@ -279,7 +296,7 @@ class Call(OperatorReading):
         wanted = f"{self._hint}/{hint}" if hint else self._hint
         outputs = [self._draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
         op = self._draft.checked(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
-        if label is not None and label.axis is not None:
+        if label is not None and label.axis is not None and kind != "Quantize":
             raise self.unsupported("a result with a scale for each channel")
         for output, shape in zip(outputs, self._draft.shapes(op), strict=True):
             self._draft.tensors[output] = replace(self._draft.tensors[output], shape=shape)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, TorchType
+from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, TorchType, WrappedTensor
 from qconvert.formats.torch.values import Packed, Ref, Uncomputed
 
 __all__ = ["Argument", "bound", "parsed"]
@@ -97,5 +97,5 @@ _FITS: Mapping[str, Any] = {
     "a": lambda value: not isinstance(value, Uncomputed),
     "b": lambda value: isinstance(value, (bool, int)),
     "s": lambda value: isinstance(value, str),
-    "o": lambda value: isinstance(value, (Packed, ScriptObject)),
+    "o": lambda value: isinstance(value, (Packed, ScriptObject, WrappedTensor)),
 }

@@ -13,11 +13,16 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.dtypes import EXPORT
 
-__all__ = ["Node", "Program", "SizeName", "TensorName", "parsed", "sizes_of"]
+__all__ = ["Body", "Node", "Program", "SizeName", "TensorName", "parsed", "sizes_of"]
 
 _NEWEST, _OLDEST = 8, 2
 _MOST_NODES = 1_000_000
 _PLAIN = frozenset(f"as_{name}" for name in "int float bool string ints floats bools strings scalar_type expr".split())
+#: What says nothing of values.
+_ABSENT = frozenset(["as_none", "as_device", "as_layout", "as_memory_format"])
+_SIZES = frozenset(
+    f"as_{name}" for name in "optional_tensors optional_tensor sym_int sym_ints sym_float sym_floats sym_bool sym_bools".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,20 @@ class Node:
     arguments: Mapping[str, Any]
     outputs: Sequence[Any]
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A graph that an operator of higher order runs.
+
+    Attributes:
+        nodes: in order.
+        inputs, outputs: its arguments and what it gives.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +176,7 @@ def value_of(union: Any) -> Any:
     if not isinstance(union, dict) or len(union) != 1:
         raise ValueError("an argument that is no union of one")
     ((kind, value),) = union.items()
-    if kind in ("as_none", "as_device", "as_layout", "as_memory_format"):
+    if kind in _ABSENT:
         return None
     if kind in _PLAIN:
         return float(value) if kind == "as_float" else value
@@ -165,8 +184,12 @@ def value_of(union: Any) -> Any:
         return TensorName(str(value["name"]))
     if kind == "as_tensors":
         return [TensorName(str(item["name"])) for item in value]
-    if kind in ("as_optional_tensors", "as_optional_tensor", "as_sym_int", "as_sym_ints", "as_sym_float", "as_sym_floats", "as_sym_bool"):
+    if kind in _SIZES:
         return [_optional(item) for item in value] if isinstance(value, list) else _optional(value)
+    if kind == "as_graph":
+        graph = value["graph"]
+        parts = [tuple(value_of(item) for item in graph[key]) for key in ("inputs", "outputs")]
+        return Body(tuple(_node(node) for node in graph["nodes"]), parts[0], parts[1])
     if kind == "as_complex":
         return complex(value["real"], value["imag"])
     return {kind: value}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -11,21 +12,38 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import EXPORT
-from qconvert.formats.torch.export.document import Node, Program, SizeName, TensorName, parsed
-from qconvert.formats.torch.export.weights import stored_tensors
+from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parsed
+from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_covered
+from qconvert.formats.torch.export.weights import early_tensors, stored_tensors
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
 from qconvert.formats.torch.reading import Session
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import Graph
-from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
+from qconvert.formats.torch.views import VIEWS
+from qconvert.graph import Graph, Op, Tensor
 
-__all__ = ["PROGRAM", "read"]
+__all__ = ["program_entry", "read"]
 
-#: Where the program stands in an archive of today.
-PROGRAM = "models/model.json"
+#: Where programs stand in an archive of today, and in one of PyTorch 2.1 to 2.7.
+_FOLDER, _EARLY = "models/", "serialized_exported_program.json"
+
+
+def program_entry(archive: Archive) -> str:
+    """The entry of an archive that holds the program; "" if there is none.
+
+    Raises:
+        UnsupportedError: it holds several programs, none of which is called "model".
+    """
+    if _EARLY in archive:
+        return _EARLY
+    found = [name for name in archive if name.startswith(_FOLDER) and name.endswith(".json") and name.count("/") == 1]
+    if len(found) > 1 and f"{_FOLDER}model.json" not in found:
+        raise UnsupportedError(
+            f"the archive holds {len(found)} programs, {', '.join(sorted(found)[:5])}", remedy="Save the one to be read alone."
+        )
+    return f"{_FOLDER}model.json" if len(found) > 1 else found[0] if found else ""
 
 
 def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
@@ -38,73 +56,196 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
 
     Raises:
         InvalidModelError: the file is damaged.
-        UnsupportedError: it has operators that are not covered, or changes its buffers.
+        UnsupportedError: it has operators that are not covered; all are listed.
     """
-    program = parsed(archive.text(PROGRAM))
+    entry = program_entry(archive)
+    program = parsed(archive.text(entry))
+    stored = early_tensors(archive) if entry == _EARLY else stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
     draft = Draft()
     constants = Constants(draft)
-    values, inputs = _inputs(program, stored_tensors(archive), draft, constants, given)
-    calls = Calls(Session(draft, constants, EXPORT), OPERATORS)
-    for node in program.nodes:
-        _follow(node, calls, values)
-    outputs = draft.distinct(flattened(_outputs(program, values), constants))
+    session = Session(draft, constants, EXPORT)
+    reading = _Reading(program, draft, Calls(session, OPERATORS))
+    inputs = reading.give_inputs(stored, constants, given)
+    reading.run()
+    outputs = _apart(draft, inputs, draft.distinct(flattened(reading.results(), constants)))
+    reading.write_states(constants)
     draft.prune(outputs)
-    metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: f"torch.export {program.torch_version}".strip()}
-    graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata)
+    draft.settle_names(outputs)
+    metadata = session.metadata(f"torch.export {program.torch_version}".strip())
+    graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata, states=reading.states)
     return graph.evolve(ops=draft.ops)
 
 
-def _inputs(
-    program: Program, stored: Mapping[str, StoredTensor], draft: Draft, constants: Constants, given: GivenInputs
-) -> tuple[dict[str, Any], list[str]]:
-    """The values of the program's inputs by name, and the names of those that the user gives."""
-    values: dict[str, Any] = {}
-    names: list[str] = []
-    for kind, argument, target in program.inputs:
-        if kind == "user_input" and isinstance(argument, TensorName):
-            dtype, sizes = program.tensors[argument.name]
-            shape = given.shape(argument.name, len(names)) or sizes
-            draft.add_exactly(argument.name, given.dtype(argument.name, len(names)) or dtype, shape)
-            values[argument.name] = Ref(argument.name)
-            names.append(argument.name)
-        elif isinstance(argument, TensorName):
-            if target not in stored:
-                raise InvalidModelError("the archive does not hold it", where=target)
-            constants.place(stored[target], target)
-            values[argument.name] = stored[target]
-    given.require_used()
-    return values, names
+def _apart(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    """Outputs that are inputs or constants are given out as Identities of these."""
+    found = []
+    for name in outputs:
+        tensor = draft.tensors[name]
+        if name in inputs or tensor.is_constant:
+            name = draft.add(f"{name}/output", tensor.dtype, tensor.shape, None, tensor.quantization)
+            draft.append(Op("Identity", (tensor.name,), (name,)))
+        found.append(name)
+    return found
 
 
-def _follow(node: Node, calls: Calls, values: dict[str, Any]) -> None:
-    """Reads one node and notes what it computes."""
-    arguments = {name: _resolved(value, values, node) for name, value in node.arguments.items()}
-    positional = [arguments.pop(str(index)) for index in range(len(arguments)) if str(index) in arguments]
-    result = calls.call(node.target, positional, arguments, f"({node.name})", node.name)
-    outputs = [result] if len(node.outputs) == 1 and not isinstance(node.outputs[0], list) else result
-    wanted = node.outputs[0] if len(node.outputs) == 1 and isinstance(node.outputs[0], list) else node.outputs
-    for name, value in zip(wanted, outputs if isinstance(outputs, (list, tuple)) else [outputs], strict=False):
-        if name is not None:
-            values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
+class _Reading:
+    """One program while it is read."""
+
+    def __init__(self, program: Program, draft: Draft, calls: Calls) -> None:
+        self._program = program
+        self._draft = draft
+        self._calls = calls
+        self._values: dict[str, Any] = {}
+        self.states: dict[str, Tensor] = {}
+        #: Buffers that the program changes: their names in the graph -> (state, name of the new value).
+        self._changed: dict[str, tuple[str, str]] = {}
+        self._nodes = self._needed()
+
+    def _needed(self) -> list[Node]:
+        """The nodes that outputs depend on, and the new values of the buffers that those read."""
+        buffers = {argument.name: target for kind, argument, target in self._program.inputs if kind == "buffer" and target}
+        by_target = {target: name for name, target in buffers.items()}
+        stated = {
+            by_target[target]: argument.name
+            for kind, argument, target in self._program.outputs
+            if kind == "buffer_mutation" and target in by_target and isinstance(argument, TensorName)
+        }
+        in_place = {name: name for node in self._program.nodes if (name := changed_by(node)) in buffers}
+        wanted = {name for kind, argument, _ in self._program.outputs if kind == "user_output" for name in named(argument)}
+        candidates = {**in_place, **stated}
+        while True:
+            nodes = needed(self._program.nodes, wanted | {self._changed[name][1] for name in self._changed})
+            read = {name for node in nodes for value in node.arguments.values() if not isinstance(value, str) for name in named(value)}
+            new = {name: (buffers[name], value) for name, value in candidates.items() if name in read and name not in self._changed}
+            if not new:
+                return nodes
+            self._changed.update(new)
+
+    def give_inputs(self, stored: Mapping[str, Any], constants: Constants, given: GivenInputs) -> list[str]:
+        """Notes the values of the program's inputs; returns the names of those that the user gives."""
+        names: list[str] = []
+        read = {name for node in self._nodes for name in _all_names(node)}
+        read |= {name for _, argument, _ in self._program.outputs for name in named(argument)}
+        for kind, argument, target in self._program.inputs:
+            if not isinstance(argument, (TensorName, SizeName)):
+                continue
+            name = argument.name
+            if name in self._values:
+                raise InvalidModelError("it has an input twice", where=name)
+            if kind == "user_input":
+                self._values[name] = self._input(argument, len(names), given)
+                names.append(name)
+            elif target in stored:
+                self._values[name] = stored[target]
+                _place(stored[target], target, constants)
+                if name in self._changed and isinstance(stored[target], StoredTensor):
+                    self._values[name] = self._state(target, stored[target], constants)
+            elif name in read:
+                raise InvalidModelError("the archive does not hold this parameter or buffer", where=target or name)
+        given.require_used()
+        return names
+
+    def _input(self, argument: TensorName | SizeName, index: int, given: GivenInputs) -> Ref:
+        if isinstance(argument, SizeName):
+            self._draft.add_exactly(argument.name, "int64", ())
+            return Ref(argument.name, number=True)
+        if argument.name not in self._program.tensors:
+            raise InvalidModelError("the type of this input is not stated", where=argument.name)
+        dtype, sizes = self._program.tensors[argument.name]
+        shape = given.shape(argument.name, index) or sizes
+        self._draft.add_exactly(argument.name, given.dtype(argument.name, index) or dtype, shape)
+        return Ref(argument.name)
+
+    def _state(self, target: str, stored: StoredTensor, constants: Constants) -> Ref:
+        """A buffer that the program changes: its value from one run to the next."""
+        first = self._draft.tensors[constants.ref(stored).name]
+        self.states[target] = replace(first, name=target)
+        name = self._draft.add(f"{target}/read", first.dtype, first.shape)
+        self._draft.append(Op("ReadState", (), (name,), {"state": target}))
+        return Ref(name)
+
+    def run(self) -> None:
+        """Reads every node that is needed."""
+        require_covered(self._nodes, self._calls.covers)
+        for node in self._nodes:
+            self._follow(node, self._values)
+
+    def results(self) -> list[Any]:
+        """What the program gives to the user."""
+        found = [argument for kind, argument, _ in self._program.outputs if kind == "user_output"]
+        return [_resolved(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
+
+    def write_states(self, constants: Constants) -> None:
+        """The last values of the buffers that the program changes."""
+        for state, value in self._changed.values():
+            if state in self.states:
+                last = flattened(self._values[value], constants)[0]
+                self._draft.append(Op("WriteState", (last,), (), {"state": state}))
+
+    def _follow(self, node: Node, values: dict[str, Any]) -> None:
+        """Reads one node and notes what it computes."""
+        inner = body_of(node)
+        if inner is not None:
+            result = self._inlined(*inner, values, node)
+        else:
+            arguments = {name: _resolved(value, values, node.name) for name, value in node.arguments.items()}
+            positional = [arguments.pop(str(index)) for index in range(len(arguments)) if str(index) in arguments]
+            target = node.target if self._calls.covers(node.target) or not is_in_place(node) else node.target[:-1]
+            result = self._calls.call(target, positional, arguments, f"({node.name})", node.name)
+        several = len(node.outputs) == 1 and isinstance(node.outputs[0], (list, tuple))
+        wanted = node.outputs[0] if several else node.outputs
+        found = result if isinstance(result, (list, tuple)) and (several or len(wanted) > 1) else [result]
+        if several and len(found) != len(wanted):
+            raise InvalidModelError(f"it gives {len(found)} values, and the program takes {len(wanted)}", where=node.name)
+        for name, value in zip(wanted, found, strict=False):
+            if name is not None:
+                values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
+        if changed := changed_by(node):
+            self._require_alone(changed, node)
+            values[changed] = result
+
+    def _require_alone(self, changed: str, node: Node) -> None:
+        """A view that is changed changes what it is a view of, which is not followed."""
+        viewed = {_first(other) for other in self._nodes if changed in named(other.outputs) and other.target in VIEWS}
+        after = self._nodes[self._nodes.index(node) + 1 :] if node in self._nodes else []
+        if any(viewed.intersection(_all_names(other)) for other in after):
+            raise UnsupportedError(f"{node.target} on a part of a tensor that is read again is not covered", where=node.name)
+
+    def _inlined(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
+        """What a body gives, its nodes read in the place of the operator that runs it."""
+        inner: dict[str, Any] = {}
+        for argument, value in zip(body.inputs, given, strict=True):
+            for name in named(argument):
+                inner[name] = _resolved(value, values, node.name)
+        for item in needed(body.nodes, named(list(body.outputs))):
+            self._follow(item, inner)
+        return [_resolved(output, inner, node.name) for output in body.outputs]
 
 
-def _resolved(value: Any, values: Mapping[str, Any], node: Node) -> Any:
+def _place(value: StoredTensor | WrappedTensor, name: str, constants: Constants) -> None:
+    """Names a constant after its place in the model; what a tensor keeps inside as its integers has the tensor's name."""
+    if isinstance(value, StoredTensor):
+        constants.place(value, name)
+        return
+    for key, part in value.parts.items():
+        if isinstance(part, (StoredTensor, WrappedTensor)):
+            _place(part, name if key == "qdata" else f"{name}.{key}", constants)
+
+
+def _first(node: Node) -> str:
+    return next(named(node.arguments.get("self")), "")
+
+
+def _all_names(node: Node) -> list[str]:
+    return [name for value in node.arguments.values() if not isinstance(value, str) for name in named(value)]
+
+
+def _resolved(value: Any, values: Mapping[str, Any], where: str) -> Any:
     """An argument with the values that its names stand for."""
     if isinstance(value, (TensorName, SizeName)):
         if value.name not in values:
-            raise InvalidModelError(f"it uses {value.name!r} before it is computed", where=node.name)
+            raise InvalidModelError(f"it uses {value.name!r} before it is computed", where=where)
         return values[value.name]
     if isinstance(value, list):
-        return [_resolved(item, values, node) for item in value]
+        return [_resolved(item, values, where) for item in value]
     return value
-
-
-def _outputs(program: Program, values: Mapping[str, Any]) -> list[Any]:
-    """What the program gives to the user."""
-    found: list[Any] = []
-    for kind, argument, target in program.outputs:
-        if kind == "user_output" and isinstance(argument, TensorName):
-            found.append(values[argument.name])
-        elif kind == "buffer_mutation":
-            raise UnsupportedError("a program that changes its buffers is not covered", where=target)
-    return found

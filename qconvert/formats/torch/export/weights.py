@@ -14,37 +14,74 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import sizes_of
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor, unpickled
 
-__all__ = ["stored_tensors"]
+__all__ = ["early_tensors", "saved", "stored_tensors"]
 
-_FOLDERS = (("data/weights", "model_weights_config.json"), ("data/constants", "model_constants_config.json"))
+_FOLDERS = (("data/weights", "_weights_config.json"), ("data/constants", "_constants_config.json"))
+_EARLY = ("serialized_state_dict.pt", "serialized_constants.pt")
 
 
-def stored_tensors(archive: Archive) -> dict[str, StoredTensor]:
+def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTensor | WrappedTensor]:
     """Every parameter, buffer and constant, by its name in the model.
+
+    Args:
+        archive: the file's.
+        model: the name of the program in it.
 
     Raises:
         InvalidModelError: a tensor does not lie within its bytes, or the list is damaged.
     """
-    found: dict[str, StoredTensor] = {}
-    for folder, listed in _FOLDERS:
-        name = f"{folder}/{listed}"
+    found: dict[str, StoredTensor | WrappedTensor] = {}
+    for folder, ending in _FOLDERS:
+        name = f"{folder}/{model}{ending}"
         if name not in archive:
             continue
         try:
             config = json.loads(archive.text(name))["config"]
             for key, entry in config.items():
-                found[str(key)] = _tensor(archive, f"{folder}/{entry['path_name']}", entry, str(key))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                path = f"{folder}/{entry['path_name']}"
+                value = _pickled(archive, path, str(key)) if entry.get("use_pickle") else _tensor(archive, path, entry, str(key))
+                if value is not None:
+                    found[str(key)] = value
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidModelError(f"the list {name} is damaged: {type(error).__name__} {error}") from error
     return found
 
 
-def _tensor(archive: Archive, path: str, entry: Mapping[str, Any], name: str) -> StoredTensor:
-    if entry.get("use_pickle"):
-        raise UnsupportedError("a parameter that is kept as a pickle is not covered", where=name)
-    meta = entry["tensor_meta"]
+def early_tensors(archive: Archive) -> dict[str, StoredTensor | WrappedTensor]:
+    """The same of an archive of PyTorch 2.1 to 2.7, which keeps them as dictionaries that torch.save wrote."""
+    found: dict[str, StoredTensor | WrappedTensor] = {}
+    for entry in _EARLY:
+        if entry not in archive or not archive.storage(entry).size:
+            continue
+        values = saved(archive, entry)
+        if not isinstance(values, dict):
+            raise InvalidModelError("it holds no dictionary of tensors", where=entry)
+        found.update({str(key): value for key, value in values.items() if isinstance(value, (StoredTensor, WrappedTensor))})
+    return found
+
+
+def saved(archive: Archive, entry: str) -> Any:
+    """What an entry holds that torch.save wrote: an archive in the archive."""
+    inner = Archive(archive.storage(entry).data)
+    return unpickled(inner.read("data.pkl"), lambda key: inner.storage(f"data/{key}"), entry)
+
+
+def _pickled(archive: Archive, path: str, name: str) -> StoredTensor | WrappedTensor | None:
+    """A tensor of a class that keeps others inside, such as those of torchao."""
+    try:
+        value = saved(archive, path)
+    except UnsupportedError as error:
+        error.where = f"{name}: {error.where}"
+        raise
+    return value if isinstance(value, (StoredTensor, WrappedTensor)) else None
+
+
+def _tensor(archive: Archive, path: str, entry: Mapping[str, Any], name: str) -> StoredTensor | None:
+    meta = entry.get("tensor_meta")
+    if meta is None:  # an object of somebody's class
+        return None
     dtype = EXPORT.get(meta["dtype"])
     if dtype is None:
         raise UnsupportedError(f"storage type number {meta['dtype']} is not covered", where=name)
@@ -54,10 +91,12 @@ def _tensor(archive: Archive, path: str, entry: Mapping[str, Any], name: str) ->
     content = archive.storage(path)
     available = content.nbytes // kind.itemsize
     numbers = (offset, *shape, *strides)
-    if len(shape) != len(strides) or len(shape) > 32 or any(not isinstance(number, int) or number < 0 for number in numbers):
+    if len(shape) != len(strides) or len(shape) > 32 or any(not isinstance(number, int) or not 0 <= number < 2**62 for number in numbers):
         raise InvalidModelError(f"sizes {shape} and strides {strides} are no tensor's", where=name)
     sizes, steps, first = [int(s) for s in shape], [int(s) for s in strides], int(offset)
     if 0 in sizes:
+        if math.prod(size for size in sizes if size) >= 2**40:
+            raise InvalidModelError(f"sizes {shape} are no tensor's", where=name)
         return StoredTensor(np.zeros(sizes, kind), dtype, tuple(sizes))
     last = first + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
     if last >= available or math.prod(sizes) > max(available, 2**24):

@@ -4,10 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from qconvert.formats.torch.ops import activation, elementwise, layers, norm, pool, quantize, reduce, shape, sizes, unary
+from qconvert.formats.torch.ops import (
+    activation,
+    affine,
+    create,
+    dynamic,
+    elementwise,
+    fake_quantize,
+    layers,
+    matrix,
+    norm,
+    pool,
+    quantize,
+    reduce,
+    shape,
+    sizes,
+    unary,
+)
 from qconvert.formats.torch.reading import Operator
 
 __all__ = ["OPERATORS"]
+
+_FAMILIES = (
+    activation,
+    affine,
+    create,
+    dynamic,
+    elementwise,
+    fake_quantize,
+    layers,
+    matrix,
+    norm,
+    pool,
+    quantize,
+    reduce,
+    shape,
+    sizes,
+    unary,
+)
 
 
 def _joined(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, tuple[Operator, ...]]:
@@ -21,7 +55,4 @@ def _joined(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, t
     return found
 
 
-OPERATORS = _joined(
-    *(quantize.OPERATORS, layers.OPERATORS, elementwise.OPERATORS, unary.OPERATORS, activation.OPERATORS, norm.OPERATORS),
-    *(pool.OPERATORS, reduce.OPERATORS, shape.OPERATORS, sizes.OPERATORS),
-)
+OPERATORS = _joined(*(family.OPERATORS for family in _FAMILIES))

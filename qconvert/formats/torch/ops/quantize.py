@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from qconvert.formats.torch.dtypes import QUANTIZED
+from qconvert.formats.torch.quantizing import (
+    dequantized,
+    float32,
+    grid_along,
+    narrowed,
+    on_grid,
+    sound,
+    spelled_dequantize,
+    spelled_quantize,
+    whole,
+)
 from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.rounding import FUSED, ROUNDED, SHIFTED
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import Quantization, integer_range
+from qconvert.graph import Array, Quantization
 
 __all__ = ["OPERATORS"]
 
@@ -21,7 +33,7 @@ def read_quantize(c: Call) -> Ref:
     if dtype is None or dtype not in QUANTIZED:
         raise c.invalid(f"its type {dtype} is not quantized")
     stored = QUANTIZED[dtype]
-    return c.emit("Quantize", [c.name("self")], dtype=stored, grid=c.grid(dtype=stored))
+    return on_grid(c, c.name("self"), stored, c.grid(dtype=stored), FUSED)
 
 
 def read_dequantize(c: Call) -> Ref:
@@ -31,45 +43,101 @@ def read_dequantize(c: Call) -> Ref:
     return c.emit("Dequantize", [c.name("self")], dtype="float32", grid=None)
 
 
-def _narrowed(c: Call, grid: Quantization, dtype: str) -> Quantization:
-    """A grid with the limits that a call states, where these are not the type's."""
-    low, high = c.integer("quant_min"), c.integer("quant_max")
-    lowest, highest = integer_range(dtype)
-    if not lowest <= low <= high <= highest:
-        raise c.invalid(f"its limits {low} and {high} are not within {dtype}")
-    return replace(grid, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
+def _exact_scales(c: Call) -> Array | None:
+    """The scales along an axis as the file has them, float32 or float64; None if they are computed at run time."""
+    scales = c.constant("scales")
+    if scales is None or (c["zero_points"] is not None and c.constant("zero_points") is None):
+        raise c.unsupported("scales along an axis that are computed at run time")
+    return scales
 
 
-def _stated_grid(c: Call, dtype: str) -> Quantization:
-    """The grid of quantized_decomposed's operators, per tensor or along an axis."""
+def _stated_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
+    """The grid of quantized_decomposed's operators, per tensor or along an axis, and its scales as the file has them."""
     if "axis" not in c:
-        return _narrowed(c, c.grid(dtype=dtype), dtype)
-    scales, zero_points = c.constant("scales"), c.constant("zero_points")
-    if scales is None or scales.ndim != 1 or (zero_points is not None and zero_points.shape != scales.shape):
-        raise c.unsupported("scales that are computed at run time, or of several axes")
-    zeros = np.zeros(scales.shape, np.int64) if zero_points is None else zero_points.astype(np.int64)
-    reals = scales.astype(np.float32)
-    if not (np.isfinite(reals).all() and (reals > 0).all()):
-        raise c.invalid("a scale is no positive number")
-    return _narrowed(c, Quantization(reals, zeros, c.axis(c.integer("axis"), c.rank("input"))), dtype)
+        return c.grid(dtype=dtype), np.array([c.number("scale")])
+    scales = _exact_scales(c)
+    assert scales is not None
+    points = c.constant("zero_points") if c["zero_points"] is not None else None
+    return grid_along(c, scales, points, c.axis(c.integer("axis"), c.rank("input")), dtype), scales
+
+
+def _is_computed(c: Call) -> bool:
+    """Whether a scale for the whole tensor is known only at run time."""
+    return "scale" in c and isinstance(c["scale"], Ref) and c.constant("scale") is None
 
 
 def read_decomposed_quantize(c: Call) -> Ref:
     """quantized_decomposed::quantize_per_tensor and quantize_per_channel."""
     dtype = c.dtype("dtype") or "int8"
-    return c.emit("Quantize", [c.name("input")], dtype=dtype, grid=_stated_grid(c, dtype))
+    low, high = c.integer("quant_min"), c.integer("quant_max")
+    if _is_computed(c):
+        return spelled_quantize(c, c.name("input"), c.name("scale"), c.name("zero_point"), (low, high), dtype)
+    grid, exact = _stated_grid(c, dtype)
+    return on_grid(c, c.name("input"), dtype, narrowed(c, grid, dtype, low, high), ROUNDED, exact)
 
 
 def read_decomposed_dequantize(c: Call) -> Ref:
-    """quantized_decomposed::dequantize_per_tensor and dequantize_per_channel: of integers, which this gives their grid."""
+    """quantized_decomposed::dequantize_per_tensor and dequantize_per_channel: of integers, which this gives their grid.
+
+    The limits are those of the quantize before it. What is computed at run time is not clamped to them again.
+    """
     tensor = c.operand("input")
-    grid = _stated_grid(c, tensor.dtype)
-    dtype = c.dtype("out_dtype") or "float32"
-    return c.emit("Dequantize", [c.labelled(tensor, grid)], dtype=dtype, grid=None)
+    if _is_computed(c):
+        return spelled_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
+    grid, _ = _stated_grid(c, tensor.dtype)
+    if c.known(tensor.name) is not None:
+        grid = narrowed(c, grid, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+    return dequantized(c, Ref(c.labelled(tensor, grid)), c.dtype("out_dtype") or "float32")
+
+
+def _group_grid(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
+    """The grid of scales for groups along the last axis."""
+    scales = _exact_scales(c)
+    shape, size = c.static_shape("input"), c.integer("group_size")
+    points = c.constant("zero_points") if c["zero_points"] is not None else None
+    if scales is None or len(shape) < 2 or size < 1 or 0 in shape:
+        raise c.invalid(f"no groups of {size} along the last axis of shape {shape}")
+    size = min(size, shape[-1])
+    wanted = (*shape[:-1], -(-shape[-1] // size))
+    if scales.size != math.prod(wanted) or (points is not None and points.size not in (0, scales.size)):
+        raise c.invalid(f"{scales.size} scales for groups of {size} along the last axis of shape {shape}")
+    scales = scales.reshape(wanted)
+    zeros = whole(c, points, wanted).reshape(wanted)
+    return sound(c, Quantization(float32(scales), zeros, len(shape) - 1, size), dtype), scales
+
+
+def read_group_quantize(c: Call) -> Ref:
+    """quantized_decomposed::quantize_per_channel_group: a scale for each `group_size` elements of a row."""
+    dtype = c.dtype("dtype") or "int8"
+    grid, exact = _group_grid(c, dtype)
+    grid = narrowed(c, grid, dtype, c.integer("quant_min"), c.integer("quant_max"))
+    if c.constant("input") is None:
+        raise c.unsupported("groups of what is computed at run time")
+    return on_grid(c, c.name("input"), dtype, grid, SHIFTED, exact)
+
+
+def read_group_dequantize(c: Call) -> Ref:
+    """quantized_decomposed::dequantize_per_channel_group."""
+    tensor = c.operand("input")
+    grid, _ = _group_grid(c, tensor.dtype)
+    grid = narrowed(c, grid, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+    return dequantized(c, Ref(c.labelled(tensor, grid)), c.dtype("output_dtype") or "float32")
+
+
+def read_token_quantize(c: Call) -> Ref:
+    """quantized_decomposed::quantize_per_token: a scale for each row, computed at run time."""
+    limits = c.integer("quant_min"), c.integer("quant_max")
+    return spelled_quantize(c, c.name("input"), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
+
+
+def read_token_dequantize(c: Call) -> Ref:
+    """quantized_decomposed::dequantize_per_token."""
+    return spelled_dequantize(c, c.name("input"), c.name("scales"), c.name("zero_points"))
 
 
 _LIMITS = "i quant_min, i quant_max, i dtype"
 _PER_CHANNEL = f"T input, T scales, T? zero_points, i axis, {_LIMITS}"
+_DECOMPOSED = "quantized_decomposed::"
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::quantize_per_tensor": [
@@ -77,14 +145,26 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
         Operator("T self, T scale, T zero_point, i dtype", read_quantize),
     ],
     "aten::dequantize": Operator("T self", read_dequantize),
-    "quantized_decomposed::quantize_per_tensor": [
+    f"{_DECOMPOSED}quantize_per_tensor": [
         Operator(f"T input, f scale, i zero_point, {_LIMITS}", read_decomposed_quantize),
         Operator(f"T input, T scale, T zero_point, {_LIMITS}", read_decomposed_quantize),
+        Operator("T input, T scale, T zero_point, T quant_min, T quant_max, i dtype", read_decomposed_quantize),
     ],
-    "quantized_decomposed::dequantize_per_tensor": [
+    f"{_DECOMPOSED}dequantize_per_tensor": [
         Operator(f"T input, f scale, i zero_point, {_LIMITS}, i? out_dtype=None", read_decomposed_dequantize),
         Operator(f"T input, T scale, T zero_point, {_LIMITS}, i? out_dtype=None", read_decomposed_dequantize),
+        Operator("T input, T scale, T zero_point, T quant_min, T quant_max, i dtype, i? out_dtype=None", read_decomposed_dequantize),
     ],
-    "quantized_decomposed::quantize_per_channel": Operator(_PER_CHANNEL, read_decomposed_quantize),
-    "quantized_decomposed::dequantize_per_channel": Operator(f"{_PER_CHANNEL}, i? out_dtype=None", read_decomposed_dequantize),
+    f"{_DECOMPOSED}quantize_per_channel": Operator(_PER_CHANNEL, read_decomposed_quantize),
+    f"{_DECOMPOSED}dequantize_per_channel": Operator(f"{_PER_CHANNEL}, i? out_dtype=None", read_decomposed_dequantize),
+    f"{_DECOMPOSED}quantize_per_channel_group": Operator(
+        f"T input, T scales, T zero_points, {_LIMITS}, i group_size=128", read_group_quantize
+    ),
+    f"{_DECOMPOSED}dequantize_per_channel_group": Operator(
+        f"T input, T scales, T? zero_points, {_LIMITS}, i group_size=128, i? output_dtype=None", read_group_dequantize
+    ),
+    f"{_DECOMPOSED}quantize_per_token": Operator(f"T input, T scales, T zero_points, {_LIMITS}", read_token_quantize),
+    f"{_DECOMPOSED}dequantize_per_token": Operator(
+        f"T input, T scales, T zero_points, {_LIMITS}, i? output_dtype=None", read_token_dequantize
+    ),
 }

@@ -7,19 +7,9 @@ from typing import Any
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.pickled import StoredTensor
 from qconvert.formats.torch.values import Ref, leaves
+from qconvert.formats.torch.views import VIEWS
 
 __all__ = ["InPlace"]
-
-#: Operators whose results share elements with their first input.
-_VIEWS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "slice", "select", "narrow", "chunk", "split",
-        "split_with_sizes", "tensor_split", "unbind", "transpose", "permute", "movedim", "t", "numpy_T", "expand", "expand_as",
-        "squeeze", "unsqueeze", "contiguous", "detach", "alias", "to", "type_as", "dropout", "feature_dropout", "diagonal",
-        "swapaxes", "swapdims",
-    )
-)  # fmt: skip
 
 
 class InPlace:
@@ -65,7 +55,7 @@ class InPlace:
         if self.is_change(name):
             if isinstance(result, Ref):
                 self._change(first, result, where)
-        elif name in _VIEWS:
+        elif name in VIEWS:
             if isinstance(result, Ref) and isinstance(self.now(first), Ref) and result.name == self.now(first).name:
                 return first
             self._share(first, [item for item in leaves(result) if isinstance(item, Ref)])

@@ -22,7 +22,7 @@ from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_o
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
 from qconvert.formats.torch.values import leaves
 from qconvert.graph import Graph
-from qconvert.graph.metadata import GUESSED_SHAPES, SOURCE_FORMAT, SOURCE_PRODUCER
+from qconvert.graph.metadata import GUESSED_SHAPES
 
 __all__ = ["read"]
 
@@ -47,7 +47,7 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     draft, outputs, guesses = _first_read(script, inputs, unknown)
     outputs = draft.distinct(outputs)
     draft.prune(outputs)
-    metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "TorchScript"}
+    metadata = script.session.metadata("TorchScript")
     if guesses:
         metadata[GUESSED_SHAPES] = json.dumps([f"{key}: {', '.join(map(str, shape))}" for key, (shape, _) in guesses.items()])
     names = tuple(item.name for item in leaves(inputs) if isinstance(item, Input))
@@ -85,12 +85,14 @@ class _Script:
             raise InvalidModelError(f"its class {model.class_name} has no method 'forward'")
         self.forward: Method = method
         size = sum(archive.size(name) for name in archive if name == "data.pkl" or name.startswith("code/"))
+        self.session = Session(Draft(), Constants(Draft()), SCALAR_TYPES)
         self._most = _STEPS + _STEPS_A_BYTE * size
 
     def followed(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
         """Follows `forward`; the names of its outputs."""
         constants = Constants(draft)
-        calls = Calls(Session(draft, constants, SCALAR_TYPES), OPERATORS)
+        self.session = Session(draft, constants, SCALAR_TYPES)
+        calls = Calls(self.session, OPERATORS)
         interpreter = Interpreter(self._code, calls, constants, self._constants(), Budget(self._most))
         result = interpreter.run(self._model(), "forward", arguments(inputs, draft, guesses))
         return flattened(result, constants)

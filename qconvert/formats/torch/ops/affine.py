@@ -1,0 +1,165 @@
+"""torchao's operators: affine quantization with a scale for each block of elements, and tensors that keep others inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
+from qconvert.formats.torch.quantizing import (
+    dequantized,
+    float32,
+    narrowed,
+    on_grid,
+    sound,
+    spelled_dequantize,
+    spelled_quantize,
+    storage,
+    whole,
+)
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.rounding import ROUNDED
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import Array, Quantization, integer_range
+
+__all__ = ["OPERATORS"]
+
+
+def read_inner(c: Call) -> Any:
+    """export::access_subclass_inner_tensor(x, attr): a part of a tensor that keeps others inside."""
+    outer, name = c["src_subclass_tensor"], c["attr"]
+    found = outer.parts.get(name) if isinstance(outer, WrappedTensor) else None
+    if not isinstance(found, (StoredTensor, WrappedTensor)):
+        raise c.invalid(f"no tensor {name!r} is kept inside")
+    return found
+
+
+def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
+    """How many blocks there are along each axis."""
+    sizes = c.integers("block_size")
+    if len(sizes) != len(shape):
+        raise c.invalid(f"blocks of shape {sizes} in a tensor of shape {tuple(shape)}")
+    found: list[int | str] = []
+    for size, block in zip(shape, sizes, strict=True):
+        if block < 1 or (isinstance(size, int) and size % block):
+            raise c.invalid(f"blocks of shape {sizes} in a tensor of shape {tuple(shape)}")
+        if isinstance(size, str) and block != 1:
+            raise c.unsupported(f"blocks of {block} along a size that is known only at run time")
+        found.append(size if isinstance(size, str) else size // block)
+    return found
+
+
+def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
+    """The grid of constant scales, one for each block, and the scales as the file has them.
+
+    One axis with blocks of several elements becomes the grid's axis; along the others, scales are repeated for each element.
+    """
+    shape = c.static_shape("input")
+    counts = [int(count) for count in _counts(c, shape)]
+    blocks = c.integers("block_size")
+    scales, points = c.constant("scale"), c.constant("zero_point") if c["zero_point"] is not None else None
+    count = math.prod(counts)
+    if scales is None or (c["zero_point"] is not None and points is None):
+        raise c.unsupported("scales that are computed at run time for weights")
+    if scales.size != count or (points is not None and points.size not in (0, count)):
+        raise c.invalid(f"{scales.size} scales for {count} blocks of shape {blocks}")
+    zeros = whole(c, points, scales.shape).reshape(counts)
+    scales = scales.reshape(counts)
+    along = [axis for axis, number in enumerate(counts) if number > 1]
+    if not along:
+        return sound(c, Quantization(float32(scales.reshape(1)), zeros.reshape(1)), dtype), scales.reshape(1)
+    if len(along) == 1 and blocks[along[0]] == 1:
+        return sound(c, Quantization(float32(scales.reshape(-1)), zeros.reshape(-1), along[0]), dtype), scales.reshape(-1)
+    axis = max(range(len(shape)), key=lambda place: (counts[place] > 1 and blocks[place] > 1, blocks[place], place))
+    if math.prod(shape) > 2**31:
+        raise c.invalid(f"a tensor of shape {shape}")
+    for other, block in enumerate(blocks):
+        if other != axis and block > 1:
+            scales, zeros = np.repeat(scales, block, axis=other), np.repeat(zeros, block, axis=other)
+    return sound(c, Quantization(float32(scales), zeros, axis, blocks[axis]), dtype), scales
+
+
+def _limits(c: Call, dtype: str) -> tuple[int, int]:
+    """The limits that a call states, or those of the type."""
+    low, high = integer_range(dtype)
+    return (
+        low if c["quant_min"] is None else c.integer("quant_min"),
+        high if c["quant_max"] is None else c.integer("quant_max"),
+    )
+
+
+def _is_constant(c: Call) -> bool:
+    return c.constant("scale") is not None and c.constant("input") is not None
+
+
+def _type(c: Call, argument: str) -> str:
+    """The storage type that an argument names; those of fewer bits than 8 are stored as 8 bits."""
+    dtype = c.dtype(argument) or "int8"
+    low, high = integer_range(dtype) if "int" in dtype and dtype not in _SMALL else _SMALL.get(dtype, (0, 0))
+    if low >= high:
+        raise c.unsupported(f"the type {dtype}")
+    return storage(c, low, high) if dtype in _SMALL else dtype
+
+
+_SMALL = {f"uint{bits}": (0, 2**bits - 1) for bits in range(1, 8)} | {
+    f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in range(1, 8)
+}
+
+
+def _per_block(c: Call, name: str, counts: Sequence[int | str]) -> str:
+    """Scales or zero points so that they broadcast with data of one block a row: of rank of the data, 1 where a block fills an axis."""
+    rank = c.lookup(name).rank
+    if rank in (0, len(counts)):
+        return name
+    axes = [axis for axis, count in enumerate(counts) if count == 1 and c.integers("block_size")[axis] != 1]
+    if rank is None or rank + len(axes) != len(counts):
+        raise c.unsupported(f"scales of rank {rank} for {len(counts)} axes")
+    return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks").name
+
+
+def _require_rows(c: Call, counts: Sequence[int | str]) -> None:
+    """Computed scales are covered for blocks that fill an axis, or have one element of it."""
+    for count, block in zip(counts, c.integers("block_size"), strict=True):
+        if count != 1 and block != 1:
+            raise c.unsupported(f"blocks of shape {c.integers('block_size')} whose scales are computed at run time")
+
+
+def read_quantize(c: Call) -> Ref:
+    """torchao::quantize_affine(x, block_size, scale, zero_point, output_dtype, quant_min, quant_max)."""
+    dtype = _type(c, "output_dtype")
+    low, high = _limits(c, dtype)
+    counts = _counts(c, c.operand("input").shape or ())
+    if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
+        grid, exact = _grid(c, dtype)
+        return on_grid(c, c.name("input"), dtype, narrowed(c, grid, dtype, low, high), ROUNDED, exact)
+    _require_rows(c, counts)
+    point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
+    return spelled_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
+
+
+def read_dequantize(c: Call) -> Ref:
+    """torchao::dequantize_affine(q, block_size, scale, zero_point, input_dtype, quant_min, quant_max, output_dtype)."""
+    tensor = c.operand("input")
+    counts = _counts(c, tensor.shape or ())
+    if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
+        grid, _ = _grid(c, tensor.dtype)
+        if c.constant("input") is not None:
+            grid = narrowed(c, grid, tensor.dtype, *_limits(c, tensor.dtype))
+        return dequantized(c, Ref(c.labelled(tensor, grid)))
+    _require_rows(c, counts)
+    point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
+    return spelled_dequantize(c, tensor.name, _per_block(c, c.name("scale"), counts), point)
+
+
+_LIMITS = "f? quant_min=None, f? quant_max=None"
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    "export::access_subclass_inner_tensor": Operator("o src_subclass_tensor, s attr", read_inner),
+    "torchao::quantize_affine": Operator(f"T input, l block_size, T scale, T? zero_point, i output_dtype, {_LIMITS}", read_quantize),
+    "torchao::dequantize_affine": Operator(
+        f"T input, l block_size, T scale, T? zero_point, i input_dtype, {_LIMITS}, i? output_dtype=None", read_dequantize
+    ),
+}

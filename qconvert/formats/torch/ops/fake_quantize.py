@@ -1,0 +1,106 @@
+"""Fake quantization, as networks are trained with: real values rounded onto a grid and back, read as a Quantize and a Dequantize.
+
+The scales are those that the file stores, with which the network was trained and evaluated. PyTorch's own convert() computes others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.quantizing import dequantized, float32, grid_along, narrowed, on_grid, sound, storage, whole
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import Array, Quantization
+
+__all__ = ["OPERATORS"]
+
+
+def _constants(c: Call, scale: str, zero_point: str) -> tuple[Array, Array]:
+    """Scales and zero points; the zero points that are learned are real, and are rounded and clipped when they are used."""
+    if not isinstance(c[scale], Ref):
+        return np.array([c.number(scale)]), np.array([c.integer(zero_point)])
+    scales, zero_points = c.constant(scale), c.constant(zero_point)
+    if scales is None or zero_points is None:
+        raise c.unsupported("scales that are computed at run time")
+    if c.operator.startswith("aten::_fake_quantize_learnable"):
+        zero_points = np.clip(np.rint(zero_points), c.integer("quant_min"), c.integer("quant_max"))
+    return scales, zero_points
+
+
+def _rounded(c: Call, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
+    low, high = c.integer("quant_min"), c.integer("quant_max")
+    dtype = storage(c, low, high)
+    scales, points = _constants(c, scale, zero_point)
+    if axis is None:
+        grid = _for_all(c, scales, points, dtype)
+    else:
+        grid = grid_along(c, scales, points, axis, dtype)
+    c.session.trained.append(c.hint)
+    return dequantized(
+        c, on_grid(c, c.name(data), dtype, narrowed(c, grid, dtype, low, high), exact=scales.reshape(grid.scale.shape), hint="quantized")
+    )
+
+
+def _for_all(c: Call, scales: Array, zero_points: Array, dtype: str) -> Quantization:
+    if scales.size != 1 or zero_points.size != 1:
+        raise c.invalid(f"{scales.size} scales and {zero_points.size} zero points for the whole tensor")
+    return sound(c, Quantization(float32(scales.reshape(1)), whole(c, zero_points.reshape(1), (1,))), dtype)
+
+
+def read_per_tensor(c: Call) -> Ref:
+    """aten::fake_quantize_per_tensor_affine(x, scale, zero_point, quant_min, quant_max)."""
+    return _rounded(c, None)
+
+
+def read_per_channel(c: Call, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
+    """aten::fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)."""
+    return _rounded(c, c.axis(c.integer("axis"), c.rank(data)), data, scale, zero_point)
+
+
+def read_observed(c: Call) -> Ref:
+    """aten::fused_moving_avg_obs_fake_quant: what an observer measures moves the scale, if it is still on."""
+    if not c.integer("fake_quant_on"):
+        return Ref(c.name("self"))
+    if c.integer("observer_on"):
+        c.session.observed.append(c.hint)
+    return _rounded(c, c.axis(c.integer("ch_axis"), c.rank("self")) if c["per_row_fake_quant"] else None)
+
+
+def read_enabled(c: Call) -> Ref:
+    """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams, which can be off."""
+    return _rounded(c, None) if c.integer("fake_quant_enabled") else Ref(c.name("self"))
+
+
+def _with(read: Any, count: int) -> Any:
+    """The read function of an operator that gives, behind the values, what training needs: masks and moved buffers."""
+    return lambda c: (read(c), *[None] * count)
+
+
+_LIMITS = "i quant_min, i quant_max"
+_NUMBERS, _TENSORS = f"T self, f scale, i zero_point, {_LIMITS}", f"T self, T scale, T zero_point, {_LIMITS}"
+_CHANNELS = f"T self, T scale, T zero_point, i axis, {_LIMITS}"
+_OBSERVED = (
+    "T self, T observer_on, T fake_quant_on, T running_min, T running_max, T scale, T zero_point, f averaging_const, "
+    f"{_LIMITS}, i ch_axis, b per_row_fake_quant=False, b symmetric_quant=False"
+)
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    "aten::fake_quantize_per_tensor_affine": [Operator(_NUMBERS, read_per_tensor), Operator(_TENSORS, read_per_tensor)],
+    "aten::fake_quantize_per_tensor_affine_cachemask": Operator(_NUMBERS, _with(read_per_tensor, 1)),
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": Operator(
+        f"T self, T scale, T zero_point, T fake_quant_enabled, {_LIMITS}", _with(read_enabled, 1)
+    ),
+    "aten::_fake_quantize_learnable_per_tensor_affine": Operator(f"{_TENSORS}, f grad_factor=1.0", read_per_tensor),
+    "aten::fake_quantize_per_channel_affine": Operator(_CHANNELS, read_per_channel),
+    "aten::fake_quantize_per_channel_affine_cachemask": Operator(_CHANNELS, _with(read_per_channel, 1)),
+    "aten::_fake_quantize_learnable_per_channel_affine": Operator(f"{_CHANNELS}, f grad_factor=1.0", read_per_channel),
+    "aten::fused_moving_avg_obs_fake_quant": Operator(_OBSERVED, read_observed),
+    "aten::_fused_moving_avg_obs_fq_helper": Operator(_OBSERVED, _with(read_observed, 1)),
+    "aten::_fused_moving_avg_obs_fq_helper_functional": Operator(_OBSERVED, _with(read_observed, 5)),
+    "quantized_decomposed::fake_quant_per_channel": Operator(
+        f"T input, T scales, T zero_points, i axis, {_LIMITS}", lambda c: read_per_channel(c, "input", "scales", "zero_points")
+    ),
+}

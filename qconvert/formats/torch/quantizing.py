@@ -1,0 +1,147 @@
+"""Real values on grids: constants become integers at once, by PyTorch's rounding; scales that are computed at run time are spelled out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.formats.reading.labels import label_key
+from qconvert.formats.torch.reading import Call
+from qconvert.formats.torch.rounding import ROUNDED, SHIFTED, integers
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import Array, Quantization, integer_range
+
+__all__ = [
+    "dequantized",
+    "float32",
+    "grid_along",
+    "narrowed",
+    "on_grid",
+    "real_values",
+    "sound",
+    "spelled_dequantize",
+    "spelled_quantize",
+    "storage",
+    "whole",
+]
+
+
+def storage(c: Call, low: int, high: int) -> str:
+    """The smallest type that holds the integers from `low` to `high`: int8 or uint8 also for those of fewer bits."""
+    for dtype in ("uint8", "int8", "uint16", "int16", "int32"):
+        lowest, highest = integer_range(dtype)
+        if lowest <= low <= high <= highest:
+            return dtype
+    raise c.unsupported(f"limits {low} and {high}, which no type holds,")
+
+
+def narrowed(c: Call, grid: Quantization, dtype: str, low: int, high: int) -> Quantization:
+    """A grid with limits, where these are not the type's."""
+    lowest, highest = integer_range(dtype)
+    if not lowest <= low <= high <= highest:
+        raise c.invalid(f"its limits {low} and {high} are not within {dtype}")
+    return replace(grid, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
+
+
+def grid_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
+    """The grid of scales along an axis, one for each index of it."""
+    if scales.ndim != 1 or (zero_points is not None and zero_points.shape != scales.shape):
+        raise c.invalid(f"its scales have shape {scales.shape}, its zero points {None if zero_points is None else zero_points.shape}")
+    return sound(c, Quantization(float32(scales), whole(c, zero_points, scales.shape), axis), dtype)
+
+
+def sound(c: Call, grid: Quantization, dtype: str) -> Quantization:
+    """The grid, whose scales have to be positive numbers and whose zero points have to be of the type.
+
+    Raises:
+        InvalidModelError: they are not.
+    """
+    low, high = integer_range(dtype)
+    if not (np.isfinite(grid.scale).all() and (grid.scale > 0).all()):
+        raise c.invalid("a scale is no positive number")
+    if ((grid.zero_point < low) | (grid.zero_point > high)).any():
+        raise c.invalid(f"a zero point is outside of {dtype}")
+    return grid
+
+
+def float32(scales: Array) -> Array:
+    """Scales in the type in which grids have them."""
+    with np.errstate(over="ignore"):
+        return np.asarray(scales.astype(np.float32))
+
+
+def whole(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
+    """Zero points as int64; 0 where there are none."""
+    if zero_points is None or zero_points.size == 0:
+        return np.zeros(shape, np.int64)
+    rounded = np.nan_to_num(zero_points.astype(np.float64))
+    if (np.rint(rounded) != rounded).any():
+        raise c.unsupported("zero points that are no whole numbers")
+    return np.clip(rounded, -(2**40), 2**40).astype(np.int64)
+
+
+def on_grid(c: Call, name: str, dtype: str, grid: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = "") -> Ref:
+    """The tensor `name` of real values as integers: a constant, or a Quantize, before which a Clip stands if the grid has limits.
+
+    Args:
+        c: the call.
+        name: of the real values.
+        dtype: the storage type.
+        grid: with its limits.
+        order: of the rounding of constants (rounding.py).
+        exact: the scales as the file has them.
+        hint: what stands behind the result's name, where it is not what the call gives.
+    """
+    data = c.known(name)
+    if data is not None and data.dtype.kind == "f":
+        _require_fit(c, data.shape, grid)
+        stored = integers(data.astype(np.float32), grid, dtype, order, exact)
+        return Ref(c.variant_of(name, f"integers_{label_key(grid)}", stored, grid))
+    if grid.quant_min is not None or grid.quant_max is not None:
+        if grid.axis is not None:
+            raise c.unsupported("a reduced range and a scale for each channel of what is computed at run time")
+        bounds = [c.const(np.float32(limit - grid.zero_point[0]) * grid.scale[0], "limit") for limit in grid.limits(dtype)]
+        name = c.emit("Clip", [name, *bounds], hint="limited").name
+        grid = replace(grid, quant_min=None, quant_max=None)
+    return c.emit("Quantize", [name], dtype=dtype, grid=grid, hint=hint)
+
+
+def _require_fit(c: Call, shape: tuple[int, ...], grid: Quantization) -> None:
+    if grid.axis is not None and not grid.block_size and (grid.axis >= len(shape) or shape[grid.axis] != grid.scale.size):
+        raise c.invalid(f"{grid.scale.size} scales for axis {grid.axis} of a tensor of shape {shape}")
+
+
+def dequantized(c: Call, stored: Ref, dtype: str = "float32") -> Ref:
+    """The real values of integers on a grid."""
+    return c.emit("Dequantize", [stored.name], dtype=dtype, grid=None)
+
+
+def real_values(c: Call, name: str) -> str:
+    """A tensor as float32."""
+    if c.lookup(name).dtype == "float32":
+        return name
+    return c.emit("Cast", [name], dtype="float32", grid=None, hint="real", to="float32").name
+
+
+def spelled_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED) -> Ref:
+    """Integers on a grid that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
+    one = c.const(np.float32(1), "one")
+    reciprocal = c.emit("Div", [one, real_values(c, scale)], dtype="float32", grid=None, hint="reciprocal")
+    steps = c.emit("Mul", [real_values(c, data), reciprocal.name], dtype="float32", grid=None, hint="steps").name
+    for part in ("Add", "Round") if order == SHIFTED else ("Round", "Add"):
+        if part == "Round":
+            steps = c.emit("Round", [steps], grid=None, hint="rounded").name
+        elif zero_point:
+            steps = c.emit("Add", [steps, real_values(c, zero_point)], dtype="float32", grid=None, hint="shifted").name
+    bounds = [c.const(np.float32(limit), "limit") for limit in limits]
+    clipped = c.emit("Clip", [steps, *bounds], grid=None, hint="limited")
+    return c.emit("Cast", [clipped.name], dtype=dtype, grid=None, to=dtype)
+
+
+def spelled_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
+    """The real values of integers on a grid that is known only at run time: (q - zero_point) * scale."""
+    steps = real_values(c, data)
+    if zero_point:
+        steps = c.emit("Sub", [steps, real_values(c, zero_point)], dtype="float32", grid=None, hint="steps").name
+    return c.emit("Mul", [steps, real_values(c, scale)], dtype="float32", grid=None)

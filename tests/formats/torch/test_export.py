@@ -1,0 +1,286 @@
+"""torch.export archives: whole networks give what PyTorch gives, with its integers and scales; the parts of a program one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.graph import Graph
+from tests.torch_export import Wrapped, node, program, read, run, saved, write
+
+_FIXTURES = Path(__file__).parents[3] / "fixtures" / "torch"
+_NETWORKS = sorted(str(path.relative_to(_FIXTURES))[:-4] for path in _FIXTURES.rglob("*.pt2") if path.parent.name != "shapes")
+
+
+def _constants(graph: Graph) -> list[Any]:
+    return [tensor for tensor in graph.constants() if tensor.is_quantized]
+
+
+@pytest.mark.parametrize("name", _NETWORKS)
+def test_a_network_gives_what_pytorch_gives(name: str) -> None:
+    graph = read(_FIXTURES / f"{name}.pt2")
+    expected = np.load(_FIXTURES / f"{name}.npz")
+    found = run(graph, *(expected[f"input_{index}"] for index in range(len(graph.inputs))))
+    for index, values in enumerate(found):
+        wanted = expected[f"output_{index}"]
+        assert values.shape == wanted.shape and np.allclose(values, wanted, rtol=1e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("name", [name for name in _NETWORKS if "float" not in name])
+def test_the_integers_and_scales_are_the_files(name: str) -> None:
+    graph, expected = read(_FIXTURES / f"{name}.pt2"), np.load(_FIXTURES / f"{name}.npz")
+    constants = _constants(graph)
+    weights = [key for key in expected.files if key.endswith(("/weight", "/qdata")) or "frozen_param" in key]
+    for key in weights:
+        scale = expected[key.replace("frozen_param", "scale_") if "frozen" in key else f"{key.rpartition('/')[0]}/scale"]
+        same = [tensor for tensor in constants if np.array_equal(tensor.data, expected[key])]
+        assert same and np.array_equal(same[0].quantization.scale.reshape(-1), scale.reshape(-1).astype(np.float32))
+
+
+_X = {"x": ("float32", (2, 3))}
+
+
+def _archive(
+    path: Path, nodes: list[Any], weights: dict[str, Any], *, inputs: Any = None, outputs: Any = ("y",), early: bool = False
+) -> Path:
+    return write(path / "m.pt2", program(nodes, inputs or _X, outputs, weights), weights, early)
+
+
+def _linear(weight: str) -> dict[str, Any]:
+    return node("aten.linear.default", "y", input="%x", weight=weight)
+
+
+def _reals(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_both_layouts_of_the_archive_are_read(tmp_path: Path, early: bool) -> None:
+    weight, x = _reals((4, 3)), _reals((2, 3), 1)
+    graph = read(_archive(tmp_path, [_linear("%b_w")], {"w": weight}, early=early))
+    assert np.allclose(run(graph, x)[0], x @ weight.T, atol=1e-6) and "w" in graph.tensors
+
+
+@pytest.mark.parametrize("point", [0, 3])
+def test_real_weights_behind_a_quantize_become_the_integers_that_pytorch_computes(tmp_path: Path, point: int) -> None:
+    """clamp(rint(x * float32(1 / s)) + zp): a tie and the last bit of the reciprocal make others than x / s does."""
+    scales = np.array([0.1, 0.3, 0.007, 1e-5], np.float32)
+    weight = (scales[:, None] * (np.arange(-60, 60, dtype=np.float32) + 0.5)[None, :]).astype(np.float32)
+    points = np.full(4, point, np.int64)
+    limits = {"quant_min": -127, "quant_max": 127, "dtype": "int8"}
+    nodes = [
+        node("quantized_decomposed.quantize_per_channel.default", "q", input="%b_w", scales="%b_s", zero_points="%b_z", axis=0, **limits),
+        node("quantized_decomposed.dequantize_per_channel.default", "d", input="%q", scales="%b_s", zero_points="%b_z", axis=0, **limits),
+        _linear("%d"),
+    ]
+    weights = {"w": weight, "s": scales, "z": points}
+    graph = read(_archive(tmp_path, nodes, weights, inputs={"x": ("float32", (2, 120))}))
+    (stored,) = _constants(graph)
+    inverse = (1 / scales.astype(np.float64)).astype(np.float32)[:, None]
+    wanted = np.clip(np.rint(weight * inverse) + point, -127, 127)
+    assert np.array_equal(stored.data, wanted) and stored.name == "w" and stored.quantization.quant_min == -127
+    assert (wanted != np.clip(np.rint(weight / scales[:, None]) + point, -127, 127)).any()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "shape", "axis", "block"),
+    [((4, 6), (1, 1), None, 0), ((1, 6), (4, 1), 0, 0), ((4, 1), (1, 6), 1, 0), ((1, 3), (4, 2), 1, 3), ((2, 1), (2, 6), 0, 2),
+     ((2, 3), (2, 2), 1, 3), ((1, 1), (4, 6), 1, 1)],
+)  # fmt: skip
+def test_scales_of_blocks_of_any_shape(
+    tmp_path: Path, blocks: tuple[int, int], shape: tuple[int, int], axis: int | None, block: int
+) -> None:
+    random = np.random.default_rng(3)
+    stored = random.integers(-8, 8, (4, 6)).astype(np.int8)
+    scales, points = random.uniform(0.1, 1, shape).astype(np.float32), random.integers(-2, 3, shape).astype(np.int8)
+    call = {"block_size": list(blocks), "scale": "%b_s", "zero_point": "%b_z", "input_dtype": "int8", "quant_min": -8, "quant_max": 7}
+    nodes = [node("torchao.dequantize_affine.default", "d", input="%b_w", **call), _linear("%d")]
+    weights = {"w": stored, "s": scales, "z": points}
+    graph = read(_archive(tmp_path, nodes, weights, inputs={"x": ("float32", (2, 6))}))
+    (tensor,) = _constants(graph)
+    grid = tensor.quantization
+    assert np.array_equal(tensor.data, stored) and (grid.axis, grid.block_size) == (axis, block)
+    assert (grid.quant_min, grid.quant_max) == (-8, 7)
+    full = [np.repeat(np.repeat(item, blocks[0], 0), blocks[1], 1).astype(np.float32) for item in (scales, points)]
+    x = _reals((2, 6))
+    assert np.allclose(run(graph, x)[0], x @ ((stored - full[1]) * full[0]).T, atol=1e-5)
+
+
+def test_a_tensor_that_keeps_others_inside_is_read_by_its_parts(tmp_path: Path) -> None:
+    stored, scales = np.arange(12, dtype=np.int8).reshape(4, 3), np.array([[0.1], [0.2], [0.3], [0.4]], np.float32)
+    parts = {"qdata": stored, "scale": scales, "block_size": [1, 3], "act_quant_kwargs": None}
+    wrapped = Wrapped("torchao.quantization.Int8Tensor", (4, 3), parts)
+    nodes = [
+        node("export.access_subclass_inner_tensor.default", "q", src_subclass_tensor="%b_w", attr="qdata"),
+        node("export.access_subclass_inner_tensor.default", "s", src_subclass_tensor="%b_w", attr="scale"),
+        node("torchao.dequantize_affine.default", "d", input="%q", block_size=[1, 3], scale="%s", zero_point=None, input_dtype="int8"),
+        _linear("%d"),
+    ]
+    document = program(nodes, _X, ["y"], {"w": stored})
+    graph = read(write(tmp_path / "m.pt2", document, {"w": wrapped}, early=True))  # type: ignore[dict-item]
+    (tensor,) = _constants(graph)
+    assert tensor.name == "w" and np.array_equal(tensor.data, stored) and np.array_equal(tensor.quantization.scale, scales.reshape(-1))
+    wrapped.class_name = "torchao.quantization.Float8Tensor"
+    with pytest.raises(UnsupportedError, match=r"torchao\.quantization\.Float8Tensor"):
+        read(write(tmp_path / "f.pt2", document, {"w": wrapped}, early=True))  # type: ignore[dict-item]
+
+
+def test_saved_dictionaries_are_what_the_helper_says() -> None:
+    assert saved({"a": np.zeros(3, np.float32)})[:2] == b"PK"
+
+
+@pytest.mark.parametrize("limits", [(-128, 127), (0, 255), (0, 127), (-8, 7), (-32768, 32767), (0, 65535)])
+@pytest.mark.parametrize("form", ["numbers", "tensors", "observed", "learned", "masked"])
+def test_a_fake_quantization_rounds_onto_its_grid(tmp_path: Path, limits: tuple[int, int], form: str) -> None:
+    low, high = limits
+    point = (low + high) // 2
+    call = {"quant_min": low, "quant_max": high}
+    tensors = {"scale": "%b_s", "zero_point": "%b_z"}
+    ones = {"observer_on": "%b_off", "fake_quant_on": "%b_on", "running_min": "%b_s", "running_max": "%b_s", "averaging_const": 0.01}
+    made = {
+        "numbers": node("aten.fake_quantize_per_tensor_affine.default", "y", self="%x", scale=0.1, zero_point=point, **call),
+        "tensors": node("aten.fake_quantize_per_tensor_affine.tensor_qparams", "y", self="%x", **tensors, **call),
+        "observed": node("aten.fused_moving_avg_obs_fake_quant.default", "y", self="%x", **ones, **tensors, **call, ch_axis=-1),
+        "learned": node("aten._fake_quantize_learnable_per_tensor_affine.default", "y", self="%x", scale="%b_s", zero_point="%b_r", **call),
+        "masked": node("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default", ["y", "mask"], self="%x",
+                       fake_quant_enabled="%b_on", **tensors, **call),
+    }  # fmt: skip
+    weights = {
+        "s": np.array([0.1], np.float32), "z": np.array([point], np.int32), "r": np.array([point + 0.4], np.float32),
+        "on": np.array([1], np.int64), "off": np.array([0], np.int64),
+    }  # fmt: skip
+    graph = read(_archive(tmp_path, [made[form]], weights, inputs={"x": ("float32", (1000,))}))
+    x = (np.random.default_rng(0).normal(size=1000) * 0.08 * (high - low)).astype(np.float32)
+    wanted = (np.clip(np.rint(x * np.float32(10)) + point, low, high) - point) * np.float32(0.1)
+    found = run(graph, x)[0]
+    assert np.abs(found - wanted).max() < 2e-3 * max(1, (high - low) / 1000) and (found == wanted.astype(np.float32)).mean() > 0.999
+    assert found.max() < 0.1 * (high - point) + 1e-2
+
+
+def test_an_observer_that_is_still_on_is_said(tmp_path: Path) -> None:
+    from qconvert.conversion.report import remarks
+
+    ones = {"observer_on": "%b_on", "fake_quant_on": "%b_on", "running_min": "%b_s", "running_max": "%b_s", "averaging_const": 0.01}
+    made = node("aten.fused_moving_avg_obs_fake_quant.default", "y", self="%x", **ones, scale="%b_s", zero_point="%b_on", quant_min=0,
+                quant_max=255, ch_axis=-1)  # fmt: skip
+    graph = read(_archive(tmp_path, [made], {"s": np.array([0.1], np.float32), "on": np.array([1], np.int64)}))
+    said = "\n".join(remarks(graph))
+    assert "the file stores" in said and "observer on ('y')" in said
+
+
+def test_what_no_output_needs_is_not_read(tmp_path: Path) -> None:
+    nodes = [node("aten.unheard_of.default", "z", self="%x"), node("aten.relu.default", "y", self="%x")]
+    assert [op.kind for op in read(_archive(tmp_path, nodes, {})).ops] == ["Relu"]
+
+
+def test_operators_that_are_not_covered_are_listed_together(tmp_path: Path) -> None:
+    nodes = [
+        node("aten.unheard_of.default", "a", self="%x"),
+        node("aten.unheard_of.default", "b", self="%a"),
+        node("mine.own.default", "y", self="%b"),
+    ]
+    with pytest.raises(UnsupportedError, match=r"(?s)2 things.*aten::unheard_of \(2 times, first \(a\)\).*mine::own \(\(y\)\)"):
+        read(_archive(tmp_path, nodes, {}))
+
+
+def test_a_body_that_runs_without_gradients_is_part_of_the_program(tmp_path: Path) -> None:
+    body = {
+        "inputs": [{"as_tensor": {"name": "a"}}],
+        "outputs": [{"as_tensor": {"name": "r"}}],
+        "nodes": [node("aten.relu.default", "r", self="%a")],
+        "tensor_values": {},
+    }
+    wrapper = node("higher_order.wrap_with_set_grad_enabled", ["y"])
+    wrapper["inputs"] = [{"name": "", "arg": {"as_bool": False}}, {"name": "", "arg": {"as_graph": {"name": "sub", "graph": body}}},
+                         {"name": "", "arg": {"as_tensor": {"name": "x"}}}]  # fmt: skip
+    graph = read(_archive(tmp_path, [wrapper], {}))
+    assert [op.kind for op in graph.ops] == ["Relu"] and graph.outputs == ("r",)
+
+
+def test_a_buffer_that_the_program_changes_is_a_state(tmp_path: Path) -> None:
+    nodes = [node("aten.add.Tensor", "y", self="%b_total", other="%x")]
+    weights = {"total": np.ones((2, 3), np.float32)}
+    graph = read(write(tmp_path / "m.pt2", program(nodes, _X, ["y"], weights, {"total": "y"}), weights))
+    assert list(graph.states) == ["total"] and {"ReadState", "WriteState"} <= {op.kind for op in graph.ops}
+    from qconvert.evaluate import evaluate
+
+    states: dict[str, Any] = {}
+    x = _reals((2, 3))
+    first, second = (evaluate(graph, {"x": x}, states)[graph.outputs[0]] for _ in range(2))
+    assert np.array_equal(first, 1 + x) and np.array_equal(second, (1 + x) + x)
+
+
+def test_a_buffer_that_is_changed_in_place_is_a_state_only_if_something_reads_it(tmp_path: Path) -> None:
+    nodes = [node("aten.add_.Tensor", "t", self="%b_count", other=1), node("aten.relu.default", "y", self="%x")]
+    graph = read(_archive(tmp_path, nodes, {"count": np.zeros((), np.int64)}))
+    assert not graph.states and [op.kind for op in graph.ops] == ["Relu"]
+
+
+def test_a_change_in_place_is_seen_by_whoever_reads_the_tensor_later(tmp_path: Path) -> None:
+    nodes = [
+        node("aten.relu.default", "a", self="%x"),
+        node("aten.add_.Tensor", "b", self="%a", other=2.0),
+        node("aten.neg.default", "y", self="%a"),
+    ]
+    x = _reals((2, 3))
+    assert np.array_equal(run(read(_archive(tmp_path, nodes, {})), x)[0], -(np.maximum(x, 0) + 2))
+
+
+def test_a_part_that_is_changed_in_place_is_refused(tmp_path: Path) -> None:
+    nodes = [
+        node("aten.relu.default", "a", self="%x"),
+        node("aten.view.default", "v", self="%a", size=[6]),
+        node("aten.add_.Tensor", "b", self="%v", other=2.0),
+        node("aten.add.Tensor", "y", self="%a", other="%a"),
+    ]
+    nodes.append(node("aten.sum.default", "z", self="%b"))
+    with pytest.raises(UnsupportedError, match="read again"):
+        read(_archive(tmp_path, nodes, {}, outputs=("y", "z")))
+
+
+def test_outputs_that_are_none_inputs_or_constants(tmp_path: Path) -> None:
+    weights = {"w": np.ones(3, np.float32)}
+    graph = read(write(tmp_path / "m.pt2", program([], _X, ["x", "", "b_w", "x"], weights), weights))
+    x = _reals((2, 3))
+    found = run(graph, x)
+    assert len(found) == 3 and np.array_equal(found[0], x) and np.array_equal(found[1], weights["w"]) and np.array_equal(found[2], x)
+
+
+def test_a_size_that_is_known_only_at_run_time(tmp_path: Path) -> None:
+    nodes = [node("aten.sym_size.int", "n", self="%x", dim=0), node("aten.view.default", "y", self="%x", size=["@n", 1, -1])]
+    nodes[0]["outputs"] = [{"as_sym_int": {"as_name": "n"}}]
+    graph = read(_archive(tmp_path, nodes, {}, inputs={"x": ("float32", ("s7", 4))}))
+    assert graph["x"].shape == ("s7", 4) and graph[graph.outputs[0]].rank == 3
+    assert run(graph, _reals((5, 4)))[0].shape == (5, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["schema_version"].update(major=9), "schema 9.20; 2 to 8"),
+        (lambda d: d["schema_version"].update(major=1), "schema 1.20"),
+        (lambda d: d.pop("graph_module"), "damaged"),
+        (lambda d: d["graph_module"]["graph"].update(nodes={}), "damaged|not hold|before"),
+        (lambda d: d["graph_module"]["graph"]["nodes"][0]["inputs"][0].update(arg=[]), "damaged"),
+        (lambda d: d["graph_module"]["graph"]["nodes"][0].update(target="torch.ops.aten.cos_of.default"), "not covered"),
+        (lambda d: d["graph_module"]["graph"].update(tensor_values={}), "not stated"),
+        (lambda d: d["graph_module"]["signature"]["input_specs"].append(d["graph_module"]["signature"]["input_specs"][0]), "twice"),
+        (lambda d: d["graph_module"]["signature"].update(input_specs=[]), "before it is computed"),
+    ],
+)
+def test_a_damaged_program_is_one_error(tmp_path: Path, change: Any, message: str) -> None:
+    weights = {"w": np.ones((4, 3), np.float32)}
+    document = program([_linear("%b_w")], _X, ["y"], weights)
+    change(document)
+    with pytest.raises(QConvertError, match=message):
+        read(write(tmp_path / "m.pt2", document, weights))
+
+
+def test_a_weight_that_is_missing(tmp_path: Path) -> None:
+    document = program([_linear("%b_w")], _X, ["y"], {"w": np.ones((4, 3), np.float32)})
+    with pytest.raises(InvalidModelError, match=r"w: the archive does not hold"):
+        read(write(tmp_path / "m.pt2", document, {}))
