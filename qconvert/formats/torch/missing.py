@@ -21,7 +21,9 @@ class Missing:
         self._operators.setdefault(name, []).append(where)
 
     def form(self, error: UnsupportedError) -> None:
-        """Notes a form of an operator that its reading refuses."""
+        """Notes a form of an operator that its reading refuses; of those that one remedy helps, such as a stated shape, the first."""
+        if error.remedy and any(other.remedy == error.remedy for other in self._forms.values()):
+            return
         self._forms.setdefault(f"{error.where}: {error.reason}", error)
 
     def require_none(self) -> None:

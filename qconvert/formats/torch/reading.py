@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import quantize
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
@@ -80,9 +81,9 @@ class Call(OperatorReading):
         value = self._values[name]
         return self._constants.ref(value, f"{self._hint}/{name}") if isinstance(value, StoredTensor) else value
 
-    def get(self, name: str) -> Any:
-        """The value of an argument; None where this overload does not have it."""
-        return None if self._values.get(name) is None else self[name]
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of an argument; `default` where this overload does not have it, or has None."""
+        return default if self._values.get(name) is None else self[name]
 
     @property
     def hint(self) -> str:
@@ -104,6 +105,11 @@ class Call(OperatorReading):
         """The names of the tensors in an argument that is a list."""
         return [self._constants.ref(v).name if isinstance(v, StoredTensor) else v.name for v in self._values[argument]]
 
+    def names_or_none(self, argument: str) -> list[str | None]:
+        """The same of a list in which None may stand."""
+        values = self._values[argument]
+        return [None if v is None else (self._constants.ref(v) if isinstance(v, StoredTensor) else v).name for v in values]
+
     def operand(self, argument: str) -> Tensor:
         """The canonical tensor that an argument is."""
         return self.lookup(self.name(argument))
@@ -124,7 +130,11 @@ class Call(OperatorReading):
 
     def unknown_shape(self, argument: str) -> Exception:
         """The error for a tensor whose shape the file does not say, and this operator needs."""
-        error = self.unsupported(f"{argument} of a shape that the file does not say, {self.operand(argument).shape},")
+        return self.unknown_shape_of(self.name(argument), argument)
+
+    def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
+        """The same of a tensor by its name in the graph."""
+        error = self.unsupported(f"{argument} of a shape that the file does not say, {self.lookup(name).shape},")
         error.remedy = "Give the shape of the model's inputs: --input-shape 1,3,224,224 (or name=1,3,224,224)."
         return error
 
@@ -302,6 +312,28 @@ class Call(OperatorReading):
             self._draft.tensors[output] = replace(self._draft.tensors[output], shape=shape)
         self._draft.append(op)
         return [Ref(output) for output in outputs]
+
+    def emit_each(
+        self, kind: str, inputs: Sequence[str], results: Sequence[tuple[str, Quantization | None]], **attributes: Attribute
+    ) -> list[Ref]:
+        """The same for an operator whose outputs have types and grids of their own, such as TopK.
+
+        Args:
+            kind: a kind of KINDS.
+            inputs: names of tensors.
+            results: type and grid of each output.
+            attributes: of the operator.
+        """
+        outputs = [self._draft.add(f"{self._hint}/{index}", dtype, None, None, grid) for index, (dtype, grid) in enumerate(results)]
+        self._draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
+        return [Ref(output) for output in outputs]
+
+    def filler(self, value: float, beside: str, hint: str) -> str:
+        """Adds one number in the type and on the grid of the tensor `beside`, which it is to stand in; returns its name."""
+        tensor = self.lookup(beside)
+        if tensor.quantization is None:
+            return self.const(np.asarray(value).astype(numpy_dtype(tensor.dtype)), hint)
+        return self.const(quantize(np.asarray(float(value)), tensor.quantization, tensor.dtype), hint, tensor.quantization)
 
     def is_real(self, name: str) -> bool:
         """Whether a tensor has real values, stored as such or quantized."""

@@ -1,4 +1,4 @@
-"""Constants that a program makes, and casts."""
+"""Tensors made of numbers: ranges, and tensors filled with one number."""
 
 from __future__ import annotations
 
@@ -9,125 +9,169 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.promotion import typed
-from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import size_of, sizes_tensor
-from qconvert.formats.torch.values import Ref
-from qconvert.graph import Quantization, numpy_dtype
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
+from qconvert.formats.torch.values import Ref, leaves
+from qconvert.graph import numpy_dtype
 
 __all__ = ["OPERATORS"]
 
-#: Elements of a constant that a program only names by its sizes.
-_LARGEST = 2**24
+#: Elements beyond which no constant is made, but an operator that makes the tensor when the model runs.
+_MOST = 2**16
 
 
-def _filled(c: Call, sizes: Sequence[Any], value: float, dtype: str) -> Ref:
-    """A tensor that holds one number."""
-    number = np.asarray(value).astype(numpy_dtype(dtype))
-    if any(isinstance(size, Ref) for size in sizes):
-        return c.emit("Expand", [c.const(number, "value"), sizes_tensor(c, sizes, "shape")], grid=None)
-    shape = [int(size) for size in sizes]
-    if any(size < 0 for size in shape) or math.prod(shape) > _LARGEST:
-        raise c.unsupported(f"a constant of shape {tuple(shape)}")
-    return Ref(c.const(np.full(shape, number), "filled"))
+def filled(c: Call, sizes: Sequence[Any], value: Any, dtype: str) -> Ref:
+    """A tensor of these sizes that holds one number everywhere."""
+    if isinstance(value, Ref):
+        number = typed(c, value, dtype, "value")
+        number = reshaped(c, number, [], hint="number").name if c.lookup(number).rank else number
+    else:
+        if all(isinstance(size, int) and size >= 0 for size in sizes) and math.prod(sizes) <= _MOST:
+            return Ref(c.const(np.full(tuple(sizes), value, numpy_dtype(dtype)), "filled"))
+        number = c.const(np.array(value, numpy_dtype(dtype)), "value")
+    return c.emit("Expand", [number, sizes_tensor(c, sizes, "shape")])
 
 
-def read_filled(value: float | None) -> Any:
-    """aten::zeros, ones, full(size, …, dtype)."""
+def _list(c: Call, argument: str) -> list[Any]:
+    value = c[argument]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _fill_type(c: Call, value: Any) -> str:
+    """The type of a filled tensor, if the call states none: that of the number."""
+    if isinstance(value, Ref):
+        return c.lookup(value.name).dtype
+    return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
+
+
+def read_filled(value: float | None) -> ReadFunction:
+    """aten::zeros, ones, full, empty: of sizes that the call states."""
 
     def read(c: Call) -> Ref:
-        number = c.number("fill_value") if value is None else value
-        default = "float32" if value is not None or isinstance(c["fill_value"], float) else "int64"
-        default = c.operand("self").dtype if "self" in c else default
-        sizes = c["size"]
-        return _filled(c, list(sizes) if isinstance(sizes, (list, tuple)) else [sizes], number, c.dtype("dtype") or default)
+        number = c["fill_value"] if value is None else value
+        dtype = c.dtype("dtype") or ("float32" if value is not None else _fill_type(c, number))
+        return filled(c, _list(c, "size"), number, dtype)
 
     return read
 
 
-def read_filled_like(value: float | None) -> Any:
-    """aten::zeros_like, ones_like, full_like(x, …, dtype)."""
+def read_new(value: float | None) -> ReadFunction:
+    """aten::new_zeros, new_ones, new_full: in the type of another tensor."""
 
     def read(c: Call) -> Ref:
         tensor = c.operand("self")
-        number = c.number("fill_value") if value is None else value
-        name = tensor.name
-        sizes = [size_of(c, name, axis) for axis in range(c.rank("self"))]
         dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
-        return _filled(c, sizes, number, dtype)
+        return filled(c, _list(c, "size"), c["fill_value"] if value is None else value, dtype)
 
     return read
 
 
-def read_range(c: Call) -> Ref:
-    """aten::arange(start, end, step, dtype) of known numbers, or of sizes that are known only at run time."""
-    values = [default if c.get(name) is None else c[name] for name, default in (("start", 0), ("end", 0), ("step", 1))]
-    numbers = [value for value in values if not isinstance(value, Ref)]
-    dtype = c.dtype("dtype") or ("float32" if any(isinstance(value, float) for value in numbers) else "int64")
-    if len(numbers) == 3:
-        count = math.ceil((numbers[1] - numbers[0]) / numbers[2]) if numbers[2] else -1
-        if not 0 <= count <= _LARGEST:
-            raise c.invalid(f"a range from {numbers[0]} to {numbers[1]} by {numbers[2]}")
-        return Ref(c.const((numbers[0] + np.arange(count) * numbers[2]).astype(numpy_dtype(dtype)), "range"))
-    names = [typed(c, value, "int64", hint) for value, hint in zip(values, ("start", "end", "step"), strict=True)]
-    found = c.emit("Range", names, dtype="int64", grid=None, hint="" if dtype == "int64" else "whole")
-    return Ref(typed(c, found, dtype, "range"))
+def read_like(value: float | None) -> ReadFunction:
+    """aten::zeros_like, ones_like, full_like: in the shape and type of another tensor."""
+
+    def read(c: Call) -> Ref:
+        tensor = c.operand("self")
+        dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
+        sizes = [size_of(c, tensor.name, axis) for axis in range(c.rank("self"))]
+        return filled(c, sizes, c["fill_value"] if value is None else value, dtype)
+
+    return read
 
 
-def read_scalar(c: Call) -> Ref:
-    """aten::scalar_tensor(number, dtype)."""
-    return Ref(c.const(np.asarray(c.number("s"), numpy_dtype(c.dtype("dtype") or "float32")), "scalar"))
+def read_fill(c: Call) -> Ref:
+    """aten::fill(x, value), and zero(x): x with all its elements changed."""
+    name = c.name("self")
+    tensor = c.lookup(name)
+    value: Any = c.get("value", 0)
+    if tensor.is_quantized:
+        raise c.unsupported("quantized data")
+    return filled(c, [size_of(c, name, axis) for axis in range(c.rank("self"))], value, tensor.dtype)
 
 
-def _cast(c: Call, dtype: str | None) -> Ref:
-    """Integers that are constants count as real numbers by a Dequantize, so that they stay integers."""
-    tensor = c.operand("self")
-    if dtype is None or tensor.dtype == dtype or tensor.is_quantized:
-        return Ref(tensor.name)
-    if dtype == "float32" and tensor.dtype in ("int8", "uint8") and c.known(tensor.name) is not None and (tensor.rank or 0) >= 2:
-        return c.emit("Dequantize", [c.labelled(tensor, Quantization.per_tensor(1.0))], dtype="float32", grid=None)
-    return Ref(typed(c, Ref(tensor.name), dtype, "cast"))
+def read_arange(c: Call) -> Ref:
+    """aten::arange(start, end, step): numbers from start to before end; of whole numbers int64, else float32."""
+    values = [c.get("start", 0), c["end"], c.get("step", 1)]
+    whole = all(not isinstance(v, float) and (not isinstance(v, Ref) or "int" in c.lookup(v.name).dtype) for v in values)
+    dtype = c.dtype("dtype") or ("int64" if whole else "float32")
+    if not any(isinstance(value, Ref) for value in values):
+        start, end, step = values
+        if step == 0 or not all(map(math.isfinite, values)) or (end - start) / step < 0:
+            raise c.invalid(f"a range from {start} to {end} in steps of {step}")
+        count = math.ceil((end - start) / step)
+        if count <= _MOST:
+            return Ref(c.const((start + np.arange(count) * step).astype(numpy_dtype(dtype)), "range"))
+    names = [typed(c, value, dtype, hint) for value, hint in zip(values, ("start", "end", "step"), strict=True)]
+    return c.emit("Range", names, dtype=dtype, grid=None)
 
 
-def read_to(c: Call) -> Ref:
-    """aten::to and _to_copy: another storage type, or only another device."""
-    return _cast(c, c.dtype("dtype") if "dtype" in c else None)
+def read_linspace(c: Call) -> Ref:
+    """aten::linspace(start, end, steps)."""
+    steps = c.integer("steps")
+    if not 0 <= steps <= _MOST:
+        raise c.unsupported(f"{steps} steps")
+    values = np.linspace(c.number("start"), c.number("end"), steps)
+    return Ref(c.const(values.astype(numpy_dtype(c.dtype("dtype") or "float32")), "range"))
 
 
-def read_like(c: Call) -> Ref:
-    """aten::type_as and to.other: the storage type of another tensor."""
-    other = c.operand("other")
-    return _cast(c, "float32" if other.is_quantized else other.dtype)
+def read_eye(c: Call) -> Ref:
+    """aten::eye(n, m): 1 on the diagonal."""
+    rows = c.integer("n")
+    columns = c.integer("m") if "m" in c else rows
+    if min(rows, columns) < 0 or rows * columns > 2**24:
+        raise c.unsupported(f"{rows} x {columns} elements")
+    return Ref(c.const(np.eye(rows, columns, dtype=numpy_dtype(c.dtype("dtype") or "float32")), "eye"))
 
 
-def read_nothing(c: Call) -> None:
-    """What checks something of its arguments and computes nothing."""
+def read_tensor(c: Call) -> Ref:
+    """aten::tensor(data), scalar_tensor, as_tensor: numbers, perhaps in lists, as a tensor."""
+    value = c["data"]
+    if isinstance(value, Ref):
+        return Ref(typed(c, value, c.dtype("dtype") or c.lookup(value.name).dtype, "data"))
+    items = list(leaves(value))
+    if any(isinstance(item, Ref) for item in items):
+        if not isinstance(value, (list, tuple)) or len(items) != len(value):
+            raise c.unsupported("lists of numbers that are known only at run time")
+        packed = sizes_tensor(c, items, "numbers") if all(isinstance(item, (int, Ref)) for item in items) else None
+        if packed is None:
+            raise c.unsupported("real numbers that are known only at run time")
+        return Ref(typed(c, Ref(packed), c.dtype("dtype") or "int64", "data"))
+    if not all(isinstance(item, (int, float)) for item in items):
+        raise c.invalid("a tensor of what are no numbers")
+    kinds = {type(item) for item in items}
+    dtype = c.dtype("dtype") or ("float32" if float in kinds or not kinds else "int64" if int in kinds else "bool")
+    try:
+        return Ref(c.const(np.array(value, numpy_dtype(dtype)), "data"))
+    except (ValueError, OverflowError) as error:
+        raise c.invalid(f"its numbers are no tensor: {error}") from error
 
 
-_PLACE = "a layout=None, a device=None, a pin_memory=None"
-_MADE = f"i? dtype=None, {_PLACE}"
-_LIKE = f"{_MADE}, a memory_format=None"
-_COPY = "b non_blocking=False, b copy=False, a memory_format=None"
+_OPTIONS = "i? dtype=None, a layout=None, a device=None, a pin_memory=None"
+_MADE = f"{_OPTIONS}, a memory_format=None"
+_TENSOR = "i? dtype=None, a? device=None, b? requires_grad=False"
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **{f"aten::{name}": Operator(f"l size, {_MADE}", read_filled(value)) for name, value in (("zeros", 0.0), ("ones", 1.0))},
-    "aten::full": Operator(f"l size, f fill_value, {_MADE}", read_filled(None)),
-    **{f"aten::{name}_like": Operator(f"T self, {_LIKE}", read_filled_like(value)) for name, value in (("zeros", 0.0), ("ones", 1.0))},
-    "aten::full_like": Operator(f"T self, f fill_value, {_LIKE}", read_filled_like(None)),
-    **{f"aten::new_{name}": Operator(f"T self, l size, {_MADE}", read_filled(value)) for name, value in (("zeros", 0.0), ("ones", 1.0))},
-    "aten::new_full": Operator(f"T self, l size, f fill_value, {_MADE}", read_filled(None)),
+    "aten::zeros": Operator(f"l size, {_MADE}", read_filled(0)),
+    "aten::ones": Operator(f"l size, {_MADE}", read_filled(1)),
+    "aten::empty": Operator(f"l size, {_MADE}", read_filled(0)),
+    "aten::full": Operator(f"l size, x fill_value, {_OPTIONS}", read_filled(None)),
+    "aten::new_zeros": Operator(f"T self, l size, {_OPTIONS}", read_new(0)),
+    "aten::new_ones": Operator(f"T self, l size, {_OPTIONS}", read_new(1)),
+    "aten::new_empty": Operator(f"T self, l size, {_OPTIONS}", read_new(0)),
+    "aten::new_full": Operator(f"T self, l size, x fill_value, {_OPTIONS}", read_new(None)),
+    "aten::zeros_like": Operator(f"T self, {_MADE}", read_like(0)),
+    "aten::ones_like": Operator(f"T self, {_MADE}", read_like(1)),
+    "aten::empty_like": Operator(f"T self, {_MADE}", read_like(0)),
+    "aten::full_like": Operator(f"T self, x fill_value, {_MADE}", read_like(None)),
+    "aten::fill": Operator("T self, x value", read_fill),
+    "aten::zero": Operator("T self", read_fill),
     "aten::arange": [
-        Operator(f"f end, {_MADE}", read_range),
-        Operator(f"f start, f end, {_MADE}", read_range),
-        Operator(f"f start, f end, f step=1, {_MADE}", read_range),
+        Operator(f"f end, {_OPTIONS}", read_arange),
+        Operator(f"f start, f end, {_OPTIONS}", read_arange),
+        Operator(f"f start, f end, f step, {_OPTIONS}", read_arange),
     ],
-    "aten::scalar_tensor": Operator(f"f s, {_MADE}", read_scalar),
-    "aten::to": [
-        Operator(f"T self, i dtype, {_COPY}", read_to),
-        Operator(f"T self, a device, i? dtype, {_COPY}", read_to),
-        Operator(f"T self, i? dtype=None, {_PLACE}, {_COPY}", read_to),
-        Operator(f"T self, T other, {_COPY}", read_like),
-    ],
-    "aten::_to_copy": Operator(f"T self, i? dtype=None, {_PLACE}, b non_blocking=False, a memory_format=None", read_to),
-    "aten::type_as": Operator("T self, T other", read_like),
-    "aten::_assert_tensor_metadata": Operator("a a, a size=None, a stride=None, a dtype=None, a device=None, a layout=None", read_nothing),
-}
+    "aten::linspace": Operator(f"f start, f end, i steps, {_OPTIONS}", read_linspace),
+    "aten::eye": [Operator(f"i n, {_OPTIONS}", read_eye), Operator(f"i n, i m, {_OPTIONS}", read_eye)],
+    **{f"aten::{name}": Operator(f"a data, {_TENSOR}", read_tensor) for name in ("tensor", "as_tensor")},
+    "aten::scalar_tensor": Operator(f"a data, {_OPTIONS}", read_tensor),
+    "aten::_shape_as_tensor": Operator("T self", lambda c: c.emit("Shape", [c.name("self")], dtype="int64", grid=None)),
+}  # fmt: skip

@@ -1,0 +1,165 @@
+"""Elements chosen by indices or by truth values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qconvert.formats.torch.ops.moves import sliced
+from qconvert.formats.torch.promotion import common_type, typed
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.values import Ref
+
+__all__ = ["OPERATORS"]
+
+
+def indices_of(c: Call, name: str, size: int | str | None) -> str:
+    """Indices as the graph takes them: constants are counted from 0 on, truth values that are known become positions."""
+    tensor, known = c.lookup(name), c.known(name)
+    if tensor.dtype == "bool":
+        if known is None or known.ndim != 1:
+            raise c.unsupported("truth values as indices, whose count is known only at run time,")
+        return c.const(np.flatnonzero(known).astype(np.int64), "positions")
+    if tensor.dtype not in ("int64", "int32"):
+        name = typed(c, Ref(name), "int64", "indices")
+    if known is None or not (known.astype(np.int64) < 0).any():
+        return name
+    if not isinstance(size, int):
+        return name
+    return c.const(np.where(known < 0, known.astype(np.int64) + size, known.astype(np.int64)), "indices")
+
+
+def read_index_select(c: Call) -> Ref:
+    """aten::index_select(x, dim, index): the elements of an axis in the order of a list."""
+    shape, axis = c.operand("self").shape or (), c.axis(c.integer("dim"), c.rank("self"))
+    return c.emit("Gather", [c.name("self"), indices_of(c, c.name("index"), shape[axis])], axis=axis)
+
+
+def read_gather(c: Call) -> Ref:
+    """aten::gather(x, dim, index): for each index its element of the axis, at the index's own place otherwise."""
+    name, rank = c.name("self"), c.rank("self")
+    axis = c.axis(c.integer("dim"), rank)
+    wanted, shape = c.operand("index").shape, c.operand("self").shape or ()
+    if wanted is None or len(wanted) != rank:
+        raise c.invalid(f"indices of shape {wanted} beside data of rank {rank}")
+    for each, (size, have) in enumerate(zip(wanted, shape, strict=True)):
+        if each != axis and isinstance(size, int) and size != have:
+            name = sliced(c, name, each, 0, size, hint=f"first{each}").name
+    return c.emit("GatherElements", [name, indices_of(c, c.name("index"), shape[axis])], axis=axis)
+
+
+def read_index(c: Call) -> Ref:
+    """aten::index(x, indices), x[a, :, b]: one tensor of indices for each axis or None; tensors of several axes go together."""
+    rank, shape = c.rank("self"), c.operand("self").shape or ()
+    given = list(c["indices"])
+    chosen = [axis for axis, value in enumerate(given) if value is not None]
+    if len(given) > rank or not chosen:
+        raise c.invalid(f"{len(given)} indices of {rank} axes")
+    refs = c.names_or_none("indices")
+    names = [indices_of(c, name, shape[axis]) for axis, name in enumerate(refs) if name is not None]
+    if len(chosen) == 1:
+        return c.emit("Gather", [c.name("self"), names[0]], axis=chosen[0])
+    return _together(c, chosen, names, rank)
+
+
+def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
+    """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
+    shapes = [c.lookup(name).static_shape for name in names]
+    if any(shape is None for shape in shapes):
+        raise c.unsupported("several indices of shapes that are known only at run time")
+    try:
+        whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
+    except ValueError as error:
+        raise c.invalid(f"indices of shapes {shapes} do not go together") from error
+    wide = [
+        name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}").name
+        for i, name in enumerate(typed(c, Ref(name), "int64", f"index{i}") for i, name in enumerate(names))
+    ]
+    index = c.emit("Pack", wide, dtype="int64", grid=None, hint="indices", axis=len(whole))
+    rest = [axis for axis in range(rank) if axis not in chosen]
+    data = c.name("self")
+    if chosen != list(range(len(chosen))):
+        data = c.emit("Transpose", [data], hint="front", perm=(*chosen, *rest)).name
+    neighbours = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+    first = chosen[0] if neighbours else 0
+    found = c.emit("GatherND", [data, index.name], hint="found" if first else "")
+    if not first:
+        return found
+    count = len(whole)
+    order = (*range(count, count + first), *range(count), *range(count + first, count + len(rest)))
+    return c.emit("Transpose", [found.name], perm=order)
+
+
+def read_masked_fill(c: Call) -> Ref:
+    """aten::masked_fill(x, mask, value): the value where the mask is true, on the grid of quantized data."""
+    name = c.name("self")
+    tensor, mask = c.lookup(name), typed(c, Ref(c.name("mask")), "bool", "mask")
+    value = c["value"]
+    known = c.constant("value") if isinstance(value, Ref) else np.asarray(value)
+    if known is not None and known.size == 1:
+        filler = c.filler(float(known.reshape(())), name, "value")
+    elif tensor.is_quantized:
+        raise c.unsupported("a value that is computed at run time, of quantized data,")
+    else:
+        filler = typed(c, value, tensor.dtype, "value")
+    return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, grid=tensor.quantization)
+
+
+def read_where(c: Call) -> Ref:
+    """aten::where(condition, a, b): elements of a where it is true, else of b, in the type of both together."""
+    condition = typed(c, Ref(c.name("condition")), "bool", "condition")
+    values = [c["self"], c["other"]]
+    dtype = common_type(c, values)
+    names = [typed(c, value, dtype, hint) for value, hint in zip(values, ("yes", "no"), strict=True)]
+    tensors = [c.lookup(name) for name in names]
+    grid = next((tensor.quantization for tensor in tensors if tensor.is_quantized), None)
+    if grid is not None and any(tensor.quantization != grid for tensor in tensors):
+        raise c.unsupported("data on several grids")
+    return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, grid=grid)
+
+
+def read_nonzero(c: Call) -> Ref:
+    """aten::nonzero(x): the places of what is not 0, one in each row."""
+    places = c.emit("NonZero", [c.name("self")], dtype="int64", grid=None, hint="places")
+    return c.emit("Transpose", [places.name], perm=(1, 0))
+
+
+def read_embedding(c: Call) -> Ref:
+    """aten::embedding(weight, indices): rows of a table."""
+    return c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], axis=0)
+
+
+def read_one_hot(c: Call) -> Ref:
+    """aten::one_hot(x, num_classes): 1 at the place that a number says."""
+    count = c.integer("num_classes")
+    if count < 1:
+        raise c.unsupported("classes that are counted at run time")
+    values = c.const(np.array([0, 1], np.int64), "values")
+    return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64", grid=None)
+
+
+def read_triangle(upper: bool) -> Operator:
+    """aten::tril, triu: 0 above or below a diagonal."""
+
+    def read(c: Call) -> Ref:
+        name, diagonal = c.name("self"), c.integer("diagonal")
+        if c.lookup(name).is_quantized:
+            raise c.unsupported("quantized data")
+        return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
+
+    return Operator("T self, i diagonal=0", read)
+
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    "aten::index_select": Operator("T self, i dim, T index", read_index_select),
+    "aten::gather": Operator("T self, i dim, T index, b sparse_grad=False", read_gather),
+    **{f"aten::{name}": Operator("T self, t indices", read_index) for name in ("index", "_unsafe_index")},
+    "aten::masked_fill": Operator("T self, T mask, x value", read_masked_fill),
+    "aten::where": Operator("T condition, x self, x other", read_where),
+    "aten::nonzero": Operator("T self", read_nonzero),
+    "aten::embedding": Operator("T weight, T indices, i padding_idx=-1, b scale_grad_by_freq=False, b sparse=False", read_embedding),
+    "aten::one_hot": Operator("T self, i num_classes=-1", read_one_hot),
+    "aten::tril": read_triangle(upper=False),
+    "aten::triu": read_triangle(upper=True),
+}

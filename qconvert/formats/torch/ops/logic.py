@@ -1,0 +1,85 @@
+"""Comparisons, of real values where data are quantized, and operators on truth values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qconvert.formats.torch.promotion import operands, typed
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import numpy_dtype
+
+__all__ = ["OPERATORS"]
+
+
+def _plain(c: Call, name: str, hint: str) -> str:
+    """A tensor as real values, if it is quantized."""
+    if not c.lookup(name).is_quantized:
+        return name
+    return c.emit("Dequantize", [name], dtype="float32", grid=None, hint=f"{hint}/real").name
+
+
+def read_comparison(kind: str) -> Operator:
+    """aten::eq, ne, lt, le, gt, ge: of tensors, or of a tensor and a number."""
+
+    def read(c: Call) -> Ref:
+        names, _ = operands(c, "self", "other")
+        plain = [_plain(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
+        return c.emit(kind, plain, dtype="bool", grid=None)
+
+    return Operator("T self, x other", read)
+
+
+def _truth(c: Call, argument: str) -> str:
+    name = _plain(c, typed(c, c[argument], "bool", argument), argument)
+    return name if c.lookup(name).dtype == "bool" else typed(c, Ref(name), "bool", argument)
+
+
+def read_logical(kind: str) -> Operator:
+    """aten::logical_and, or, xor: of what is not 0."""
+    return Operator("T self, T other", lambda c: c.emit(kind, [_truth(c, "self"), _truth(c, "other")], dtype="bool", grid=None))
+
+
+def read_bitwise(kind: str) -> Operator:
+    """aten::bitwise_and, or, xor, __and__ …: of truth values, or of the bits of whole numbers."""
+
+    def read(c: Call) -> Ref:
+        names, dtype = operands(c, "self", "other")
+        if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
+            raise c.invalid(f"bits of {dtype}")
+        return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, grid=None)
+
+    return Operator("x self, x other", read)
+
+
+def read_not(c: Call) -> Ref:
+    """aten::logical_not."""
+    return c.emit("Not", [_truth(c, "self")], dtype="bool", grid=None)
+
+
+def read_bitwise_not(c: Call) -> Ref:
+    """aten::bitwise_not: of truth values, or of the bits of whole numbers."""
+    tensor = c.operand("self")
+    if tensor.dtype == "bool":
+        return c.emit("Not", [tensor.name], dtype="bool", grid=None)
+    if tensor.is_quantized or "int" not in tensor.dtype:
+        raise c.invalid(f"bits of {tensor.dtype}")
+    kind = numpy_dtype(tensor.dtype)
+    return c.emit("BitwiseXor", [tensor.name, c.const(~np.zeros((), kind), "ones")], dtype=tensor.dtype, grid=None)
+
+
+_COMPARISONS = {
+    "Equal": ("eq", "__eq__"), "NotEqual": ("ne", "not_equal"), "Less": ("lt", "less"), "LessOrEqual": ("le", "less_equal"),
+    "Greater": ("gt", "greater"), "GreaterOrEqual": ("ge", "greater_equal"),
+}  # fmt: skip
+_BITWISE = {kind: (f"bitwise_{kind.lower()}", f"__{kind.lower()}__") for kind in ("And", "Or", "Xor")}
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **{f"aten::{name}": read_comparison(kind) for kind, names in _COMPARISONS.items() for name in names},
+    **{f"aten::logical_{kind.lower()}": read_logical(kind) for kind in ("And", "Or", "Xor")},
+    **{f"aten::{name}": read_bitwise(kind) for kind, names in _BITWISE.items() for name in names},
+    "aten::logical_not": Operator("T self", read_not),
+    **{f"aten::{name}": Operator("T self", read_bitwise_not) for name in ("bitwise_not", "__not__")},
+}
