@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from qconvert.evaluate.computing import computed
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Op, Tensor
@@ -34,10 +35,12 @@ class KnownValues:
 
     Attributes:
         sizes: what is known of the integers that depend on sizes.
+        computes: whether a value counts as known too if kernels differ in its last bit; see computing.py.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], producers: Mapping[str, Op]) -> None:
         self.sizes = KnownSizes(tensors, producers)
+        self.computes = False
         self._tensors = tensors
         self._producers = producers
         self._found: dict[str, Array | None] = {}
@@ -73,6 +76,8 @@ class KnownValues:
         values = [self._found.get(value) if value else None for value in op.inputs]
         known = all(self._found.get(value) is not None for value in op.inputs if value)
         found = evaluate_constant(op, self._tensors, values) if known or op.kind == "Shape" else None
+        if found is None and known and self.computes and op.inputs:
+            found = computed(op, self._tensors, values)
         if found is None:
             numbers = [self.sizes.numbers(output) if output else None for output in op.outputs]
             found = [data for data in numbers if data is not None]

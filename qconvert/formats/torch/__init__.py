@@ -39,6 +39,6 @@ def qconvert_formats() -> Iterable[Format]:
             read=_read,
             recognizes=_recognizes,
             read_options=_READ_OPTIONS,
-            normal_form=("absorb_quantization",),
+            normal_form=("absorb_quantization", "fold_qat_batch_norm"),
         )
     ]

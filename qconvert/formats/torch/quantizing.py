@@ -141,7 +141,9 @@ def spelled_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tu
 
 def spelled_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
     """The real values of integers on a grid that is known only at run time: (q - zero_point) * scale."""
-    steps = real_values(c, data)
+    made = c.session.draft.producers.get(data)
+    is_rounded = made is not None and made.kind == "Cast" and c.lookup(made.inputs[0]).dtype == "float32"
+    steps = made.inputs[0] if made is not None and is_rounded else real_values(c, data)  # whole numbers within the type, before the Cast
     if zero_point:
         steps = c.emit("Sub", [steps, real_values(c, zero_point)], dtype="float32", grid=None, hint="steps").name
     return c.emit("Mul", [steps, real_values(c, scale)], dtype="float32", grid=None)

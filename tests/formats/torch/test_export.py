@@ -41,6 +41,13 @@ def test_the_integers_and_scales_are_the_files(name: str) -> None:
         assert same and np.array_equal(same[0].quantization.scale.reshape(-1), scale.reshape(-1).astype(np.float32))
 
 
+@pytest.mark.parametrize("name", [name for name in _NETWORKS if "qat" in name])
+def test_a_network_before_convert_has_its_normalization_in_biases(name: str) -> None:
+    graph = read(_FIXTURES / f"{name}.pt2")
+    assert {op.kind for op in graph.ops}.isdisjoint({"BatchNormalization", "Div", "Sqrt"})
+    assert all(graph[name].is_quantized for op in graph.ops if op.kind == "Conv" for name in op.inputs[:2])
+
+
 _X = {"x": ("float32", (2, 3))}
 
 

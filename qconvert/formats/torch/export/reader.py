@@ -20,6 +20,7 @@ from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
 from qconvert.formats.torch.reading import Session
+from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
 from qconvert.formats.torch.values import Ref
 from qconvert.formats.torch.views import VIEWS
 from qconvert.graph import Graph, Op, Tensor
@@ -62,6 +63,7 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     program = parsed(archive.text(entry))
     stored = early_tensors(archive) if entry == _EARLY else stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
     draft = Draft()
+    draft.known.computes = True
     constants = Constants(draft)
     session = Session(draft, constants, EXPORT)
     reading = _Reading(program, draft, Calls(session, OPERATORS))
@@ -69,6 +71,8 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     reading.run()
     outputs = _apart(draft, inputs, draft.distinct(flattened(reading.results(), constants)))
     reading.write_states(constants)
+    session.trained.extend(find_fake_quantization(draft))
+    compute_constants(draft)
     draft.prune(outputs)
     draft.settle_names(outputs)
     metadata = session.metadata(f"torch.export {program.torch_version}".strip())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.torch.ops.elementwise import truncated
 from qconvert.formats.torch.promotion import as_real
@@ -38,6 +40,10 @@ def read_log(base: float) -> ReadFunction:
     """aten::log2 and log10."""
 
     def read(c: Call) -> Ref:
+        known = c.constant("self")
+        if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
+            with np.errstate(all="ignore"):
+                return Ref(c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log"))
         return scaled(c, c.emit("Log", [as_real(c, "self")], grid=None, hint="natural").name, 1 / math.log(base))
 
     return read
@@ -50,7 +56,11 @@ def read_log1p(c: Call) -> Ref:
 
 
 def read_exp2(c: Call) -> Ref:
-    """aten::exp2: exp(log(2) * x)."""
+    """aten::exp2: exp(log(2) * x); of a constant as PyTorch computes it, a power of two where x is whole."""
+    known = c.constant("self")
+    if known is not None and known.dtype == np.float32:
+        with np.errstate(all="ignore"):
+            return Ref(c.const(np.exp2(known), "power"))
     return c.emit("Exp", [scaled(c, as_real(c, "self"), math.log(2), "exponent").name], grid=None)
 
 
