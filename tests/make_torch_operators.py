@@ -1,4 +1,5 @@
-"""Computes formats/torch/operators.npz: what PyTorch gives for the expressions of torch_operators.py, and how it writes them down.
+"""Computes formats/torch/operators.npz and moves.npz: what PyTorch gives for the expressions of torch_operators.py and torch_moves.py,
+and how it writes them down.
 
 Usage, with PyTorch installed: python tests/make_torch_operators.py
 
@@ -14,12 +15,14 @@ import io
 import json
 import warnings
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (as PyTorch documents it)
+from torch_moves import CASES as MOVES
 from torch_operators import CASES, GRIDS, inputs
 
 GLOBALS: dict[str, Any] = {"torch": torch, "F": F, "Q": torch.ops.quantized, "plain": lambda result: _plain(result)}
@@ -62,12 +65,18 @@ def _code(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[str, Any]
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    for name, cases in (("operators", CASES), ("moves", MOVES)):
+        write(name, cases)
+
+
+def write(name: str, cases: Mapping[str, str]) -> None:
+    """Computes one list of expressions and writes its file."""
     values = {name: torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape)) for name, value in inputs().items()}
     found: dict[str, np.ndarray[Any, Any]] = {}
     texts: dict[str, Any] = {}
-    for case, expression in CASES.items():
+    for case, expression in cases.items():
         words = [node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)]
-        names = [name for name in values if name in words]
+        names = [each for each in values if each in words]
         module, arguments = _module(names, expression), tuple(values[name] for name in names)
         result = module(*arguments)
         texts[case] = {"inputs": names, **_code(module, arguments)}
@@ -79,7 +88,7 @@ def main() -> None:
                 output = output.int_repr()
             found[f"{case}/{index}"] = output.detach().numpy()
     found["texts"] = np.frombuffer(json.dumps(texts).encode(), np.uint8)
-    np.savez_compressed(Path(__file__).with_name("formats") / "torch" / "operators.npz", **found)
+    np.savez_compressed(Path(__file__).with_name("formats") / "torch" / f"{name}.npz", **found)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def read_eye(c: Call) -> Ref:
 
 def read_tensor(c: Call) -> Ref:
     """aten::tensor(data), scalar_tensor, as_tensor: numbers, perhaps in lists, as a tensor."""
-    value = c["data"]
+    value = c["data"] if "data" in c else c["s"]
     if isinstance(value, Ref):
         return Ref(typed(c, value, c.dtype("dtype") or c.lookup(value.name).dtype, "data"))
     items = list(leaves(value))
@@ -172,6 +172,6 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::linspace": Operator(f"f start, f end, i steps, {_OPTIONS}", read_linspace),
     "aten::eye": [Operator(f"i n, {_OPTIONS}", read_eye), Operator(f"i n, i m, {_OPTIONS}", read_eye)],
     **{f"aten::{name}": Operator(f"a data, {_TENSOR}", read_tensor) for name in ("tensor", "as_tensor")},
-    "aten::scalar_tensor": Operator(f"a data, {_OPTIONS}", read_tensor),
+    "aten::scalar_tensor": Operator(f"a s, {_OPTIONS}", read_tensor),
     "aten::_shape_as_tensor": Operator("T self", lambda c: c.emit("Shape", [c.name("self")], dtype="int64", grid=None)),
 }  # fmt: skip

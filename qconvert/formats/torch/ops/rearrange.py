@@ -185,7 +185,10 @@ def read_broadcast_tensors(c: Call) -> list[Ref]:
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **{f"aten::{name}": Operator("T self, i dim0, i dim1", read_transpose) for name in ("swapaxes", "swapdims")},
+    **{
+        f"aten::{name}": [Operator(f"T self, i {mark}0, i {mark}1", read_transpose) for mark in ("dim", "axis")]
+        for name in ("swapaxes", "swapdims")
+    },
     "aten::broadcast_to": Operator("T self, l size", read_expand),
     "aten::flip": Operator("T self, l dims", read_flip),
     "aten::fliplr": read_side_flip(1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref
 
@@ -80,7 +80,7 @@ def read_transpose(c: Call) -> Ref:
     """aten::transpose(x, dim0, dim1): two axes change places."""
     rank = c.rank("self")
     order: list[int] = list(range(rank))
-    first, second = (c.axis(c.integer(name), rank) for name in ("dim0", "dim1"))
+    first, second = (c.axis(c.integer(name), rank) for name in (("dim0", "dim1") if "dim0" in c else ("axis0", "axis1")))
     order[first], order[second] = second, first
     return c.emit("Transpose", [c.name("self")], perm=tuple(order)) if first != second else Ref(c.name("self"))
 
@@ -105,14 +105,19 @@ def read_expand_as(c: Call) -> Ref:
     return c.emit("Expand", [c.name("self"), sizes_tensor(c, [size_of(c, other, axis) for axis in range(c.rank("other"))], "shape")])
 
 
-def read_repeat(c: Call) -> Ref:
-    """aten::repeat(x, repeats): the whole along each axis; further axes come first."""
-    name, rank, repeats = c.name("self"), c.rank("self"), c["repeats"]
-    missing = len(repeats) - rank
-    if missing > 0:
-        sizes = [size_of(c, name, axis) for axis in range(rank)]
-        name = reshaped(c, name, [1] * missing + sizes, hint="wider").name
-    return c.emit("Tile", [name, sizes_tensor(c, repeats, "repeats")])
+def read_repeat(argument: str) -> ReadFunction:
+    """aten::repeat(x, repeats), tile(x, dims): the whole along each of the last axes; further axes come first."""
+
+    def read(c: Call) -> Ref:
+        name, rank, repeats = c.name("self"), c.rank("self"), list(c[argument])
+        repeats = [1] * (rank - len(repeats)) + repeats
+        missing = len(repeats) - rank
+        if missing > 0:
+            sizes = [size_of(c, name, axis) for axis in range(rank)]
+            name = reshaped(c, name, [1] * missing + sizes, hint="wider").name
+        return c.emit("Tile", [name, sizes_tensor(c, repeats, "repeats")])
+
+    return read
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
@@ -129,7 +134,8 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"aten::{name}": Operator("T self", read_turned) for name in ("t", "numpy_T")},
     "aten::expand": Operator("T self, l size, b implicit=False", read_expand),
     "aten::expand_as": Operator("T self, T other", read_expand_as),
-    "aten::repeat": Operator("T self, l repeats", read_repeat),
+    "aten::repeat": Operator("T self, l repeats", read_repeat("repeats")),
+    "aten::tile": Operator("T self, l dims", read_repeat("dims")),
     **{f"aten::{name}": Operator("T self", read_identity) for name in ("detach", "alias", "lift_fresh_copy", "detach_copy")},
     "aten::contiguous": Operator("T self, i? memory_format=0", read_identity),
     "aten::clone": Operator("T self, i? memory_format=None", read_identity),
