@@ -23,9 +23,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (as PyTorch documents it)
 from torch_moves import CASES as MOVES
-from torch_operators import CASES, GRIDS, inputs
+from torch_operators import CASES, GRIDS, constants, inputs
 
 GLOBALS: dict[str, Any] = {"torch": torch, "F": F, "Q": torch.ops.quantized, "plain": lambda result: _plain(result)}
+GLOBALS |= {name: torch.from_numpy(value) for name, value in constants().items()}
 for _name, (_scale, _zero, _dtype) in GRIDS.items():
     GLOBALS[_name] = lambda x, s=_scale, z=_zero, d=_dtype: torch.quantize_per_tensor(x, s, z, getattr(torch, d))
 
@@ -46,21 +47,29 @@ def _plain(result: Any) -> Any:
 def _program(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[str, Any]:
     """models/model.json without what is of the machine that wrote it."""
     buffer = io.BytesIO()
-    torch.export.save(torch.export.export(module, arguments), buffer)
+    exported = torch.export.export(module, arguments)
+    torch.export.save(exported, buffer)
     with zipfile.ZipFile(buffer) as archive:
         name = next(name for name in archive.namelist() if name.endswith("models/model.json"))
         document = json.loads(archive.read(name))
+    document["tensors"] = {
+        name: _listed(np.asarray(value.detach())) for name, value in {**exported.state_dict, **exported.constants}.items()
+    }
     for node in document["graph_module"]["graph"]["nodes"]:
         node["metadata"] = {}
     document["guards_code"] = document["graph_module"]["module_call_graph"] = []
     return dict(document)
 
 
+def _listed(value: np.ndarray[Any, Any]) -> list[Any]:
+    return [str(value.dtype), value.shape, value.reshape(-1).tolist()]
+
+
 def _code(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[str, Any]:
     text, constants = torch.jit.trace(module, arguments, check_trace=False).code_with_constants
     held = constants.const_mapping
     listed = [np.asarray(held[f"c{index}"]) for index in range(len(held))]
-    return {"code": text, "constants": [[str(value.dtype), value.shape, value.reshape(-1).tolist()] for value in listed]}
+    return {"code": text, "constants": [_listed(value) for value in listed]}
 
 
 def main() -> None:

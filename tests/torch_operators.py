@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CASES", "GRIDS", "inputs"]
+__all__ = ["CASES", "GRIDS", "constants", "inputs"]
 
 #: The grids of q(x), r(x) (quint8) and t(x) (qint8).
-GRIDS = {"q": (0.031, 118, "quint8"), "r": (0.0403, 108, "quint8"), "t": (0.031, -10, "qint8")}
+GRIDS = {
+    name: (float(np.float32(scale)), zero_point, dtype)
+    for name, scale, zero_point, dtype in (("q", 0.031, 118, "quint8"), ("r", 0.0403, 108, "quint8"), ("t", 0.031, -10, "qint8"))
+}
 
 #: Name -> an expression of the inputs that it names.
 CASES: dict[str, str] = {
@@ -135,6 +138,7 @@ CASES: dict[str, str] = {
     "instance_norm": "F.instance_norm(x, weight=e4, bias=f4)",
     "instance_norm_plain": "F.instance_norm(x)",
     "instance_norm_stored": "F.instance_norm(x, c4, v4, e4, f4, use_input_stats=False)",
+    "instance_norm_decomposed": "torch.ops.aten._native_batch_norm_legit.no_stats(x1, e4, f4, True, 0.1, 1e-3)[0]",
     "rms_norm": "F.rms_norm(x, [6, 5], w65, 1e-3)",
     "rms_norm_plain": "F.rms_norm(x, [5])",
     "normalize": "F.normalize(x, dim=1)",
@@ -193,6 +197,60 @@ CASES: dict[str, str] = {
     "std_all": "torch.std(x)",
     "std_correction": "torch.std(x, dim=1, correction=2)",
     "var_mean": "torch.var_mean(x, [1])",
+    # products of matrices, convolutions
+    "matmul": "torch.matmul(a, e)",
+    "matmul_vector": "torch.matmul(x, f5)",
+    "matmul_row": "torch.matmul(f5, e)",
+    "matmul_dot": "torch.dot(f5, f5)",
+    "matmul_constant": "x @ KM",
+    "mm": "torch.mm(m, n)",
+    "mv": "torch.mv(m, c4)",
+    "bmm": "torch.bmm(w, e)",
+    "addmm": "torch.addmm(g7, m, n)",
+    "addmm_scaled": "torch.addmm(g7, m, n, beta=0.5, alpha=2)",
+    "addmm_no_bias": "torch.addmm(g7, m, n, beta=0)",
+    "addmm_transposed": "torch.addmm(KB, m, torch.t(KW))",
+    "baddbmm": "torch.baddbmm(q3, w, e, beta=0.5, alpha=2)",
+    "einsum": "torch.einsum('bij, bjk -> bki', w, e)",
+    "einsum_implicit": "torch.einsum('ij,jk', m, n)",
+    "linear": "F.linear(m, KW, KB)",
+    "linear_rows": "F.linear(x, KX)",
+    "linear_row": "F.linear(c4, KW, KB)",
+    "linear_computed": "F.linear(m, n.t(), g7)",
+    "conv2d": "F.conv2d(x, KC, KO, 2, 1)",
+    "conv2d_groups": "F.conv2d(x, KG, None, 1, (1, 0), (1, 2), 2)",
+    "conv2d_same": "F.conv2d(x, KC, padding='same')",
+    "conv2d_unbatched": "F.conv2d(w, KC, KO)",
+    "conv1d": "F.conv1d(w, K1, KD, 1, 1)",
+    "conv3d": "F.conv3d(x, K3, KD, (1, 2, 1))",
+    "convolution": "torch.ops.aten.convolution(x, KC, KO, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)",
+    "convolution_transposed": "torch.ops.aten.convolution(x, KT, KP, [2, 1], [1, 0], [1, 1], True, [1, 0], 1)",
+    "conv_transpose2d": "F.conv_transpose2d(x, KT, None, 2, 1, 1)",
+    "conv_transpose2d_groups": "F.conv_transpose2d(x, KT, KF, 1, 0, 0, 2, 2)",
+    "conv_transpose2d_computed": "F.conv_transpose2d(x, t4, None, 2, 1, 1)",
+    "conv_transpose2d_groups_computed": "F.conv_transpose2d(x, t4, None, groups=2)",
+    "conv_transpose1d": "F.conv_transpose1d(w, KU, stride=2)",
+    # attention
+    "attention": "F.scaled_dot_product_attention(x, y, p)",
+    "attention_causal": "F.scaled_dot_product_attention(x, y, p, is_causal=True)",
+    "attention_mask": "F.scaled_dot_product_attention(x, y, p, attn_mask=q6)",
+    "attention_choice": "F.scaled_dot_product_attention(x, y, p, attn_mask=b6, scale=0.3)",
+    "attention_shared": "F.scaled_dot_product_attention(x, y2, p2, enable_gqa=True)",
+    # quantized tensors and numbers
+    "quantized_add_scalar": "Q.add_scalar(q(x), 2.5)",
+    "quantized_add_scalar_negative": "Q.add_scalar(q(x), -1.7)",
+    "quantized_add_scalar_beyond": "Q.add_scalar(q(x), 16.7)",
+    "quantized_add_scalar_below": "Q.add_scalar(q(x), -6.0)",
+    "quantized_add_scalar_signed": "Q.add_scalar(t(x), 9.5)",
+    "quantized_add_scalar_relu": "Q.add_scalar_relu(q(x), 0.5)",
+    "quantized_add_number": "Q.add(q(x), 3)",
+    "quantized_mul_scalar": "Q.mul_scalar(q(x), 1.5)",
+    "quantized_mul_scalar_negative": "Q.mul_scalar(q(x), -0.75)",
+    "quantized_mul_scalar_negative_signed": "Q.mul_scalar(t(x), -0.75)",
+    "quantized_mul_scalar_zero": "Q.mul_scalar(q(x), 0.0)",
+    "quantized_mul_scalar_relu": "Q.mul_scalar_relu(q(x), -2.0)",
+    "quantized_mul_relu_number": "Q.mul_relu(q(x), 2)",
+    "quantized_matmul": "Q.matmul(q(x), r(y).transpose(2, 3), 0.1, 128)",
     # on quantized tensors
     "quantized_add": "Q.add(q(x), r(y), 0.06, 110)",
     "quantized_mul_relu": "Q.mul_relu(q(x), r(y), 0.02, 0)",
@@ -257,6 +315,17 @@ def inputs() -> dict[str, np.ndarray[Any, Any]]:
         "b": x > 0.5,
         "m": rng.normal(0, 1, (3, 4)).astype(np.float32),
         "n": rng.normal(0, 1, (4, 7)).astype(np.float32),
+        "a": x,
+        "x1": x[1:],
+        "y2": y[:, :2],
+        "p2": y[:, 2:],
+        "e": rng.normal(0, 1, (4, 5, 3)).astype(np.float32),
+        "f5": rng.normal(0, 1, 5).astype(np.float32),
+        "g7": rng.normal(0, 1, 7).astype(np.float32),
+        "q3": rng.normal(0, 1, (4, 6, 3)).astype(np.float32),
+        "q6": rng.normal(0, 1, (6, 6)).astype(np.float32),
+        "b6": np.tri(6, dtype=np.bool_)[::-1],
+        "t4": rng.normal(0, 1, (4, 2, 3, 3)).astype(np.float32),
         "c1": np.array([0.2], np.float32),
         "c4": np.array([0.2, -0.1, 0.3, 0.05], np.float32),
         "v4": np.array([1.2, 0.7, 2.1, 1.0], np.float32),
@@ -264,3 +333,11 @@ def inputs() -> dict[str, np.ndarray[Any, Any]]:
         "f4": np.array([0.1, 0.0, -0.4, 0.7], np.float32),
         "w65": np.linspace(0.5, 1.5, 30, dtype=np.float32).reshape(6, 5),
     }
+
+
+def constants() -> dict[str, np.ndarray[Any, Any]]:
+    """What the expressions have beside their inputs."""
+    rng = np.random.default_rng(8)
+    shapes = {"KM": (5, 3), "KW": (7, 4), "KB": (7,), "KX": (2, 5), "KC": (6, 4, 3, 3), "KO": (6,), "KG": (6, 2, 3, 3), "KT": (4, 2, 3, 3)}
+    shapes |= {"K1": (3, 6, 3), "K3": (3, 2, 2, 3, 2), "KD": (3,), "KF": (4,), "KP": (2,), "KU": (6, 2, 3)}
+    return {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}

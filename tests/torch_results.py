@@ -16,6 +16,11 @@ from tests.torch_operators import inputs
 from tests.torchscript_models import Instance, archive
 
 
+def _array(listed: Any) -> np.ndarray[Any, Any]:
+    dtype, shape, values = listed
+    return np.array(values, dtype).reshape(shape)
+
+
 class Results:
     """The results of one list of expressions.
 
@@ -36,12 +41,13 @@ class Results:
         return load(archive(folder / "model.pt", code, Instance("__torch__.M"), self._constants(case), traced))
 
     def _constants(self, case: str) -> list[np.ndarray[Any, Any]]:
-        return [np.array(values, dtype).reshape(shape) for dtype, shape, values in self._texts[case]["constants"]]
+        return list(map(_array, self._texts[case]["constants"]))
 
     def program(self, case: str, folder: Path) -> Graph:
         """The graph of an expression's torch.export program."""
-        lifted = {f"lifted_tensor_{index}": value for index, value in enumerate(self._constants(case))}
-        return load(exported(folder / "model.pt2", self._texts[case]["program"], lifted))
+        program = self._texts[case]["program"]
+        held = {name: _array(value) for name, value in program["tensors"].items()}
+        return load(exported(folder / "model.pt2", program, held))
 
     def compare(self, graph: Graph, case: str, steps: int = 0) -> None:
         """The outputs of a graph are PyTorch's: integers, scales and zero points equal, real values to float32's last bits.
@@ -56,7 +62,7 @@ class Results:
         assert len(results) == sum(key.startswith(f"{case}/") and not key.endswith("grid") for key in self._values)
         for index, (name, result) in enumerate(zip(graph.outputs, results, strict=True)):
             wanted = self._values[f"{case}/{index}"]
-            assert result.shape == wanted.shape and result.dtype == wanted.dtype
+            assert result.shape == wanted.shape and result.dtype == wanted.dtype and graph[name].static_shape in (None, wanted.shape)
             if f"{case}/{index}/grid" in self._values:
                 grid = graph[name].quantization
                 scale, zero_point = self._values[f"{case}/{index}/grid"]

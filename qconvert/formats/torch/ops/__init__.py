@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from qconvert.formats.torch.ops import (
     activation,
     affine,
+    attention,
     casts,
+    convolution,
     create,
     dynamic,
     elementwise,
@@ -25,6 +27,7 @@ from qconvert.formats.torch.ops import (
     quantize,
     rearrange,
     reduce,
+    scalars,
     shape,
     sizes,
     unary,
@@ -35,6 +38,9 @@ __all__ = ["OPERATORS"]
 
 _FAMILIES = (
     activation,
+    scalars,
+    convolution,
+    attention,
     affine,
     create,
     dynamic,

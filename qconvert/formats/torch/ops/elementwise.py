@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qconvert.arithmetic.dtypes import REALS
+from qconvert.formats.torch.ops.scalars import SCALAR_PRODUCT, SCALAR_PRODUCT_RELU, SCALAR_SUM, SCALAR_SUM_RELU
 from qconvert.formats.torch.promotion import common_type, operands, typed
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
@@ -124,10 +125,10 @@ _SUM = "x self, x other, f alpha=1"
 _PAIR = "x self, x other"
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "quantized::add": read_quantized_binary("Add"),
-    "quantized::add_relu": read_quantized_binary("Add", "relu"),
-    "quantized::mul": read_quantized_binary("Mul"),
-    "quantized::mul_relu": read_quantized_binary("Mul", "relu"),
+    "quantized::add": [read_quantized_binary("Add"), *SCALAR_SUM],
+    "quantized::add_relu": [read_quantized_binary("Add", "relu"), *SCALAR_SUM_RELU],
+    "quantized::mul": [read_quantized_binary("Mul"), *SCALAR_PRODUCT],
+    "quantized::mul_relu": [read_quantized_binary("Mul", "relu"), *SCALAR_PRODUCT_RELU],
     "aten::add": Operator(_SUM, read_sum("Add")),
     "aten::sub": Operator(_SUM, read_sum("Sub")),
     "aten::subtract": Operator(_SUM, read_sum("Sub")),

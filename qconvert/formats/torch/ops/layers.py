@@ -1,4 +1,4 @@
-"""Convolutions and linear layers: quantized ones with packed parameters, and those on plain tensors."""
+"""Convolutions and linear layers with packed parameters, whose data and results are quantized."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "outputs_first", "rows"]
 
 
 def _bias(c: Call, packed: Packed) -> list[str]:
@@ -27,6 +27,8 @@ def _kernel(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]
     if packed.transposed:
         if axis is not None and (axis != 1 or packed.groups != 1):
             raise c.unsupported("scales of a transposed convolution along its inputs, or in groups,")
+        if packed.groups < 1 or data.shape[0] % packed.groups:
+            raise c.invalid(f"{packed.groups} groups of weights of shape {packed.weight.shape}")
         data, axis = outputs_first(data, packed.groups), 0
     name = c.stored(packed.weight, f"{packed.name}.weight", data, axis)
     sizes = {"strides": packed.stride[cut:], "dilations": packed.dilation[cut:], "pads": packed.padding[cut:] * 2, "group": packed.groups}
@@ -72,12 +74,12 @@ def read_quantized_linear(activation: str = "") -> Operator:
         packed = c.packed("W_prepack")
         weights = c.stored(packed.weight, f"{packed.name}.weight")
         grid = c.grid("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
-        return _rows(c, "X", [weights, *_bias(c, packed)], grid, activation)
+        return rows(c, "X", [weights, *_bias(c, packed)], grid, activation)
 
     return Operator("T X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
 
-def _rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, activation: str = "") -> Ref:
+def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, activation: str = "") -> Ref:
     """A Gemm on the rows of data of any rank, which keep their leading sizes."""
     tensor, rank = c.operand(data), c.rank(data)
     if rank == 2:
@@ -98,98 +100,10 @@ def _rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None,
     return c.emit("Reshape", [result.name, shape.name])
 
 
-def read_conv(spatial: int) -> list[Operator]:
-    """aten::conv1d, 2d, 3d on plain tensors; padding by numbers, or "same" and "valid"."""
-
-    head, rest = "T input, T weight, T? bias=None, l stride=1", "l dilation=1, i groups=1"
-    return [Operator(f"{head}, {padding}, {rest}", lambda c: _convolution(c, spatial)) for padding in ("l padding=0", "s padding='valid'")]
-
-
-def _convolution(c: Call, spatial: int) -> Ref:
-    data = [c.name("input"), c.name("weight"), *([c.name("bias")] if c["bias"] is not None else [])]
-    sizes: dict[str, Any] = {
-        "strides": c.integers("stride", spatial),
-        "dilations": c.integers("dilation", spatial),
-        "group": c.integer("groups"),
-    }
-    pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
-    if c.rank("input") == spatial + 2:
-        return c.emit("Conv", data, pads=pads, data_format="channels_first", **sizes)
-    if c.rank("input") != spatial + 1:
-        raise c.invalid(f"data of rank {c.rank('input')} for a convolution along {spatial} axes")
-    data[0] = c.emit("Unsqueeze", [data[0], c.list64([0], "axis")], hint="batch").name
-    result = c.emit("Conv", data, hint="of_batch", pads=pads, data_format="channels_first", **sizes)
-    return c.emit("Squeeze", [result.name, c.list64([0], "axis")])
-
-
-def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
-    """Of "same": what is odd goes behind."""
-    if c["padding"] == "valid":
-        return (0,) * (2 * spatial)
-    kernel = c.lookup(c.name("weight")).static_shape
-    if c["padding"] != "same" or kernel is None or any(stride != 1 for stride in sizes["strides"]):
-        raise c.unsupported(f"padding {c['padding']!r} beside strides {sizes['strides']}")
-    totals = [step * (size - 1) for step, size in zip(sizes["dilations"], kernel[2:], strict=True)]
-    return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
-
-
-def _outputs_first(c: Call, groups: int) -> str:
-    """The weights of a transposed convolution on plain tensors, I,O/groups,spatial, as O,I/groups,spatial."""
-    name, shape = c.name("weight"), c.static_shape("weight")
-    rest = tuple(range(2, len(shape)))
-    if groups == 1:
-        return c.emit("Transpose", [name], hint="weights", perm=(1, 0, *rest)).name
-    if groups < 1 or len(shape) < 3 or shape[0] % groups:
-        raise c.invalid(f"{groups} groups of weights of shape {shape}")
-    inputs, outputs, *kernel = shape
-    split = c.emit("Reshape", [name, c.list64([groups, inputs // groups, outputs, *kernel], "split")], hint="split_weights")
-    turned = c.emit("Transpose", [split.name], hint="turned_weights", perm=(0, 2, 1, *(axis + 1 for axis in rest)))
-    return c.emit("Reshape", [turned.name, c.list64([groups * outputs, inputs // groups, *kernel], "joined")], hint="weights").name
-
-
-def read_conv_transpose(c: Call) -> Ref:
-    """aten::conv_transpose1d, 2d, 3d on plain tensors."""
-    spatial, groups = c.rank("weight") - 2, c.integer("groups")
-    data = [c.name("input"), _outputs_first(c, groups), *([c.name("bias")] if c["bias"] is not None else [])]
-    return c.emit(
-        "ConvTranspose",
-        data,
-        grid=None,
-        strides=c.integers("stride", spatial),
-        dilations=c.integers("dilation", spatial),
-        pads=c.integers("padding", spatial) * 2,
-        output_padding=c.integers("output_padding", spatial),
-        group=groups,
-        data_format="channels_first",
-    )
-
-
-def read_convolution(c: Call) -> Ref:
-    """aten::convolution, what all of them are behind decompositions."""
-    return read_conv_transpose(c) if c["transposed"] else _convolution(c, c.rank("weight") - 2)
-
-
-def read_linear(c: Call) -> Ref:
-    """aten::linear on plain tensors: a Gemm where the weights are a matrix of constants or of what quantizes one."""
-    factors = [c.name("weight"), *([c.name("bias")] if c["bias"] is not None else [])]
-    return _rows(c, "input", factors, None)
-
-
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"quantized::conv{n}d": read_quantized_conv(n) for n in (1, 2, 3)},
     **{f"quantized::conv{n}d_relu": read_quantized_conv(n, "relu") for n in (1, 2, 3)},
     **{f"quantized::conv_transpose{n}d": read_quantized_conv_transpose(n) for n in (1, 2, 3)},
-    **{f"aten::conv{n}d": read_conv(n) for n in (1, 2, 3)},
-    **{
-        f"aten::{name}": Operator(
-            "T input, T weight, T? bias=None, l stride=1, l padding=0, l output_padding=0, i groups=1, l dilation=1", read_conv_transpose
-        )
-        for name in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-    },
-    "aten::convolution": Operator(
-        "T input, T weight, T? bias, l stride, l padding, l dilation, b transposed, l output_padding, i groups", read_convolution
-    ),
     "quantized::linear": read_quantized_linear(),
     "quantized::linear_relu": read_quantized_linear("relu"),
-    "aten::linear": Operator("T input, T weight, T? bias=None", read_linear),
 }

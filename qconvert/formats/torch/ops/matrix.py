@@ -1,54 +1,96 @@
-"""Products of matrices."""
+"""Matrix products of plain tensors, and quantized::matmul."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from qconvert.formats.torch.ops.layers import rows
+from qconvert.formats.torch.promotion import operands, typed
 from qconvert.formats.torch.quantizing import dequantized, grid_along
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.weights import is_constant
 
-__all__ = ["OPERATORS"]
-
-
-def _product(c: Call, first: str, second: str, bias: str = "") -> Ref:
-    """first @ second: a Gemm, whose weights are (outputs, inputs), where the second is a matrix that is known before the model runs."""
-    a, b = c.name(first), c.name(second)
-    if c.rank(first) != 2 or c.rank(second) != 2 or c.known(b) is None:
-        return c.emit("MatMul", [a, b], grid=None, hint="product" if bias else "")
-    turned = c.session.draft.producers.get(b)
-    if turned is not None and turned.kind == "Transpose":
-        b = turned.inputs[0]
-    else:
-        b = c.emit("Transpose", [b], hint="weights", perm=(1, 0)).name
-    fits = bool(bias) and c.operand(bias).shape == (c.lookup(b).shape or (None,))[:1]
-    return c.emit("Gemm", [a, b, *([c.name(bias)] if fits else [])], grid=None, hint="product" if bias and not fits else "")
+__all__ = ["OPERATORS", "product"]
 
 
-def read_product(c: Call) -> Ref:
-    """aten::mm, bmm and matmul: of matrices, vectors, or stacks of them."""
-    return _product(c, "self", "mat2")
+def read_linear(c: Call) -> Ref:
+    """aten::linear: a Gemm where the weights are a matrix of constants or of what quantizes one, else a product and a sum."""
+    weights = c.name("weight")
+    bias = [c.name("bias")] if c["bias"] is not None else []
+    if is_constant(c, weights) and c.lookup(weights).rank == 2:
+        return rows(c, "input", [weights, *bias], None)
+    if c.lookup(weights).rank == 1:
+        return _with_bias(c, product(c, c.name("input"), weights, "product" if bias else ""), bias)
+    result = c.emit("MatMul", [c.name("input"), weights], grid=None, hint="product" if bias else "", trans_b=1)
+    return _with_bias(c, result, bias)
 
 
-def read_product_and_sum(c: Call, first: str = "mat1", second: str = "mat2") -> Ref:
-    """aten::addmm(input, mat1, mat2, beta, alpha) and baddbmm: beta * input + alpha * mat1 @ mat2."""
-    alpha, beta = c.number("alpha"), c.number("beta")
-    if alpha == beta == 1 and c.rank("self") == 1:
-        found = _product(c, first, second, "self")
-        producer = c.session.draft.producers[found.name]
-        if len(producer.inputs) == 3:
-            return found
-        return c.emit("Add", [found.name, c.name("self")], grid=None)
-    product, addend = _product(c, first, second, "self").name, c.name("self")
-    if alpha != 1:
-        product = c.emit("Mul", [product, c.const(np.float32(alpha), "alpha")], grid=None, hint="scaled").name
-    if beta == 0:
-        return Ref(product)
-    if beta != 1:
-        addend = c.emit("Mul", [addend, c.const(np.float32(beta), "beta")], grid=None, hint="addend").name
-    return c.emit("Add", [product, addend], grid=None)
+def _with_bias(c: Call, result: Ref, bias: Sequence[str]) -> Ref:
+    return c.emit("Add", [result.name, *bias], grid=None) if bias else result
+
+
+def product(c: Call, first: str, second: str, hint: str = "") -> Ref:
+    """aten::matmul: a vector is one row, or one column, which the result does not have."""
+    ranks = [c.lookup(name).rank for name in (first, second)]
+    if ranks[0] == 0 or ranks[1] == 0:
+        raise c.invalid("an operand of rank 0")
+    alone = [rank == 1 for rank in ranks]
+    if not any(alone):
+        return c.emit("MatMul", [first, second], grid=None, hint=hint)
+    if alone[0]:
+        first = c.emit("Unsqueeze", [first, c.list64([0], "row_axis")], hint="row").name
+    if alone[1]:
+        second = c.emit("Unsqueeze", [second, c.list64([1], "column_axis")], hint="column").name
+    whole = c.emit("MatMul", [first, second], grid=None, hint="matrix")
+    axes = [axis for axis, single in ((-2, alone[0]), (-1, alone[1])) if single]
+    return c.emit("Squeeze", [whole.name, c.list64(axes, "single_axes")], hint=hint)
+
+
+def read_matmul(first: str, second: str) -> Operator:
+    """aten::matmul, mm, bmm, mv, dot."""
+
+    def read(c: Call) -> Ref:
+        (a, b), _ = operands(c, first, second)
+        if any(c.lookup(name).is_quantized for name in (a, b)):
+            raise c.unsupported("quantized data")
+        return product(c, a, b)
+
+    return Operator(f"T {first}, T {second}", read)
+
+
+def read_added_product(first: str, second: str) -> Operator:
+    """aten::addmm, baddbmm, addmv: beta * x + alpha * (a @ b). With constant weights, as of a linear layer, it is a Gemm."""
+
+    def read(c: Call) -> Ref:
+        a, b, added = c.name(first), c.name(second), c.name("self")
+        alpha, beta = c["alpha"], c["beta"]
+        op = c.producer(b)
+        if alpha == beta == 1 and op is not None and op.kind == "Transpose" and op["perm"] == (1, 0) and is_constant(c, b):
+            return rows(c, first, [op.inputs[0], added], None)
+        result = product(c, a, b, "product")
+        if alpha != 1:
+            result = c.emit("Mul", [result.name, c.real_constant(c.number("alpha"), a, "alpha")], grid=None, hint="scaled")
+        if beta == 0:
+            return result
+        if beta != 1:
+            added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], grid=None, hint="added").name
+        return c.emit("Add", [added, result.name], grid=None)
+
+    return Operator(f"T self, T {first}, T {second}, *, f beta=1, f alpha=1", read)
+
+
+def read_quantized_matmul(c: Call) -> Ref:
+    """quantized::matmul, onto the grid that the call states."""
+    return c.emit("MatMul", [c.name("qa"), c.name("qb")], grid=c.grid(dtype=c.operand("qa").dtype))
+
+
+def read_einsum(c: Call) -> Ref:
+    """aten::einsum of an equation in letters."""
+    names = c.names("tensors")
+    wanted = c.lookup(names[0]).dtype
+    names = [typed(c, Ref(name), wanted, f"operand{index}") for index, name in enumerate(names)]
+    return c.emit("Einsum", names, grid=None, equation=str(c["equation"]).replace(" ", ""))
 
 
 def read_integer_product(c: Call) -> Ref:
@@ -65,14 +107,18 @@ def read_weight_product(c: Call) -> Ref:
     return c.emit("Gemm", [c.name("self"), real.name], grid=None)
 
 
-_SUM = "T self, T mat1, T mat2, f beta=1, f alpha=1"
-
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "aten::mm": Operator("T self, T mat2", read_product),
-    "aten::bmm": Operator("T self, T mat2", read_product),
-    "aten::matmul": Operator("T self, T other", lambda c: _product(c, "self", "other")),
-    "aten::addmm": Operator(_SUM, read_product_and_sum),
-    "aten::baddbmm": Operator("T self, T batch1, T batch2, f beta=1, f alpha=1", lambda c: read_product_and_sum(c, "batch1", "batch2")),
+    "aten::linear": Operator("T input, T weight, T? bias=None", read_linear),
+    "aten::matmul": read_matmul("self", "other"),
+    "aten::mm": read_matmul("self", "mat2"),
+    "aten::bmm": read_matmul("self", "mat2"),
+    "aten::mv": read_matmul("self", "vec"),
+    "aten::dot": read_matmul("self", "tensor"),
+    "aten::addmm": read_added_product("mat1", "mat2"),
+    "aten::addmv": read_added_product("mat", "vec"),
+    "aten::baddbmm": read_added_product("batch1", "batch2"),
+    "aten::einsum": Operator("s equation, t tensors, *, l? path=None", read_einsum),
     "aten::_int_mm": Operator("T self, T mat2", read_integer_product),
     "aten::_weight_int8pack_mm": Operator("T self, T mat2, T scales", read_weight_product),
+    "quantized::matmul": Operator("T qa, T qb, f scale, i zero_point", read_quantized_matmul),
 }

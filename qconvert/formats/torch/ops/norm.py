@@ -99,6 +99,14 @@ def read_instance_norm(c: Call) -> Ref:
     return c.emit("InstanceNormalization", names, grid=_grid(c), epsilon=c.number("eps"), data_format="channels_first")
 
 
+def read_own_statistics(c: Call) -> Ref:
+    """aten::_native_batch_norm_legit without stored statistics, what is left of an instance norm: its data are one instance."""
+    shape = c.operand("input").shape
+    if not c["training"] or shape is None or shape[0] != 1:
+        raise c.unsupported("statistics of the batch: export the model after eval()")
+    return read_instance_norm(c)
+
+
 _AFFINE = "T? weight=None, T? bias=None"
 _REQUIRED = "T? weight, T? bias"
 _STATISTICS = "T? running_mean, T? running_var"
@@ -111,7 +119,10 @@ OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
     "aten::batch_norm": Operator(f"{_TRAINABLE}, b cudnn_enabled=False", read_batch_norm),
     "aten::native_batch_norm": Operator(_TRAINABLE, _first_of(read_batch_norm, 3)),
     "aten::cudnn_batch_norm": Operator(_TRAINABLE, _first_of(read_batch_norm, 4)),
-    "aten::_native_batch_norm_legit": Operator(_TRAINABLE, _first_of(read_batch_norm, 3)),
+    "aten::_native_batch_norm_legit": [
+        Operator(_TRAINABLE, _first_of(read_batch_norm, 3)),
+        Operator(f"T input, {_REQUIRED}, b training, f momentum, f eps", _first_of(read_own_statistics, 3)),
+    ],
     "aten::_native_batch_norm_legit_no_training": Operator(
         f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _first_of(read_batch_norm, 3)
     ),

@@ -1,0 +1,117 @@
+"""Convolutions of plain tensors, in the forms that PyTorch's programs have before and behind its decompositions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.ops.layers import outputs_first
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.sizing import batched
+from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.weights import rearranged
+from qconvert.graph import Quantization
+
+__all__ = ["OPERATORS"]
+
+
+def _bias(c: Call) -> list[str]:
+    return [c.name("bias")] if c["bias"] is not None else []
+
+
+def _sizes(c: Call, spatial: int) -> dict[str, Any]:
+    """Strides, dilations and groups."""
+    sizes = {"strides": c.integers("stride", spatial), "dilations": c.integers("dilation", spatial)}
+    if any(len(values) != spatial for values in sizes.values()):
+        raise c.invalid(f"its strides and dilations {sizes} are not of {spatial} axes")
+    return {**sizes, "group": c.integer("groups"), "data_format": "channels_first"}
+
+
+def _convolved(c: Call, spatial: int) -> Ref:
+    """A convolution; data without a batch get one."""
+    sizes = _sizes(c, spatial)
+    pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
+    factors = [c.name("weight"), *_bias(c)]
+    return batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], grid=None, pads=pads, **sizes))
+
+
+def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
+    """Of "same": what is odd goes behind."""
+    if c["padding"] == "valid":
+        return (0,) * (2 * spatial)
+    kernel = c.lookup(c.name("weight")).static_shape
+    if c["padding"] != "same" or kernel is None or any(stride != 1 for stride in sizes["strides"]):
+        raise c.unsupported(f"padding {c['padding']!r} beside strides {sizes['strides']}")
+    totals = [step * (size - 1) for step, size in zip(sizes["dilations"], kernel[2:], strict=True)]
+    return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
+
+
+def _transposed(c: Call, spatial: int) -> Ref:
+    """A transposed convolution, whose weights PyTorch has as I,O/groups,spatial."""
+    sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
+    if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
+        raise c.invalid(f"{groups} groups of weights of shape {shape} for {spatial} axes")
+    weights = rearranged(
+        c, c.name("weight"), lambda data: outputs_first(data, groups), lambda grid: _scales_first(c, grid, groups)
+    ) or _turned(c, groups, spatial)
+    pads, padding = c.integers("padding", spatial) * 2, c.integers("output_padding", spatial)
+    factors = [weights, *_bias(c)]
+    return batched(
+        c, "input", spatial, lambda name: c.emit("ConvTranspose", [name, *factors], grid=None, pads=pads, output_padding=padding, **sizes)
+    )
+
+
+def _scales_first(c: Call, grid: Quantization, groups: int) -> Quantization:
+    """Scales along the outputs of a group, for all groups."""
+    if grid.axis is None:
+        return grid
+    if grid.axis != 1 and not (grid.axis == 0 and (grid.scale == grid.scale[0]).all() and (grid.zero_point == grid.zero_point[0]).all()):
+        raise c.unsupported("scales of a transposed convolution along its inputs")
+    if grid.axis == 0:
+        return Quantization.per_tensor(float(grid.scale[0]), int(grid.zero_point[0]))
+    return Quantization(np.tile(grid.scale, groups), np.tile(grid.zero_point, groups), 0)
+
+
+def _turned(c: Call, groups: int, spatial: int) -> str:
+    """Weights that are computed at run time, with the outputs first."""
+    name = c.name("weight")
+    if groups == 1:
+        return c.emit("Transpose", [name], hint="weights", perm=(1, 0, *range(2, spatial + 2))).name
+    inputs, outputs, *kernel = c.static_shape("weight")
+    split = c.emit("Reshape", [name, c.list64([groups, inputs // groups, outputs, *kernel], "split_shape")], hint="split").name
+    turned = c.emit("Transpose", [split], hint="turned", perm=(0, 2, 1, *range(3, spatial + 3))).name
+    return c.emit("Reshape", [turned, c.list64([groups * outputs, inputs // groups, *kernel], "weights_shape")], hint="weights").name
+
+
+def read_conv(spatial: int) -> list[Operator]:
+    """aten::conv1d, 2d, 3d: padding by numbers, or "same" and "valid"."""
+    head, rest = "T input, T weight, T? bias=None, l stride=1", "l dilation=1, i groups=1"
+    return [Operator(f"{head}, {padding}, {rest}", lambda c: _convolved(c, spatial)) for padding in ("l padding=0", "s padding='valid'")]
+
+
+def read_transposed(spatial: int) -> Operator:
+    """aten::conv_transpose1d, 2d, 3d."""
+    signature = "T input, T weight, T? bias=None, l stride=1, l padding=0, l output_padding=0, i groups=1, l dilation=1"
+    return Operator(signature, lambda c: _transposed(c, spatial))
+
+
+def read_convolution(c: Call) -> Ref:
+    """aten::convolution, what PyTorch's decompositions make of all convolutions."""
+    shape = c.operand("weight").shape
+    spatial = len(c.integers("stride")) if shape is None else len(shape) - 2
+    return _transposed(c, spatial) if c["transposed"] else _convolved(c, spatial)
+
+
+_CONVOLUTION = "T input, T weight, T? bias, l stride, l padding, l dilation, b transposed, l output_padding, i groups"
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **{f"aten::conv{n}d": read_conv(n) for n in (1, 2, 3)},
+    **{f"aten::conv_transpose{n}d": read_transposed(n) for n in (1, 2, 3)},
+    "aten::_convolution_mode": Operator(
+        "T input, T weight, T? bias, l stride, s padding, l dilation, i groups", lambda c: _convolved(c, c.rank("weight") - 2)
+    ),
+    "aten::convolution": Operator(_CONVOLUTION, read_convolution),
+    "aten::_convolution": Operator(f"{_CONVOLUTION}, b benchmark, b deterministic, b cudnn_enabled, b allow_tf32=True", read_convolution),
+}
