@@ -17,7 +17,6 @@ from qconvert.formats.onnx.node_types import require_types
 from qconvert.formats.onnx.relabelled import relabelled_notes
 from qconvert.formats.onnx.spelled import is_spelled_out, notes
 from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
-from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     RELABELLED,
@@ -28,6 +27,7 @@ from qconvert.graph.metadata import (
     STATED_ATTRIBUTES,
     STATED_BIAS_SCALES,
 )
+from qconvert.graph.stated import unstated
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "write"]
@@ -145,7 +145,7 @@ def _properties(
         properties[SPELLED] = spelled
     if relabelled := relabelled_notes(graph):
         properties[RELABELLED] = relabelled
-    if attributes := _unstated(graph, lambda op: may_tie(op, builder)):
+    if attributes := unstated(graph, lambda op: may_tie(op, builder)):
         properties[STATED_ATTRIBUTES] = json.dumps(attributes)
     return properties
 
@@ -153,21 +153,6 @@ def _properties(
 def _hides_grids(op: Op, graph: Graph) -> bool:
     """Whether an operator of real values is written on stored integers, so that its node says nothing of scales."""
     return op.kind in ("Max", "Min") and all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-
-
-def _unstated(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> dict[str, dict[str, str]]:
-    """What a reader would find otherwise: activations that their grid implies or simplifies, and the ties of plain averages."""
-    found: dict[str, dict[str, str]] = {}
-    for op in graph.ops:
-        result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-        if result is None or result.quantization is None or not result.quantization.is_per_tensor or "float" in result.dtype:
-            continue
-        name = str(op.attributes.get("activation", ""))
-        if name and simplest_activation(result, ACTIVATIONS[name]) != name:
-            found.setdefault(result.name, {})["activation"] = name
-        if op.kind == "AveragePool" and op["arithmetic"] and not is_spelled_out(op):
-            found.setdefault(result.name, {})["arithmetic"] = str(op["arithmetic"])
-    return found
 
 
 def _write_qoperator(op: Op, builder: Builder) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,12 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.torch.reader import read
 
     return read(path, options)
+
+
+def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    from qconvert.formats.torch.writer import write
+
+    return write(graph, path, options)
 
 
 def _recognizes(start: bytes) -> bool:
@@ -37,8 +43,21 @@ def qconvert_formats() -> Iterable[Format]:
             (".pt", ".ptl", ".pt2", ".pth"),
             summary,
             read=_read,
+            write=_write,
+            default_target="torch",
+            own_target="torch",
+            narrow_ranges=True,
             recognizes=_recognizes,
             read_options=_READ_OPTIONS,
-            normal_form=("absorb_quantization", "fold_qat_batch_norm"),
+            normal_form=("absorb_quantization", "fold_qat_batch_norm", "restate_attributes"),
         )
     ]
+
+
+@hookimpl
+def qconvert_operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
+    if (format, direction) != ("torch", "write"):
+        return {}
+    from qconvert.formats.torch.writers import WRITERS
+
+    return WRITERS

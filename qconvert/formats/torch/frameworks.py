@@ -1,0 +1,34 @@
+"""PyTorch itself, which writing needs and reading never touches."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from typing import Any
+
+from qconvert.errors import MissingPackageError
+
+__all__ = ["torch_package"]
+
+_REMEDY = (
+    "Install it with: pip install 'qconvert[torch]'. The build without GPU libraries is much smaller: "
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+)
+
+
+def torch_package() -> Any:
+    """The module torch, with the operators of quantized_decomposed registered.
+
+    Raises:
+        MissingPackageError: it is not installed, or cannot be imported here.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch = import_module("torch")
+            import_module("torch.ao.quantization.fx._decomposed")  # registers quantized_decomposed
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torch"
+        state = "is not installed" if absent else f"cannot be imported: {error}"
+        raise MissingPackageError(f"the package torch, which writes PyTorch's files, {state}", remedy=_REMEDY) from error
+    return torch

@@ -1,0 +1,172 @@
+"""Writes the canonical graph as a torch.export program (.pt2): operators come from writers/, the container from PyTorch itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.writing import Builder
+from qconvert.graph import Graph
+from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_SIGNATURES, STATED_ATTRIBUTES
+from qconvert.graph.stated import unstated
+from qconvert.plugins import operators
+
+__all__ = ["NOTES", "build", "live", "write"]
+
+#: What the archive says of the program in words of the canonical graph, as a file beside it.
+NOTES = "qconvert.json"
+#: Sizes that stand for those that are known only at run time while PyTorch looks at the program; 0 and 1 would be taken for constants.
+_SAMPLE_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Writes `graph` to `path`; returns, in words, what the user should know of the form chosen.
+
+    Args:
+        graph: spatial operators channels first; shapes known but for sizes with names.
+        path: the file; it is overwritten.
+        options: "provenance" (str -> str, goes into the notes).
+
+    Raises:
+        MissingPackageError: PyTorch is not installed.
+        UnsupportedError: operators that have no form in PyTorch, or types; kinds are all listed.
+    """
+    torch = torch_package()
+    builder = build(graph)
+    program, notes = _exported(builder, _module(builder))
+    buffer = io.BytesIO()
+    extra = {NOTES: json.dumps(_notes(builder, program, dict(options.get("provenance") or {})), ensure_ascii=False)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(program, buffer, extra_files=extra)
+    path.write_bytes(buffer.getvalue())
+    return notes
+
+
+def build(graph: Graph) -> Builder:
+    """The calls and buffers of a graph; see write()."""
+    known = operators("torch", "write")
+    missing = Counter(op.kind for op in graph.ops if op.kind not in known)
+    if missing:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
+        raise UnsupportedError(f"operators without a form in PyTorch: {listed}")
+    builder = Builder(graph)
+    for name in graph.inputs:
+        builder.take_input(name)
+    for op in graph.ops:
+        builder.op = op
+        known[op.kind](op, builder)
+    builder.op = None
+    builder.fx.output(tuple(builder.stored(name) for name in graph.outputs))
+    builder.fx.eliminate_dead_code()
+    return builder
+
+
+def _module(builder: Builder) -> Any:
+    """The torch.fx.GraphModule of what was built."""
+    used = {str(node.target) for node in builder.fx.nodes if node.op == "get_attr"}
+    module = torch_package().fx.GraphModule({}, torch_package().fx.Graph())
+    for name, tensor in builder.buffers.items():
+        if name in used:
+            module.register_buffer(name, tensor)
+    module.graph = builder.fx
+    return module
+
+
+def live(graph: Graph) -> Any:
+    """A torch.nn.Module that computes the graph: inputs in order, and a tuple of outputs."""
+    return _module(build(graph))
+
+
+def _exported(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
+    """The torch.export program, without what names the machine that writes it."""
+    torch, graph = torch_package(), builder.graph
+    sizes = dict.fromkeys(size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str))
+    apart = {size: _SAMPLE_SIZES[index % len(_SAMPLE_SIZES)] for index, size in enumerate(sizes)}
+    open_sizes = {size: torch.export.Dim(f"size_{index}") for index, size in enumerate(sizes)}
+    found = dict.fromkeys(sizes, torch.export.Dim.AUTO)  # as far as the operators let them be open
+    ways = [(apart, open_sizes), (apart, found), (dict.fromkeys(sizes, _SAMPLE_SIZES[1]), found)] if sizes else [(apart, {})]
+    reason = ""
+    for way, (samples, dims) in enumerate(ways):
+        inputs = tuple(_sample(builder, name, samples) for name in graph.inputs)
+        shapes = tuple(
+            {axis: dims[size] for axis, size in enumerate(graph[name].shape or ()) if isinstance(size, str)} for name in graph.inputs
+        )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+        except Exception as error:  # PyTorch's errors share no base class but Exception
+            reason = str(error).strip().partition("\n")[0]
+            continue
+        for node in program.graph.nodes:  # stack traces, paths of modules
+            node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
+        notes = () if way == 0 else ("sizes of the inputs are as open as the operators let them be, fewer than in the source",)
+        return program, notes
+    raise QConvertError(f"PyTorch does not take the program: {reason}", where=graph.name)
+
+
+def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
+    tensor, torch = builder.tensor(name), torch_package()
+    if tensor.shape is None:
+        raise UnsupportedError("an input of unknown rank cannot be written for PyTorch", where=f"tensor {name!r}")
+    return torch.zeros([samples.get(size, size) for size in tensor.shape], dtype=builder.dtype(tensor.dtype))  # type: ignore[arg-type]
+
+
+def _notes(builder: Builder, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
+    """What a reader finds again: names of tensors and operators by the program's own, and the graph's metadata."""
+    graph = builder.graph
+    metadata = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance}
+    if graph.signatures:
+        metadata[SOURCE_SIGNATURES] = json.dumps({s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures})
+    if stated := unstated(graph):
+        metadata[STATED_ATTRIBUTES] = json.dumps(stated)
+    nodes = _aligned(builder, program)
+    buffers = {node.target: builder.names[node] for node in builder.fx.nodes if node.op == "get_attr" and node in builder.names}
+    return {
+        "name": graph.name,
+        "metadata": metadata,
+        "buffers": {target: name for target, name in buffers.items() if target != name},
+        "tensors": {found: builder.names[node] for node, found in nodes.items() if node in builder.names and builder.names[node] != found},
+        "operators": {found: builder.sources[node] for node, found in nodes.items() if builder.sources.get(node)},
+        "padding": [found for node, found in nodes.items() if node in builder.helpers],
+        "sizes": _sizes(graph, program),
+    }
+
+
+def _aligned(builder: Builder, program: Any) -> dict[Any, str]:
+    """Nodes that were built, each with the name that it has in the program, which has the same calls in the same order."""
+    found: dict[Any, str] = {}
+    own = [node for node in builder.fx.nodes if node.op in ("call_function", "placeholder")]
+    buffers = set(program.graph_signature.inputs_to_buffers)
+    position = 0
+    for node in program.graph.nodes:
+        if node.op not in ("call_function", "placeholder") or node.name in buffers:
+            continue
+        ahead = position
+        while ahead < len(own) and (own[ahead].op != node.op or (node.op == "call_function" and own[ahead].target != node.target)):
+            ahead += 1
+        if ahead < len(own):
+            found[own[ahead]] = node.name
+            position = ahead + 1
+    return found
+
+
+def _sizes(graph: Graph, program: Any) -> dict[str, str]:
+    """Symbols of the program -> the names that the graph has for these sizes."""
+    found: dict[str, str] = {}
+    values = [
+        node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in program.graph_signature.user_inputs
+    ]
+    for name, value in zip(graph.inputs, values, strict=True):
+        for size, symbol in zip(graph[name].shape or (), value.shape, strict=True):
+            if isinstance(size, str) and not isinstance(symbol, int):
+                found.setdefault(str(symbol), size)
+    return found

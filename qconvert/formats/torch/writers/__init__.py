@@ -1,0 +1,23 @@
+"""The kinds that are written for PyTorch, by family: each the function that writes it as calls of aten and quantized_decomposed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.torch.writers import elementwise, layers, moves, norm, pool, quantize, resize, sizes, space
+from qconvert.formats.torch.writing import WriteFunction
+
+__all__ = ["WRITERS"]
+
+_WRITERS: Mapping[str, WriteFunction] = {
+    **quantize.WRITERS,
+    **layers.WRITERS,
+    **elementwise.WRITERS,
+    **norm.WRITERS,
+    **pool.WRITERS,
+    **moves.WRITERS,
+    **resize.WRITERS,
+    **sizes.WRITERS,
+    **space.WRITERS,
+}
+WRITERS = {kind: sizes.followed(write) if kind in sizes.FOLLOWED else write for kind, write in _WRITERS.items()}

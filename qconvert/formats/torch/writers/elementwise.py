@@ -1,0 +1,173 @@
+"""Functions of one and of two tensors, element by element, on real values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.graph import Op
+
+__all__ = ["WRITERS"]
+
+
+def simple(operator: str, *attributes: str, after: Callable[[Op], tuple[Any, ...]] | None = None) -> WriteFunction:
+    """An operator of the same operands, with some attributes as numbers behind them."""
+
+    def write(op: Op, b: Builder) -> None:
+        numbers = [float(op[name]) for name in attributes]
+        b.finish(op, b.aten(operator, *b.reals(op), *numbers, *(after(op) if after else ())))
+
+    return write
+
+
+def write_clip(op: Op, b: Builder) -> None:
+    """Clip: bounds that are single constants are numbers, others tensors."""
+    names = (*op.inputs[1:3], "", "")[:2]
+    bounds = [_bound(op, b, name) for name in names]
+    if any(isinstance(bound, float | int) or bound is None for bound in bounds) and not any(_is_node(bound) for bound in bounds):
+        node = b.real(op.inputs[0])
+        b.finish(op, node if bounds == [None, None] else b.clipped(node, *bounds))
+        return
+    node = b.real(op.inputs[0])
+    for operator, name in zip(("maximum", "minimum"), names, strict=True):
+        node = b.aten(operator, node, b.real(name)) if name else node
+    b.finish(op, node)
+
+
+def _is_node(bound: Any) -> bool:
+    return bound is not None and not isinstance(bound, float | int)
+
+
+def _bound(op: Op, b: Builder, name: str) -> Any:
+    """A bound as a number, None for none, or its node."""
+    if not name:
+        return None
+    tensor = b.tensor(name)
+    if tensor.data is None or tensor.data.size != 1:
+        return b.real(name)
+    value = tensor.data.reshape(-1)[0]
+    if tensor.quantization is not None:
+        return float((float(value) - int(tensor.quantization.zero_point[0])) * tensor.quantization.scale[0])
+    real = b.tensor(op.inputs[0])
+    if real.is_quantized or "float" in real.dtype:
+        return None if np.isinf(float(value)) else float(value)
+    return int(value)
+
+
+def write_prelu(op: Op, b: Builder) -> None:
+    """PRelu with one slope, or one for each channel, by aten.prelu; slopes of other shapes spelled out."""
+    data, slopes = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
+    shape = slopes.static_shape
+    rank = data.rank or 0
+    per_channel = shape is not None and len(shape) in (rank - 1, rank) and rank > 1
+    channels = data.shape[1] if data.shape is not None and rank > 1 else None
+    if shape is not None and np.prod(shape, dtype=int) == 1:
+        b.finish(op, b.aten("prelu", b.real(data.name), b.aten("reshape", b.real(slopes.name), [1])))
+    elif per_channel and shape is not None and np.prod(shape, dtype=int) == channels == shape[1 - rank]:
+        b.finish(op, b.aten("prelu", b.real(data.name), b.aten("reshape", b.real(slopes.name), [-1])))
+    else:
+        node = b.real(data.name)
+        below = b.aten("mul.Tensor", b.aten("minimum", node, b.aten("zeros_like", node)), b.real(slopes.name))
+        b.finish(op, b.aten("add.Tensor", b.aten("relu", node), below))
+
+
+def write_hard_sigmoid(op: Op, b: Builder) -> None:
+    """HardSigmoid: aten's where its numbers are PyTorch's, a sixth and a half; else clamp(alpha * x + beta, 0, 1)."""
+    node = b.real(op.inputs[0])
+    if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5:
+        b.finish(op, b.aten("hardsigmoid", node))
+        return
+    line = b.aten("add.Tensor", b.aten("mul.Tensor", node, float(op["alpha"])), float(op["beta"]))
+    b.finish(op, b.aten("hardtanh", line, 0.0, 1.0))
+
+
+def write_swish(op: Op, b: Builder) -> None:
+    """Swish: silu where alpha is 1."""
+    node = b.real(op.inputs[0])
+    if op["alpha"] == 1:
+        b.finish(op, b.aten("silu", node))
+    else:
+        b.finish(op, b.aten("mul.Tensor", node, b.aten("sigmoid", b.aten("mul.Tensor", node, float(op["alpha"])))))
+
+
+def write_div(op: Op, b: Builder) -> None:
+    """Div: of whole numbers rounded towards zero."""
+    data = b.tensor(op.inputs[0])
+    if data.is_quantized or "float" in data.dtype:
+        b.finish(op, b.aten("div.Tensor", *b.reals(op)))
+    else:
+        b.finish(op, b.aten("div.Tensor_mode", *b.reals(op), rounding_mode="trunc"))
+
+
+def write_sum(op: Op, b: Builder) -> None:
+    """Sum of several tensors."""
+    first, *others = b.reals(op)
+    for other in others:
+        first = b.aten("add.Tensor", first, other)
+    b.finish(op, first)
+
+
+def write_squared_difference(op: Op, b: Builder) -> None:
+    """(a - b) ** 2."""
+    b.finish(op, b.aten("square", b.aten("sub.Tensor", *b.reals(op))))
+
+
+def write_thresholded_relu(op: Op, b: Builder) -> None:
+    """ThresholdedRelu: x above alpha, else 0."""
+    b.finish(op, b.aten("threshold", b.real(op.inputs[0]), float(op["alpha"]), 0.0))
+
+
+def write_shrink(op: Op, b: Builder) -> None:
+    """Shrink: aten's hard and soft forms."""
+    bias, limit = float(op["bias"]), float(op["lambd"])
+    if bias not in (0.0, limit):
+        raise b.unsupported(op, f"bias {bias} and lambd {limit}")
+    b.finish(op, b.aten("softshrink" if bias else "hardshrink", b.real(op.inputs[0]), limit))
+
+
+def write_selu(op: Op, b: Builder) -> None:
+    """Selu: elu with its two numbers."""
+    b.finish(op, b.aten("elu", b.real(op.inputs[0]), float(op["alpha"]), float(op["gamma"])))
+
+
+def write_where(op: Op, b: Builder) -> None:
+    """Where: of plain numbers, or of real values."""
+    condition = b.stored(op.inputs[0])
+    b.finish(op, b.aten("where.self", condition, *(b.real(name) for name in op.inputs[1:])))
+
+
+_UNARY = {
+    "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hardswish", "Mish": "mish", "Softplus": "softplus",
+    "Abs": "abs", "Neg": "neg", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Rsqrt": "rsqrt", "Square": "square",
+    "Reciprocal": "reciprocal", "Erf": "erf", "Round": "round", "Floor": "floor", "Ceil": "ceil", "Sign": "sign", "Sin": "sin",
+    "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh",
+    "Acosh": "acosh", "Atanh": "atanh", "Not": "logical_not", "IsNaN": "isnan", "IsInf": "isinf",
+}  # fmt: skip
+_BINARY = {
+    "Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor", "Max": "maximum", "Min": "minimum", "Pow": "pow.Tensor_Tensor",
+    "Equal": "eq.Tensor", "NotEqual": "ne.Tensor", "Greater": "gt.Tensor", "GreaterOrEqual": "ge.Tensor", "Less": "lt.Tensor",
+    "LessOrEqual": "le.Tensor", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "Mod": "fmod.Tensor",
+    "FloorMod": "remainder.Tensor", "Atan2": "atan2",
+}  # fmt: skip
+
+WRITERS: Mapping[str, WriteFunction] = {
+    **{kind: simple(name) for kind, name in (*_UNARY.items(), *_BINARY.items())},
+    "Clip": write_clip,
+    "LeakyRelu": simple("leaky_relu", "alpha"),
+    "Elu": simple("elu", "alpha"),
+    "Celu": simple("celu", "alpha"),
+    "Selu": write_selu,
+    "Gelu": lambda op, b: b.finish(op, b.aten("gelu", b.real(op.inputs[0]), approximate=str(op["approximate"]))),
+    "PRelu": write_prelu,
+    "HardSigmoid": write_hard_sigmoid,
+    "Swish": write_swish,
+    "ThresholdedRelu": write_thresholded_relu,
+    "Shrink": write_shrink,
+    "Div": write_div,
+    "Sum": write_sum,
+    "SquaredDifference": write_squared_difference,
+    "Where": write_where,
+}

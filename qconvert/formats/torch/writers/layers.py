@@ -1,0 +1,143 @@
+"""Convolutions, linear layers and products of matrices, on real values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.writers.windows import padded, symmetric
+from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.graph import Array, Op, Quantization
+from qconvert.graph.kinds import is_dynamic
+
+__all__ = ["WRITERS"]
+
+
+def _bias(op: Op, b: Builder) -> Any:
+    """The bias's real values. PyTorch has no dequantize of int64: such a bias becomes int32, or float32 if it is too large."""
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return None
+    bias = b.tensor(op.inputs[2])
+    if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
+        return b.real(bias.name)
+    if abs(bias.data).max(initial=0) < 2**31:
+        return b.dequantize(b.buffer(bias.data.astype(np.int32), f"{bias.name}/int32"), "int32", bias.quantization, bias.name)
+    real = bias.data * bias.quantization.scale.astype(np.float64)
+    return b.buffer(real.astype(np.float32), f"{bias.name}/float32")
+
+
+def write_conv(op: Op, b: Builder) -> None:
+    """Conv of one, two or three axes; padding that differs on both sides is added to the stored integers before."""
+    _require_static(op, b)
+    spatial = b.rank(op) - 2
+    data, pads = padded(op, b, spatial)
+    sizes = (list(op["strides"]), pads, list(op["dilations"]), int(op["group"]))
+    b.finish(op, b.aten(f"conv{spatial}d", data, b.real(op.inputs[1]), _bias(op, b), *sizes))
+
+
+def write_conv_transpose(op: Op, b: Builder) -> None:
+    """ConvTranspose, whose weights PyTorch has as I,O/group,spatial; cropping that differs on both sides is a slice behind it."""
+    _require_static(op, b)
+    b.channels_first(op)
+    spatial, pads = b.rank(op) - 2, [int(pad) for pad in op["pads"]]
+    begins, ends, extra = pads[:spatial], pads[spatial:], [int(value) for value in op["output_padding"]]
+    less = [min(pair) for pair in zip(begins, ends, strict=True)]
+    extra = extra if symmetric(pads) else [0] * spatial
+    weights = _turned_weights(op, b)
+    sizes = (list(op["strides"]), less, extra, int(op["group"]), list(op["dilations"]))
+    operator = f"conv_transpose{spatial}d" + (".input" if spatial > 1 else "")
+    node = b.aten(operator, b.real(op.inputs[0]), weights, _bias(op, b), *sizes)
+    if not symmetric(pads):
+        shape = b.shape(op, op.outputs[0])
+        for axis, (begin, least) in enumerate(zip(begins, less, strict=True)):
+            size = shape[2 + axis]
+            if isinstance(size, str):
+                raise b.unsupported(op, "different cropping on both sides of an axis of unknown size")
+            node = b.aten("slice.Tensor", node, 2 + axis, begin - least, begin - least + size)
+    b.finish(op, node)
+
+
+def _require_static(op: Op, b: Builder) -> None:
+    if is_dynamic(op):
+        raise b.unsupported(op, "data that are rounded when it runs")
+
+
+def _turned_weights(op: Op, b: Builder) -> Any:
+    """Real weights I,O/group,spatial of the canonical O,I/group,spatial."""
+    weights, group = b.tensor(op.inputs[1]), int(op["group"])
+    if weights.data is None:
+        if group != 1:
+            raise b.unsupported(op, "weights of groups that are computed at run time")
+        return b.aten("transpose.int", b.real(weights.name), 0, 1)
+    grid = weights.quantization
+    node = b.buffer(_turned(weights.data, group), weights.name)
+    b.turned[node] = weights.name
+    if grid is None:
+        return node
+    if grid.axis is not None:
+        turned = _turned_scales(grid, group)
+        if turned is None:
+            raise b.unsupported(op, "groups whose weights have different scales")
+        grid = turned
+    return b.dequantize(node, weights.dtype, grid, weights.name)
+
+
+def _turned(data: Array, group: int) -> Array:
+    """O,I/group,spatial as I,O/group,spatial."""
+    outputs, inputs, *kernel = data.shape
+    split = data.reshape(group, outputs // group, inputs, *kernel).swapaxes(1, 2)
+    return split.reshape(group * inputs, outputs // group, *kernel)
+
+
+def _turned_scales(grid: Quantization, group: int) -> Quantization | None:
+    """The grid of the turned weights, whose outputs of one group run along axis 1; None if groups have different scales."""
+    scale, points = (values.reshape(group, -1) for values in (grid.scale, grid.zero_point))
+    if grid.axis != 0 or (scale != scale[0]).any() or (points != points[0]).any():
+        return None
+    return replace(grid, scale=scale[0], zero_point=points[0], axis=1)
+
+
+def write_gemm(op: Op, b: Builder) -> None:
+    """Gemm: a linear layer; what is added and is no vector of the outputs is added behind it."""
+    _require_static(op, b)
+    vector = len(op.inputs) > 2 and bool(op.inputs[2]) and b.tensor(op.inputs[2]).rank == 1
+    node = b.aten("linear", b.real(op.inputs[0]), b.real(op.inputs[1]), _bias(op, b) if vector else None)
+    if len(op.inputs) > 2 and op.inputs[2] and not vector:
+        node = b.aten("add.Tensor", node, _bias(op, b))
+    b.finish(op, node)
+
+
+def write_matmul_integer(op: Op, b: Builder) -> None:
+    """MatMulInteger, in int32; zero points along rows and columns are turned so that they broadcast."""
+    operands = []
+    for index, axis in ((0, -1), (1, -2)):
+        node = b.aten("to.dtype", b.stored(op.inputs[index]), b.dtype("int32"))
+        point = op.inputs[index + 2] if len(op.inputs) > index + 2 else ""
+        if point:
+            zero = b.aten("to.dtype", b.stored(point), b.dtype("int32"))
+            if b.tensor(point).rank == 1 and b.tensor(point).static_shape != (1,):
+                zero = b.aten("unsqueeze", zero, axis)
+            node = b.aten("sub.Tensor", node, zero)
+        operands.append(node)
+    b.set(op.outputs[0], b.aten("matmul", *operands))
+
+
+def write_matmul(op: Op, b: Builder) -> None:
+    """MatMul, with its operands turned as it says."""
+    _require_static(op, b)
+    operands = [
+        b.aten("transpose.int", node, -2, -1) if op[flag] else node for node, flag in zip(b.reals(op), ("trans_a", "trans_b"), strict=True)
+    ]
+    b.finish(op, b.aten("matmul", *operands))
+
+
+WRITERS: Mapping[str, WriteFunction] = {
+    "Conv": write_conv,
+    "ConvTranspose": write_conv_transpose,
+    "Gemm": write_gemm,
+    "MatMul": write_matmul,
+    "MatMulInteger": write_matmul_integer,
+}

@@ -1,0 +1,67 @@
+"""Between real values and grids, by quantized_decomposed's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.graph import Op
+
+__all__ = ["WRITERS"]
+
+
+def write_quantize(op: Op, b: Builder) -> None:
+    """Quantize, and Requantize by way of real values. The quantize of quantized_decomposed takes float32 alone."""
+    node, source = b.real(op.inputs[0]), b.tensor(op.inputs[0])
+    if not source.is_quantized and source.dtype != "float32":
+        node = b.aten("to.dtype", node, b.dtype("float32"))
+    b.set(op.outputs[0], b.quantize(node, b.tensor(op.outputs[0])))
+
+
+def write_dequantize(op: Op, b: Builder) -> None:
+    """Dequantize, in float32; another type behind a cast."""
+    node, dtype = b.real(op.inputs[0]), b.tensor(op.outputs[0]).dtype
+    b.set(op.outputs[0], node if dtype == "float32" else b.aten("to.dtype", node, b.dtype(dtype)))
+
+
+def write_reinterpret(op: Op, b: Builder) -> None:
+    """Reinterpret: the same integers, which whoever reads them dequantizes by their new grid."""
+    b.set(op.outputs[0], b.aten("alias", b.stored(op.inputs[0])))
+
+
+def write_dynamic_quantize(op: Op, b: Builder) -> None:
+    """DynamicQuantizeLinear, as ONNX defines it: steps of which 255 reach from the smallest value to the largest, and 0 is one."""
+    data = b.stored(op.inputs[0])
+    low, high = (
+        b.aten(side, b.aten(extreme, data), limit) for extreme, side, limit in (("min", "clamp_max", 0.0), ("max", "clamp_min", 0.0))
+    )
+    scale = b.aten("div.Tensor", b.aten("sub.Tensor", high, low), 255.0)
+    ones = b.aten("ones_like", scale)
+    step = b.aten("where.self", b.aten("eq.Scalar", scale, 0.0), ones, scale)
+    point = b.aten("hardtanh", b.aten("round", b.aten("neg", b.aten("div.Tensor", low, step))), 0.0, 255.0)
+    whole = b.aten("add.Tensor", b.aten("round", b.aten("div.Tensor", data, step)), point)
+    kind = b.dtype("uint8")
+    for name, node in zip(op.outputs, (b.aten("hardtanh", whole, 0.0, 255.0), scale, point), strict=True):
+        if name:
+            b.set(name, node if node is scale else b.aten("to.dtype", node, kind))
+
+
+def write_cast(op: Op, b: Builder) -> None:
+    """Cast of plain numbers."""
+    b.set(op.outputs[0], b.aten("to.dtype", b.stored(op.inputs[0]), b.dtype(str(op["to"]))))
+
+
+def write_identity(op: Op, b: Builder) -> None:
+    """Identity."""
+    b.set(op.outputs[0], b.aten("alias", b.stored(op.inputs[0])))
+
+
+WRITERS: Mapping[str, WriteFunction] = {
+    "Quantize": write_quantize,
+    "Requantize": write_quantize,
+    "Dequantize": write_dequantize,
+    "Reinterpret": write_reinterpret,
+    "DynamicQuantizeLinear": write_dynamic_quantize,
+    "Cast": write_cast,
+    "Identity": write_identity,
+}

@@ -1,0 +1,108 @@
+"""Sizes: lists of whole numbers that are constants, or known of tensors before their values are."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.graph import Op
+
+__all__ = ["FOLLOWED", "WRITERS", "followed", "sizes_of"]
+
+_ARITHMETIC = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.floordiv, "FloorDiv": operator.floordiv}
+
+
+def sizes_of(b: Builder, name: str) -> list[Any]:
+    """A list of sizes: numbers, and nodes for those that are known only at run time.
+
+    Raises:
+        UnsupportedError: they are computed from the values of tensors.
+    """
+    data = b.constant(name)
+    if data is not None:
+        return [int(value) for value in np.asarray(data).reshape(-1)]
+    maker = b.producer(name)
+    if maker is None or maker.kind not in _FOLLOWED:
+        raise UnsupportedError("sizes that are computed from the values of tensors cannot be written for PyTorch", where=f"tensor {name!r}")
+    found: list[Any] = _FOLLOWED[maker.kind](maker, b)
+    return found
+
+
+def followed(write: WriteFunction) -> WriteFunction:
+    """The write function of a kind that may also compute sizes of the run time, which have no tensor until one is asked for."""
+
+    def write_or_defer(op: Op, b: Builder) -> None:
+        operands = op.inputs if op.kind in _OF_SEVERAL else op.inputs[:1]
+        if b.deferred.isdisjoint(operands):
+            write(op, b)
+        else:
+            b.deferred.update(op.outputs)
+
+    return write_or_defer
+
+
+def _shape(op: Op, b: Builder) -> list[Any]:
+    shape = b.shape(op, op.inputs[0])
+    return [b.aten("sym_size.int", b.stored(op.inputs[0]), axis) if isinstance(size, str) else size for axis, size in enumerate(shape)]
+
+
+def _same(op: Op, b: Builder) -> list[Any]:
+    return sizes_of(b, op.inputs[0])
+
+
+def _joined(op: Op, b: Builder) -> list[Any]:
+    return [size for name in op.inputs for size in sizes_of(b, name)]
+
+
+def _sliced(op: Op, b: Builder) -> list[Any]:
+    steps = b.integers(op, 4) if len(op.inputs) > 4 and op.inputs[4] else [1]
+    return sizes_of(b, op.inputs[0])[slice(b.integers(op, 1)[0], b.integers(op, 2)[0], steps[0])]
+
+
+def _gathered(op: Op, b: Builder) -> list[Any]:
+    found = sizes_of(b, op.inputs[0])
+    return [found[index] for index in b.integers(op, 1)]
+
+
+def _computed(op: Op, b: Builder) -> list[Any]:
+    left, right = (sizes_of(b, name) for name in op.inputs)
+    count = max(len(left), len(right))
+    pairs = zip(left * (count if len(left) == 1 else 1), right * (count if len(right) == 1 else 1), strict=True)
+    function = _ARITHMETIC[op.kind]
+    return [
+        function(one, other) if isinstance(one, int) and isinstance(other, int) else b.fx.call_function(function, (one, other))
+        for one, other in pairs
+    ]
+
+
+_FOLLOWED: Mapping[str, Any] = {
+    "Shape": _shape,
+    "Concat": _joined,
+    "Pack": _joined,
+    "Slice": _sliced,
+    "Gather": _gathered,
+    **dict.fromkeys(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"), _same),
+    **dict.fromkeys(_ARITHMETIC, _computed),
+}
+
+
+def write_shape(op: Op, b: Builder) -> None:
+    """Shape: a number where it is known; sizes of the run time have no tensor unless something computes with them."""
+    shape = b.shape(op, op.inputs[0])
+    if any(isinstance(size, str) for size in shape):
+        b.deferred.add(op.outputs[0])
+        b.sizes_of = sizes_of
+    else:
+        dtype = b.tensor(op.outputs[0]).dtype
+        b.set(op.outputs[0], b.aten("alias", b.buffer(np.array(_shape(op, b), dtype), f"{op.outputs[0]}/sizes")))
+
+
+WRITERS: Mapping[str, WriteFunction] = {"Shape": write_shape}
+#: Kinds whose inputs are all data; the first is that of the others.
+_OF_SEVERAL = frozenset(("Concat", "Pack", *_ARITHMETIC))
+FOLLOWED = frozenset(_FOLLOWED) - {"Shape"}

@@ -1,0 +1,66 @@
+"""Padding of windows: PyTorch's is the same on both sides of an axis; other padding is added before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qconvert.formats.torch.writing import Builder
+from qconvert.graph import Op, integer_range
+from qconvert.graph.kinds.spatial import SAME
+
+__all__ = ["padded", "pads_of", "symmetric", "torch_pads"]
+
+
+def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
+    """What is padded in front of each axis, and then behind each."""
+    auto = op["auto_pad"]
+    if auto == "NOTSET":
+        return [int(pad) for pad in op["pads"]]
+    if auto == "VALID":
+        return [0] * (2 * len(kernel))
+    front, back = [], []
+    for size, taps, step, dilation in zip(b.shape(op, op.inputs[0])[2:], kernel, op["strides"], dilations, strict=True):
+        if isinstance(size, str):
+            raise b.unsupported(op, f"auto_pad {auto} along an axis of unknown size")
+        total = max((-(-size // step) - 1) * step + (taps - 1) * dilation + 1 - size, 0)
+        less, more = total // 2, total - total // 2
+        front.append(less if auto == SAME[0] else more)
+        back.append(more if auto == SAME[0] else less)
+    return front + back
+
+
+def symmetric(pads: Sequence[int]) -> bool:
+    """Whether pads are the same in front and behind."""
+    count = len(pads) // 2
+    return list(pads[:count]) == list(pads[count:])
+
+
+def torch_pads(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Pads as PyTorch has them: both sides of the last axis first."""
+    return [int(side) for pair in reversed(list(zip(begins, ends, strict=True))) for side in pair]
+
+
+def padded(op: Op, b: Builder, spatial: int) -> tuple[Any, list[int]]:
+    """The real data of a convolution, padded if its padding differs on both sides, and the padding that is left to it."""
+    b.channels_first(op)
+    kernel = b.shape(op, op.inputs[1])[2:]
+    if any(isinstance(size, str) for size in kernel):
+        raise b.unsupported(op, "weights of unknown size")
+    pads = pads_of(op, b, [int(size) for size in kernel], op["dilations"])
+    if symmetric(pads):
+        return b.real(op.inputs[0]), pads[:spatial]
+    return padded_data(op, b, pads, None), [0] * spatial
+
+
+def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> Any:
+    """Real data behind a pad of what is stored: with real zero, or with the smallest value for `filler` -inf."""
+    data, spatial = b.tensor(op.inputs[0]), len(pads) // 2
+    grid, value = data.quantization, filler
+    if grid is not None:
+        if not grid.is_per_tensor:
+            raise b.unsupported(op, "data with scales along an axis")
+        value = int(grid.zero_point[0]) if filler is None else integer_range(data.dtype)[0]
+    node = b.aten("constant_pad_nd", b.stored(data.name), torch_pads(pads[:spatial], pads[spatial:]), 0.0 if value is None else value)
+    b.helpers.add(node)
+    return node if grid is None else b.dequantize(node, data.dtype, grid, data.name)

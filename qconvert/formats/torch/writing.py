@@ -1,0 +1,268 @@
+"""What an operator's write function sees: nodes for the stored and the real values of tensors, and ways to add calls.
+
+A quantized tensor exists in two forms in the written program: its stored integers, and its real values behind a dequantize_per_tensor or
+dequantize_per_channel of quantized_decomposed, one for each reader, as PyTorch's own exporter has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.frameworks import torch_package
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
+
+__all__ = ["Builder", "WriteFunction"]
+
+#: Canonical storage types that PyTorch calls otherwise, or stores in another type.
+_TYPES = {
+    **dict.fromkeys(("int2", "int4"), "int8"), **dict.fromkeys(("uint2", "uint4"), "uint8"),
+    "float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2", "float8e4m3fnuz": "float8_e4m3fnuz", "float8e5m2fnuz": "float8_e5m2fnuz",
+}  # fmt: skip
+_KNOWN = frozenset(
+    ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", *_TYPES)
+)
+
+
+class Builder:
+    """Collects the calls and buffers of a torch.fx.Graph.
+
+    Args:
+        graph: the canonical graph that is written.
+
+    Attributes:
+        graph: likewise.
+        fx: the torch.fx.Graph while it grows.
+        buffers: tensors by name.
+        names: node -> the canonical tensor whose stored values it gives.
+        sources: node -> the operator of the source that it stands for.
+        turned: nodes of constants in another order of axes than the canonical tensor's -> the tensor.
+        helpers: nodes that pad for the operator behind them.
+        deferred: lists of sizes that have no node of their own until one is asked for.
+        sizes_of: what finds these sizes.
+        op: the operator that is being written.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._torch = torch_package()
+        self.graph = graph
+        self.fx = self._torch.fx.Graph()
+        self.buffers: dict[str, Any] = {}
+        self.names: dict[Any, str] = {}
+        self.sources: dict[Any, str] = {}
+        self.turned: dict[Any, str] = {}
+        self.helpers: set[Any] = set()
+        self.deferred: set[str] = set()
+        self.sizes_of: Callable[[Builder, str], list[Any]] | None = None
+        self.op: Op | None = None
+        self._values: dict[str, Any] = {}
+        self._scales: dict[int, tuple[Any, Any]] = {}
+        self._producers = graph.producers()
+
+    def tensor(self, name: str) -> Tensor:
+        """The canonical tensor called `name`."""
+        return self.graph.tensors[name]
+
+    def producer(self, name: str) -> Op | None:
+        """The canonical operator that computes the tensor `name`, or None."""
+        return self._producers.get(name)
+
+    def call(self, operator: str, *arguments: Any, **named: Any) -> Any:
+        """Adds a call of an operator such as "aten.add.Tensor", without the overload for its default; returns the node."""
+        space, name, *overload = operator.split(".")
+        packet = getattr(getattr(self._torch.ops, space), name)
+        node = self.fx.call_function(getattr(packet, overload[0] if overload else "default"), arguments, named)
+        if self.op is not None:
+            self.sources[node] = self.op.source
+        return node
+
+    def aten(self, operator: str, *arguments: Any, **named: Any) -> Any:
+        """Adds a call of aten's operator, such as "relu" or "add.Tensor"."""
+        return self.call(f"aten.{operator}", *arguments, **named)
+
+    def dtype(self, name: str) -> Any:
+        """PyTorch's type for a canonical storage type; raises UnsupportedError if it has none."""
+        if name not in _KNOWN:
+            raise UnsupportedError(f"{name} values cannot be written for PyTorch")
+        return getattr(self._torch, _TYPES.get(name, name))
+
+    def buffer(self, data: Array, hint: str) -> Any:
+        """Adds a constant; returns the node that reads it."""
+        name = self._free(hint)
+        self.buffers[name] = self._as_torch(np.asarray(data))
+        return self.fx.get_attr(name)
+
+    def _free(self, hint: str) -> str:
+        """An unused name of a buffer. The text of names goes into Python code that PyTorch makes, so only harmless characters are kept."""
+        wanted = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_/:;- ") else "_" for letter in hint) or "constant"
+        name, count = wanted, 1
+        while name in self.buffers or hasattr(self._torch.fx.GraphModule, name):
+            name, count = f"{wanted}_{count}", count + 1
+        return name
+
+    def _as_torch(self, data: Array) -> Any:
+        """A tensor of PyTorch with a copy of the data."""
+        name = data.dtype.name.replace("_", "") if data.dtype.name.startswith("float8") else data.dtype.name
+        wanted = self.dtype(name)
+        if name in ("int2", "int4", "uint2", "uint4"):
+            data = data.astype("int8" if name.startswith("i") else "uint8")
+        elif data.dtype.kind == "V" or data.dtype.name == "bfloat16" or data.dtype.name.startswith("float8"):
+            plain = self._torch.from_numpy(np.array(data, order="C").view(f"int{8 * data.dtype.itemsize}"))
+            return plain.view(wanted)
+        return self._torch.from_numpy(np.array(data, order="C"))
+
+    def stored(self, name: str) -> Any:
+        """The node of a tensor's stored values; a constant becomes a buffer. None for ""."""
+        if not name:
+            return None
+        if name in self._values:
+            return self._values[name]
+        tensor = self.graph.tensors[name]
+        if name in self.deferred and self.sizes_of is not None:
+            sizes = [self.aten("scalar_tensor", size, dtype=self.dtype(tensor.dtype)) for size in self.sizes_of(self, name)]
+            self._values[name] = self.aten("stack", sizes) if tensor.rank else sizes[0]
+            return self._values[name]
+        if tensor.data is None:
+            raise UnsupportedError("it is read before it is computed", where=f"tensor {name!r}")
+        node = self.buffer(tensor.data, name)
+        self._values[name] = node
+        self.names[node] = name
+        return node
+
+    def set(self, name: str, node: Any) -> None:
+        """Says that a node gives the stored values of the tensor `name`."""
+        if not name:
+            return
+        if node in self.names or node.op != "call_function":  # another tensor's already
+            node = self.aten("alias", node)
+        self._values[name] = node
+        self.names[node] = name
+
+    def real(self, name: str) -> Any:
+        """The node of a tensor's real values: dequantized if it is quantized, else the tensor itself. None for ""."""
+        if not name:
+            return None
+        tensor = self.graph.tensors[name]
+        if tensor.quantization is None:
+            return self.stored(name)
+        return self.dequantize(self.stored(name), tensor.dtype, tensor.quantization, name)
+
+    def reals(self, op: Op) -> list[Any]:
+        """The nodes of the real values of all inputs."""
+        return [self.real(name) for name in op.inputs]
+
+    def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Any:
+        """Adds a dequantize of stored integers."""
+        low, high = self._limits(dtype, quantization)
+        kind = self.dtype(dtype)
+        if quantization.block_size:
+            raise UnsupportedError("scales in blocks cannot be written for PyTorch yet", where=f"tensor {name!r}")
+        if quantization.axis is None:
+            numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
+            return self.call("quantized_decomposed.dequantize_per_tensor", node, *numbers, low, high, kind)
+        scales, points = self._parameters(quantization, name)
+        return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
+
+    def quantize(self, node: Any, tensor: Tensor) -> Any:
+        """Adds a quantize of real values onto the grid of `tensor`."""
+        quantization = tensor.quantization
+        assert quantization is not None
+        low, high = self._limits(tensor.dtype, quantization)
+        kind = self.dtype(tensor.dtype)
+        if quantization.axis is None and not quantization.block_size:
+            numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
+            return self.call("quantized_decomposed.quantize_per_tensor", node, *numbers, low, high, kind)
+        scales, points = self._parameters(quantization, tensor.name)
+        return self.call("quantized_decomposed.quantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
+
+    def _parameters(self, quantization: Quantization, name: str) -> tuple[Any, Any]:
+        """The buffers of scales and zero points along an axis, shared by all that use one grid."""
+        if id(quantization) not in self._scales:
+            points = self.buffer(quantization.zero_point.astype(np.int64), f"{name}/zero_point")
+            self._scales[id(quantization)] = self.buffer(quantization.scale.astype(np.float32), f"{name}/scale"), points
+        return self._scales[id(quantization)]
+
+    def _limits(self, dtype: str, quantization: Quantization) -> tuple[int, int]:
+        if "int" not in dtype:
+            raise UnsupportedError(f"scales beside {dtype} cannot be written for PyTorch")
+        low, high = quantization.limits(dtype)
+        return int(low), int(high)
+
+    def finish(self, op: Op, node: Any, index: int = 0) -> None:
+        """Ends an operator: its real value becomes output `index`, with the fused activation, quantized if the tensor is."""
+        tensor = self.tensor(op.outputs[index])
+        bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        if bounds != (None, None) and not self._implied(tensor, bounds):
+            node = self.clipped(node, *self._on_grid(tensor, bounds))
+        self.set(tensor.name, node if tensor.quantization is None else self.quantize(node, tensor))
+
+    def _implied(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> bool:
+        """Whether the grid of a tensor keeps within an activation's bounds anyway."""
+        if tensor.quantization is None or not tensor.quantization.is_per_tensor:
+            return False
+        return clip_range(tensor, bounds) == integer_range(tensor.dtype)
+
+    def _on_grid(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+        """The bounds of an activation; if rounding one may fall either way, the real values of the integers that it stands for."""
+        if tensor.quantization is None or is_exact(bounds, tensor):
+            return bounds
+        limits, ends = clip_range(tensor, bounds), tensor.quantization.limits(tensor.dtype)
+        scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+        low, high = (None if limit == end else (limit - point) * scale for limit, end in zip(limits, ends, strict=True))
+        return low, high
+
+    def clipped(self, node: Any, low: float | None, high: float | None) -> Any:
+        """Adds a relu, or a clamp between bounds."""
+        if (low, high) == (0.0, None):
+            return self.aten("relu", node)
+        return self.aten("hardtanh", node, low, high) if None not in (low, high) else self.aten("clamp", node, low, high)
+
+    def constant(self, name: str) -> Array | None:
+        """The data of a constant, None for what is computed or absent."""
+        return self.graph.constant(name) if name else None
+
+    def integers(self, op: Op, index: int) -> list[int]:
+        """The whole numbers of a constant input; raises UnsupportedError if they are computed at run time."""
+        data = self.constant(op.inputs[index])
+        if data is None:
+            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time")
+        return [int(value) for value in np.asarray(data).reshape(-1)]
+
+    def rank(self, op: Op, index: int = 0) -> int:
+        """The rank of an input."""
+        rank = self.tensor(op.inputs[index]).rank
+        if rank is None:
+            raise self.unsupported(op, "data of unknown rank")
+        return rank
+
+    def shape(self, op: Op, name: str) -> tuple[int | str, ...]:
+        """The shape of a tensor, of which at least the rank is known."""
+        shape = self.tensor(name).shape
+        if shape is None:
+            raise self.unsupported(op, "data of unknown rank")
+        return shape
+
+    def channels_first(self, op: Op) -> None:
+        """PyTorch's spatial operators know one layout."""
+        if op["data_format"] != "channels_first":
+            raise self.unsupported(op, "channels_last data (the layout pass has not run)")
+
+    def unsupported(self, op: Op, what: str) -> UnsupportedError:
+        """The error for something that has no form in PyTorch."""
+        return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=f"{op.source} {op}".strip())
+
+    def take_input(self, name: str) -> Any:
+        """Adds an input of the program."""
+        self.dtype(self.graph[name].dtype)
+        wanted = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
+        node = self.fx.placeholder(wanted if wanted[:1].isalpha() else f"input_{wanted}")
+        self._values[name] = node
+        self.names[node] = name
+        return node
+
+
+WriteFunction = Callable[[Op, Builder], None]

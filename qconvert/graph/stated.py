@@ -1,0 +1,30 @@
+"""Attributes that a file cannot state and a reader would find otherwise: a writer notes them in the metadata (STATED_ATTRIBUTES)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qconvert.graph.activations import ACTIVATIONS, simplest_activation
+from qconvert.graph.schema import Graph, Op
+
+__all__ = ["unstated"]
+
+
+def unstated(graph: Graph, is_spelled_out: Callable[[Op], bool] = lambda op: False) -> dict[str, dict[str, str]]:
+    """Activations that their grid implies or simplifies, and the ties of plain averages, by the operator's result.
+
+    Args:
+        graph: that is written.
+        is_spelled_out: whether an AveragePool is written in a form that says how it rounds.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for op in graph.ops:
+        result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
+        if result is None or result.quantization is None or not result.quantization.is_per_tensor or "float" in result.dtype:
+            continue
+        name = str(op.attributes.get("activation", ""))
+        if name and simplest_activation(result, ACTIVATIONS[name]) != name:
+            found.setdefault(result.name, {})["activation"] = name
+        if op.kind == "AveragePool" and op["arithmetic"] and not is_spelled_out(op):
+            found.setdefault(result.name, {})["arithmetic"] = str(op["arithmetic"])
+    return found

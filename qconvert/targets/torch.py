@@ -1,0 +1,28 @@
+"""PyTorch: exported programs, and what its compilers run as integer kernels.
+
+torch-x86: inductor with freezing lowers products of uint8 data to oneDNN, linear layers only if their weights have a scale for each
+channel, and refuses int8 data (measured with 2.13). torch-xnnpack: ExecuTorch's XNNPACK takes int8 data and weights within -127 to 127.
+"""
+
+from __future__ import annotations
+
+from qconvert.plugins import Target
+
+__all__ = ["TARGETS"]
+
+_PASSES = ("expand_definitions", "carry_custom", "dynamic_range", "fuse_dilation", "assign_layout", "float_io", "integer_io")
+
+_TORCH = Target(
+    "torch", "torch", "PyTorch: real values between Quantize and Dequantize, integers stored as in the source",
+    passes=_PASSES, layout="channels_first",
+)  # fmt: skip
+
+TARGETS = (
+    _TORCH,
+    _TORCH.derive(name="torch-x86", summary="PyTorch compiled by inductor on x86-64 CPUs: uint8 activations, a scale for each channel",
+                  cpu="x86", activations="uint8",
+                  passes=(*_PASSES[:-2], "store_activations", "per_tensor_to_per_axis", "int32_bias_to_float", *_PASSES[-2:])),
+    _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
+                  activations="int8", weights="int8",
+                  passes=(*_PASSES[:-2], "store_activations", "symmetric_weights", "int32_bias_to_float", *_PASSES[-2:])),
+)  # fmt: skip
