@@ -6,6 +6,8 @@ DEMO := build/demo
 MODEL := fixtures/tiny_resnet_cifar10_int8.tflite
 FUZZ_SECONDS ?= 3600
 ZOO ?= build/zoo
+# PyTorch without GPU libraries (190 MB, not 3 GB) is not in the usual index for Linux.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: demo test lint fuzz bench zoo clean
 
@@ -42,5 +44,7 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --constraint constraints.txt --extra-index-url $(TORCH_INDEX) torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)

@@ -13,6 +13,7 @@ __all__ = [
     "CHANGES",
     "DENSIFIED",
     "DYNAMIC_RANGE",
+    "FUSED_PADDING",
     "GUESSED_SHAPES",
     "IGNORED_SCALES",
     "OBSERVED_SCALES",
@@ -84,6 +85,8 @@ SPELLED = "qconvert.spelled"
 RELABELLED = "qconvert.relabelled"
 #: JSON, output -> rounding: operators of dynamic range whose result computes otherwise; see passes/dynamic_range.py.
 DYNAMIC_RANGE = "qconvert.dynamic_range"
+#: JSON list: tensors that a writer padded for the operator behind them, whose own padding it is.
+FUSED_PADDING = "qconvert.fused_padding"
 #: JSON, output -> attribute -> value: attributes that the result's format cannot state.
 STATED_ATTRIBUTES = "qconvert.attributes"
 #: JSON, bias -> scales: as the source states them, where the result's format implies others by a last bit.

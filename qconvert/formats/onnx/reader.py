@@ -22,8 +22,9 @@ from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.onnx.relabelled import relabelled
 from qconvert.formats.onnx.spelled import restored
 from qconvert.formats.reading.draft import Draft
-from qconvert.graph import Array, Graph, Shape, Signature, canonical_dtype
-from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, SOURCE_SIGNATURES, STATED_BIAS_SCALES
+from qconvert.formats.reading.signatures import with_signatures
+from qconvert.graph import Array, Graph, Shape, canonical_dtype
+from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES
 from qconvert.graph.shapes import UNKNOWN
 from qconvert.plugins import operators
 
@@ -104,7 +105,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         outputs=tuple(outputs),
         metadata={key: value for key, value in metadata.items() if key != RELABELLED},
     )
-    found = _with_signatures(_with_bias_scales(found.evolve(ops=draft.ops)))
+    found = with_signatures(_with_bias_scales(found.evolve(ops=draft.ops)))
     return found if again else restored(found, partial(_rewritten, model))
 
 
@@ -199,24 +200,6 @@ def _with_bias_scales(graph: Graph) -> Graph:
             changed.append(replace(tensor, quantization=replace(q, scale=scales)))
     metadata = {key: value for key, value in graph.metadata.items() if key != STATED_BIAS_SCALES}
     return graph.evolve(tensors=changed, metadata=metadata)
-
-
-def _with_signatures(graph: Graph) -> Graph:
-    """Named entry points that an earlier conversion noted, as ONNX has none; a note whose values the model no longer has is left out."""
-    text = graph.metadata.get(SOURCE_SIGNATURES)
-    if text is None:
-        return graph
-    try:
-        noted = {str(key): [dict(found[side]) for side in ("inputs", "outputs")] for key, found in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise InvalidModelError(f"the metadata entry {SOURCE_SIGNATURES} is no map of names to inputs and outputs") from error
-    signatures = tuple(
-        Signature(key, inputs, outputs)
-        for key, (inputs, outputs) in noted.items()
-        if all(name in graph.inputs for name in inputs.values()) and all(name in graph.outputs for name in outputs.values())
-    )
-    metadata = {key: value for key, value in graph.metadata.items() if key != SOURCE_SIGNATURES}
-    return replace(graph, signatures=signatures, metadata=metadata)
 
 
 def _parsed_scales(text: str) -> dict[str, Array]:

@@ -35,6 +35,7 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """
     from qconvert.formats.torch.export.reader import program_entry
     from qconvert.formats.torch.export.reader import read as read_program
+    from qconvert.formats.torch.notes import with_notes
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
     archive = Archive(path)
@@ -42,5 +43,5 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
         return read_torchscript(archive, path.stem, given)
     if program_entry(archive):
-        return read_program(archive, path.stem, given)
+        return with_notes(read_program(archive, path.stem, given), archive)
     raise UnsupportedError("the file holds no graph", remedy=_READABLE)

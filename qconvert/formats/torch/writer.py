@@ -12,16 +12,15 @@ from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.notes import NOTES
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph
 from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_SIGNATURES, STATED_ATTRIBUTES
 from qconvert.graph.stated import unstated
 from qconvert.plugins import operators
 
-__all__ = ["NOTES", "build", "live", "write"]
+__all__ = ["build", "live", "write"]
 
-#: What the archive says of the program in words of the canonical graph, as a file beside it.
-NOTES = "qconvert.json"
 #: Sizes that stand for those that are known only at run time while PyTorch looks at the program; 0 and 1 would be taken for constants.
 _SAMPLE_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
 

@@ -1,0 +1,123 @@
+"""Programs written for torch.export: what PyTorch computes with them, what they hold, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from formats.torch.written import inputs_of, loaded, needs_torch, run
+
+import qconvert
+from qconvert.conversion.normalizing import normalize
+from qconvert.errors import MissingPackageError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.plugins import target_named
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+#: Models that use each kind of layer of the spine, and how many outputs of two runs may be off by a step: ties of averages and sums.
+MODELS = {
+    "tiny_ad_toycar_int8.tflite": 0, "tiny_kws_dscnn_int8.tflite": 0, "tiny_resnet_cifar10_int8.tflite": 3,
+    "tiny_wakeword_int8.tflite": 0, "aww_int8.tflite": 0, "tflm_seanet_conv_int16x8.tflite": 16, "keras/keras_causal_int8.tflite": 0,
+    "keras/keras_transposed_int8.tflite": 0, "onnx/micro_kws_m_static_qdq.onnx": 0, "onnx/micro_kws_m_static_qoperator.onnx": 0,
+    "onnx/brevitas_int8.onnx": 0, "onnx/torch_fx_fbgemm_attention.onnx": 0, "onnx/ort_test_conv_follow_convtrans_s8.onnx": 0,
+}  # fmt: skip
+
+
+def _normalized(path: Path, target: str = "torch") -> Graph:
+    """The graph as the file has it."""
+    from qconvert.conversion.given import Given
+    from qconvert.plugins import format_named, format_of
+
+    chosen = target_named(target)
+    return normalize(qconvert.load(path), chosen, **Given.of({}, format_of(path), format_named("torch"), (), chosen).passes)[0]
+
+
+@needs_torch
+@pytest.mark.parametrize("name", MODELS)
+def test_the_program_computes_what_the_graph_means(name: str, tmp_path: Path) -> None:
+    result = tmp_path / "model.pt2"
+    qconvert.convert(FIXTURES / name, result)
+    graph = _normalized(FIXTURES / name)
+    feed = inputs_of(graph)
+    expected, found = evaluate(graph, feed), run(loaded(result), graph, feed)
+    for output, values in expected.items():
+        assert found[output].dtype == values.dtype and found[output].shape == values.shape
+        if "int" in str(values.dtype):
+            off = np.abs(found[output].astype(int) - values.astype(int))
+            assert off.max() <= 1 and (off > 0).sum() <= MODELS[name], f"{(off > 0).sum()} differ by up to {off.max()}"
+        else:
+            assert np.abs(found[output] - values).max() <= 1e-6 * max(np.abs(values).max(), 1)
+
+
+@needs_torch
+def test_an_open_batch_stays_open(tmp_path: Path) -> None:
+    qconvert.convert(FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "model.pt2")
+    graph = _normalized(FIXTURES / "tiny_ad_toycar_int8.tflite")
+    module = loaded(tmp_path / "model.pt2")
+    for batch in (1, 5):
+        feed = inputs_of(graph, batch=batch)
+        assert np.array_equal(run(module, graph, feed)["Identity"], evaluate(graph, feed)["Identity"])
+
+
+@needs_torch
+def test_nothing_of_the_machine_is_in_the_archive(tmp_path: Path) -> None:
+    qconvert.convert(FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "model.pt2")
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        content = b"".join(archive.read(name) for name in archive.namelist())
+        nodes = json.loads(archive.read("archive/models/model.json"))["graph_module"]["graph"]["nodes"]
+    paths = [str(Path(qconvert.__file__).parent), str(tmp_path), "site-packages", "Traceback", 'File \\"', "stack_trace"]
+    assert [text for text in paths if text.encode() in content] == []
+    assert all(not node["metadata"] for node in nodes)
+
+
+@needs_torch
+def test_two_conversions_give_the_same_program(tmp_path: Path) -> None:
+    for name in ("a.pt2", "b.pt2"):
+        qconvert.convert(FIXTURES / "tiny_wakeword_int8.tflite", tmp_path / name)
+    files = []
+    for name in ("a.pt2", "b.pt2"):
+        with zipfile.ZipFile(tmp_path / name) as archive:
+            files.append({entry: archive.read(entry) for entry in archive.namelist()})
+    assert files[0] == files[1]
+
+
+@needs_torch
+def test_names_of_tensors_become_no_code(tmp_path: Path) -> None:
+    name = 'w");import os;os.system("touch /tmp/ran");("'
+    grid = Quantization.per_tensor(0.5, 0)
+    tensors = [
+        Tensor('x"]\n', "int8", (1, 2), None, grid),
+        Tensor(name, "int8", (3, 2), np.ones((3, 2), np.int8), grid),
+        Tensor("y.y", "int8", (1, 3), None, grid),
+    ]
+    graph = Graph("g", {t.name: t for t in tensors}, (Op("Gemm", ('x"]\n', name), ("y.y",)),), ('x"]\n',), ("y.y",))
+    qconvert.save(graph, tmp_path / "model.pt2")
+    found = run(loaded(tmp_path / "model.pt2"), graph, {'x"]\n': np.array([[3, -1]], np.int8)})
+    assert found["y.y"].tolist() == [[1, 1, 1]]
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
+
+
+@needs_torch
+def test_all_kinds_without_a_form_are_named_at_once(tmp_path: Path) -> None:
+    plain = Tensor("x", "float32", (2, 3))
+    ops = [Op("Einsum", (name,), (result,), {"equation": "ij->ji"}) for name, result in (("x", "a"), ("a", "b"))]
+    ops.append(Op("Det", ("b",), ("c",))) if "Det" in qconvert.graph.kinds.KINDS else ops.append(Op("Rfft2d", ("b",), ("c",)))
+    tensors = {name: replace(plain, name=name) for name in "xabc"}
+    with pytest.raises(UnsupportedError, match=r"Einsum \(2\), \w+ \(1\)"):
+        from qconvert.formats.torch.writer import build
+
+        build(Graph("g", tensors, tuple(ops), ("x",), ("c",)))
+
+
+def test_without_pytorch_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingPackageError, match="torch") as error:
+        qconvert.convert(FIXTURES / "tiny_wakeword_int8.tflite", tmp_path / "model.pt2")
+    assert "pip install 'qconvert[torch]'" in str(error.value) and "whl/cpu" in str(error.value)
+    assert not (tmp_path / "model.pt2").exists()
