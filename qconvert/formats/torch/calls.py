@@ -35,13 +35,14 @@ class Calls:
             hint: the name that the program gives the result.
 
         Raises:
+            InvalidModelError: its arguments do not fit it.
             UnsupportedError: the operator, or this form of it, is not covered.
         """
         source = f"{name} {where}"
         for operator in self._operators.get(name, ()):
             values = operator.bind(given, named)
             if values is not None:
-                return operator.read(Call(self._session, name, values, source, hint))
+                return _read(operator, Call(self._session, name, values, source, hint))
         if name in self._operators:
             raise UnsupportedError(f"{name} with these arguments is not covered: {_said(given, named)}", where=where)
         raise UnsupportedError(f"the operator {name} is not covered", where=where)
@@ -49,6 +50,14 @@ class Calls:
     def covers(self, name: str) -> bool:
         """Whether any form of an operator is covered."""
         return name in self._operators
+
+
+def _read(operator: Operator, call: Call) -> Any:
+    """What an operator gives. Arguments of a damaged file may be anything that the signature allows: text for a number, a size below 0."""
+    try:
+        return operator.read(call)
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise call.invalid(f"its arguments do not fit it: {type(error).__name__} {error}") from error
 
 
 def _said(given: Sequence[Any], named: Mapping[str, Any]) -> str:

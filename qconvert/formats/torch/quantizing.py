@@ -38,7 +38,7 @@ def storage(c: Call, low: int, high: int) -> str:
 
 def narrowed(c: Call, grid: Quantization, dtype: str, low: int, high: int) -> Quantization:
     """A grid with limits, where these are not the type's."""
-    lowest, highest = integer_range(dtype)
+    lowest, highest = c.range_of(dtype)
     if not lowest <= low <= high <= highest:
         raise c.invalid(f"its limits {low} and {high} are not within {dtype}")
     return replace(grid, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
@@ -57,7 +57,7 @@ def sound(c: Call, grid: Quantization, dtype: str) -> Quantization:
     Raises:
         InvalidModelError: they are not.
     """
-    low, high = integer_range(dtype)
+    low, high = c.range_of(dtype)
     if not (np.isfinite(grid.scale).all() and (grid.scale > 0).all()):
         raise c.invalid("a scale is no positive number")
     if ((grid.zero_point < low) | (grid.zero_point > high)).any():

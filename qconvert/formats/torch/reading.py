@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import quantize
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.dtypes import DTYPES, REALS
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.formats.reading.operator import OperatorReading
@@ -49,6 +49,9 @@ class Session:
     scalar_types: Mapping[int, str]
     trained: list[str] = field(default_factory=list)
     observed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.draft.known.computes = True
 
     def metadata(self, producer: str) -> dict[str, str]:
         """What the graph says of its source: the format, what made it, and what was read otherwise than PyTorch would convert it."""
@@ -222,11 +225,18 @@ class Call(OperatorReading):
         Raises:
             InvalidModelError: the scale is no positive number, or the zero point is outside of the type.
         """
-        real, zero = np.float32(self.number(scale)), self.integer(zero_point)
-        low, high = integer_range(dtype)
+        with np.errstate(over="ignore"):
+            real, zero = np.float32(self.number(scale)), self.integer(zero_point)
+        low, high = self.range_of(dtype)
         if not np.isfinite(real) or real <= 0 or not low <= zero <= high:
             raise self.invalid(f"scale {self.number(scale)} and zero point {zero} are no grid of {dtype}")
         return Quantization.per_tensor(float(real), zero)
+
+    def range_of(self, dtype: str) -> tuple[int, int]:
+        """The smallest and largest integer of a storage type, which has to be one of integers."""
+        if "int" not in dtype or dtype not in DTYPES:
+            raise self.unsupported(f"stored values of {dtype}")
+        return integer_range(dtype)
 
     def stored(self, tensor: StoredTensor, name: str, data: Array | None = None, axis: int | None = None) -> str:
         """Adds a quantized constant, perhaps with its axes in another order; returns its name.

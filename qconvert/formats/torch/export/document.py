@@ -116,7 +116,7 @@ def parsed(text: str) -> Program:
             version,
             str(document.get("torch_version", "")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise InvalidModelError(f"its program is damaged: {type(error).__name__} {error}") from error
 
 

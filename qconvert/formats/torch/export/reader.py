@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,12 @@ from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parsed
 from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_covered
 from qconvert.formats.torch.export.weights import early_tensors, stored_tensors
+from qconvert.formats.torch.finishing import finished
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
 from qconvert.formats.torch.reading import Session
-from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
 from qconvert.formats.torch.values import Ref
 from qconvert.formats.torch.views import VIEWS
 from qconvert.graph import Graph, Op, Tensor
@@ -63,33 +63,14 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     program = parsed(archive.text(entry))
     stored = early_tensors(archive) if entry == _EARLY else stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
     draft = Draft()
-    draft.known.computes = True
     constants = Constants(draft)
     session = Session(draft, constants, EXPORT)
     reading = _Reading(program, draft, Calls(session, OPERATORS))
     inputs = reading.give_inputs(stored, constants, given)
     reading.run()
-    outputs = _apart(draft, inputs, draft.distinct(flattened(reading.results(), constants)))
+    outputs = flattened(reading.results(), constants)
     reading.write_states(constants)
-    session.trained.extend(find_fake_quantization(draft))
-    compute_constants(draft)
-    draft.prune(outputs)
-    draft.settle_names(outputs)
-    metadata = session.metadata(f"torch.export {program.torch_version}".strip())
-    graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata, states=reading.states)
-    return graph.evolve(ops=draft.ops)
-
-
-def _apart(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """Outputs that are inputs or constants are given out as Identities of these."""
-    found = []
-    for name in outputs:
-        tensor = draft.tensors[name]
-        if name in inputs or tensor.is_constant:
-            name = draft.add(f"{name}/output", tensor.dtype, tensor.shape, None, tensor.quantization)
-            draft.append(Op("Identity", (tensor.name,), (name,)))
-        found.append(name)
-    return found
+    return finished(session, name, inputs, outputs, f"torch.export {program.torch_version}".strip(), states=reading.states)
 
 
 class _Reading:
@@ -107,7 +88,11 @@ class _Reading:
 
     def _needed(self) -> list[Node]:
         """The nodes that outputs depend on, and the new values of the buffers that those read."""
-        buffers = {argument.name: target for kind, argument, target in self._program.inputs if kind == "buffer" and target}
+        buffers = {
+            argument.name: target
+            for kind, argument, target in self._program.inputs
+            if kind == "buffer" and target and isinstance(argument, TensorName)
+        }
         by_target = {target: name for name, target in buffers.items()}
         stated = {
             by_target[target]: argument.name

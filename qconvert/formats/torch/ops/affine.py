@@ -23,7 +23,7 @@ from qconvert.formats.torch.quantizing import (
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.rounding import ROUNDED
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import Array, Quantization, integer_range
+from qconvert.graph import Array, Quantization
 
 __all__ = ["OPERATORS"]
 
@@ -84,7 +84,7 @@ def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
 
 def _limits(c: Call, dtype: str) -> tuple[int, int]:
     """The limits that a call states, or those of the type."""
-    low, high = integer_range(dtype)
+    low, high = c.range_of(dtype)
     return (
         low if c["quant_min"] is None else c.integer("quant_min"),
         high if c["quant_max"] is None else c.integer("quant_max"),
@@ -98,7 +98,7 @@ def _is_constant(c: Call) -> bool:
 def _type(c: Call, argument: str) -> str:
     """The storage type that an argument names; those of fewer bits than 8 are stored as 8 bits."""
     dtype = c.dtype(argument) or "int8"
-    low, high = integer_range(dtype) if "int" in dtype and dtype not in _SMALL else _SMALL.get(dtype, (0, 0))
+    low, high = c.range_of(dtype) if dtype not in _SMALL else _SMALL.get(dtype, (0, 0))
     if low >= high:
         raise c.unsupported(f"the type {dtype}")
     return storage(c, low, high) if dtype in _SMALL else dtype

@@ -9,7 +9,6 @@ import numpy as np
 from qconvert.formats.torch.quantizing import real_values
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import integer_range
 
 __all__ = ["OPERATORS"]
 
@@ -49,7 +48,7 @@ class _Parts:
 
 
 def _limits(c: Call, dtype: str) -> tuple[int, int]:
-    low, high = integer_range(dtype)
+    low, high = c.range_of(dtype)
     return (low if c["quant_min"] is None else c.integer("quant_min")), (high if c["quant_max"] is None else c.integer("quant_max"))
 
 
@@ -81,7 +80,7 @@ def read_choose_rows(c: Call) -> tuple[Ref, Ref]:
     parts, axis = _Parts(c), [c.rank("input") - 1]
     low, high = parts.ends(axis, True, with_zero=False)
     largest = parts.of("Max", parts.of("Neg", low), high)
-    scale = parts.of("Div", parts.at_least(largest, 1e-5), parts.number(integer_range(c.dtype("dtype") or "int8")[1]))
+    scale = parts.of("Div", parts.at_least(largest, 1e-5), parts.number(c.range_of(c.dtype("dtype") or "int8")[1]))
     return Ref(scale), Ref(parts.of("Mul", scale, parts.number(0), hint="zero_point"))
 
 

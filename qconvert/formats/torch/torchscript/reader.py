@@ -11,6 +11,7 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import SCALAR_TYPES
+from qconvert.formats.torch.finishing import finished
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
@@ -44,31 +45,28 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     script = _Script(archive)
     inputs = inputs_of(script.forward, _traced(archive), given)
     unknown = [item for item in leaves(inputs) if isinstance(item, Input) and item.shape is None]
-    draft, outputs, guesses = _first_read(script, inputs, unknown)
-    outputs = draft.distinct(outputs)
-    draft.prune(outputs)
-    metadata = script.session.metadata("TorchScript")
+    outputs, guesses = _first_read(script, inputs, unknown)
+    metadata = {}
     if guesses:
         metadata[GUESSED_SHAPES] = json.dumps([f"{key}: {', '.join(map(str, shape))}" for key, (shape, _) in guesses.items()])
-    names = tuple(item.name for item in leaves(inputs) if isinstance(item, Input))
-    graph = Graph(name, draft.tensors, (), names, tuple(outputs), metadata=metadata)
-    return graph.evolve(ops=draft.ops)
+    names = [item.name for item in leaves(inputs) if isinstance(item, Input)]
+    return finished(script.session, name, names, outputs, "TorchScript", metadata=metadata)
 
 
-def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[Draft, list[str], Guesses]:
+def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[list[str], Guesses]:
     """The model with the first guess of unknown shapes that it can be read with; without one where none can."""
     refused: UnsupportedError | None = None
     for guesses in guessed(unknown, lambda draft, tried: script.followed(inputs, draft, tried)) if unknown else ():
         draft = Draft()
         try:
-            return draft, script.followed(inputs, draft, guesses), guesses
+            return script.followed(inputs, draft, guesses), guesses
         except UnsupportedError as error:
             refused = refused or error
         except InvalidModelError:
             continue
     draft = Draft()
     try:
-        return draft, script.followed(inputs, draft, {}), {}
+        return script.followed(inputs, draft, {}), {}
     except UnsupportedError as error:
         raise refused or error from error
 

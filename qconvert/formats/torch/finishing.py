@@ -1,0 +1,55 @@
+"""What both readers do when a program has been followed to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.torch.reading import Session
+from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
+from qconvert.graph import Graph, Op, Tensor
+
+__all__ = ["finished"]
+
+
+def finished(
+    session: Session,
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    producer: str,
+    *,
+    states: Mapping[str, Tensor] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Graph:
+    """The graph of a program.
+
+    Args:
+        session: of the reading.
+        name: of the graph.
+        inputs, outputs: names of tensors; an output may be named twice, be an input or a constant.
+        producer: what made the file.
+        states: tensors that live from one run to the next.
+        metadata: further entries.
+    """
+    draft = session.draft
+    outputs = _apart(draft, inputs, draft.distinct(outputs))
+    session.trained.extend(find_fake_quantization(draft))
+    compute_constants(draft)
+    draft.prune(outputs)
+    draft.settle_names(outputs)
+    entries = {**session.metadata(producer), **(metadata or {})}
+    graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=entries, states=states or {})
+    return graph.evolve(ops=draft.ops)
+
+
+def _apart(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    """Outputs that are inputs or constants are given out as Identities of these."""
+    found = []
+    for name in outputs:
+        tensor = draft.tensors[name]
+        if name in inputs or tensor.is_constant:
+            name = draft.add(f"{name}/output", tensor.dtype, tensor.shape, None, tensor.quantization)
+            draft.append(Op("Identity", (tensor.name,), (name,)))
+        found.append(name)
+    return found
