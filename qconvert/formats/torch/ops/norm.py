@@ -86,7 +86,7 @@ def read_group_norm(c: Call) -> Ref:
     """group_norm, quantized::group_norm."""
     count = [_channels(c, "weight", "bias")]
     names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
-    groups, epsilon = c.integer("num_groups"), c.number("eps")
+    groups, epsilon = c.integer("num_groups" if "num_groups" in c else "group"), c.number("eps")
     return c.emit("GroupNormalization", names, grid=_grid(c), num_groups=groups, epsilon=epsilon, data_format="channels_first")
 
 
@@ -137,7 +137,7 @@ OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
     "aten::_fused_rms_norm": Operator("T input, l normalized_shape, T? weight, f? eps", _first_of(read_rms_norm, 2)),
     "aten::group_norm": Operator(f"T input, i num_groups, {_AFFINE}, f eps=1e-05, b cudnn_enabled=True", read_group_norm),
     "quantized::group_norm": Operator(f"T input, i num_groups, {_REQUIRED}, f eps, {_GRID}", read_group_norm),
-    "aten::native_group_norm": Operator(f"T input, {_REQUIRED}, i N, i C, i HxW, i num_groups, f eps", _first_of(read_group_norm, 3)),
+    "aten::native_group_norm": Operator(f"T input, {_REQUIRED}, i N, i C, i HxW, i group, f eps", _first_of(read_group_norm, 3)),
     "aten::instance_norm": Operator(
         f"T input, {_REQUIRED}, {_STATISTICS}, b use_input_stats, f momentum, f eps, b cudnn_enabled", read_instance_norm
     ),

@@ -94,6 +94,10 @@ def _wanted(c: Call, name: str, spatial: int) -> list[int]:
     return [size if isinstance(size, int) else c.whole(size, "output_size") for size in listed]
 
 
+#: Windows of an adaptive pool along an axis.
+_MOST_WINDOWS = 4096
+
+
 def _bounds(size: int, wanted: int) -> list[tuple[int, int]]:
     """Where the windows of an adaptive pool begin and end."""
     return [(index * size // wanted, -(-(index + 1) * size // wanted)) for index in range(wanted)]
@@ -115,6 +119,8 @@ def _adaptive(c: Call, name: str, spatial: int, kind: str) -> Ref:
     sizes = shape[2:] if shape is not None and len(shape) == spatial + 2 else ()
     if not sizes or any(isinstance(size, str) for size in sizes) or any(size < 1 for size in wanted):
         raise c.unknown_shape("self")
+    if max(wanted) > _MOST_WINDOWS:
+        raise c.unsupported(f"output size {tuple(wanted)}")
     bounds = [_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
     found = [_regular(each) for each in bounds]
     if all(found):
