@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.torch.promotion import typed
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
@@ -30,6 +32,14 @@ def cast(c: Call, name: str, dtype: str | None) -> Ref:
 def read_to(c: Call) -> Ref:
     """aten::to, _to_copy: to a type, a device, or both."""
     return cast(c, c.name("self"), c.dtype("dtype") if "dtype" in c else None)
+
+
+def read_number_to(c: Call) -> Any:
+    """aten::to of a number, which a size is that is known before the model runs: 2 as float32 is 2.0."""
+    value, dtype = c["self"], c.dtype("dtype")
+    if isinstance(value, Ref):
+        return Ref(cast(c, value.name, dtype).name, number=True)
+    return bool(value) if dtype == "bool" else float(value) if dtype in REALS else int(value)
 
 
 def read_like(c: Call) -> Ref:
@@ -61,6 +71,7 @@ _PLACE = "a layout=None, a device=None, a pin_memory=None"
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::to": [
         Operator(f"T self, i dtype, {_COPY}", read_to),
+        Operator(f"f self, i dtype, {_COPY}", read_number_to),
         Operator(f"T self, T other, {_COPY}", read_like),
         Operator(f"T self, a? device, i dtype, {_COPY}", read_to),
         Operator(f"T self, a? device=None, i? dtype=None, {_COPY}", read_to),

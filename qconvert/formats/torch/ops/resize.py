@@ -1,0 +1,227 @@
+"""Interpolation to other sizes, given as sizes or as factors.
+
+Source of the formulas: ATen/native/UpSample.h (area_pixel_compute_scale, area_pixel_compute_source_index, get_cubic_upsample_coefficients)
+and ATen/native/cpu/UpSampleKernel.cpp (HelperInterpBase, which smooths before it shrinks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.promotion import as_real
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.sizing import scalar, size_of, sizes_tensor
+from qconvert.formats.torch.spatial import mapped
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import Array
+
+__all__ = ["OPERATORS"]
+
+#: The free number of the cubic curve, and what it is where the data are smoothed.
+_CUBIC, _CUBIC_SMOOTH = -0.75, -0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis of an interpolation: its size, the size wanted, and the factor if one was stated."""
+
+    size: Any
+    wanted: Any
+    factor: float | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the sizes alone say where each element lies in the data."""
+        return self.factor is None or self.wanted == self.size * self.factor
+
+    def step(self, align_corners: bool) -> float:
+        """How far apart in the data neighbours of the result lie."""
+        if align_corners:
+            return (self.size - 1) / (self.wanted - 1) if self.wanted > 1 else 0.0
+        return self.size / self.wanted if self.factor is None else 1 / self.factor
+
+    def positions(self, align_corners: bool) -> Array:
+        """Where the elements of the result lie in the data."""
+        at, step = np.arange(self.wanted, dtype=np.float64), self.step(align_corners)
+        return at * step if align_corners else (at + 0.5) * step - 0.5
+
+
+def _argument(c: Call) -> str:
+    """What the data are called: overloads differ."""
+    return "input" if "input" in c else "self"
+
+
+def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
+    """The axes of space, with sizes and factors as the call states them."""
+    sizes = [size_of(c, name, axis) for axis in range(2, 2 + spatial)]
+    if "scale_factors" in c:
+        stated = c["scale_factors"]
+    else:
+        stated = [c.get(each) for each in (("scales",) if spatial == 1 else ("scales_d", "scales_h", "scales_w")[-spatial:])]
+    factors = [None] * spatial if stated is None else [None if value is None else float(value) for value in stated]
+    wanted = c["output_size"]
+    listed = list(wanted) if isinstance(wanted, (list, tuple)) else [_multiplied(c, *pair) for pair in zip(sizes, factors, strict=True)]
+    if len(listed) != spatial or len(factors) != spatial:
+        raise c.invalid(f"sizes {wanted} and factors {stated} are not of {spatial} axes")
+    if any(isinstance(size, int) and size < 1 for size in (*listed, *sizes)) or any(value is not None and value <= 0 for value in factors):
+        raise c.invalid(f"sizes {listed} and factors {factors} are not positive")
+    return [_Axis(size, each, factor) for size, each, factor in zip(sizes, listed, factors, strict=True)]
+
+
+def _multiplied(c: Call, size: Any, factor: float | None) -> Any:
+    """A size times a factor, without the fraction."""
+    if factor is None or not math.isfinite(factor) or factor <= 0:
+        raise c.invalid("it states neither sizes nor factors")
+    if isinstance(size, int):
+        return math.floor(size * factor)
+    if factor != int(factor):
+        raise c.unknown_shape(_argument(c))
+    names = [scalar(c, size, "size"), scalar(c, int(factor), "factor")]
+    return Ref(c.emit("Mul", names, dtype="int64", grid=None, hint="wanted").name, number=True)
+
+
+def _is_known(axes: Sequence[_Axis]) -> bool:
+    return all(isinstance(axis.size, int) and isinstance(axis.wanted, int) for axis in axes)
+
+
+def _resized(c: Call, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
+    sizes = sizes_tensor(c, [axis.wanted for axis in axes], "sizes")
+    return c.emit(
+        "Resize",
+        [name, sizes],
+        mode=mode,
+        coordinate_transformation_mode=transformation,
+        nearest_mode=nearest,
+        data_format="channels_first",
+    )
+
+
+def read_nearest(spatial: int, exact: bool) -> ReadFunction:
+    """upsample_nearest, whose position is rounded down, and _upsample_nearest_exact, which takes the middle of an element."""
+
+    def read(c: Call) -> Ref:
+        name = c.name(_argument(c))
+        axes = _axes(c, name, spatial)
+        if not _is_known(axes):
+            return _resized(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
+        chosen = [_chosen(axis, exact) for axis in axes]
+        if all(np.array_equal(each, _by_ratio(axis, exact)) for each, axis in zip(chosen, axes, strict=True)):
+            return _resized(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
+        result = Ref(name)
+        for axis, each in enumerate(chosen):
+            hint = "" if axis == spatial - 1 else f"axis{axis}"
+            result = c.emit("Gather", [result.name, c.list64(each.tolist(), f"positions{axis}")], hint=hint, axis=2 + axis)
+        return result
+
+    return read
+
+
+def _chosen(axis: _Axis, exact: bool) -> Array:
+    """Which elements PyTorch takes, computed in float32 as there."""
+    at = np.arange(axis.wanted, dtype=np.float32) + np.float32(0.5 if exact else 0)
+    return np.asarray(np.minimum(np.floor(at * np.float32(axis.step(False))).astype(np.int64), axis.size - 1))
+
+
+def _by_ratio(axis: _Axis, exact: bool) -> Array:
+    """Which elements the ratio of the sizes says."""
+    at = np.arange(axis.wanted, dtype=np.int64)
+    if exact:
+        return np.asarray(np.minimum((2 * at + 1) * axis.size // (2 * axis.wanted), axis.size - 1))
+    return np.asarray(at * axis.size // axis.wanted)
+
+
+def read_linear(spatial: int) -> ReadFunction:
+    """upsample_linear1d, bilinear2d, trilinear3d."""
+
+    def read(c: Call) -> Ref:
+        name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+        axes = _axes(c, name, spatial)
+        if align or all(axis.is_plain for axis in axes):
+            return _resized(c, name, axes, "linear", "align_corners" if align else "half_pixel")
+        return _by_matrices(c, name, axes, lambda axis: _weighted(axis, axis.positions(False).clip(0), _triangle, 1))
+
+    return read
+
+
+def read_cubic(c: Call) -> Ref:
+    """upsample_bicubic2d."""
+    name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+    return _by_matrices(c, name, _axes(c, name, 2), lambda axis: _weighted(axis, axis.positions(align), lambda x: _cubic(x, _CUBIC), 2))
+
+
+def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
+    """_upsample_bilinear2d_aa and bicubic2d_aa: where the result is smaller, each of its elements is made of all that it covers."""
+
+    def read(c: Call) -> Ref:
+        name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+        return _by_matrices(c, name, _axes(c, name, 2), lambda axis: _covering(axis, axis.step(align), curve, reach))
+
+    return read
+
+
+def _by_matrices(c: Call, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> Ref:
+    if not _is_known(axes):
+        raise c.unknown_shape(_argument(c))
+    return mapped(c, name, [matrix(axis) for axis in axes])
+
+
+def _weighted(axis: _Axis, positions: Array, curve: Callable[[Array], Array], reach: int) -> Array:
+    """A matrix (wanted, size) of weights of the elements around each position; the data go on at their ends as they end."""
+    matrix = np.zeros((axis.wanted, axis.size), np.float64)
+    first = np.floor(positions).astype(np.int64)
+    for offset in range(1 - reach, 1 + reach):
+        column = np.clip(first + offset, 0, axis.size - 1)
+        np.add.at(matrix, (np.arange(axis.wanted), column), curve(np.abs(positions - first - offset)))
+    return matrix
+
+
+def _covering(axis: _Axis, step: float, curve: Callable[[Array], Array], reach: float) -> Array:
+    """A matrix of weights whose curve is as wide as an element of the result where that is wider than one of the data."""
+    width = max(step, 1.0)
+    matrix = np.zeros((axis.wanted, axis.size), np.float64)
+    for row, index in zip(matrix, range(axis.wanted), strict=True):
+        middle = step * (index + 0.5)
+        start = max(int(middle - reach * width + 0.5), 0)
+        end = min(int(middle + reach * width + 0.5), axis.size)
+        row[start:end] = curve(np.abs((np.arange(start, end) - middle + 0.5) / width))
+        row /= row.sum() or 1.0
+    return matrix
+
+
+def _triangle(x: Array) -> Array:
+    return np.asarray(np.maximum(1 - x, 0))
+
+
+def _cubic(x: Array, a: float) -> Array:
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((x - 5) * x + 8) * x * a - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+_SCALES = {1: "f? scales=None", 2: "f? scales_h=None, f? scales_w=None", 3: "f? scales_d=None, f? scales_h=None, f? scales_w=None"}
+
+
+def _forms(read: ReadFunction, spatial: int, align: bool) -> list[Operator]:
+    """The overload with lists of sizes and factors, and that with sizes and a factor for each axis."""
+    corners = "b align_corners, " if align else ""
+    return [
+        Operator(f"T input, l? output_size, {corners}r? scale_factors", read),
+        Operator(f"T self, l output_size, {corners}{_SCALES[spatial]}", read),
+    ]
+
+
+_LINEAR = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **{f"aten::upsample_nearest{n}d": _forms(read_nearest(n, exact=False), n, align=False) for n in (1, 2, 3)},
+    **{f"aten::_upsample_nearest_exact{n}d": _forms(read_nearest(n, exact=True), n, align=False) for n in (1, 2, 3)},
+    **{f"aten::upsample_{name}": _forms(read_linear(n), n, align=True) for n, name in _LINEAR.items()},
+    "aten::upsample_bicubic2d": _forms(read_cubic, 2, align=True),
+    "aten::_upsample_bilinear2d_aa": _forms(read_smooth(_triangle, 1), 2, align=True),
+    "aten::_upsample_bicubic2d_aa": _forms(read_smooth(lambda x: _cubic(x, _CUBIC_SMOOTH), 2), 2, align=True),
+}
