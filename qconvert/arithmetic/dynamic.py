@@ -68,6 +68,14 @@ def _symmetric(x: Array, low: Array, high: Array) -> _Rounded:
     return steps, np.where(largest == 0, _F32(1), largest / _F32(127)).astype(np.float32), scaled, np.zeros(x.shape, bool)
 
 
+def _reduced(x: Array, low: Array, high: Array) -> _Rounded:
+    """0 to 127, by the reciprocal of the scale, ties to even: PyTorch's reduce_range (ATen/native/quantized/cpu/QuantUtils.h)."""
+    scale = np.where(low == high, _F32(1), _F32(127) / (high - low)).astype(np.float32)
+    exact, scaled = -low * scale, x * scale
+    steps, at_end = _limited(scaled, np.rint(np.clip(exact, 0, 127)), exact, 0, 127)
+    return steps, _F32(1) / scale, scaled, at_end
+
+
 def _tensor(x: Array, low: Array, high: Array) -> _Rounded:
     """DynamicQuantizeLinear: 0 to 255, ties to even; all zeros have the scale 1, as in onnxruntime."""
     scale = np.where(low == high, _F32(1), (high - low) / _F32(255)).astype(np.float32)
@@ -83,4 +91,5 @@ DYNAMIC_ROUNDINGS: Mapping[str, Callable[[Array, Array, Array], _Rounded]] = {
     "dynamic_images": _xnnpack,
     "dynamic_symmetric": _symmetric,
     "dynamic_tensor": _tensor,
+    "dynamic_reduced": _reduced,
 }

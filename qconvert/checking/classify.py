@@ -129,6 +129,7 @@ _ROUNDINGS = {
     "dynamic_images": "data rounded by images",
     "dynamic_symmetric": "data rounded symmetrically",
     "dynamic_tensor": "data rounded as a whole",
+    "dynamic_reduced": "data rounded as a whole in 127 steps",
 }
 
 

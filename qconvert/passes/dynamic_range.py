@@ -29,11 +29,14 @@ __all__ = ["run"]
 _TEXTS = {
     "real": "{} operators of dynamic range compute on their real data; their integer weights stay, behind a Dequantize",
     "tensor": "{} operators round their data by the range of the whole tensor, not of each row or image",
-    "spelled": "{} operators round their data as LiteRT's default kernels do, spelled out",
+    "spelled": "{} operators round their data as the source's kernels do, spelled out",
     "rows": "{} operators round their data by the range of each row or image, not of the whole tensor",
     "again": "{} operators round their data when they run again, as the source's did",
     "wide": "{} operators compute on their real data, since their weights are not int8 with zero point 0 on any scale that they have",
 }
+
+#: Roundings by the range of the whole tensor, which TFLite has no kernel for.
+_WHOLE = ("dynamic_tensor", "dynamic_reduced")
 
 
 def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
@@ -118,9 +121,10 @@ class _Fitting:
         if not is_dynamic(op):
             self.ops.append(op)
             return
-        if op["arithmetic"] == "dynamic_tensor":
-            self.counts["again" if stated else "rows"] += 1
-            op = op.with_attributes(arithmetic=stated or "dynamic")
+        if op["arithmetic"] in _WHOLE:
+            again = "" if stated in _WHOLE else stated
+            self.counts["again" if again else "rows"] += 1
+            op = op.with_attributes(arithmetic=again or "dynamic")
         weights = self._signed(op)
         if weights == op.inputs[1]:
             self.ops.append(op)

@@ -27,6 +27,7 @@ ARITHMETIC: Mapping[str, str] = {
     "dynamic_images": "likewise, but each image also where the kernel is 1: TFLite's own kernels",
     "dynamic_symmetric": "likewise, by the largest magnitude: what a TFLite operator states without asymmetric_quantize_inputs",
     "dynamic_tensor": "likewise, by the range of the whole tensor: ONNX's DynamicQuantizeLinear",
+    "dynamic_reduced": "likewise, in 127 steps: PyTorch's reduce_range, which keeps sums of 16 bits from overflowing",
 }
 
 _WORDS = {

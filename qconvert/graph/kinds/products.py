@@ -26,14 +26,14 @@ def is_dynamic(op: Op) -> bool:
 def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
     """The axes of the data over which an operator of dynamic range takes one range.
 
-    That is a row of a matrix product, an image of a convolution, and a pixel of one that is a matrix product.
+    That is a row of a matrix product, an image of a convolution, and a pixel of one that is a matrix product; or all of them.
 
     Args:
         op: the operator.
         rank: of its data.
         kernel: the spatial sizes of its weights.
     """
-    if op["arithmetic"] == "dynamic_tensor":
+    if op["arithmetic"] in ("dynamic_tensor", "dynamic_reduced"):
         return range(rank)
     if op.kind in ("Gemm", "MatMul"):
         return [rank - (2 if op.attributes.get("trans_a") else 1)]

@@ -85,11 +85,15 @@ def _rows(op: Op, b: Builder, weights: Array) -> tuple[str, str, str]:
 
 
 def rounded(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
-    """Data rounded as XNNPACK does (arithmetic/dynamic.py): integers from -128 to 127, scale and zero point, all as float32."""
+    """Data rounded as XNNPACK does (arithmetic/dynamic.py): integers from -128 to 127, scale and zero point, all as float32.
+
+    PyTorch's reduced range is 0 to 127.
+    """
     data, rank = b.stored(op.inputs[0]), b.tensor(op.inputs[0]).rank
     if rank is None:
         raise b.unsupported(op, "data of unknown rank")
     axes = [int(axis) for axis in range_axes(op, rank, kernel)]
+    lowest, highest = (0, 127) if op["arithmetic"] == "dynamic_reduced" else (-128, 127)
 
     def value(number: float) -> str:
         return b.once("constant", str(number), lambda: [b.const(np.float32(number), f"value_{number:g}")])[0]
@@ -99,17 +103,17 @@ def rounded(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
         high = b.node("Max", [_reduced(b, "ReduceMax", data, axes), value(0)])[0]
         span = b.node("Sub", [high, low])[0]
         empty = b.node("Equal", [span, value(0)])[0]
-        factor = b.node("Where", [empty, value(1), b.node("Div", [value(255), span])[0]])[0]
+        factor = b.node("Where", [empty, value(1), b.node("Div", [value(highest - lowest), span])[0]])[0]
         below, above = (b.node("Mul", [end, factor])[0] for end in (low, high))
-        errors = [b.node("Add", [value(end), b_end])[0] for end, b_end in ((-128, below), (127, above))]
+        errors = [b.node("Add", [value(end), b_end])[0] for end, b_end in ((lowest, below), (highest, above))]
         first = b.node("Greater", [b.node("Add", errors)[0], value(0)])[0]
-        points = [b.node("Sub", [value(end), b_end])[0] for end, b_end in ((-128, below), (127, above))]
-        exact = b.node("Clip", [b.node("Where", [first, *points])[0], value(-128), value(127)])[0]
+        points = [b.node("Sub", [value(end), b_end])[0] for end, b_end in ((lowest, below), (highest, above))]
+        exact = b.node("Clip", [b.node("Where", [first, *points])[0], value(lowest), value(highest)])[0]
         point = b.node("Round", [exact])[0]
         steps = b.node("Add", [b.node("Round", [b.node("Mul", [data, factor])[0]])[0], point])[0]
-        return [b.node("Clip", [steps, value(-128), value(127)])[0], b.node("Div", [value(1), factor])[0], point]
+        return [b.node("Clip", [steps, value(lowest), value(highest)])[0], b.node("Div", [value(1), factor])[0], point]
 
-    steps, scale, point = b.once(f"rounded {axes}", op.inputs[0], made)
+    steps, scale, point = b.once(f"rounded {axes} {lowest}", op.inputs[0], made)
     return steps, scale, point
 
 
