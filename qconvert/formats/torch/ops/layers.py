@@ -79,16 +79,55 @@ def read_quantized_linear(activation: str = "") -> Operator:
     return Operator("T X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
 
-def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, activation: str = "") -> Ref:
+def _rounding(c: Call) -> str:
+    """How a layer of dynamic range rounds its data: by the range of the whole tensor, in 127 steps if it reduces it."""
+    return "dynamic_reduced" if c["reduce_range"] else "dynamic_tensor"
+
+
+def _require_real(c: Call, name: str) -> None:
+    if c.lookup(name).dtype != "float32":
+        raise c.unsupported(f"data of {c.lookup(name).dtype}")
+
+
+def read_dynamic_linear(activation: str = "") -> Operator:
+    """quantized::linear_dynamic, also with a Relu: real data that become integers at each run. qnnpack does not reduce their range."""
+
+    def read(c: Call) -> Ref:
+        packed = c.packed("W_prepack")
+        _require_real(c, c.name("X"))
+        weights = c.stored(packed.weight, f"{packed.name}.weight")
+        return rows(c, "X", [weights, *_bias(c, packed)], None, activation, arithmetic=_rounding(c))
+
+    return Operator("T X, o W_prepack, b reduce_range=False", read)
+
+
+def read_dynamic_conv(spatial: int, transposed: bool) -> Operator:
+    """quantized::conv1d_dynamic, conv_transpose2d_dynamic and their kin."""
+
+    def read(c: Call) -> Ref:
+        packed, data = c.packed("packed_weight"), c.operand("qx")
+        _require_real(c, data.name)
+        weights, sizes = _kernel(c, packed, spatial)
+        inputs = [data.name, weights, *_bias(c, packed)]
+        if not transposed:
+            return c.emit("Conv", inputs, grid=None, arithmetic=_rounding(c), **sizes)
+        padding = packed.output_padding[len(packed.output_padding) - spatial :]
+        return c.emit("ConvTranspose", inputs, grid=None, arithmetic=_rounding(c), output_padding=padding, **sizes)
+
+    return Operator("T qx, o packed_weight, b reduce_range=False", read)
+
+
+def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, activation: str = "", arithmetic: str = "") -> Ref:
     """A Gemm on the rows of data of any rank, which keep their leading sizes."""
     tensor, rank = c.operand(data), c.rank(data)
+    attributes = {"activation": activation, **({"arithmetic": arithmetic} if arithmetic else {})}
     if rank == 2:
-        return c.emit("Gemm", [tensor.name, *factors], grid=grid, activation=activation)
+        return c.emit("Gemm", [tensor.name, *factors], grid=grid, **attributes)
     weights = c.lookup(factors[0]).static_shape
     if weights is None or len(weights) != 2 or rank < 1:
         raise c.invalid(f"weights of shape {weights} beside data of rank {rank}")
     flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
-    result = c.emit("Gemm", [flat.name, *factors], grid=grid, activation=activation, hint="rows")
+    result = c.emit("Gemm", [flat.name, *factors], grid=grid, hint="rows", **attributes)
     leading = (tensor.shape or ())[:-1]
     if sum(isinstance(size, str) for size in leading) <= 1:
         sizes = [-1 if isinstance(size, str) else size for size in leading]
@@ -106,4 +145,8 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"quantized::conv_transpose{n}d": read_quantized_conv_transpose(n) for n in (1, 2, 3)},
     "quantized::linear": read_quantized_linear(),
     "quantized::linear_relu": read_quantized_linear("relu"),
+    "quantized::linear_dynamic": read_dynamic_linear(),
+    "quantized::linear_relu_dynamic": read_dynamic_linear("relu"),
+    **{f"quantized::conv{n}d_dynamic": read_dynamic_conv(n, transposed=False) for n in (1, 2, 3)},
+    **{f"quantized::conv_transpose{n}d_dynamic": read_dynamic_conv(n, transposed=True) for n in (1, 2, 3)},
 }

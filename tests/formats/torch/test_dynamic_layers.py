@@ -1,0 +1,61 @@
+"""Layers of dynamic range: their data become integers at each run, by the range that PyTorch takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from qconvert import convert
+from qconvert.conversion.loading import load
+from qconvert.graph.kinds import is_dynamic
+from tests.torchscript_models import Instance, Quantized, archive, graph_of, net, packed_conv, values_of
+
+_FOLDER = Path(__file__).parents[3] / "fixtures" / "torch" / "perceptron"
+
+
+@pytest.mark.parametrize("name", ["dynamic_channel_traced", "dynamic_fbgemm_traced"])
+def test_onnx_rounds_as_torch_does_if_it_is_asked_to(tmp_path: Path, name: str) -> None:
+    values = np.load(_FOLDER / f"{name}.npz")
+    assert {op["arithmetic"] for op in load(_FOLDER / f"{name}.pt").ops if is_dynamic(op)} == {"dynamic_reduced"}
+    for mode in ("keep", "real"):
+        convert(_FOLDER / f"{name}.pt", tmp_path / f"{mode}.onnx", dynamic=mode)
+        session = ort.InferenceSession(tmp_path / f"{mode}.onnx")
+        (found,) = session.run(None, {session.get_inputs()[0].name: values["input_0"]})
+        difference = np.abs(found - values["output_0"]).max()
+        assert difference < 1e-5 if mode == "keep" else 1e-5 < difference < 0.02
+
+
+def test_tflite_rounds_each_row(tmp_path: Path) -> None:
+    convert(_FOLDER / "dynamic_fbgemm_traced.pt", tmp_path / "model.tflite")
+    found = [op["arithmetic"] for op in load(tmp_path / "model.tflite").ops if is_dynamic(op)]
+    assert found == ["dynamic"] * 3
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions_round_their_data_too(tmp_path: Path, transposed: bool, reduced: bool) -> None:
+    rng = np.random.default_rng(0)
+    weight, bias = rng.integers(-127, 128, (2, 2, 1, 1)).astype(np.int8), np.array([0.5, -1.0], np.float32)
+    packed = packed_conv(Quantized(weight, 0.02), bias)
+    if transposed:
+        sizes = packed.state[1][0].copy()
+        sizes[-1] = 1
+        packed = Instance(packed.kind.replace("Conv", "ConvTranspose"), ("2", [sizes, packed.state[1][1]], [bias]))
+    name = "conv_transpose2d" if transposed else "conv2d"
+    path = archive(
+        tmp_path / "a.pt",
+        net(f"return ops.quantized.{name}_dynamic(x, self.p, {reduced})"),
+        {"p": packed},
+        traced=[("float32", (2, 2, 3, 3))],
+    )
+    x = rng.normal(0, 2, (2, 2, 3, 3)).astype(np.float32)
+    low, high, most = min(x.min(), 0), max(x.max(), 0), 127 if reduced else 255
+    scale = (high - low) / most
+    zero_point = np.rint(-low / scale)
+    steps = np.clip(np.rint(x / scale) + zero_point, 0, most) - zero_point
+    kernel = weight[:, :, 0, 0].astype(np.float64) * 0.02
+    expected = np.einsum("io,nihw->nohw" if transposed else "oi,nihw->nohw", kernel, steps * scale) + bias[:, None, None]
+    assert np.allclose(values_of(graph_of(path), x)[0], expected, atol=1e-4)
