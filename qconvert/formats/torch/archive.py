@@ -28,6 +28,8 @@ _MOST_ENTRIES = 100_000
 _LARGEST_TEXT = 2**28
 #: zlib cannot compress by more than 1032; code and JSON of real models reach 40.
 _LARGEST_RATIO = 200
+#: What all compressed entries that are read may expand to: this, and so many times the file.
+_EXPANDED, _EXPANDED_TIMES = 2**20, 16
 _DAMAGED = "The file is damaged or was not written to its end."
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _COMPRESSED = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
@@ -42,7 +44,8 @@ class Archive:
     Raises:
         FileAccessError: it cannot be read.
         InvalidModelError: it is no zip archive, is damaged, or breaks a limit: 100,000 entries, 256 MB and a ratio of 200 for what is
-            compressed, names that leave the archive, an entry that lies upon another.
+            compressed, 1 MB and 16 times the file for all of that which is read, names that leave the archive, an entry that lies upon
+            another, something in front of the first.
     """
 
     def __init__(self, source: Path | memoryview) -> None:
@@ -52,6 +55,7 @@ class Archive:
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, ValueError, OverflowError) as error:
             raise InvalidModelError(f"is no readable zip archive: {error}", remedy=_DAMAGED) from error
         self.root = self._common_root()
+        self._expanded: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
         return self.root + name in self._infos
@@ -99,6 +103,9 @@ class Archive:
         return info
 
     def _inflated(self, content: bytes | memoryview, info: zipfile.ZipInfo) -> bytes:
+        self._expanded[info.filename] = info.file_size
+        if sum(self._expanded.values()) > _EXPANDED + _EXPANDED_TIMES * len(self._mapping):
+            raise InvalidModelError(f"its compressed entries expand to more than {_EXPANDED_TIMES} times the file", where=info.filename)
         decompress = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
             return decompress.decompress(content, info.file_size + 1)
@@ -137,6 +144,8 @@ class Archive:
                 raise InvalidModelError(f"the entry {name!r} is damaged: it is stored, and has two sizes")
             if info.file_size > _LARGEST_RATIO * max(info.compress_size, 64):
                 raise InvalidModelError(f"the entry {name!r} expands to {info.file_size} bytes, more than {_LARGEST_RATIO} times its own")
+            if end < 0 and info.header_offset:  # a reader that does not look for it takes other entries: it hides what it holds
+                raise InvalidModelError(f"{info.header_offset} bytes stand in front of the archive's first entry {name!r}")
             if info.header_offset < end:
                 raise InvalidModelError(f"the entry {name!r} lies upon another")
             end = info.header_offset + 30 + info.compress_size

@@ -18,14 +18,15 @@ import numpy as np
 from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, NAMES, QUANTIZED, STORAGES
+from qconvert.formats.torch.finite import require_finite
 from qconvert.graph import Array
 
 __all__ = ["ScriptObject", "StoredTensor", "TorchType", "WrappedTensor", "unpickled"]
 
-#: Values on the machine's stack, in its lists and dictionaries; the largest real data.pkl seen has 60,000.
-_MOST_OPCODES = 20_000_000
-#: Elements of a tensor that repeats those of its storage, by strides of 0.
-_MOST_REPEATED = 2**24
+#: The largest real data.pkl seen has 60,000.
+_MOST_OPCODES = 1_000_000
+#: Bytes of all tensors together, if they share or repeat those of their storages: this, and so many times the storages.
+_SHARED, _SHARED_TIMES = 2**24, 8
 _READABLE = (
     "Save a file that holds a graph and no code of yours: in the program that has the model,\n"
     "    import torch\n"
@@ -136,6 +137,7 @@ class _Machine:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._bytes: dict[str, Array] = {}
+        self._shared = 0
 
     def run(self, content: bytes) -> Any:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(BytesIO(content))):
@@ -152,7 +154,9 @@ class _Machine:
                 raise UnsupportedError(f"the pickle {self._what} uses the opcode {name}, which PyTorch's files do not", remedy=_READABLE)
         if len(self._stack) != 1:
             raise ValueError(f"{len(self._stack)} values are left")
-        return self._pop()
+        found = self._pop()
+        require_finite(found, self._what)
+        return found
 
     def _pop(self) -> Any:
         value = self._stack.pop()
@@ -359,14 +363,15 @@ class _Machine:
         if self._storage is None:
             kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
             return np.broadcast_to(np.zeros((), kind), shape if math.prod(shape) < 2**40 else ()), storage.dtype, shape
-        if math.prod(shape) > max(storage.count, _MOST_REPEATED):
-            raise ValueError(f"a tensor of shape {shape} repeats the {storage.count} elements of its storage")
         if storage.key not in self._bytes:
             self._bytes[storage.key] = self._storage(storage.key)
         content = self._bytes[storage.key]
         if storage.dtype in FLOAT_QPARAMS_STORAGES:
             return content, storage.dtype, shape
         kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
+        self._shared += math.prod(shape) * kind.itemsize
+        if self._shared > _SHARED + _SHARED_TIMES * sum(stored.nbytes for stored in self._bytes.values()):
+            raise ValueError(f"a tensor of shape {shape} repeats the {storage.count} elements of its storage")
         available = min(content.nbytes // kind.itemsize, storage.count)
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if 0 in shape:

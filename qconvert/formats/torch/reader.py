@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import UnsupportedError
+from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.given_inputs import GivenInputs
+from qconvert.formats.torch.pickled import unpickled
 from qconvert.graph import Graph
 
 __all__ = ["read"]
@@ -18,6 +19,19 @@ _READABLE = (
     "    import torch\n"
     "    program = torch.export.export(model.eval(), example_inputs)\n"
     "    torch.export.save(program, 'model.pt2')"
+)
+_SAVED_AGAIN = (
+    "Save it again with the PyTorch of today:\n"
+    "    import torch\n"
+    "    torch.save(torch.load('old.pth', weights_only=True), 'new.pth')  # a state_dict\n"
+    "    torch.jit.save(torch.jit.load('old.pt'), 'new.pt')  # a TorchScript model, if you trust it: loading runs its code"
+)
+#: Files of PyTorch that are no zip archives: place and bytes of their mark, what they are, and the remedy.
+_CONTAINERS = (
+    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", "a pickle of PyTorch before 1.6", _SAVED_AGAIN),
+    (0, b"\x80", "a bare pickle, which runs what it says", _READABLE),
+    (4, b"PTMF", "a flatbuffer of the lite interpreter", _SAVED_AGAIN),
+    (4, b"ET", "a program of ExecuTorch, lowered for a device", _READABLE),
 )
 
 
@@ -38,10 +52,49 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.torch.notes import with_notes
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
-    archive = Archive(path)
+    archive = _opened(path)
     given = GivenInputs(options.get("input_shape", ""))
-    if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
-        return read_torchscript(archive, path.stem, given)
-    if program_entry(archive):
-        return with_notes(read_program(archive, path.stem, given), archive)
-    raise UnsupportedError("the file holds no graph", remedy=_READABLE)
+    try:
+        if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
+            return read_torchscript(archive, path.stem, given)
+        if program_entry(archive):
+            return with_notes(read_program(archive, path.stem, given), archive)
+        raise _without_graph(archive)
+    except RecursionError as error:
+        raise InvalidModelError("its values are nested too deeply") from error
+
+
+def _opened(path: Path) -> Archive:
+    """The archive in a file.
+
+    Raises:
+        InvalidModelError, UnsupportedError: it is none; the error says what the file is instead.
+    """
+    try:
+        archive = Archive(path)
+    except InvalidModelError as error:
+        raise _other_container(path) or error from error
+    order = archive.text("byteorder").strip() if "byteorder" in archive else "little"
+    if order != "little":
+        raise UnsupportedError(f"the file was written on a machine of byte order {order[:20]!r}", remedy=_SAVED_AGAIN)
+    return archive
+
+
+def _other_container(path: Path) -> QConvertError | None:
+    """The error for a file of PyTorch that is no zip archive; None if it is none of these."""
+    with path.open("rb") as file:
+        start = file.read(16)
+    found = [(what, remedy) for place, mark, what, remedy in _CONTAINERS if start[place:].startswith(mark)]
+    return UnsupportedError(f"the file is {found[0][0]}, which is not covered", remedy=found[0][1]) if found else None
+
+
+def _without_graph(archive: Archive) -> QConvertError:
+    """The error for an archive that holds no graph: what it holds instead. Its pickle is looked at, and names what it would run."""
+    inner = [name for name in archive if name.endswith((".pt", ".pt2", ".ptl", ".pth"))]
+    if "data.pkl" not in archive:
+        remedy = f"It is an archive around {inner[0]}: take that out." if inner else _READABLE
+        return UnsupportedError("the file holds no graph", remedy=remedy)
+    found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
+    if not isinstance(found, dict):
+        return UnsupportedError("the file holds no graph", remedy=_READABLE)
+    return UnsupportedError(f"the file holds the {len(found)} entries of a dictionary such as a state_dict, and no graph", remedy=_READABLE)

@@ -30,6 +30,10 @@ from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODU
 __all__ = ["Call", "Operator", "ReadFunction", "Session"]
 
 _KEEP = Quantization.per_tensor(1.0)
+#: Attributes that count elements along an axis, which has less than so many.
+_STEPS, _LARGEST_STEP = ("strides", "pads", "dilations", "kernel_shape", "output_padding"), 2**31
+#: Bytes of the constants that calls make of numbers alone.
+_MOST_MADE = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Session:
         scalar_types: numbers of storage types -> their names, in this container.
         trained: names of fake quantizations, whose scales are those that the file stores.
         observed: those of them whose observers are still on.
+        made: how many bytes of constants calls made so far.
     """
 
     draft: Draft
@@ -49,6 +54,7 @@ class Session:
     scalar_types: Mapping[int, str]
     trained: list[str] = field(default_factory=list)
     observed: list[str] = field(default_factory=list)
+    made: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
         self.draft.known.computes = True
@@ -256,6 +262,9 @@ class Call(OperatorReading):
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
         """Adds a constant named after the result and `hint`; returns its name."""
         array = np.asarray(data)
+        self.session.made[0] += array.nbytes
+        if self.session.made[0] > _MOST_MADE:
+            raise self.invalid(f"with it the model makes more than {_MOST_MADE} bytes of constants of numbers alone")
         return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
     def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
@@ -309,6 +318,10 @@ class Call(OperatorReading):
         **attributes: Attribute,
     ) -> list[Ref]:
         """The same for an operator of several outputs of one type, such as Split."""
+        for key in _STEPS:
+            steps = attributes.get(key, ())
+            if isinstance(steps, tuple) and any(isinstance(step, int) and abs(step) >= _LARGEST_STEP for step in steps):
+                raise self.invalid(f"its {key} are {steps}")
         what = KINDS[kind]
         data = what.data(Op(kind, tuple(inputs), ()))
         first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None

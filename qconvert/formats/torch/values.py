@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.pickled import StoredTensor
 
 __all__ = ["UNKNOWN", "Named", "Packed", "Ref", "Uncomputed", "Unknown", "leaves"]
@@ -83,13 +84,33 @@ class Packed:
     transposed: bool = False
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """What stands in a value that may be a list, a tuple or a dictionary, or the value itself."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from leaves(item)
-    else:
-        yield value
+#: Items within items, and lists within each other, beyond which a value is taken for one that contains itself.
+_MOST_ITEMS, _DEEPEST = 2**20, 200
+
+
+def leaves(value: Any, spend: Callable[[int], None] = lambda count: None) -> Iterator[Any]:
+    """What stands in a value that may be a list, a tuple or a dictionary, or the value itself.
+
+    A list may stand in another several times, or in itself: what is small in a file may be endless here.
+
+    Args:
+        value: of a program.
+        spend: is told of every eighth item that is looked at.
+
+    Raises:
+        InvalidModelError: the value has more than 1,048,576 items or is deeper than 200 lists.
+    """
+    pending, count = [iter((value,))], 0
+    while pending:
+        for item in pending[-1]:
+            count += 1
+            if not count % 8:
+                spend(1)
+            if isinstance(item, (list, tuple, dict)):
+                pending.append(iter(item.values() if isinstance(item, dict) else item))
+                break
+            yield item
+        else:
+            pending.pop()
+        if count > _MOST_ITEMS or len(pending) > _DEEPEST:
+            raise InvalidModelError("its lists contain themselves, or each other too often")

@@ -17,6 +17,9 @@ __all__ = ["OPERATORS"]
 #: The most elements of a causal mask that is a constant.
 _LARGEST_MASK = 2**22
 
+#: Heads of attention, each an entry of an order.
+_MOST_HEADS = 2**16
+
 
 def _attention(c: Call) -> Ref:
     query, key, value = (c.name(name) for name in ("query", "key", "value"))
@@ -65,7 +68,7 @@ def _repeated(c: Call, name: str, query: str, hint: str) -> str:
     """Keys or values with each head as often as queries share it."""
     rank = c.rank("query")
     heads, wanted = (size_of(c, each, rank - 3) for each in (name, query))
-    if not isinstance(heads, int) or not isinstance(wanted, int) or wanted % heads:
+    if not isinstance(heads, int) or not isinstance(wanted, int) or heads < 1 or wanted % heads or wanted > _MOST_HEADS:
         raise c.unsupported(f"{heads} heads of keys beside {wanted} of queries")
     order = np.repeat(np.arange(heads), wanted // heads)
     return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3).name

@@ -117,7 +117,7 @@ def read_eye(c: Call) -> Ref:
     """aten::eye(n, m): 1 on the diagonal."""
     rows = c.integer("n")
     columns = c.integer("m") if "m" in c else rows
-    if min(rows, columns) < 0 or rows * columns > 2**24:
+    if min(rows, columns) < 0 or rows * columns > 2**22:
         raise c.unsupported(f"{rows} x {columns} elements")
     return Ref(c.const(np.eye(rows, columns, dtype=numpy_dtype(c.dtype("dtype") or "float32")), "eye"))
 

@@ -91,8 +91,8 @@ def read_chunk(c: Call) -> list[Ref]:
     """aten::chunk(x, chunks, dim): parts of one size, of which the last may be smaller."""
     axis, chunks = c.axis(c.integer("dim"), c.rank("self")), c.integer("chunks")
     size = _size(c, axis)
-    if chunks < 1:
-        raise c.invalid(f"{chunks} chunks")
+    if chunks < 1 or min(chunks, size) > 10_000:
+        raise c.invalid(f"{chunks} chunks of an axis of {size}")
     return _parts(c, axis, _equal(size, max(-(-size // chunks), 1)))
 
 

@@ -16,6 +16,9 @@ from qconvert.graph import Quantization
 
 __all__ = ["OPERATORS"]
 
+#: Windows of an adaptive pool along an axis; each may become an operator.
+_MOST_WINDOWS = 2**14
+
 
 def _windows(c: Call, spatial: int) -> dict[str, Any]:
     """The attributes that maximum and average share; a stride that is not stated is the kernel's."""
@@ -91,7 +94,10 @@ def _wanted(c: Call, name: str, spatial: int) -> list[int]:
     for axis, size in enumerate(listed):
         if size is None:
             listed[axis] = size_of(c, name, 2 + axis)
-    return [size if isinstance(size, int) else c.whole(size, "output_size") for size in listed]
+    wanted = [size if isinstance(size, int) else c.whole(size, "output_size") for size in listed]
+    if not all(0 < size < _MOST_WINDOWS for size in wanted):
+        raise c.invalid(f"its output size is {wanted}")
+    return wanted
 
 
 #: Windows of an adaptive pool along an axis.

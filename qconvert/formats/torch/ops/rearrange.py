@@ -93,6 +93,8 @@ def read_pixel_unshuffle(c: Call) -> Ref:
         channels = shape[1] if shape is not None else None
         if not isinstance(channels, int):
             raise c.unknown_shape("self")
+        if channels * factor * factor > _MOST:
+            raise c.unsupported(f"blocks of {factor} x {factor} elements of {channels} channels")
         order = np.arange(channels * factor * factor).reshape(factor * factor, channels).T.reshape(-1)
         blocks = c.emit("SpaceToDepth", [name], hint="blocks", blocksize=factor, data_format="channels_first")
         return blocks if channels == 1 else c.emit("Gather", [blocks.name, c.const(order.astype(np.int64), "order")], axis=1)
@@ -119,7 +121,7 @@ def read_channel_shuffle(c: Call) -> Ref:
     channels = (c.operand("self").shape or (None, None))[1] if c.rank("self") > 1 else None
     if not isinstance(channels, int):
         raise c.unknown_shape("self")
-    if groups < 1 or channels % groups:
+    if groups < 1 or channels % groups or channels > _MOST:
         raise c.invalid(f"{groups} groups of {channels} channels")
     order = np.arange(channels, dtype=np.int64).reshape(groups, -1).T.reshape(-1)
     return c.emit("Gather", [c.name("self"), c.const(order, "order")], axis=1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Method
+from qconvert.formats.torch.torchscript.numbers import length
 from qconvert.formats.torch.values import UNKNOWN, Packed, Ref, Unknown, leaves
 
 if TYPE_CHECKING:
@@ -201,7 +202,14 @@ class Frame:
         raise _LeftError(isinstance(node, ast.Break))
 
     def guarded(self, node: ast.With) -> None:
-        """`with torch.no_grad():` and the like, which say nothing about values."""
+        """`with torch.no_grad():` and the like, which say nothing about values; any other would run methods of its own."""
+        for item in node.items:
+            context = item.context_expr
+            name = (_dotted(context.func if isinstance(context, ast.Call) else context) or [""])[-1]
+            if isinstance(context, ast.Name) and isinstance(held := self._values.get(name), ScriptObject):
+                name = held.class_name.rpartition(".")[2]
+            if item.optional_vars is not None or name not in _GUARDS:
+                raise self._unsupported(f"the statement With of {ast.unparse(context)[:80]!r} in its code", node)
         self.statements(node.body)
 
     def nothing(self, node: ast.stmt) -> None:
@@ -211,7 +219,7 @@ class Frame:
         """`assert condition`."""
         condition = self.value(node.test)
         if not isinstance(condition, _RUN_TIME) and not condition:
-            raise CodeError(ast.unparse(node.test))
+            raise CodeError(ast.unparse(node.test)[:500])
 
     def value(self, node: ast.expr, hint: str = "") -> Any:
         """The value of an expression.
@@ -326,13 +334,15 @@ class Frame:
         return NotImplemented
 
     def _cast(self, name: str, given: list[Any], node: ast.Call) -> Any:
-        kinds = {type(leaf) for leaf in leaves(given)}
+        kinds = {type(leaf) for leaf in leaves(given, self._interpreter.budget.spend)}
         if Unknown in kinds:
             return UNKNOWN
         if name in ("int", "float", "bool") and len(given) == 1 and kinds & {Ref, StoredTensor}:
             return self._interpreter.call(Function(f"prim::{name}"), given, {}, self._where(node), self._hint("", node), self._place)
         if name != "len" and kinds & {Ref, StoredTensor}:
             raise self._unsupported(f"{name} of what is known only at run time", node)
+        if name != "len":
+            self._interpreter.budget.spend(sum(map(length, given)) // 8)
         try:
             return _BUILTIN[name](*given)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -388,6 +398,8 @@ def _whole(value: Any) -> int:
     return found
 
 
+#: What says how tensors are followed, not what they are.
+_GUARDS = frozenset(["no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "record_function", "autocast"])
 #: Names that stand for values.
 _NAMES: Mapping[str, Any] = {
     "True": True, "False": False, "None": None, "inf": math.inf, "nan": math.nan, "infj": complex(0, math.inf),

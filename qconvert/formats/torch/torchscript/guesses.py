@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.torchscript.inputs import Input
+from qconvert.formats.torch.torchscript.interpreter import EndlessError
 from qconvert.graph import Op, Shape
 from qconvert.graph.kinds import KINDS
 
@@ -90,6 +91,8 @@ def guessed(inputs: Sequence[Input], run: Callable[[Draft, Guesses], object]) ->
         probe = Probe(names)
         try:
             run(probe, {name: (tuple(f"{name}_{axis}" for axis in range(rank)), "float32") for name in names})
+        except EndlessError:
+            raise
         except (_FoundError, QConvertError):
             pass
         if set(probe.found) == set(names):

@@ -6,6 +6,7 @@ as not covered; what depends on sizes is known from the shapes of the inputs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,17 +24,25 @@ from qconvert.formats.torch.torchscript.objects import Objects
 from qconvert.formats.torch.torchscript.packing import PACKING, method_of_packed
 from qconvert.formats.torch.values import UNKNOWN, Packed, Ref, Unknown, leaves
 
-__all__ = ["Budget", "Interpreter"]
+__all__ = ["Budget", "EndlessError", "Interpreter"]
 
 _DEEPEST = 100
+#: Steps that an operator on tensors takes.
+_OPERATOR = 16
 _OTHER_SHAPES = "Inputs of other shapes may be meant: --input-shape."
 #: Of numbers known only at run time: the same operators by the names that torch.export gives them.
 _SIZES = {f"aten::{name}": f"prim::{name}" for name in ("add", "sub", "mul", "floordiv", "eq", "ne", "lt", "le", "gt", "ge")}
 
 
+class EndlessError(InvalidModelError):
+    """The code takes more steps than it may."""
+
+
 @dataclass(slots=True)
 class Budget:
-    """How many steps the code may take: statements, expressions, and eight items of a list. d2go, a real detector, takes 40,000.
+    """How many steps the code may take: statements, expressions, eight items of a list; an operator on tensors is 16.
+
+    d2go, a real detector, takes 60,000.
 
     Attributes:
         steps: taken so far.
@@ -44,10 +53,10 @@ class Budget:
     steps: int = 0
 
     def spend(self, steps: int = 1) -> None:
-        """Counts steps; raises InvalidModelError where there are too many."""
+        """Counts steps; raises EndlessError where there are too many."""
         self.steps += steps
         if self.steps > self.most:
-            raise InvalidModelError(f"its code does not end within {self.most} steps")
+            raise EndlessError(f"its code does not end within {self.most} steps")
 
 
 class Interpreter:
@@ -80,7 +89,9 @@ class Interpreter:
         """
         self.objects.root(model)
         try:
-            result = self._in_place.now(self.invoke(model, name, list(arguments), {}, ""))
+            result = self.invoke(model, name, list(arguments), {}, "")
+            deque(leaves(result, self.budget.spend), maxlen=0)
+            result = self._in_place.now(result)
         except CodeError as raised:
             error: QConvertError = InvalidModelError(f"its code raises an error: {raised}", remedy=_OTHER_SHAPES)
             raise self._missing.all_with(error) from None
@@ -138,7 +149,7 @@ class Interpreter:
         if function_of is not None and (compute := function_of.of(given, True)) is not None:
             return computed(name, compute, given, named, where, self.budget)
         self.budget.spend(sum(len(value) for value in given if isinstance(value, (list, tuple))) // 8)
-        kinds = {type(leaf) for leaf in leaves([given, named])}
+        kinds = {type(leaf) for leaf in leaves([given, named], self.budget.spend)}
         if function_of is not None and (compute := function_of.of(given, bool(kinds & _TENSORS))) is not None:
             return computed(name, compute, given, named, where, self.budget)
         if Unknown in kinds:
@@ -155,6 +166,7 @@ class Interpreter:
         if not self._calls.covers(plain):
             self._missing.operator(name, where)
             return UNKNOWN
+        self.budget.spend(_OPERATOR)
         try:
             result = self._calls.call(plain, self._in_place.now(given), self._in_place.now(named), where, hint)
         except UnsupportedError as error:

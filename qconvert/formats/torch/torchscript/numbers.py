@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from qconvert.errors import InvalidModelError
+from qconvert.formats.torch.values import leaves
 
-__all__ = ["NUMBERS", "Function", "computed"]
+__all__ = ["NUMBERS", "Function", "computed", "length"]
 
 _LONGEST = 2**16
 _LONGEST_TEXT = 2**12
@@ -43,7 +45,9 @@ def computed(name: str, function: Callable[..., Any], given: Sequence[Any], name
     Raises:
         InvalidModelError: its arguments do not fit, its result has more than 64 bits, or the budget is spent.
     """
-    budget.spend(sum(len(value) for value in given if isinstance(value, (list, tuple, str))) // 8)
+    budget.spend(sum(map(length, given)) // 8)
+    if name in _COMPARING:
+        deque(leaves([given, named], budget.spend), maxlen=0)
     try:
         result = function(*given, **named)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
@@ -51,6 +55,13 @@ def computed(name: str, function: Callable[..., Any], given: Sequence[Any], name
     if isinstance(result, int) and not -(2**63) <= result < 2**64:
         raise InvalidModelError(f"{name} gives a number that does not fit 64 bits", where=where)
     return result
+
+
+def length(value: Any) -> int:
+    """How many items a value has: none for a number, and as many for a range as it would give."""
+    if isinstance(value, range):
+        return max(0, -(-(value.stop - value.start) // value.step))
+    return len(value) if isinstance(value, (list, tuple, str, dict)) else 0
 
 
 def _divided(a: float, b: float) -> float:
@@ -174,7 +185,7 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::round": round, "aten::abs": abs, "prim::abs": abs, "aten::format": _formatted, "aten::str": lambda value: str(value)[:80],
     "aten::manual_seed": lambda *values: None, "aten::Complex": complex, "prim::NumToTensor": lambda value: value,
     "aten::ScalarImplicit": lambda value: value, "aten::IntImplicit": lambda value: value, "aten::FloatImplicit": lambda value: value,
-    "aten::device": lambda *values: None, "prim::rangelist": lambda count: list(range(min(count, _LONGEST))),
+    "aten::device": lambda *values: None, "prim::rangelist": lambda count: list(range(count)) if _short([], count) else [],
     "aten::startswith": lambda text, start: text.startswith(start), "aten::endswith": lambda text, end: text.endswith(end),
     "aten::lower": lambda text: text.lower(), "aten::upper": lambda text: text.upper(), "aten::is_scripting": lambda: True,
     "prim::min": min, "prim::max": max,
@@ -192,6 +203,8 @@ _OF_LISTS: Mapping[str, Callable[..., Any]] = {
     "prim::zip": lambda *lists: list(zip(*lists, strict=False)), "prim::min": min, "prim::max": max,
     "aten::join": _joined,
 }  # fmt: skip
+#: What compares items with each other, whatever stands in them.
+_COMPARING = frozenset(f"aten::{name}" for name in ("__contains__", "index", "count", "sort", "sorted")) | {"prim::min", "prim::max"}
 #: Of any values: whether they are there at all, and warnings.
 _OF_ALL: Mapping[str, Callable[..., Any]] = {
     "aten::__is__": lambda a, b: a is b, "aten::__isnot__": lambda a, b: a is not b, "aten::warn": lambda *values, **named: None,

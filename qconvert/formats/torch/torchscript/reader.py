@@ -20,15 +20,17 @@ from qconvert.formats.torch.reading import Session
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.guesses import Guesses, guessed
 from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
-from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
+from qconvert.formats.torch.torchscript.interpreter import Budget, EndlessError, Interpreter
 from qconvert.formats.torch.values import leaves
 from qconvert.graph import Graph
 from qconvert.graph.metadata import GUESSED_SHAPES
 
 __all__ = ["read"]
 
+#: Version of archives that PyTorch 2.13 still reads (caffe2/serialize/versions.h, kMaxSupportedFileFormatVersion).
+_NEWEST = 10
 #: Steps that any code may take, and further ones for each byte of it and of the objects that it works on.
-_STEPS, _STEPS_A_BYTE = 40_000, 4
+_STEPS, _STEPS_A_BYTE = 200_000, 1
 
 
 def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
@@ -62,6 +64,8 @@ def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tup
             return script.followed(inputs, draft, guesses), guesses
         except UnsupportedError as error:
             refused = refused or error
+        except EndlessError:
+            raise
         except InvalidModelError:
             continue
     draft = Draft()
@@ -76,6 +80,7 @@ class _Script:
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
+        _verify_version(archive)
         self._code = Code(archive)
         model = self._model()
         method = self._code.method(model.class_name, "forward")
@@ -115,6 +120,15 @@ class _Script:
     def _constant_storage(self, key: str) -> str:
         """Where a storage of constants lies; files of the lite interpreter share them with other pickles and call them 12.storage."""
         return f"constants/{key}" if f"constants/{key}" in self._archive else f"constants/{key}.storage"
+
+
+def _verify_version(archive: Archive) -> None:
+    """Raises UnsupportedError for an archive of a version that this PyTorch does not know."""
+    text = archive.text("version").strip() if "version" in archive else ""
+    if text and not (text.isascii() and text.isdecimal()):
+        raise InvalidModelError(f"its version is {text[:20]!r}, no number")
+    if len(text) > 4 or int(text or 0) > _NEWEST:
+        raise UnsupportedError(f"it is of version {text[:20]} of TorchScript's archives; those up to {_NEWEST} are covered")
 
 
 def _traced(archive: Archive) -> list[Any]:
