@@ -194,14 +194,15 @@ def test_operators_that_are_not_covered_are_listed_together(tmp_path: Path) -> N
         read(_archive(tmp_path, nodes, {}))
 
 
-def test_a_body_that_runs_without_gradients_is_part_of_the_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("several", [True, False])
+def test_a_body_that_runs_without_gradients_is_part_of_the_program(tmp_path: Path, several: bool) -> None:
     body = {
         "inputs": [{"as_tensor": {"name": "a"}}],
         "outputs": [{"as_tensor": {"name": "r"}}],
         "nodes": [node("aten.relu.default", "r", self="%a")],
         "tensor_values": {},
     }
-    wrapper = node("higher_order.wrap_with_set_grad_enabled", ["y"])
+    wrapper = node("higher_order.wrap_with_set_grad_enabled", ["y"] if several else "y")
     wrapper["inputs"] = [{"name": "", "arg": {"as_bool": False}}, {"name": "", "arg": {"as_graph": {"name": "sub", "graph": body}}},
                          {"name": "", "arg": {"as_tensor": {"name": "x"}}}]  # fmt: skip
     graph = read(_archive(tmp_path, [wrapper], {}))
@@ -247,6 +248,46 @@ def test_a_part_that_is_changed_in_place_is_refused(tmp_path: Path) -> None:
     nodes.append(node("aten.sum.default", "z", self="%b"))
     with pytest.raises(UnsupportedError, match="read again"):
         read(_archive(tmp_path, nodes, {}, outputs=("y", "z")))
+
+
+def test_a_part_of_a_buffer_that_is_changed_is_refused(tmp_path: Path) -> None:
+    nodes = [
+        node("aten.slice.Tensor", "part", self="%b_k", dim=0, start=2, end=4),
+        node("aten.copy_.default", "c", self="%part", src="%x"),
+        node("aten.neg.default", "y", self="%b_k"),
+    ]
+    for order in (nodes, [nodes[2], *nodes[:2]]):
+        with pytest.raises(UnsupportedError, match=r"aten::copy_ on a tensor that others share"):
+            read(_archive(tmp_path, order, {"k": np.zeros((8, 3), np.float32)}))
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 4), (0, 2), (-2, None), (0, None), (3, 3), (9, 12)])
+def test_a_slice_that_is_replaced(tmp_path: Path, start: int, end: int | None) -> None:
+    call = {"dim": 0, "start": start, **({} if end is None else {"end": end})}
+    nodes = [node("aten.slice.Tensor", "part", self="%x", **call), node("aten.neg.default", "n", self="%part")]
+    nodes.append(node("aten.slice_scatter.default", "y", self="%x", src="%n", **call))
+    x = _reals((6, 3))
+    wanted = x.copy()
+    wanted[start:end] = -wanted[start:end]
+    assert np.array_equal(run(read(_archive(tmp_path, nodes, {}, inputs={"x": ("float32", (6, 3))})), x)[0], wanted)
+
+
+@pytest.mark.parametrize("index", [0, 3, -1])
+def test_a_row_that_is_replaced(tmp_path: Path, index: int) -> None:
+    nodes = [node("aten.copy.default", "row", self="%b_k", src="%b_v")]
+    nodes.append(node("aten.select_scatter.default", "y", self="%x", src="%row", dim=0, index=index))
+    weights = {"k": np.zeros(3, np.float32), "v": np.array([7], np.int64)}
+    x = _reals((6, 3))
+    wanted = x.copy()
+    wanted[index] = 7
+    assert np.array_equal(run(read(_archive(tmp_path, nodes, weights, inputs={"x": ("float32", (6, 3))})), x)[0], wanted)
+
+
+def test_a_number_among_the_inputs_is_what_the_program_was_exported_for(tmp_path: Path) -> None:
+    document = program([node("aten.mul.Tensor", "y", self="%x", other=3)], _X, ["y"], {})
+    document["graph_module"]["signature"]["input_specs"].append({"constant_input": {"name": "k", "value": {"as_int": 3}}})
+    graph = read(write(tmp_path / "m.pt2", document, {}))
+    assert graph.inputs == ("x",) and np.array_equal(run(graph, np.ones((2, 3), np.float32))[0], np.full((2, 3), 3))
 
 
 def test_outputs_that_are_none_inputs_or_constants(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parsed
-from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_covered
+from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_apart, require_covered
 from qconvert.formats.torch.export.weights import early_tensors, stored_tensors
 from qconvert.formats.torch.finishing import finished
 from qconvert.formats.torch.given_inputs import GivenInputs
@@ -22,7 +22,6 @@ from qconvert.formats.torch.outputs import flattened
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
 from qconvert.formats.torch.reading import Session
 from qconvert.formats.torch.values import Ref
-from qconvert.formats.torch.views import VIEWS
 from qconvert.graph import Graph, Op, Tensor
 
 __all__ = ["program_entry", "read"]
@@ -155,6 +154,9 @@ class _Reading:
 
     def run(self) -> None:
         """Reads every node that is needed."""
+        buffers = {name for kind, item, _ in self._program.inputs if kind == "buffer" for name in named(item)}
+        outputs = [name for _, item, _ in self._program.outputs for name in named(item)]
+        require_apart(self._program.nodes, self._nodes, outputs, buffers)
         require_covered(self._nodes, self._calls.covers)
         for node in self._nodes:
             self._follow(node, self._values)
@@ -183,6 +185,8 @@ class _Reading:
             result = self._calls.call(target, positional, arguments, f"({node.name})", node.name)
         several = len(node.outputs) == 1 and isinstance(node.outputs[0], (list, tuple))
         wanted = node.outputs[0] if several else node.outputs
+        if inner is not None and not several and len(wanted) == 1 and len(result) == 1:
+            result = result[0]
         found = result if isinstance(result, (list, tuple)) and (several or len(wanted) > 1) else [result]
         if several and len(found) != len(wanted):
             raise InvalidModelError(f"it gives {len(found)} values, and the program takes {len(wanted)}", where=node.name)
@@ -190,15 +194,7 @@ class _Reading:
             if name is not None:
                 values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
         if changed := changed_by(node):
-            self._require_alone(changed, node)
             values[changed] = result
-
-    def _require_alone(self, changed: str, node: Node) -> None:
-        """A view that is changed changes what it is a view of, which is not followed."""
-        viewed = {_first(other) for other in self._nodes if changed in named(other.outputs) and other.target in VIEWS}
-        after = self._nodes[self._nodes.index(node) + 1 :] if node in self._nodes else []
-        if any(viewed.intersection(_all_names(other)) for other in after):
-            raise UnsupportedError(f"{node.target} on a part of a tensor that is read again is not covered", where=node.name)
 
     def _inlined(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
         """What a body gives, its nodes read in the place of the operator that runs it."""
@@ -206,7 +202,10 @@ class _Reading:
         for argument, value in zip(body.inputs, given, strict=True):
             for name in named(argument):
                 inner[name] = _resolved(value, values, node.name)
-        for item in needed(body.nodes, named(list(body.outputs))):
+        outputs = list(named(list(body.outputs)))
+        kept = needed(body.nodes, outputs)
+        require_apart(body.nodes, kept, outputs, ())
+        for item in kept:
             self._follow(item, inner)
         return [_resolved(output, inner, node.name) for output in body.outputs]
 
@@ -219,10 +218,6 @@ def _place(value: StoredTensor | WrappedTensor, name: str, constants: Constants)
     for key, part in value.parts.items():
         if isinstance(part, (StoredTensor, WrappedTensor)):
             _place(part, name if key == "qdata" else f"{name}.{key}", constants)
-
-
-def _first(node: Node) -> str:
-    return next(named(node.arguments.get("self")), "")
 
 
 def _all_names(node: Node) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.export.document import Body, Node, SizeName, TensorName
 from qconvert.formats.torch.missing import Missing
+from qconvert.formats.torch.views import VIEWS
 
-__all__ = ["body_of", "changed_by", "is_in_place", "named", "needed", "require_covered"]
+__all__ = ["body_of", "changed_by", "is_in_place", "named", "needed", "require_apart", "require_covered"]
 
 #: Operators that run a graph for its values alone, and how many arguments stand before the graph.
 _WRAPPERS = {
@@ -58,6 +60,45 @@ def needed(nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node]:
             alive.update(_read(node))
             kept.append(node)
     return kept[::-1]
+
+
+def require_apart(nodes: Sequence[Node], kept: Sequence[Node], outputs: Iterable[str], buffers: Collection[str]) -> None:
+    """Refuses changes in place that others see: of a part of a tensor that is read again, or of a tensor of which there are views.
+
+    Args:
+        nodes: all of a program.
+        kept: those that are read.
+        outputs: names that the program gives.
+        buffers: names of what lives from one run to the next.
+    """
+    roots: dict[str, str] = {}
+    members: dict[str, set[str]] = {}
+    order = {id(node): position for position, node in enumerate(nodes)}
+    reads = [(order.get(id(node), -1), name) for node in kept for name in _read(node)]
+    reads += [(len(nodes), name) for name in outputs]
+    last: dict[str, int] = {}
+    for position, name in reads:
+        last[name] = max(position, last.get(name, -1))
+    for position, node in enumerate(nodes):
+        changed = changed_by(node)
+        first = changed or (next(named(node.arguments.get("self")), "") if node.target in VIEWS else "")
+        if not first:
+            continue
+        root = roots.get(first, first)
+        family = members.setdefault(root, {root})
+        if changed:
+            others = family | ({root} if changed != root else set())
+            seen = any(last.get(name, -1) > position for name in others - {changed})
+            if seen or (changed != root and root in buffers and any(name in last for name in family)):
+                raise UnsupportedError(
+                    f"{node.target} on a tensor that others share, and that is read again, is not covered",
+                    where=node.name,
+                    remedy="Write it without changes in place: program.run_decompositions() before torch.export.save.",
+                )
+        for name in named(node.outputs):
+            roots[name] = root
+            if not changed:
+                family.add(name)
 
 
 def body_of(node: Node) -> tuple[Body, list[Any]] | None:

@@ -32,6 +32,7 @@ from qconvert.formats.torch.ops import (
     shape,
     sizes,
     unary,
+    updates,
 )
 from qconvert.formats.torch.reading import Operator
 
@@ -65,6 +66,7 @@ _FAMILIES = (
     shape,
     sizes,
     unary,
+    updates,
 )
 
 

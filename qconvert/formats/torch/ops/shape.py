@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
-from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["OPERATORS"]
 
@@ -15,6 +15,13 @@ __all__ = ["OPERATORS"]
 def read_identity(c: Call) -> Ref:
     """What gives its input as it is: contiguous, clone, detach, dropout of a model that is not trained."""
     return Ref(c.name("self"))
+
+
+def read_dropout(c: Call) -> Ref:
+    """What drops elements while a model is trained, and gives all of them else."""
+    if c["train"] and c.number("p"):
+        raise c.unsupported("a model that was exported for training; call model.eval() before,")
+    return Ref(c.name("input"))
 
 
 def read_reshape(argument: str) -> Operator:
@@ -120,6 +127,8 @@ def read_repeat(argument: str) -> ReadFunction:
     return read
 
 
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::reshape": read_reshape("shape"),
     "aten::view": read_reshape("size"),
@@ -139,6 +148,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"aten::{name}": Operator("T self", read_identity) for name in ("detach", "alias", "lift_fresh_copy", "detach_copy")},
     "aten::contiguous": Operator("T self, i? memory_format=0", read_identity),
     "aten::clone": Operator("T self, i? memory_format=None", read_identity),
-    **{f"aten::{name}": Operator("T self, f p=0.5, b train=False", read_identity) for name in ("dropout", "feature_dropout")},
+    **{f"aten::{name}": Operator("T input, f p=0.5, b train=False", read_dropout) for name in _DROPOUTS},
+    "aten::native_dropout": Operator("T input, f p, b? train=False", lambda c: (read_dropout(c), Uncomputed("the mask of a dropout"))),
     "quantized::dropout": Operator("T self, f output_scale, i output_zero_point, f p=0.5, b training=False", read_identity),
 }
