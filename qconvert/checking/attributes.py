@@ -1,15 +1,19 @@
-"""Numbers and fused activations that operators of one result have otherwise in source and result: clipping, slopes, small terms that keep
-a divisor from zero. Few inputs bring these out."""
+"""Numbers, fused activations and roundings of real data that operators of one result have otherwise in source and result: clipping,
+slopes, small terms that keep a divisor from zero. Few inputs bring these out."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
 from math import isclose
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.graph.metadata import DYNAMIC_RANGE
 
-__all__ = ["other_attributes", "same_activation"]
+__all__ = ["declared_roundings", "other_attributes", "rounding_of", "same_activation"]
 
 #: Formats hold such numbers as float32.
 _ROUNDING = 2.0**-22
@@ -27,10 +31,55 @@ def other_attributes(graph: Graph, other: Graph) -> dict[str, str]:
         name = next(filter(None, op.outputs), "")
         pair = writers.get(name)
         if pair is not None and pair.kind == op.kind and pair.outputs[: len(op.outputs)] == op.outputs:
-            lines = _activation(graph, op, other, pair) + _numbers(op, pair, _factor(other, writers.get(next(iter(pair.inputs), ""))))
+            lines = (
+                _activation(graph, op, other, pair)
+                + _rounding(graph, op, other, pair)
+                + _numbers(op, pair, _factor(other, writers.get(next(iter(pair.inputs), ""))))
+            )
             if lines:
                 found[name] = ", ".join(lines)
     return found
+
+
+def rounding_of(op: Op) -> str:
+    """How an operator of dynamic range rounds its real data: its arithmetic; "" of others."""
+    return str(op["arithmetic"]) if is_dynamic(op) else ""
+
+
+def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated: str) -> set[str]:
+    """How else than the source an operator of the result may round its data: not at all, or by the range of the whole tensor, where the
+    result says that the source's rounds them; in LiteRT, which does not know that range, by rows or not at all; and there as the source
+    says that its own source did.
+
+    Args:
+        graph, other: the canonical graphs of source and result.
+        names: of the operator's outputs in either.
+        stated: how the source's operator rounds its data; see rounding_of().
+    """
+    noted, before = (_noted(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
+    found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
+    if other.is_from("tflite") and not graph.is_from("tflite"):
+        found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated == "dynamic_tensor" else set())
+    return found
+
+
+@cache
+def _noted(text: str) -> Mapping[str, str]:
+    """How operators of the source round their data that a result says it computes otherwise, by the names of their outputs."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
+    """An operator of the result that rounds its data otherwise than the source's, where the conversion did not declare it; that it does not
+    round them is told from its values."""
+    own, its = rounding_of(op), rounding_of(pair)
+    if not its or its == own or its in declared_roundings(graph, other, (*op.outputs, *pair.outputs), own):
+        return []
+    return [f"the data are rounded otherwise ({its} instead of {own or 'none'})"]
 
 
 def same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:

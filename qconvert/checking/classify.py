@@ -96,16 +96,16 @@ class Sum:
     bound: Array
 
 
-def classify_sums(source: Array, result: Array, ways: Sequence[Sum]) -> Finding:
+def classify_sums(source: Array, result: Array, own: Sequence[Sum], its: Sequence[Sum]) -> Finding:
     """The finding for two sums in floats.
 
     Args:
         source, result: what the kernels gave.
-        ways: what they may have computed, one at least; each of both has to be explained by one of them as a whole.
+        own, its: what the source, and the result, may have computed, one at least; each of both has to be explained by one as a whole.
     """
     a, b = source.astype(np.float64), result.astype(np.float64)
     differing = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-    (way, missed), (other, wrong) = (_nearest(item, ways, differing) for item in (a, b))
+    (way, missed), (other, wrong) = (_nearest(item, ways, differing) for item, ways in ((a, own), (b, its)))
     scale = float(np.abs(a[np.isfinite(a)]).max(initial=0)) or 1.0
     with np.errstate(invalid="ignore"):
         difference = np.where(differing, np.abs(a - b), 0.0) / scale

@@ -80,6 +80,8 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
     the absolute values); four further roundings are of the product, a dequantized weight, the bias and the result. None for operators
     that are no sums.
     """
+    if op.kind == "BatchNormalization":
+        return _normalized_bound(graph, op, values)
     if op.kind in ("Add", "Sub"):
         op = Op("Add", op.inputs, op.outputs, {}, op.source)
     elif not (KINDS[op.kind].sums_products or op.kind in _POOLS):
@@ -89,6 +91,22 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
         return None
     further = _FURTHER_ROUNDINGS + (_OF_DYNAMIC_RANGE if is_dynamic(op) else 0)
     return (_terms(graph, op, values, found) + further) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
+
+
+def _normalized_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+    """x * factor + (bias - mean * factor), factor being scale / sqrt(var + epsilon): each product has the roundings of the factor (the sum
+    with epsilon, the root, the quotient) besides its own and those of the two sums."""
+    inputs = [_stored(graph, name, values) for name in op.inputs]
+    function = KINDS[op.kind].evaluate
+    if function is None or len(inputs) != 5 or any(value is None or value.dtype.kind != "f" for value in inputs):
+        return None
+    data, scale, bias, mean, variance = (np.asarray(value, np.float64) for value in inputs)
+    # |x| - (-|mean|) is what may cancel.
+    signed = (np.abs(data), np.abs(scale), np.abs(bias), -np.abs(mean), variance)
+    found = function(Call(op, signed, tuple(_real(graph[name]) for name in op.inputs), (_real(graph[op.outputs[0]]),)))
+    if not isinstance(found, np.ndarray):
+        return None
+    return (3 + _FURTHER_ROUNDINGS) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * np.abs(found)
 
 
 def rounded_otherwise(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | float:

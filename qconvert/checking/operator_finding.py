@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS
+from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.checked_file import Side
 from qconvert.checking.choices import is_free_choice
 from qconvert.checking.classify import Sum, classify, classify_sums
@@ -20,7 +18,6 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS, is_dynamic
-from qconvert.graph.metadata import DYNAMIC_RANGE
 
 __all__ = ["Judge", "name_changed"]
 
@@ -103,7 +100,8 @@ class Judge:
         exact, coarse, fine = found
         if not (np.abs(pair[1] - exact) <= fine).all():
             return None  # nothing allows the result to be coarse
-        return classify_sums(*pair, [Sum("", exact, fine), Sum("blocks", exact, coarse)])
+        plain = Sum("", exact, fine)
+        return classify_sums(*pair, [plain, Sum("blocks", exact, coarse)], [plain])
 
     def _by_constants(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
         """The finding, which names a fault, unless the result computes what it should from constants that the conversion computed, and
@@ -192,13 +190,18 @@ class Judge:
     def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them."""
         a, b = pair
-        ways = ("", *DYNAMIC_ROUNDINGS) if self._rounds_data(rounder) or self._rounds_data(self._result_of(op)) else ("",)
-        found = [item for way in ways if (item := self._sum(op, index, rounder, way, values, a)) is not None]
-        return classify_sums(a, b, found) if found else _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
+        ways = self._roundings(op, rounder)
+        sums = {way: self._sum(op, index, rounder, way, values, a) for way in sorted(ways[0] | ways[1])}
+        own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
+        return classify_sums(a, b, own, its) if own and its else _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
 
-    def _rounds_data(self, op: Op | None) -> bool:
-        """Whether an operator of either side rounds its real data when it runs, or is what the result spells such an operator with."""
-        return op is not None and (is_dynamic(op) or any(name in _noted(self.other.metadata.get(DYNAMIC_RANGE, "")) for name in op.outputs))
+    def _roundings(self, op: Op, rounder: Op) -> tuple[set[str], set[str]]:
+        """How the source and the result may round the data of `rounder`: as it says, or as was declared (declared_roundings())."""
+        result = self._result_of(op)
+        names = (*rounder.outputs, *op.outputs, *(result.outputs if result is not None else ()))
+        stated = rounding_of(rounder)
+        its = {stated} | declared_roundings(self.graph, self.other, names, stated)
+        return _as_run({stated}, self.sides[0]), _as_run(its, self.sides[1])
 
     def _sum(self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array) -> Sum | None:
         """Output `index` of `op`, which is `rounder` or moves its result, where that rounds its data in one way; None if not known."""
@@ -232,14 +235,14 @@ class Judge:
         return found
 
 
-@cache
-def _noted(text: str) -> frozenset[str]:
-    """The outputs of operators of dynamic range that a result says it computes otherwise."""
-    try:
-        found = json.loads(text) if text else {}
-    except ValueError:
-        return frozenset()
-    return frozenset(found) if isinstance(found, dict) else frozenset()
+#: Which of these a kernel of LiteRT does, its set decides: XNNPACK takes rows, whatever a product of matrices states; TFLite's own kernels
+#: take images, and convolutions whose weights have one scale round symmetrically.
+_OF_LITERT = {"dynamic", "dynamic_images", "dynamic_symmetric"}
+
+
+def _as_run(roundings: set[str], side: Side) -> set[str]:
+    """How the kernels of a side may round data where its operator says one of these."""
+    return roundings | _OF_LITERT if side.runtime.name == "litert" and roundings & _OF_LITERT else roundings
 
 
 def _share(values: Array) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from qconvert.checking.findings import NOT_COMPARED, OVERFLOW, Finding, OutputComparison
 from qconvert.graph import Graph
+from qconvert.graph.kinds import KINDS
 
 __all__ = [
     "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "drift_notes", "fault_of", "hardly_vary", "limit_problems", "not_compared",
@@ -34,6 +35,10 @@ _LISTED = 3
 _ROUNDING = 1.0
 #: Some last bits of float32, as a share of the range.
 _LAST_BITS = 2.0**-20
+#: An SQNR below this, in dB, is that of an output which is zero in every element of the source, and so has no range of its own.
+_NO_SIGNAL = -1000.0
+#: What these give is at most 1, so that 1 is the range of an output that is zero everywhere.
+_UP_TO_1 = ("HardSigmoid", "Sigmoid", "Softmax", "Tanh")
 
 
 def hardly_vary(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()) -> str:
@@ -68,7 +73,7 @@ def real_problems(graph: Graph, outputs: Iterable[OutputComparison], declared: b
     """
     found, ranked = [], _ranked(graph)
     for item in outputs:
-        if item.name in ranked:
+        if item.name in ranked or _in_last_bits(graph, item):
             continue
         faint = item.largest <= _FAINT[0] and item.mean <= _FAINT[1]
         near = item.sqnr_db is None or item.sqnr_db >= LEAST_SQNR or (item.unit == "LSB" and (item.largest <= MOST_STEPS or faint))
@@ -83,6 +88,17 @@ def real_problems(graph: Graph, outputs: Iterable[OutputComparison], declared: b
                 f"output {item.name!r}: {100 * item.same_top1:.3g}% of the runs have the same best class, below {100 * _LEAST_TOP1:g}%"
             )
     return found
+
+
+def _in_last_bits(graph: Graph, item: OutputComparison) -> bool:
+    """Whether real numbers differ by last bits of their range alone."""
+    if item.unit == "LSB" or item.largest > _LAST_BITS or item.sqnr_db is None:
+        return False
+    writers = graph.producers()
+    op = writers.get(item.name)
+    while op is not None and KINDS[op.kind].rule == "move":
+        op = writers.get(op.inputs[0])
+    return item.sqnr_db > _NO_SIGNAL or (op is not None and op.kind in _UP_TO_1)
 
 
 def _ranked(graph: Graph) -> set[str]:

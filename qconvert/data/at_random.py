@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from math import ceil, floor, inf, isfinite
 
@@ -18,6 +19,10 @@ __all__ = ["accepted_inputs", "random_inputs"]
 _LARGEST = 8
 #: Quantized integers of 32 bits are this many steps from zero at most: sums of them have to fit 32 bits too.
 _MOST_STEPS = 2**15
+#: Lengths up to this begin at 1, longer ones at half of the longest: windows have to fit.
+_SHORT = 64
+#: How plain integers are called that say how many of another input's elements count.
+_LENGTH = re.compile(r"length|seq_?lens?|(^|[^a-z])lens?([^a-z]|$)")
 _INTEGERS = {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"}
 
 
@@ -53,8 +58,9 @@ def accepted_inputs(
 ) -> tuple[list[dict[str, Array]], list[dict[str, Array]], str]:
     """Random inputs that the source takes, what it computes from them, and, in words, what had to be chosen otherwise.
 
-    A model may refuse indices that are too large, or sizes that are too small for its windows: plain integers are halved down to 0,
-    then other sizes are tried.
+    A model may refuse indices that are too large, or sizes that are too small for its windows: plain integers are halved down to 0, then
+    other sizes are tried. These are tried too where a result is no number (NaN), as the deviation of a single value; if none helps, the
+    first inputs that the model takes are.
 
     Args:
         graph, samples, seed: as in random_inputs().
@@ -65,21 +71,49 @@ def accepted_inputs(
     """
     plain = any(_is_plain(graph[name]) for name in graph.inputs)
     refusal: RuntimeRefusedError | None = None
-    tried = sizes_to_try(graph)
+    tried, doubtful = sizes_to_try(graph), list[tuple[Mapping[str, int], int]]()
     for sizes in tried:
         for largest in _halves(_LARGEST) if plain else (_LARGEST,):
-            feeds = random_inputs(graph, samples, seed, sizes=sizes, largest=largest)
             try:
-                computed = [run(feed) for feed in feeds]
+                found = _run(graph, samples, seed, sizes, largest, run)
             except RuntimeRefusedError as error:
                 refusal = refusal or error
                 continue
-            notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
-            chosen = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            notes += [f"sizes known only at run time are {chosen}"] * (sizes != tried[0])
-            return feeds, computed, f"{' and '.join(notes)}: the source refuses others" if notes else ""
+            if isinstance(found, tuple):
+                return *found, _chosen(sizes, largest, "NaN" if doubtful else "refused", tried)
+            doubtful.append((sizes, largest))
+            break
+    if doubtful:
+        found = _run(graph, samples, seed, *doubtful[0], run, always=True)
+        assert found is not None
+        return *found, _chosen(*doubtful[0], "refused", tried)
     assert refusal is not None
     raise refusal
+
+
+_Runs = tuple[list[dict[str, Array]], list[dict[str, Array]]]
+
+
+def _run(
+    graph: Graph, samples: int, seed: int, sizes: Mapping[str, int], largest: int,
+    run: Callable[[Mapping[str, Array]], dict[str, Array]], always: bool = False,
+) -> _Runs | None:  # fmt: skip
+    """Random inputs and what the source computes from them; None if part of that is no number, unless they are taken `always`."""
+    feeds, computed = random_inputs(graph, samples, seed, sizes=sizes, largest=largest), []
+    for feed in feeds:
+        computed.append(run(feed))
+        if not always and any(value.dtype.kind == "f" and np.isnan(value).any() for value in computed[-1].values()):
+            return None
+    return feeds, computed
+
+
+def _chosen(sizes: Mapping[str, int], largest: int, others: str, tried: list[dict[str, int]]) -> str:
+    """In words, what had to be chosen otherwise than first, and what became of the others."""
+    notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
+    chosen = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    notes += [f"sizes known only at run time are {chosen}"] * (sizes != tried[0])
+    why = "the source refuses others" if others == "refused" else "the source gives NaN with others"
+    return f"{' and '.join(notes)}: {why}" if notes else ""
 
 
 def _halves(number: int) -> list[int]:
@@ -104,16 +138,18 @@ def _range(graph: Graph, readers: list[Op]) -> Bounds | None:
 
 
 def _named(graph: Graph, name: str, bounds: Bounds | None, number: Number) -> Bounds | None:
-    """The bounds of an input; those of plain integers that are called mask or length, where operators set none."""
+    """The bounds of an input: of plain integers that are called length the sizes of other inputs, of those called mask 0 and 1, where
+    operators set none."""
     words = name.lower()
-    if bounds is not None or not _is_plain(graph[name]):
+    if not _is_plain(graph[name]):
         return bounds
-    if "mask" in words:
-        return 0, 1
-    if "length" in words or "seq_len" in words:
-        longest = [number(shape[1]) for other in graph.inputs if other != name and len(shape := graph[other].shape or ()) > 1]
-        return 1, max(longest, default=1)
-    return None
+    if _LENGTH.search(words):
+        sizes = [number(shape[1]) for other in graph.inputs if other != name and len(shape := graph[other].shape or ()) > 1]
+        longest = max(sizes, default=1)
+        shortest = 1 if longest <= _SHORT else longest // 2
+        low, high = bounds or (-inf, inf)
+        return (max(shortest, low), min(longest, high)) if low <= longest and high >= shortest else bounds
+    return (0, 1) if bounds is None and "mask" in words else bounds
 
 
 def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bounds: Bounds | None, largest: int, number: Number) -> Array:

@@ -14,6 +14,8 @@ __all__ = ["number_of", "sizes_to_try"]
 
 #: Tried one after the other where the graph demands nothing.
 _SIZES = (1, 2, 16, 64, 224)
+#: And where all inputs are vectors, or rows of them, such as sound: windows of a few hundred samples have to fit several times.
+_SIZE_OF_SOUND = 4096
 #: How many demanded sizes of one name are tried.
 _MOST = 4
 
@@ -30,12 +32,13 @@ def sizes_to_try(graph: Graph) -> list[dict[str, int]]:
     if not names:
         return [{}]
     batches = {shape[0] for shape in shapes if shape and isinstance(shape[0], str)} - {size for shape in shapes for size in shape[1:]}
+    sound = all(len(shape) <= 2 for shape in shapes)
     demanded: dict[str, list[int]] = {name: [] for name in names}
     for op in graph.ops:
         for name, size in _demands(graph, op, batches):
             if name in demanded and size > 0 and size not in demanded[name]:
                 demanded[name].append(size)
-    free = [{name: min(base, 2) if name in batches else base for name in names} for base in _SIZES]
+    free = [{name: min(base, 2) if name in batches else base for name in names} for base in (*_SIZES, *[_SIZE_OF_SOUND] * sound)]
     found = [
         {name: sizes[min(choice, len(sizes) - 1)] if (sizes := demanded[name]) else others[name] for name in names}
         for choice in range(max(1, min(_MOST, max(map(len, demanded.values())))))

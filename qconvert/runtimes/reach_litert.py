@@ -21,6 +21,9 @@ __all__ = ["reach"]
 #: The second rounding of a multiplier whose shift is not known: 2^-(e + 1) with e = 1; without a shift there is none.
 _MOST_TWICE = 0.25
 
+#: Steps of the result from which on those of a kernel's own grid make it coarse.
+_COARSE = 0.1
+
 #: There are no kernels of uint16: what a source stores so is int16 in a result.
 _SIXTEEN = ("int16", "uint16")
 
@@ -49,9 +52,19 @@ def _rounded_twice(graph: Graph, op: Op, exact: Array) -> Reach:
 
 
 def _added_twice(graph: Graph, op: Op, exact: Array) -> Reach:
-    """The sum has 20 bits more than its data, and is rounded twice (reference/add.h): up to three halves of its steps, which count where
-    those of the result are as fine, as behind the difference of equal values."""
-    return fine(exact) + 2e-3 + 1.5 * 2.0**-19 * _growth(graph, op), False
+    """The sum has 20 bits more than its data, 15 of int16, on a grid of twice the larger scale (reference/add.h, add.cc), whose steps count
+    where those of the result are as fine, as behind the difference of equal values. The operand of that scale is halved exactly. The other
+    is rounded twice behind its factor, which has 31 bits where int16 fills 30; and so is the sum."""
+    step = _growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
+    scales = [float(grid.scale.max()) for name in op.inputs[:2] if (grid := graph[name].quantization) is not None]
+    factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
+    return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > _COARSE
+
+
+def _twice(factor: float) -> float:
+    """What a second rounding adds to the first one behind a factor: 2^-(e + 1), e being its right shift."""
+    shift = -int(np.frexp(factor)[1])
+    return float(2.0 ** -(shift + 1)) if shift > 0 else 0.0
 
 
 def _growth(graph: Graph, op: Op) -> float:

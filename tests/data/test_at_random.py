@@ -214,3 +214,17 @@ def test_a_model_that_refuses_everything_is_quoted(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeRefusedError, match=r"no \(1,\)"):
         accepted_inputs(load(path), 1, 0, refuse)
+
+
+def test_a_result_that_is_no_number_asks_for_larger_inputs(tmp_path: Path) -> None:
+    """The deviation of a single value, divided by itself; and lengths of sound are at most the sound."""
+    nodes = [
+        node("ReduceMean", "x", "mean", keepdims=1), node("Sub", "x mean", "off"), node("Abs", "off", "far"),
+        node("ReduceMax", "far", "most", keepdims=1), node("Div", "off most", "z"),
+        node("Cast", "waveforms_lens", "l", to=FLOAT), node("Add", "z l", "y"),
+    ]  # fmt: skip
+    inputs: Inputs = {"x": (FLOAT, ["batch", "n"]), "waveforms_lens": (INT64, ["batch", 1])}
+    _, feeds, computed, note = ran(written(tmp_path, nodes, inputs), 3)
+    assert not any(np.isnan(value).any() for outputs in computed for value in outputs.values())
+    assert "NaN with others" in note
+    assert all(feed["waveforms_lens"].min() >= 1 and feed["waveforms_lens"].max() <= feed["x"].shape[1] for feed in feeds)

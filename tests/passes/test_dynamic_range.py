@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import check, convert, load, roundtrip
+from qconvert import check, convert, load, roundtrip, save
+from qconvert.graph import metadata
 from qconvert.graph.kinds import is_dynamic
 
 KINDS = ("FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "pointwise", "dilated")
@@ -303,3 +305,22 @@ def test_data_rounded_otherwise_are_found_behind_biases_and_moves(tmp_path: Path
     assert sum(op.verdict == "dynamic range" for op in report.operators) >= 4
     convert(attention_of_products(tmp_path, bias=0.01), result, force=True)
     assert not check(source, result, samples=1, per_op=True).passed
+
+
+@pytest.mark.parametrize("dynamic", ["real", "keep"])
+@pytest.mark.parametrize("other", ["dynamic", "dynamic_symmetric", "dynamic_tensor"])
+def test_data_rounded_in_a_way_that_nobody_declared_are_found(dynamic: str, other: str, tmp_path: Path) -> None:
+    """The source's own rounding is declared where the result computes on real data; any other one is a fault, as one of real weights is."""
+    source, sound, changed = hybrid(tmp_path / "source.tflite", "FULLY_CONNECTED"), tmp_path / "sound.onnx", tmp_path / "changed.onnx"
+    convert(source, sound, dynamic="keep")
+    graph = load(sound)
+    graph = replace(
+        graph, metadata={key: value for key, value in graph.metadata.items() if key not in (metadata.OPTIONS, metadata.DYNAMIC_RANGE)}
+    )
+    ops = [op.with_attributes(arithmetic=other) if is_dynamic(op) else op for op in graph.ops]
+    save(graph.evolve(ops=ops), changed, force=True)
+    if dynamic == "real":  # the rounding is one of a source that rounds nothing
+        convert(source, tmp_path / "real.onnx", dynamic="real")
+        source = tmp_path / "real.onnx"
+    report = check(source, changed, samples=2, per_op=True)
+    assert report.verdict == ("passed" if other == "dynamic" and dynamic == "keep" else "not equal"), report.problems

@@ -159,3 +159,25 @@ def test_int16_sums_without_a_bias_are_rounded_twice() -> None:
         allowed, _ = reach(graph, op, exact, "default")
         worst.append(float((np.abs(found - exact) - 0.5 - allowed).max()))
     assert -1e-3 < max(worst) <= 0
+
+
+@pytest.mark.parametrize("growth", [1.0, 40.0, 900.0, 13800.0, 16000.0])
+@pytest.mark.parametrize("name", ["ADD", "SUB"])
+def test_int16_sums_whose_own_grid_is_as_coarse_as_the_result_s(name: str, growth: float) -> None:
+    """Operands are brought to 2^-14 of the larger scale; what is off by more than the bound's half needs it."""
+    rng = np.random.default_rng(4)
+    scales = (1e-4 * growth, 1.07e-4)
+    inputs = [TensorSpec(item, (1, 20000), "int16", scale, 0) for item, scale in zip("ab", scales, strict=True)]
+    data = single_op(name, {}, inputs, [TensorSpec("y", (1, 20000), "int16", 1.07e-4, 0)])
+    most = max(2, int(20000 / growth))
+    given = [rng.integers(-size, size, (1, 20000)).astype(np.int16) for size in (most, 30000)]
+    graph = tflite_graph(data)
+    (op,) = graph.ops
+    (found,) = run_litert(data, given)
+    exact = evaluate_op(graph, op, given)[0].real
+    assert exact is not None
+    steps = exact / 1.07e-4
+    bound = reach(graph, op, steps, "default")[0]
+    inside = np.abs(steps) < 32000
+    assert (np.abs(found - steps) <= 0.5 + bound)[inside].all()
+    assert (np.abs(found - steps) - 0.5)[inside].max() > 0.4 * float(np.max(bound)) - 0.02

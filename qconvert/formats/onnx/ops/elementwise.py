@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import xnnpack_add_multipliers, xnnpack_adds
+from qconvert.arithmetic import is_accumulator_scale, xnnpack_add_multipliers, xnnpack_adds
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
@@ -22,6 +22,32 @@ def write_same_named(op: Op, b: Builder) -> None:
     b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result")[0])
 
 
+def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
+    """The operands of the bias of a MatMul, this of rank 2; None where that is not needed.
+
+    onnxruntime makes one Gemm of MatMul and a vector (MatMulAddFusion), not of a matrix. Where the bias is int32, its integer kernel
+    takes the integers as they are, on whatever scale. And on CPUs where onnxruntime makes int8 activations uint8 it refuses opset 21 and
+    above where it puts a QuantizeLinear behind an operator that moves int8 data: it states int8 as output_dtype beside a zero point that it
+    makes uint8. The Reshape of that Gemm, where there are more than two axes, is the only one that is not written on integers.
+    """
+    vectors = [name for name in op.inputs if b.tensor(name).data is not None and b.tensor(name).rank == 1]
+    if len(op.inputs) != 2 or len(vectors) != 1:
+        return None
+    vector, other = b.tensor(vectors[0]), b.tensor(op.inputs[op.inputs[0] == vectors[0]])
+    product, grid = b.graph.producers().get(other.name), vector.quantization
+    if product is None or product.kind != "MatMul" or other.is_quantized or vector.data is None:
+        return None
+    operands = [b.tensor(name) for name in product.inputs]
+    refused = b.opset >= 21 and (other.rank or 0) > 2 and any(item.dtype == "int8" and not item.is_constant for item in operands)
+    scales = [item.quantization.scale for item in operands if item.quantization is not None and item.quantization.is_per_tensor]
+    own = grid is not None and vector.dtype == "int32" and not (len(scales) == 2 and is_accumulator_scale(grid.scale, np.prod(scales)))
+    if not (refused or own) or (grid is not None and not grid.is_per_tensor):
+        return None
+    row = b.const(vector.data.reshape(1, -1), f"{vector.name}/row")
+    value = row if grid is None else b.dequantize(row, vector.dtype, grid)
+    return [value if name == vector.name else b.real(name) for name in op.inputs]
+
+
 def write_add(op: Op, b: Builder) -> None:
     """Add of real values, or of XNNPACK's integers, by scales at which QLinearAdd gives them or else spelled out in float64.
 
@@ -35,7 +61,10 @@ def write_add(op: Op, b: Builder) -> None:
     result = b.tensor(op.outputs[0])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
     if op["arithmetic"] != "xnnpack" or first is None or second is None or output is None or not xnnpack_adds((first, second), output):
-        write_same_named(op, b)
+        if (values := _unfused_bias(op, b)) is not None:
+            b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
+        else:
+            write_same_named(op, b)
         return
     low, _ = integer_range(result.dtype)
     grids = nudged_scales(b.graph, op)
