@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
 from qconvert.arithmetic.rounding import round_half_away, saturate
@@ -58,19 +59,25 @@ def tflite_softmax(values: Array, scale: float, beta: float, axis: int) -> tuple
     return np.moveaxis(found, -1, axis).astype(np.int16), overflows
 
 
-def tflite_curve(values: Array, scale: float, function: str) -> tuple[Array, bool]:
+def tflite_curve(values: Array, scale: float, function: str, reference: bool = False) -> tuple[Array, bool]:
     """LOGISTIC or TANH of int16, whose result has the scale 2**-15, and whether its 32 bits overflow: beyond 174,763 in real numbers.
 
     Source: reference/integer_ops/logistic.h and tanh.h, with 256 points of sigmoid(i / 24), and SigmoidPrepare (kernels/activations.cc).
 
     Args:
         values: stored integers.
-        scale: of the data, below 174,762: above, C does not define the multiplier.
+        scale: of the data. From 174,763 on C does not define the multiplier; on x86 and in LiteRT it is the smallest int32, which is
+            below zero: that is where the default kernels are those of gemmlowp, which take the data for numbers of 3 integer bits.
         function: "Sigmoid" or "Tanh".
+        reference: whether the kernels are the reference ones.
     """
     factor, shift = scale * 4096 * 3, 0
     while factor <= 32767 / 2 and shift <= 30:
         factor, shift = factor * 2, shift + 1
+    if factor >= 2**31:
+        if not reference:
+            return (gemmlowp_logistic if function == "Sigmoid" else gemmlowp_tanh)(values), True
+        factor = -(2.0**31)
     product = values.astype(np.int64) * int(factor) + (1 << (shift - 1) if shift else 0)
     wrapped = product.astype(np.int32).astype(np.int64)
     steps, bits = wrapped >> shift, 9 if function == "Sigmoid" else 8

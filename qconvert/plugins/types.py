@@ -191,9 +191,9 @@ class Runtime:
         layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
         taken_by: (file, kernels) -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
             name of what they compute, with "/" behind it for an operator that the file has as several; None if all are of the chosen one.
-        overflows: (graph, operator, stored inputs) -> its stored result to the last bit, where its kernel's integers overflow on these
-            inputs, or several, of one of which each element is, as vectors and single elements may overflow otherwise; None where they do
-            not, or where that is not known. What the kernel gives then is no fault of a conversion.
+        overflows: (graph, operator, stored inputs, kernels) -> its stored result to the last bit, where its kernel's integers overflow on
+            these inputs, or several, of one of which each element is, as vectors and single elements may overflow otherwise; None where
+            they do not, or where that is not known. What the kernel gives then is no fault of a conversion.
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
             it; None if it cannot.
@@ -212,5 +212,5 @@ class Runtime:
     inside: Callable[[Path, Graph, str], Inside] | None = None
     layers: Callable[[Path, str], tuple[Layer, ...]] | None = None
     taken_by: Callable[[Path, str], Mapping[str, str]] | None = None
-    overflows: Callable[[Graph, Op, list[Array | None]], tuple[Array, ...] | None] | None = None
+    overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
     around: Callable[[Path, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None

@@ -10,10 +10,7 @@ from qconvert.arithmetic import tflite_compared, tflite_curve, tflite_divide, tf
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
-__all__ = ["UNDEFINED_CURVE", "overflows"]
-
-#: Scales of LOGISTIC and TANH of int16 from which on 12288 times the scale does not fit int32: C does not define what it becomes.
-UNDEFINED_CURVE = 2**31 / 12288
+__all__ = ["overflows"]
 
 _COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
                 "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
@@ -24,12 +21,15 @@ _COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.great
 _Found = tuple[Array | tuple[Array, ...], bool] | None
 
 
-def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> tuple[Array, ...] | None:
+def overflows(graph: Graph, op: Op, inputs: list[Array | None], kernels: str) -> tuple[Array, ...] | None:
     """See plugins.Runtime."""
     stored = [value for value in inputs if value is not None]
-    if op.kind not in _KERNELS or not op.outputs or len(stored) < _DATA.get(op.kind, 1):
+    if op.kind not in (*_KERNELS, *_CURVES) or not op.outputs or len(stored) < _DATA.get(op.kind, 1):
         return None
-    found = _KERNELS[op.kind](graph, op, stored)
+    if op.kind in _CURVES:
+        found = _curve(graph, op, stored, kernels == "reference")
+    else:
+        found = _KERNELS[op.kind](graph, op, stored)
     if found is None or not found[1]:
         return None
     return found[0] if isinstance(found[0], tuple) else (found[0],)
@@ -60,10 +60,9 @@ def _softmax(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
     return None if grid is None else tflite_softmax(stored[0], float(grid.scale[0]), float(op["beta"]), int(op["axis"]))
 
 
-def _curve(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+def _curve(graph: Graph, op: Op, stored: Sequence[Array], reference: bool) -> _Found:
     grid = _sixteen_bits(graph, op, stored)
-    known = grid is not None and float(grid.scale[0]) < UNDEFINED_CURVE
-    return tflite_curve(stored[0], float(grid.scale[0]), op.kind) if grid is not None and known else None
+    return None if grid is None else tflite_curve(stored[0], float(grid.scale[0]), op.kind, reference)
 
 
 def _divided(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
@@ -89,8 +88,9 @@ def _compared(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
 
 
 _KERNELS: Mapping[str, Callable[[Graph, Op, Sequence[Array]], _Found]] = {
-    "Requantize": _requantized, "Softmax": _softmax, "Sigmoid": _curve, "Tanh": _curve, "Div": _divided,
+    "Requantize": _requantized, "Softmax": _softmax, "Div": _divided,
     **dict.fromkeys(_COMPARISONS, _compared),
 }  # fmt: skip
+_CURVES = ("Sigmoid", "Tanh")
 #: How many inputs have to be known, where it is more than one.
 _DATA = {"Div": 2, **dict.fromkeys(_COMPARISONS, 2)}

@@ -8,7 +8,7 @@ from qconvert.graph import Array, Graph, Op
 __all__ = ["overflows"]
 
 
-def overflows(graph: Graph, op: Op, inputs: list[Array | None]) -> tuple[Array, ...] | None:
+def overflows(graph: Graph, op: Op, inputs: list[Array | None], kernels: str) -> tuple[Array, ...] | None:
     """See plugins.Runtime. Softmax alone is known to overflow, over an axis of one element or at scales below that of any softmax."""
     values = inputs[0] if op.kind == "Softmax" and inputs else None
     if values is None or not values.size:

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.runtimes.overflows_litert import UNDEFINED_CURVE
 from qconvert.runtimes.reach import UNKNOWN, Reach, Rule, fine, is_linear, smallest_shift
 
 __all__ = ["reach"]
@@ -157,9 +156,6 @@ def _twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Reach:
 def _curve(graph: Graph, op: Op, exact: Array, steps: float) -> Reach:
     """Straight lines between 256 points of sigmoid, 1 / 24 apart (integer_ops/logistic.h and tanh.h). Where 32 bits overflow, see
     overflows_litert.py."""
-    grid = graph[op.inputs[0]].quantization
-    if grid is not None and float(grid.scale.max()) >= UNDEFINED_CURVE:
-        return np.full(exact.shape, 2.0**17), True
     return np.full(exact.shape, steps * 2.0**-15 / _step(graph, op)), True
 
 

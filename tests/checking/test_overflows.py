@@ -10,13 +10,15 @@ import numpy as np
 import onnx
 import onnx_models
 import pytest
+from loaded import tflite_graph
 from onnx import numpy_helper
-from tflite_models import OpSpec, TensorSpec, model, single_op
+from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import check, convert
 from qconvert.arithmetic import onnxruntime_softmax
 from qconvert.checking.overflows import Overflowed
 from qconvert.graph import Quantization
+from qconvert.runtimes.overflows_litert import overflows
 
 MASKED = 1e9 / 32767
 
@@ -66,6 +68,26 @@ def test_what_c_does_not_define_is_not_imitated(name: str, scale: float, tmp_pat
     report = check(source, result, samples=2, per_op=True)
     assert report.passed, report.problems
     assert any(item.verdict == "source overflows" for item in report.operators) == (scale >= 1 or divides)
+
+
+@pytest.mark.parametrize("kernels", ["default", "reference"])
+@pytest.mark.parametrize("scale", [174_000.0, 174_763.0, 1e6, 1.33e36])
+@pytest.mark.parametrize("name", ["LOGISTIC", "TANH"])
+def test_curves_of_scales_whose_multiplier_c_does_not_define(name: str, scale: float, kernels: str, tmp_path: Path) -> None:
+    """All integers: LiteRT's default kernels are gemmlowp's then; the reference ones multiply by the smallest int32."""
+    every = np.arange(-(2**15), 2**15).astype(np.int16).reshape(1, -1)
+    specs = TensorSpec("x", every.shape, "int16", scale, 0), TensorSpec("y", every.shape, "int16", 2.0**-15, 0)
+    data = single_op(name, None, specs[:1], specs[1:])
+    graph = tflite_graph(data)
+    forms = overflows(graph, graph.ops[0], [every], kernels)
+    assert forms is not None
+    assert np.array_equal(forms[0], run_litert(data, [every], kernels)[0])
+    source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
+    source.write_bytes(data)
+    convert(source, result)
+    report = check(source, result, kernels=f"litert:{kernels}", samples=1)
+    assert report.passed, report.problems
+    assert {item.verdict for item in report.operators} == {"source overflows"}
 
 
 def test_of_two_forms_each_element_is_one_and_no_other() -> None:

@@ -54,7 +54,7 @@ def beyond(name: str, dtype: str, kernels: str, seed: int) -> tuple[float, float
     (op,) = graph.ops
     values = dict(zip(graph.inputs, feeds, strict=True))
     stored = [graph.constant(n) if graph[n].is_constant else values[n] for n in op.inputs]
-    if (wrapped := overflows(graph, op, stored)) is not None:
+    if (wrapped := overflows(graph, op, stored, kernels)) is not None:
         return float(np.min([np.abs(found - form.astype(np.float64)) for form in wrapped], axis=0).max()), 0.0
     real = evaluate_op(graph, op, stored)[0].real
     grid = graph[op.outputs[0]].quantization

@@ -1,0 +1,79 @@
+"""gemmlowp's logistic and tanh of 16-bit fixed-point numbers, to the last bit (fixedpoint/fixedpoint.h).
+
+A number of b integer bits is an int16 in steps of 2**(b - 15). All 65,536 results are LiteRT's (tests/checking/test_overflows.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+
+__all__ = ["gemmlowp_logistic", "gemmlowp_tanh"]
+
+_LOW, _HIGH = -(2**15), 2**15 - 1
+#: 1 of two integer bits.
+_ONE = 2**13
+#: The powers of two whose exponentials the argument of exp() is made of.
+_EXPONENTS = range(-2, 5)
+
+
+def gemmlowp_logistic(values: Array) -> Array:
+    """1 / (1 + exp(-x)) of int16 with 3 integer bits, as int16 in steps of 2**-15."""
+    x = values.astype(np.int64)
+    above = _limited(_newton(_exp(-np.abs(x), 3)) << 1)
+    found = np.where(x > 0, above, _HIGH - above)
+    return np.where(x == 0, 2**14, found).astype(np.int16)
+
+
+def gemmlowp_tanh(values: Array) -> Array:
+    """tanh(x) of int16 with 3 integer bits, as int16 in steps of 2**-15; (1 - e) / (1 + e) with e = exp(-2 |x|)."""
+    x = values.astype(np.int64)
+    above = _limited((_newton(_exp(-np.abs(x), 4)) - _ONE) << 2)
+    return np.asarray(np.sign(x) * above).astype(np.int16)
+
+
+def _exp(x: Array, bits: int) -> Array:
+    """exp(x) for x <= 0 of `bits` integer bits, with none: that of a rest in [-1/4, 0) by four terms around -1/8, times powers of two's."""
+    quarter = 1 << (13 - bits)
+    rest = (x & (quarter - 1)) - quarter
+    y = (rest << bits) + 2**12
+    square = _product(y, y)
+    cube, fourth = _product(square, y), _product(square, square)
+    terms = _halved(_product(_halved(fourth, 2) + cube, _constant(1 / 3, 0)) + square, 1)
+    middle = _constant(float(np.exp(-1 / 8)), 0)
+    found = _limited(middle + _product(y + terms, middle))
+    for exponent in _EXPONENTS:
+        if bits > exponent:
+            has = (rest - x) & (1 << (15 - bits + exponent)) != 0
+            found = np.where(has, _product(found, _constant(float(np.exp(-(2.0**exponent))), 0)), found)
+    return np.where(x == 0, _HIGH, found)
+
+
+def _newton(e: Array) -> Array:
+    """2 / (1 + e) of two integer bits, for e in [0, 1] with none: three steps from a straight line."""
+    half = (e + _HIGH + 1) >> 1
+    found = _constant(48 / 17, 2) + _product(half, _constant(-32 / 17, 2))
+    for _ in range(3):
+        found = found + _limited(_product(found, _ONE - _product(half, found)) << 2)
+    return found
+
+
+def _constant(value: float, bits: int) -> int:
+    return round(value * 2.0 ** (15 - bits))
+
+
+def _product(a: Array, b: Array | int) -> Array:
+    """SaturatingRoundingDoublingHighMul of int16, which nothing here saturates: a * b / 2**15, halves up."""
+    product = np.asarray(a * b, np.int64)
+    return np.asarray(np.where(product >= 0, (product + 2**14) >> 15, -((2**14 - 1 - product) >> 15)))
+
+
+def _halved(x: Array, times: int) -> Array:
+    """RoundingDivideByPOT: x / 2**times, ties away from zero."""
+    mask = 2**times - 1
+    return np.asarray((x >> times) + ((x & mask) > (mask >> 1) + (x < 0)))
+
+
+def _limited(x: Array) -> Array:
+    return np.clip(x, _LOW, _HIGH)
