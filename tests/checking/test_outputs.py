@@ -27,7 +27,8 @@ def test_sums_that_are_no_normal_numbers_may_be_zero() -> None:
     """XNNPACK takes such numbers for zero; onnxruntime does not."""
     tiny = float(np.finfo(np.float32).tiny)
     exact, bound = np.array([tiny / 2, 1.0, -tiny]), np.full(3, 1e-60)
-    found = classify_sums(np.float32([0, 1, 0]), exact.astype(np.float32), [Sum("", exact, bound)])
+    sums = [Sum("", exact, bound)]
+    found = classify_sums(np.float32([0, 1, 0]), exact.astype(np.float32), sums, sums)
     assert found.verdict == "approximate"
-    wrong = classify_sums(np.float32([0, 1, 0]), np.float32([tiny / 2, 1, 20 * tiny]), [Sum("", exact, bound)])
+    wrong = classify_sums(np.float32([0, 1, 0]), np.float32([tiny / 2, 1, 20 * tiny]), sums, sums)
     assert wrong.verdict == "unexplained"

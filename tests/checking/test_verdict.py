@@ -295,3 +295,12 @@ def test_a_constant_that_the_conversion_computed_may_differ_by_a_rounding(off: f
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     report = check(*paths, per_op=True)
     assert report.verdict == verdict, report.problems
+
+
+@pytest.mark.parametrize(("kind", "off", "holds"), [("Sigmoid", 5e-9, True), ("Sigmoid", 1e-5, False), ("Exp", 5e-9, False)])
+def test_an_output_that_is_zero_everywhere_has_the_range_of_its_operator(kind: str, off: float, holds: bool) -> None:
+    """It has no signal and no range of its own; a Sigmoid is at most 1."""
+    tensors = {name: Tensor(name, "float32", (1, 4)) for name in ("x", "y", "z")}
+    ops = (Op(kind, ("x",), ("y",)), Op("Reshape", ("y",), ("z",)))
+    item = OutputComparison("z", 0.0, off, off, "of range", -2800.0, None)
+    assert (real_problems(Graph("g", tensors, ops, ("x",), ("z",)), [item], True) == []) == holds
