@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
 from qconvert.formats.torch.values import Packed
@@ -70,12 +71,13 @@ def _convolution(state: Any, name: str) -> Packed:
 
 
 def verified(packed: Packed) -> Packed:
-    """Packed parameters whose weights are quantized and whose sizes fit them.
+    """Packed parameters whose weights are quantized, or those of a linear layer in float16, and whose sizes fit them.
 
     Raises:
         InvalidModelError: they are not.
     """
-    if not isinstance(packed.weight, StoredTensor) or packed.weight.scales is None:
+    real = isinstance(packed.weight, StoredTensor) and not packed.stride and packed.weight.dtype in REALS  # of a layer in float16
+    if not isinstance(packed.weight, StoredTensor) or (packed.weight.scales is None and not real):
         raise InvalidModelError("its weights are not quantized", where=packed.name)
     if packed.bias is not None and not isinstance(packed.bias, StoredTensor):
         raise InvalidModelError("its bias is no tensor", where=packed.name)

@@ -9,7 +9,7 @@ from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS", "outputs_first", "rows"]
+__all__ = ["OPERATORS", "outputs_first", "quantized", "rows"]
 
 
 def _bias(c: Call, packed: Packed) -> list[str]:
@@ -67,14 +67,22 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
     return Operator("T qx, o packed_weight, f output_scale, i output_zero_point", read)
 
 
+def quantized(c: Call) -> Packed:
+    """The packed parameters of a linear layer that is not one in float16."""
+    packed = c.packed("W_prepack")
+    if packed.weight.scales is None:
+        raise c.invalid("its weights are not quantized")
+    return packed
+
+
 def read_quantized_linear(activation: str = "") -> Operator:
     """quantized::linear, also with a Relu: data of any rank."""
 
     def read(c: Call) -> Ref:
-        packed = c.packed("W_prepack")
+        packed = quantized(c)
         weights = c.stored(packed.weight, f"{packed.name}.weight")
         grid = c.grid("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
-        return rows(c, "X", [weights, *_bias(c, packed)], grid, activation)
+        return rows(c, c.name("X"), [weights, *_bias(c, packed)], grid, activation=activation)
 
     return Operator("T X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
@@ -93,10 +101,10 @@ def read_dynamic_linear(activation: str = "") -> Operator:
     """quantized::linear_dynamic, also with a Relu: real data that become integers at each run. qnnpack does not reduce their range."""
 
     def read(c: Call) -> Ref:
-        packed = c.packed("W_prepack")
+        packed = quantized(c)
         _require_real(c, c.name("X"))
         weights = c.stored(packed.weight, f"{packed.name}.weight")
-        return rows(c, "X", [weights, *_bias(c, packed)], None, activation, arithmetic=_rounding(c))
+        return rows(c, c.name("X"), [weights, *_bias(c, packed)], None, activation=activation, arithmetic=_rounding(c))
 
     return Operator("T X, o W_prepack, b reduce_range=False", read)
 
@@ -117,17 +125,25 @@ def read_dynamic_conv(spatial: int, transposed: bool) -> Operator:
     return Operator("T qx, o packed_weight, b reduce_range=False", read)
 
 
-def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, activation: str = "", arithmetic: str = "") -> Ref:
-    """A Gemm on the rows of data of any rank, which keep their leading sizes."""
-    tensor, rank = c.operand(data), c.rank(data)
-    attributes = {"activation": activation, **({"arithmetic": arithmetic} if arithmetic else {})}
+def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
+    """A Gemm on the rows of data of any rank, which keep their leading sizes.
+
+    Args:
+        c: the call.
+        data: name of the data.
+        factors: names of the weights, and of the bias if there is one.
+        grid, dtype, attributes: of the result and of the Gemm, as in Call.emit.
+    """
+    tensor, rank = c.lookup(data), c.lookup(data).rank
+    if rank is None:
+        raise c.unknown_shape_of(data)
     if rank == 2:
-        return c.emit("Gemm", [tensor.name, *factors], grid=grid, **attributes)
+        return c.emit("Gemm", [tensor.name, *factors], grid=grid, dtype=dtype, **attributes)
     weights = c.lookup(factors[0]).static_shape
     if weights is None or len(weights) != 2 or rank < 1:
         raise c.invalid(f"weights of shape {weights} beside data of rank {rank}")
     flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
-    result = c.emit("Gemm", [flat.name, *factors], grid=grid, hint="rows", **attributes)
+    result = c.emit("Gemm", [flat.name, *factors], grid=grid, dtype=dtype, hint="rows", **attributes)
     leading = (tensor.shape or ())[:-1]
     if sum(isinstance(size, str) for size in leading) <= 1:
         sizes = [-1 if isinstance(size, str) else size for size in leading]

@@ -19,7 +19,7 @@ def read_linear(c: Call) -> Ref:
     weights = c.name("weight")
     bias = [c.name("bias")] if c["bias"] is not None else []
     if is_constant(c, weights) and c.lookup(weights).rank == 2:
-        return rows(c, "input", [weights, *bias], None)
+        return rows(c, c.name("input"), [weights, *bias], None)
     if c.lookup(weights).rank == 1:
         return _with_bias(c, product(c, c.name("input"), weights, "product" if bias else ""), bias)
     result = c.emit("MatMul", [c.name("input"), weights], grid=None, hint="product" if bias else "", trans_b=1)
@@ -67,7 +67,7 @@ def read_added_product(first: str, second: str) -> Operator:
         alpha, beta = c["alpha"], c["beta"]
         op = c.producer(b)
         if alpha == beta == 1 and op is not None and op.kind == "Transpose" and op["perm"] == (1, 0) and is_constant(c, b):
-            return rows(c, first, [op.inputs[0], added], None)
+            return rows(c, a, [op.inputs[0], added], None)
         result = product(c, a, b, "product")
         if alpha != 1:
             result = c.emit("Mul", [result.name, c.real_constant(c.number("alpha"), a, "alpha")], grid=None, hint="scaled")
