@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.reading import Session
+from qconvert.formats.torch.scaled_products import scale_weights
 from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
 from qconvert.graph import Graph, Op, Tensor
 
@@ -35,6 +36,7 @@ def finished(
     draft = session.draft
     outputs = _apart(draft, inputs, draft.distinct(outputs))
     session.trained.extend(find_fake_quantization(draft))
+    scale_weights(draft, outputs)
     compute_constants(draft)
     draft.prune(outputs)
     draft.settle_names(outputs)

@@ -117,6 +117,28 @@ def test_scales_of_blocks_of_any_shape(
     assert np.allclose(run(graph, x)[0], x @ ((stored - full[1]) * full[0]).T, atol=1e-5)
 
 
+@pytest.mark.parametrize("first", ["to", "t"])
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (1,)])
+def test_scales_behind_a_product_of_integers_are_its_weights(tmp_path: Path, shape: tuple[int, ...], others: bool, first: str) -> None:
+    random = np.random.default_rng(5)
+    stored, scales = random.integers(-128, 128, (4, 3)).astype(np.int8), random.uniform(0.01, 1, shape).astype(np.float32)
+    nodes = [
+        node("aten.to.dtype", "real", self="%b_w" if first == "to" else "%turned", dtype="float32"),
+        node("aten.t.default", "turned", self="%real" if first == "to" else "%b_w"),
+        node("aten.mm.default", "sum", self="%x", mat2="%turned" if first == "to" else "%real"),
+        node("aten.mul.Tensor", "y", self="%sum", other="%b_s"),
+    ]
+    nodes = nodes if first == "to" else [nodes[1], nodes[0], *nodes[2:]]
+    x = _reals((2, 3))
+    graph = read(_archive(tmp_path, nodes, {"w": stored, "s": scales}, outputs=("y", "sum") if others else ("y",)))
+    (tensor,) = [tensor for tensor in graph.constants() if tensor.is_quantized]
+    assert np.array_equal(tensor.data, stored if tensor.data.shape == (4, 3) else stored.T)
+    assert np.array_equal(tensor.quantization.scale, [1.0] if others else scales.reshape(-1))
+    assert any(op.kind == "Mul" for op in graph.ops) == others
+    assert np.allclose(run(graph, x)[0], (x @ stored.T.astype(np.float32)) * scales, rtol=1e-5, atol=1e-5)
+
+
 def test_a_tensor_that_keeps_others_inside_is_read_by_its_parts(tmp_path: Path) -> None:
     stored, scales = np.arange(12, dtype=np.int8).reshape(4, 3), np.array([[0.1], [0.2], [0.3], [0.4]], np.float32)
     parts = {"qdata": stored, "scale": scales, "block_size": [1, 3], "act_quant_kwargs": None}

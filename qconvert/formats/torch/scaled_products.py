@@ -1,0 +1,71 @@
+"""Products whose integer weights are scaled behind the sum, as torchao writes them: (x @ q) * s becomes x @ (q * s), weights on a grid.
+
+Both are one real-valued function; float32 rounds them in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.labels import label_key
+from qconvert.graph import Array, Op, Quantization, Tensor
+
+__all__ = ["scale_weights"]
+
+
+def scale_weights(draft: Draft, outputs: Collection[str]) -> None:
+    """Gives the scales behind a product to its weights, where these are integers on the scale 1 and nothing else reads the product."""
+    gone: set[int] = set()
+    new: dict[int, list[Op]] = {}
+    for op in draft.ops:
+        product = draft.producers.get(op.inputs[0]) if op.kind == "Mul" else None
+        if product is None or not _is_plain(product) or op.attributes.get("activation") or not _is_alone(draft, product, outputs):
+            continue
+        turned = draft.producers.get(product.inputs[1])
+        made = draft.producers.get(turned.inputs[0]) if turned is not None and turned.kind == "Transpose" else turned
+        scales = draft.known.get(op.inputs[1])
+        if turned is None or made is None or made.kind != "Dequantize" or scales is None:
+            continue
+        stored = draft.tensors[made.inputs[0]]
+        grid = _scaled(stored, scales, 0 if (product.kind == "Gemm") == (made is turned) else 1)
+        if grid is None or stored.data is None:
+            continue
+        name = draft.variant(stored.name, f"label_{label_key(grid)}", stored.data, grid)
+        real = draft.add(f"{name}/real", "float32", stored.shape)
+        ops = [Op("Dequantize", (name,), (real,), {}, made.source)]
+        if made is not turned:
+            again = draft.add(f"{name}/turned", "float32", draft.tensors[turned.outputs[0]].shape)
+            ops.append(replace(turned, inputs=(real,), outputs=(again,)))
+        new[id(op)] = [*ops, replace(product, inputs=(product.inputs[0], ops[-1].outputs[0]), outputs=op.outputs)]
+        gone.add(id(product))
+    draft.ops = [item for op in draft.ops if id(op) not in gone for item in new.get(id(op), [op])]
+
+
+def _is_alone(draft: Draft, op: Op, outputs: Collection[str]) -> bool:
+    """Whether just one operator reads a result, and nobody else sees it."""
+    return len(draft.readers[op.outputs[0]]) == 1 and op.outputs[0] not in outputs
+
+
+def _is_plain(op: Op) -> bool:
+    """Whether an operator is a product of data and weights without anything behind it."""
+    return (
+        op.kind in ("Gemm", "MatMul")
+        and len(op.inputs) == 2
+        and not any(op.attributes.get(name) for name in ("activation", "trans_a", "trans_b"))
+    )
+
+
+def _scaled(weights: Tensor, scales: Array, axis: int) -> Quantization | None:
+    """The grid of a matrix of weights on the scale 1 that is multiplied by one number, or by one for each index of an axis."""
+    grid, data = weights.quantization, weights.data
+    if data is None or data.ndim != 2 or grid is None or grid.axis is not None or grid.scale[0] != 1 or grid.zero_point[0] != 0:
+        return None
+    flat = scales.reshape(-1).astype(np.float32)
+    fits = scales.dtype == np.float32 and (scales.ndim == 0 or scales.shape[-1] == scales.size) and scales.size in (1, data.shape[axis])
+    if not fits or not (np.isfinite(flat) & (flat > 0)).all():
+        return None
+    return Quantization(flat, np.zeros(flat.size, np.int64), None if flat.size == 1 else axis)
