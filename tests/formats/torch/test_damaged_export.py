@@ -16,7 +16,7 @@ from tests.torch_export import read
 
 _FIXTURES = Path(__file__).parents[3] / "fixtures" / "torch"
 _NETWORKS = [
-    "small/qat_fbgemm",
+    "single/qat_fbgemm",
     "small/pt2e_x86_dynamic",
     "small/pt2e_xnnpack_batch",
     "perceptron/torchao_int4_weight",
