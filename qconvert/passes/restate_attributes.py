@@ -1,6 +1,6 @@
 """restate_attributes: attributes that the source's format cannot state, as an earlier conversion noted them in the metadata. Exact.
 
-A fused activation that the grid implies, or how ties of an average are rounded: only notes that change nothing of what an operator
+Padding that stands before its operator because the format could not state it there. A fused activation that the grid implies, or how ties of an average are rounded: only notes that change nothing of what an operator
 computes beyond that are believed.
 """
 
@@ -14,14 +14,34 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import STATED_ATTRIBUTES
+from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES
+from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Gives the attributes in the metadata entry to their operators, and takes the entry away."""
+    """Gives the attributes in the metadata entries to their operators, and takes the entries away."""
+    graph, fused = _with_own_padding(graph)
+    graph, stated = _with_stated_attributes(graph)
+    return graph, (*fused, *stated)
+
+
+def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Pads that a writer put before operators become these operators' own padding again."""
+    text = graph.metadata.get(FUSED_PADDING)
+    if text is None:
+        return graph, ()
+    try:
+        noted = {str(name) for name in json.loads(text)}
+    except (ValueError, TypeError) as error:
+        raise InvalidModelError(f"the metadata entry {FUSED_PADDING} is no list of names") from error
+    metadata = {key: value for key, value in graph.metadata.items() if key != FUSED_PADDING}
+    return fuse_pads(graph.evolve(metadata=metadata), lambda op: op.outputs[0] in noted)
+
+
+def _with_stated_attributes(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     text = graph.metadata.get(STATED_ATTRIBUTES)
     if text is None:
         return graph, ()

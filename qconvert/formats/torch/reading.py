@@ -19,7 +19,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.formats.reading.operator import OperatorReading
 from qconvert.formats.torch.constants import Constants, grid_of
-from qconvert.formats.torch.dtypes import QUANTIZED
+from qconvert.formats.torch.dtypes import EXPORT, QUANTIZED
 from qconvert.formats.torch.pickled import StoredTensor, TorchType
 from qconvert.formats.torch.signature import bound
 from qconvert.formats.torch.values import Packed, Ref
@@ -356,10 +356,16 @@ class Call(OperatorReading):
         return [Ref(output) for output in outputs]
 
     def filler(self, value: float, beside: str, hint: str) -> str:
-        """Adds one number in the type and on the grid of the tensor `beside`, which it is to stand in; returns its name."""
+        """Adds one number in the type and on the grid of the tensor `beside`, which it is to stand in; returns its name.
+
+        In a .pt2 file it is a stored integer, as all tensors are plain there. "" for the integer that is real zero.
+        """
         tensor = self.lookup(beside)
         if tensor.quantization is None:
             return self.const(np.asarray(value).astype(numpy_dtype(tensor.dtype)), hint)
+        if self.session.scalar_types is EXPORT:
+            is_zero = tensor.quantization.is_per_tensor and value == tensor.quantization.zero_point[0]
+            return "" if is_zero else self.const(np.asarray(value).astype(numpy_dtype(tensor.dtype)), hint, tensor.quantization)
         return self.const(quantize(np.asarray(float(value)), tensor.quantization, tensor.dtype), hint, tensor.quantization)
 
     def is_real(self, name: str) -> bool:

@@ -1,0 +1,59 @@
+"""TFLite to PyTorch and back, and PyTorch to ONNX and back: nothing of the graph changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from formats.torch.written import needs_torch
+
+import qconvert
+from qconvert.graph import Graph, Op, Quantization, Tensor
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+#: Padding on one side, averages, additions, softmax, 16-bit data, names that are no identifiers.
+MODELS = ["tiny_kws_dscnn_int8", "tiny_resnet_cifar10_int8", "tiny_wakeword_int8", "tflm_seanet_conv_int16x8"]
+
+
+@needs_torch
+@pytest.mark.parametrize("name", MODELS)
+def test_tflite_to_torch_and_back(name: str, tmp_path: Path) -> None:
+    source = FIXTURES / f"{name}.tflite"
+    qconvert.convert(source, tmp_path / "model.pt2")
+    qconvert.convert(tmp_path / "model.pt2", tmp_path / "back.tflite")
+    assert qconvert.diff(qconvert.load(source), qconvert.load(tmp_path / "back.tflite")) == []
+    written = qconvert.load(tmp_path / "model.pt2")
+    names = set(qconvert.load(source).tensors)
+    assert [op.outputs[0] for op in written.ops if op.outputs[0].removesuffix("/channels_first") not in names and op.kind == "Conv"] == []
+    assert written.metadata["qconvert.source"] == source.name
+
+
+@needs_torch
+def test_torch_to_onnx_and_back(tmp_path: Path) -> None:
+    qconvert.convert(FIXTURES / "tiny_resnet_cifar10_int8.tflite", tmp_path / "model.pt2")
+    qconvert.convert(tmp_path / "model.pt2", tmp_path / "model.onnx", target="generic")
+    qconvert.convert(tmp_path / "model.onnx", tmp_path / "back.pt2")
+    assert qconvert.diff(qconvert.load(tmp_path / "model.pt2"), qconvert.load(tmp_path / "back.pt2")) == []
+
+
+@needs_torch
+@pytest.mark.parametrize("filler", [None, -20, 7])
+def test_a_pad_of_stored_integers_keeps_its_filler(filler: int | None, tmp_path: Path) -> None:
+    """In a program the number is a stored integer, and none is stated for real zero."""
+    grid = Quantization.per_tensor(0.25, 7)
+    tensors = [
+        Tensor("r", "float32", (1, 4)), Tensor("x", "int8", (1, 4), None, grid), Tensor("y", "int8", (1, 6), None, grid),
+        Tensor("p", "int64", (4,), np.array([0, 1, 0, 1])), Tensor("f", "int8", (), np.array(filler or 0, np.int8), grid),
+        Tensor("s", "float32", (1, 6)),
+    ]  # fmt: skip
+    ops = (Op("Quantize", ("r",), ("x",)), Op("Pad", ("x", "p", *(["f"] if filler is not None else [])), ("y",)),
+           Op("Dequantize", ("y",), ("s",)))  # fmt: skip
+    kept = [tensor for tensor in tensors if filler is not None or tensor.name != "f"]
+    graph = Graph("g", {tensor.name: tensor for tensor in kept}, ops, ("r",), ("s",))
+    qconvert.save(graph, tmp_path / "model.pt2")
+    found = qconvert.load(tmp_path / "model.pt2")
+    if filler == 7:  # real zero
+        assert [len(op.inputs) for op in found.ops] == [1, 2, 1]
+    else:
+        assert qconvert.diff(graph, found) == []
