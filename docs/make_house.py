@@ -29,6 +29,7 @@ FLOORS = (
     "targets",
     "passes",
     "conversion",
+    "live",
     "runtimes",
     "checking",
     "qconvert",

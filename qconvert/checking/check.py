@@ -129,6 +129,7 @@ class _Check:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
 
     def report(
         self,
@@ -155,6 +156,8 @@ class _Check:
         outputs = _outputs(border, feeds, computed, models[1], self.progress)
         self.problems += border.problems
         self.unjudged += verdicts.not_compared(outputs)
+        self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
+        self.unjudged += self.absent
         if quick or max_lsb is not None:
             self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
         if not quick:
@@ -243,6 +246,8 @@ class _Check:
         """What is found of each operator; or why operators cannot be compared."""
         from qconvert.checking.per_operator import check_operators
 
+        if self.absent:
+            return self.absent[0]
         whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
         if whole is not None:
             return f"{whole.title} gives out no inner tensors"

@@ -63,6 +63,9 @@ def check_command(
     range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
     kernels: KernelsOption = None,
+    trust_source: Annotated[
+        bool, typer.Option("--trust-source", help="Let PyTorch load its files as they are, which runs what they say: torch:trusted.")
+    ] = False,
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
     max_lsb: Annotated[
@@ -85,7 +88,7 @@ def check_command(
             data=data or (),
             preparation=_preparation(mean, std, range_),
             samples=samples,
-            kernels=kernels or (),
+            kernels=[*(kernels or ()), *(["torch:trusted"] if trust_source else [])],
             per_op=per_op,
             quick=quick,
             max_lsb=max_lsb,

@@ -1,7 +1,7 @@
 """restate_attributes: attributes that the source's format cannot state, as an earlier conversion noted them in the metadata. Exact.
 
-Padding that stands before its operator because the format could not state it there. A fused activation that the grid implies, or how ties of an average are rounded: only notes that change nothing of what an operator
-computes beyond that are believed.
+Padding that stands before its operator because the format could not state it there; a fused activation that the grid implies, or how
+ties of an average are rounded: only notes that change nothing of what an operator computes beyond that are believed.
 """
 
 from __future__ import annotations

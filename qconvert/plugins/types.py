@@ -102,6 +102,8 @@ class LoadedModel(Protocol):
         inputs: name -> (dtype, shape), in order; a size known only at run time is no number.
         outputs: likewise.
         note: what a user should know of how it runs; "" if there is nothing.
+
+    It may have a text `unjudged` besides: why its outputs say nothing of the runtime, so that no verdict can rest on them.
     """
 
     inputs: dict[str, tuple[str, tuple[Any, ...]]]

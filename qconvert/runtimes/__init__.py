@@ -38,6 +38,11 @@ RUNTIMES = (
         layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), layers=_from("onnx_layers", "layers"),
         overflows=_from("overflows_onnxruntime", "overflows"), around=_from("onnx_around", "around"),
     ),
+    Runtime(
+        "torch", ("torch",), "PyTorch on the CPU: programs written anew from what is read (default), or the file itself", "PyTorch",
+        open=_from("torch", "open_model"), reach=_from("reach_torch", "reach"), kernels=("anew", "trusted"), layout="channels_first",
+        runs_code=True,
+    ),
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from qconvert.graph.differences import diff
 from qconvert.graph.kinds import KINDS, function, has, kind
 from qconvert.graph.validation import validate
 from qconvert.passes import remove_dead_code
-from qconvert.plugins import passes, target_named, targets
+from qconvert.plugins import format_named, passes, target_named, targets
 
 GRID = Quantization.per_tensor(0.5, 3)
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "qgraph.schema.json").read_text())
@@ -101,7 +101,7 @@ def test_a_state_is_refused_in_words_where_a_format_has_none(target: str, tmp_pa
     assert (verdicts["ReadState"], verdicts["WriteState"]) == ("integers", "integers")
     qconvert.save(graph, tmp_path / "g.qgraph")
     with pytest.raises(UnsupportedError, match=r"cannot hold states: .sum.|ReadState"):
-        qconvert.convert(tmp_path / "g.qgraph", tmp_path / f"out.{chosen.format}", target=target)
+        qconvert.convert(tmp_path / "g.qgraph", tmp_path / f"out{format_named(chosen.format).suffixes[0]}", target=target)
     if chosen.format == "onnx" and chosen.knows_kernels:
         report = qconvert.audit(tmp_path / "g.qgraph", target)
         assert [(op.kind, op.output, op.integer) for op in report.operators if op.kind == "WriteState"] == [("WriteState", "", True)]

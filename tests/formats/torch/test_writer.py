@@ -121,3 +121,15 @@ def test_without_pytorch_the_error_says_how_to_install_it(tmp_path: Path, monkey
         qconvert.convert(FIXTURES / "tiny_wakeword_int8.tflite", tmp_path / "model.pt2")
     assert "pip install 'qconvert[torch]'" in str(error.value) and "whl/cpu" in str(error.value)
     assert not (tmp_path / "model.pt2").exists()
+
+
+@needs_torch
+def test_a_graph_is_a_module_in_memory() -> None:
+    graph = qconvert.load(FIXTURES / "tiny_ad_toycar_int8.tflite")
+    module = qconvert.to_torch(graph)
+    feed = inputs_of(graph)
+    assert np.array_equal(run(module, graph, feed)["Identity"], evaluate(graph, feed)["Identity"])
+    weights = graph[next(op for op in graph.ops if op.kind == "Gemm").inputs[1]]
+    assert any(np.array_equal(buffer.numpy(), weights.data) for buffer in module.buffers() if buffer.shape == weights.shape)
+    with pytest.raises(qconvert.QConvertError, match="of the format onnx"):
+        qconvert.to_torch(graph, target="generic")

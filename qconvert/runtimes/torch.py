@@ -1,0 +1,113 @@
+"""Runs PyTorch's files in PyTorch.
+
+Loading a file in PyTorch runs what the file says (torch.jit.load and torch.export.load both). So by default PyTorch gets a program that is
+made anew of what our own reader, which runs nothing, finds in the file; "trusted" runs the file itself. What PyTorch cannot be given is
+evaluated by the meaning of its operators, and the model says that PyTorch did not judge it.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import MissingPackageError, RuntimeRefusedError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.files import map_file
+from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.reader import read
+from qconvert.formats.torch.writer import live
+from qconvert.graph import Array, Graph
+
+__all__ = ["TorchModel", "open_model"]
+
+_ANEW = "PyTorch ran programs that were written anew from what was read of the file, which itself was not loaded"
+
+
+class TorchModel:
+    """A model of PyTorch.
+
+    Args:
+        graph: what the file holds, whose names inputs and outputs get.
+        function: values of the inputs in order, as arrays -> those of the outputs.
+        note: what a user should know of how it runs.
+        unjudged: why this says nothing of PyTorch; "" if it does.
+
+    Attributes:
+        inputs, outputs: name -> (dtype, shape), in order; a size known only at run time is a string.
+        note, unjudged: as above.
+    """
+
+    def __init__(self, graph: Graph, function: Callable[[Sequence[Array]], Sequence[Array]], note: str = "", unjudged: str = "") -> None:
+        self.inputs = {name: (graph[name].dtype, tuple(graph[name].shape or ())) for name in graph.inputs}
+        self.outputs = {name: (graph[name].dtype, tuple(graph[name].shape or ())) for name in graph.outputs}
+        self.note, self.unjudged = note, unjudged
+        self._function = function
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are stored values by name."""
+        found = self._function([np.asarray(inputs[name]) for name in self.inputs])
+        return dict(zip(self.outputs, found, strict=True))
+
+
+def open_model(path: Path, kernels: str) -> TorchModel:
+    """See plugins.Runtime; the kernels are "anew" or "trusted"."""
+    graph = read(path, {})
+    if kernels == "trusted":
+        return TorchModel(graph, _called(_trusted(path)), "PyTorch loaded the file as it is, and ran what it says")
+    try:
+        return TorchModel(graph, _called(live(graph)), _ANEW)
+    except (MissingPackageError, UnsupportedError) as error:
+        words = f"not judged in PyTorch: {error}. The operators' meaning was evaluated instead"
+        return TorchModel(graph, lambda values: _evaluated(graph, values), unjudged=words)
+
+
+def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
+    found = evaluate(graph, dict(zip(graph.inputs, values, strict=True)))
+    return [found[name] for name in graph.outputs]
+
+
+def _trusted(path: Path) -> Any:
+    """The file as PyTorch loads it, which runs code that it holds."""
+    torch = torch_package()
+    content = io.BytesIO(bytes(map_file(path)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if path.suffix.lower() == ".pt2":
+                return torch.export.load(content).module()
+            return torch.jit.load(content, map_location="cpu")
+    except Exception as error:  # PyTorch's errors share no base class but Exception
+        raise RuntimeRefusedError(f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path)) from error
+
+
+def _called(module: Any) -> Callable[[Sequence[Array]], list[Array]]:
+    torch = torch_package()
+
+    def call(values: Sequence[Array]) -> list[Array]:
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = module(*[torch.from_numpy(np.array(value, order="C")) for value in values])
+        except Exception as error:  # as above
+            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
+        return [_array(value) for value in _flat(found)]
+
+    return call
+
+
+def _flat(value: Any) -> list[Any]:
+    """The tensors in what a module returns, in the order in which our reader has them."""
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in _flat(item)]
+    return [tensor for item in value for tensor in _flat(item)] if isinstance(value, (list, tuple)) else [value]
+
+
+def _array(value: Any) -> Array:
+    """A tensor as numpy has it; of a quantized one the stored integers."""
+    tensor = value.int_repr() if value.is_quantized else value
+    return np.asarray(tensor.detach().cpu().numpy())

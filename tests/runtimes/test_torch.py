@@ -1,0 +1,88 @@
+"""PyTorch as a runtime: files are written anew before it loads them, unless the user trusts them."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from formats.torch.written import inputs_of, needs_torch
+
+import qconvert
+from qconvert.errors import RuntimeRefusedError
+from qconvert.plugins import runtime_of
+from qconvert.runtimes.torch import open_model
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+MODEL = FIXTURES / "tiny_wakeword_int8.tflite"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("torch") / "model.pt2"
+    qconvert.convert(MODEL, path)
+    return path
+
+
+@needs_torch
+def test_a_check_passes_in_pytorch(written: Path) -> None:
+    report = qconvert.check(MODEL, written, samples=2, per_op=True)
+    assert report.verdict == "passed" and "torch:anew" in report.kernels
+    assert any("written anew" in text for text in report.machine)
+    assert [op for op in report.operators if op.equal < 1 and not op.explained] == []
+
+
+@needs_torch
+def test_a_wrong_weight_is_found(written: Path, tmp_path: Path) -> None:
+    """The file on disk is what is judged: a changed byte of a weight changes what PyTorch computes."""
+    content = bytearray(written.read_bytes())
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        largest = max((entry for entry in archive.infolist() if "weights/weight_" in entry.filename), key=lambda entry: entry.file_size)
+        data = bytearray(archive.read(largest))
+        data[:] = bytes(byte ^ 0x40 for byte in data)
+        with zipfile.ZipFile(tmp_path / "wrong.pt2", "w") as changed:
+            for entry in archive.infolist():
+                changed.writestr(entry, bytes(data) if entry is largest else archive.read(entry))
+    assert qconvert.check(MODEL, tmp_path / "wrong.pt2", samples=2).verdict == "not equal"
+
+
+@needs_torch
+def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -> None:
+    """PyTorch's own loader falls back to a pickle that runs what it says; the check never gets there."""
+    with zipfile.ZipFile(written) as archive, zipfile.ZipFile(tmp_path / "evil.pt2", "w") as evil:
+        for entry in archive.infolist():
+            said = b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
+            evil.writestr(entry, said if entry.filename.endswith("sample_inputs/model.pt") else archive.read(entry))
+    model = open_model(tmp_path / "evil.pt2", "anew")
+    assert set(model.inputs) and not (tmp_path / "ran").exists()
+
+
+@needs_torch
+def test_both_ways_give_the_same(written: Path) -> None:
+    graph = qconvert.load(written)
+    feed = inputs_of(graph)
+    anew, trusted = (open_model(written, kernels) for kernels in ("anew", "trusted"))
+    for name, value in anew.run(feed).items():
+        assert np.array_equal(value, trusted.run(feed)[name])
+    assert "written anew" in anew.note and "as it is" in trusted.note
+
+
+def test_without_pytorch_the_verdict_is_that_it_did_not_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = next(path for path in sorted((FIXTURES / "torch").glob("*/*.pt2")) if "float" in path.name)
+    qconvert.convert(source, tmp_path / "model.onnx")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    report = qconvert.check(source, tmp_path / "model.onnx", samples=1)
+    assert report.verdict == "could not be judged", report.problems
+    assert any("not judged in PyTorch" in text for text in report.unjudged)
+
+
+@needs_torch
+def test_what_pytorch_refuses_is_an_error_of_the_runtime(tmp_path: Path, written: Path) -> None:
+    (tmp_path / "half.pt2").write_bytes(written.read_bytes()[:1000])
+    with pytest.raises(qconvert.QConvertError):
+        open_model(tmp_path / "half.pt2", "trusted")
+    assert runtime_of("torch")[1] == "anew"
+    assert RuntimeRefusedError.__mro__[1] is not Exception
