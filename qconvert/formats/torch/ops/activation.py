@@ -23,7 +23,10 @@ def _kept(kind: str, **attributes: Any) -> ReadFunction:
 
 def read_relu(c: Call) -> Ref:
     """aten::relu, which keeps the grid of a quantized tensor, and takes integers."""
-    return c.emit("Relu", [c.name("self")])
+    name = c.name("self")
+    if c.is_real(name):
+        return c.emit("Relu", [name])
+    return c.emit("Max", [name, typed(c, 0, c.lookup(name).dtype, "zero")], grid=None)
 
 
 def clipped(c: Call, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:

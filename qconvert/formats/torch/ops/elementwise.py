@@ -97,6 +97,8 @@ def read_power(c: Call) -> Ref:
     wanted = common_type(c, [c["self"], power])
     if isinstance(power, (int, float)) and power in _POWERS and wanted in REALS and isinstance(c["self"], Ref):
         return _result(c, c.emit(_POWERS[power], [typed(c, c["self"], wanted, "self")], grid=None), c["self"])
+    if power == 2 and isinstance(power, int) and isinstance(c["self"], Ref):
+        return _result(c, _paired(c, "Mul", [c["self"].name] * 2, wanted), c["self"])
     names, dtype = operands(c, "self", "exponent")
     return _result(c, _paired(c, "Pow", names, dtype), c["self"], power)
 

@@ -90,6 +90,12 @@ def _is_known(axes: Sequence[_Axis]) -> bool:
 
 
 def _resized(c: Call, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
+    """A Resize; one axis of space becomes two, of which the first has one element, as more runtimes have that."""
+    if len(axes) == 1:
+        flat = c.list64([2], "flat_axis")
+        wide = c.emit("Unsqueeze", [name, flat], hint="wide").name
+        result = _resized(c, wide, [_Axis(1, 1, None), *axes], mode, transformation, nearest)
+        return c.emit("Squeeze", [result.name, flat])
     sizes = sizes_tensor(c, [axis.wanted for axis in axes], "sizes")
     return c.emit(
         "Resize",
