@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.evaluate.known_values import KnownValues
@@ -112,6 +112,10 @@ class Draft:
         if (name, key) not in self._variants:
             self._variants[name, key] = self.add(f"{name}/{key}", canonical_dtype(data.dtype), data.shape, data, quantization)
         return self._variants[name, key]
+
+    def variant_of(self, name: str, key: str, make: Callable[[], Array]) -> str:
+        """The same without a grid, computed only if it is not there yet."""
+        return self._variants.get((name, key)) or self.variant(name, key, make(), None)
 
     def folded(self, name: str) -> str:
         """The tensor `name` as a constant where its value is known before the model runs, else as it is."""

@@ -35,6 +35,9 @@ _STEPS, _LARGEST_STEP = ("strides", "pads", "dilations", "kernel_shape", "output
 #: Bytes of the constants that calls make of numbers alone.
 _MOST_MADE = 2**26
 
+#: Bytes that one of several results of a call counts as.
+_RESULT = 2**11
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -262,10 +265,14 @@ class Call(OperatorReading):
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
         """Adds a constant named after the result and `hint`; returns its name."""
         array = np.asarray(data)
-        self.session.made[0] += array.nbytes
+        self.take(array.nbytes)
+        return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
+
+    def take(self, size: int) -> None:
+        """Counts bytes of what the program makes of numbers alone; raises InvalidModelError where there are too many."""
+        self.session.made[0] += size
         if self.session.made[0] > _MOST_MADE:
             raise self.invalid(f"with it the model makes more than {_MOST_MADE} bytes of constants of numbers alone")
-        return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
     def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
         """Adds one real number in the type of the tensor `beside`, float32 for a quantized one; returns its name."""
@@ -322,6 +329,8 @@ class Call(OperatorReading):
             steps = attributes.get(key, ())
             if isinstance(steps, tuple) and any(isinstance(step, int) and abs(step) >= _LARGEST_STEP for step in steps):
                 raise self.invalid(f"its {key} are {steps}")
+        if count > 1:  # one short call may make thousands
+            self.take(count * _RESULT)
         what = KINDS[kind]
         data = what.data(Op(kind, tuple(inputs), ()))
         first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None

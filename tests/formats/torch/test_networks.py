@@ -18,7 +18,7 @@ _FOLDER = Path(__file__).parents[3] / "fixtures" / "torch"
 _FILES = sorted(
     str(path.relative_to(_FOLDER))
     for path in (*_FOLDER.glob("*/*.pt"), *_FOLDER.glob("*/*.ptl"))
-    if not path.name.startswith(("refused", "qat", "resizes")) and path.parent.name not in ("recurrent", "upward")
+    if not path.name.startswith(("refused", "qat")) and path.parent.name != "recurrent"
 )
 #: File -> output -> how many steps of the grid, and of how many elements, torch's kernel differs from the real function rounded once.
 _DIFFERENT: dict[str, dict[int, tuple[float, float]]] = {
@@ -40,6 +40,8 @@ _DIFFERENT: dict[str, dict[int, tuple[float, float]]] = {
     # ties of averages go to the even stored integer; qnnpack counts padding where it should not
     "operators/pools_fbgemm_frozen.pt": {4: (1, 0.3), 6: (1, 0.3), 7: (1, 0.34), 10: (1, 0.2), 14: (1, 0.35), 16: (1, 0.1)},
     "operators/pools_qnnpack_frozen.pt": {6: (32, 0.85), 7: (1, 0.34), 8: (19, 0.96), 10: (1, 0.2), 14: (1, 0.35), 16: (1, 0.1)},
+    # torch interpolates between stored integers by weights of its own rounding
+    "operators/resizes_fbgemm_frozen.pt": {4: (1, 0.1), 5: (1, 0.15)},
     # qnnpack takes the whole range of a byte for data of dynamic range, although the file asks for half of it
     "perceptron/dynamic_qnnpack_scripted.pt": {0: (0.02, 1)},
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
+from qconvert.errors import InvalidGraphError, InvalidModelError, OptionError, QConvertError, UnsupportedError
 from tests.torchscript_models import Instance, Quantized, archive, computed, graph_of, net, packed_conv, packed_linear, values_of
 
 X = np.array([[1.0, -2.0], [3.0, -4.0]], np.float32)
@@ -279,6 +279,11 @@ def test_where_no_layer_says_the_shape_the_remedy_is_named(tmp_path: Path) -> No
         "y = 10 ** 10",
         "return f'{x}'",
         "return getattr(self)",
+        "while True:\n  y = torch.unbind(torch.expand(torch.unsqueeze(x, 0), [9999, 2, 2]), 0)",
+        "while True:\n  y = torch.zeros([65536])",
+        "while True:\n  y = torch.eye(4096)",
+        "while True:\n  x = torch.cat([x, x], 0)",
+        "return torch.one_hot(torch.to(x, 4), 1000000000000)",
         "return getattr(self, 'absent')",
     ],
 )
@@ -288,4 +293,4 @@ def test_code_of_an_attacker_gives_one_error(tmp_path: Path, body: str) -> None:
     )
     with pytest.raises(QConvertError) as error:
         graph_of(archive(tmp_path / "a.pt", {"__torch__.py": text}, traced=[("float32", (2, 2))]))
-    assert isinstance(error.value, (InvalidModelError, UnsupportedError)) and len(str(error.value)) < 5000
+    assert isinstance(error.value, (InvalidModelError, InvalidGraphError, UnsupportedError)) and len(str(error.value)) < 5000

@@ -30,33 +30,32 @@ def _table(c: Call, weight: StoredTensor, bits: int) -> Array:
     if len(weight.shape) != 2 or weight.scales is None or weight.scales.shape != weight.shape[:1]:
         raise c.invalid(f"a table of shape {weight.shape} without a scale for each row")
     if bits == 8:
-        return weight.data
+        return np.ascontiguousarray(weight.data)
     rows, columns = weight.shape
     flat = np.stack([weight.data & 15, weight.data >> 4], axis=-1).reshape(-1)
     stride = (columns + 1) // 2 * 2
     if flat.size < rows * stride:
         raise c.invalid(f"{weight.data.size} bytes for a table of shape {weight.shape}")
-    return flat[: rows * stride].reshape(rows, stride)[:, :columns]
+    return flat[: rows * stride].reshape(rows, stride)[:, :columns].copy()
 
 
 def _rows(c: Call, bits: int, hint: str = "") -> Ref:
     """The rows that the argument `indices` names, as real values."""
     packed = c.packed("weight")
-    weight, table = packed.weight, _table(c, packed.weight, bits)
+    weight = packed.weight
     if weight.scales is None or weight.zero_points is None:
         raise c.invalid("a table without scales")
-    scales = weight.scales.astype(np.float32)
-    if not np.isfinite(scales).all():
-        raise c.invalid("a scale is no number")
-    offsets = -weight.zero_points.astype(np.float32) * scales
-    if bits == 4:  # what packing keeps beside the integers is in float16 then
-        scales, offsets = (values.astype(np.float16).astype(np.float32) for values in (scales, offsets))
+    scales, points = weight.scales.astype(np.float32), weight.zero_points.astype(np.float32)
+    with np.errstate(all="ignore"):
+        offsets = -points * scales
+        if bits == 4:  # what packing keeps beside the integers is in float16 then
+            scales, offsets = (values.astype(np.float16).astype(np.float32) for values in (scales, offsets))
+    if not (np.isfinite(scales).all() and np.isfinite(offsets).all()):
+        raise c.invalid("a scale or zero point is no number")
     indices = indices_of(c, c.name("indices"), weight.shape[0])
-    parts = (("weight", table), ("scale", scales[:, None]), ("offset", offsets[:, None]))
-    chosen = []
-    for name, data in parts:
-        constant = c.variant_of(packed.name, name, np.ascontiguousarray(data), None)
-        chosen.append(c.emit("Gather", [constant, indices], hint=f"{name}_rows", axis=0).name)
+    made = {"weight": lambda: _table(c, weight, bits), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
+    tables = {name: c.session.draft.variant_of(packed.name, name, make) for name, make in made.items()}
+    chosen = [c.emit("Gather", [table, indices], hint=f"{name}_rows", axis=0).name for name, table in tables.items()]
     real = c.emit("Cast", [chosen[0]], dtype="float32", grid=None, hint="integers", to="float32")
     scaled = c.emit("Mul", [real.name, chosen[1]], hint="scaled")
     return c.emit("Add", [scaled.name, chosen[2]], hint=hint)

@@ -30,7 +30,7 @@ __all__ = ["read"]
 #: Version of archives that PyTorch 2.13 still reads (caffe2/serialize/versions.h, kMaxSupportedFileFormatVersion).
 _NEWEST = 10
 #: Steps that any code may take, and further ones for each byte of it and of the objects that it works on.
-_STEPS, _STEPS_A_BYTE = 200_000, 1
+_STEPS, _STEPS_A_BYTE = 120_000, 1
 
 
 def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
