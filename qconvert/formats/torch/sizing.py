@@ -16,7 +16,9 @@ __all__ = ["batched", "reshaped", "scalar", "size_of", "sizes_tensor"]
 def size_of(c: Call, name: str, axis: int) -> Any:
     """A size of a tensor: a number, or, if it is known only at run time, a Ref of one."""
     shape = c.lookup(name).shape
-    if shape is None or not 0 <= axis < len(shape):
+    if shape is None:
+        raise c.unknown_shape_of(name)
+    if not 0 <= axis < len(shape):
         raise c.invalid(f"axis {axis} of a tensor of shape {shape}")
     size = shape[axis]
     if isinstance(size, int):

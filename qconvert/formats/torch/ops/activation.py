@@ -198,7 +198,9 @@ def read_softmax(kind: str) -> ReadFunction:
     """softmax and log_softmax along an axis; quantized::softmax states the grid of its result."""
 
     def read(c: Call) -> Ref:
-        axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
+        axis, rank = c.integer("dim"), c.operand("self").rank
+        if rank is not None:
+            axis = c.axis(axis, max(rank, 1))
         name = as_real(c, "self")
         if "output_scale" in c:
             return c.emit(kind, [name], grid=_stated(c), axis=axis)

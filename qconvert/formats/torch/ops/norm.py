@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.formats.torch.promotion import as_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref, Uncomputed
-from qconvert.graph import Quantization, numpy_dtype
+from qconvert.graph import Quantization, Shape, numpy_dtype
 
 __all__ = ["OPERATORS"]
 
@@ -104,7 +104,21 @@ def read_own_statistics(c: Call) -> Ref:
     shape = c.operand("input").shape
     if not c["training"] or shape is None or shape[0] != 1:
         raise c.unsupported("statistics of the batch: export the model after eval()")
-    return read_instance_norm(c)
+    return read_instance_norm(c) if isinstance(shape[1], int) else _over_space(c, shape)
+
+
+def _over_space(c: Call, shape: Shape) -> Ref:
+    """The same of channels whose number is known only at run time: each over its own positions, then the channels' parameters."""
+    if any(isinstance(size, str) for size in shape[2:]):
+        raise c.unknown_shape("input")
+    factors = [c.const(np.ones([int(size) for size in shape[2:]], np.float32), "ones")]
+    parameters = [(kind, c.name(name)) for kind, name in (("Mul", "weight"), ("Add", "bias")) if c[name] is not None]
+    hints = ["standardized", *("scaled" for _ in parameters[1:]), ""] if parameters else [""]
+    result = c.emit("LayerNormalization", [as_real(c, "input"), *factors], grid=None, hint=hints[0], axis=2, epsilon=c.number("eps"))
+    for (kind, name), hint in zip(parameters, hints[1:], strict=True):
+        upright = c.emit("Reshape", [name, c.list64([-1, *[1] * (len(shape) - 2)], f"{kind}/shape")], hint=f"{kind}/upright")
+        result = c.emit(kind, [result.name, upright.name], grid=None, hint=hint)
+    return result
 
 
 _AFFINE = "T? weight=None, T? bias=None"
