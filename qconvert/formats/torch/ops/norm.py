@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,11 +14,16 @@ from qconvert.graph import Quantization, Shape, numpy_dtype
 
 __all__ = ["OPERATORS"]
 
+#: The most elements of a parameter that a file does not hold.
+_MOST = 2**24
+
 
 def _parameter(c: Call, argument: str, default: float, shape: Sequence[int]) -> str:
     """The name of a parameter; one that is absent has one value everywhere."""
     if c[argument] is not None:
         return c.name(argument)
+    if math.prod(shape) > _MOST:
+        raise c.invalid(f"its parameters have the shape {tuple(shape)}")
     tensor = c.operand("input")
     return c.const(np.full(tuple(shape), default, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), argument)
 

@@ -16,8 +16,8 @@ from qconvert.graph import Quantization
 
 __all__ = ["OPERATORS"]
 
-#: Windows of an adaptive pool along an axis; each may become an operator.
-_MOST_WINDOWS = 2**14
+#: Windows of an adaptive pool along an axis.
+_MOST_WINDOWS = 4096
 
 
 def _windows(c: Call, spatial: int) -> dict[str, Any]:
@@ -95,13 +95,9 @@ def _wanted(c: Call, name: str, spatial: int) -> list[int]:
         if size is None:
             listed[axis] = size_of(c, name, 2 + axis)
     wanted = [size if isinstance(size, int) else c.whole(size, "output_size") for size in listed]
-    if not all(0 < size < _MOST_WINDOWS for size in wanted):
+    if not all(0 < size <= _MOST_WINDOWS for size in wanted):
         raise c.invalid(f"its output size is {wanted}")
     return wanted
-
-
-#: Windows of an adaptive pool along an axis.
-_MOST_WINDOWS = 4096
 
 
 def _bounds(size: int, wanted: int) -> list[tuple[int, int]]:
@@ -125,8 +121,6 @@ def _adaptive(c: Call, name: str, spatial: int, kind: str) -> Ref:
     sizes = shape[2:] if shape is not None and len(shape) == spatial + 2 else ()
     if not sizes or any(isinstance(size, str) for size in sizes) or any(size < 1 for size in wanted):
         raise c.unknown_shape("self")
-    if max(wanted) > _MOST_WINDOWS:
-        raise c.unsupported(f"output size {tuple(wanted)}")
     bounds = [_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
     found = [_regular(each) for each in bounds]
     if all(found):

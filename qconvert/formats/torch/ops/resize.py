@@ -22,6 +22,10 @@ from qconvert.graph import Array
 
 __all__ = ["OPERATORS"]
 
+#: The largest size of an axis.
+_LARGEST = 2**16
+#: The most elements of a matrix that maps an axis.
+_LARGEST_MATRIX = 2**24
 #: The free number of the cubic curve, and what it is where the data are smoothed.
 _CUBIC, _CUBIC_SMOOTH = -0.75, -0.5
 
@@ -68,8 +72,10 @@ def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
     listed = list(wanted) if isinstance(wanted, (list, tuple)) else [_multiplied(c, *pair) for pair in zip(sizes, factors, strict=True)]
     if len(listed) != spatial or len(factors) != spatial:
         raise c.invalid(f"sizes {wanted} and factors {stated} are not of {spatial} axes")
-    if any(isinstance(size, int) and size < 1 for size in (*listed, *sizes)) or any(value is not None and value <= 0 for value in factors):
-        raise c.invalid(f"sizes {listed} and factors {factors} are not positive")
+    if any(isinstance(size, int) and not 1 <= size <= _LARGEST for size in (*listed, *sizes)) or any(
+        value is not None and value <= 0 for value in factors
+    ):
+        raise c.invalid(f"sizes {listed} and factors {factors} are not positive, or are too large")
     return [_Axis(size, each, factor) for size, each, factor in zip(sizes, listed, factors, strict=True)]
 
 
@@ -173,6 +179,8 @@ def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
 def _by_matrices(c: Call, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> Ref:
     if not _is_known(axes):
         raise c.unknown_shape(_argument(c))
+    if any(axis.size * axis.wanted > _LARGEST_MATRIX for axis in axes):
+        raise c.unsupported(f"sizes {[(axis.size, axis.wanted) for axis in axes]}")
     return mapped(c, name, [matrix(axis) for axis in axes])
 
 

@@ -1,0 +1,42 @@
+"""Arguments that no model has end in one error, before memory is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qconvert.errors import QConvertError
+from tests.torchscript_models import archive, graph_of, net
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.layer_norm(x, [1099511627776])",
+        "torch.rms_norm(x, [4, 1099511627776], None, None)",
+        "torch.adaptive_avg_pool2d(x, [1099511627776, 2])",
+        "torch.adaptive_avg_pool2d(x, [0, 2])",
+        "torch.upsample_nearest2d(x, [1099511627776, 2], None)",
+        "torch.upsample_nearest2d(x, None, [inf, 2.0])",
+        "torch.upsample_bilinear2d(x, None, False, [0.0, 2.0])",
+        "torch.upsample_bilinear2d(x, None, False, None)",
+        "torch.max_pool2d(x, [2, 2], [2, 2], [5, 5], [1, 1])",
+        "torch.max_pool2d(x, [], [2, 2])",
+        "torch.group_norm(x, 0, None, None)",
+        "torch.softmax(x, 9)",
+        "torch.glu(x, 2)",
+        "torch.conv_transpose2d(x, x, None, [1, 1], [0, 0], [0, 0], 3)",
+        "torch.var(x, [1], correction=9)",
+        "torch.batch_norm(x, None, None, None, None, False, 0.1, 1e-05, True)",
+        "torch.batch_norm(x, None, None, x, x, True, 0.1, 1e-05, True)",
+        "torch.max_pool2d_with_indices(x, [2, 2])[1]",
+        "ops.quantized.add_scalar(x, 2.5)",
+        "ops.quantized.mul_scalar(torch.quantize_per_tensor(x, 0.1, 0, 13), inf)",
+        "ops.quantized.add_scalar(torch.quantize_per_tensor(x, 0.1, 0, 13), inf)",
+    ],
+)
+def test_an_argument_that_no_model_has_is_refused(tmp_path: Path, call: str) -> None:
+    path = archive(tmp_path / "m.pt", net(f"return {call}"), traced=[("float32", (2, 4, 5, 7))])
+    with pytest.raises(QConvertError):
+        graph_of(path)
