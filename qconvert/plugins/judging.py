@@ -9,7 +9,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS, is_dynamic, nudged_scales
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.rules import demands, place
-from qconvert.plugins.sides import computed_on
+from qconvert.plugins.sides import computed_on, weights_of
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = ["judged"]
@@ -117,6 +117,15 @@ def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     return [graph[name] for name in names if not graph[name].is_quantized]
 
 
+def _weights_of_no_kernel(target: Abilities, graph: Graph, op: Op) -> str:
+    """Why no kernel of the target takes integer weights of their type beside any data, such as int16; "" if one does."""
+    found = weights_of(graph, op)
+    taken = {dtype for dtypes in target.weight_dtypes.values() for dtype in dtypes}
+    if found is None or not found[1].is_quantized or not taken or found[1].dtype in taken:
+        return ""
+    return f"{target.name} has no integer kernel for {found[1].dtype} weights"
+
+
 def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     """Why a quantized operator cannot run on integers: for a list of many, and for one; empty if it can."""
     data, rule = computed_on(graph, op), KINDS[op.kind].rule
@@ -132,6 +141,8 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     first = next((tensor.dtype for tensor in (*data, *results)), "")
     if (types and first not in types) or any(tensor.dtype != first for tensor in results if tensor.is_quantized):
         return f"{none} for {first} data", f"{none} for {first} data: {_BETWEEN}"
+    if wide := _weights_of_no_kernel(target, graph, op):
+        return wide, f"{wide}: {_BETWEEN}"
     fault = target.kernel_faults[op.kind](graph, op) if op.kind in target.kernel_faults else ""
     if fault:
         return f"the integer kernel is wrong: {fault}", f"{fault}: {_BETWEEN}"

@@ -122,3 +122,29 @@ def test_powers_of_two_are_whole(tmp_path: Path, shift: float) -> None:
     graph = _graph(tmp_path, nodes, m=np.array([2.0**shift], np.float32))
     (quantize,) = [op for op in graph.ops if op.kind == "Quantize"]
     assert graph[quantize.outputs[0]].quantization.scale[0] == 2.0 ** (shift - 6)  # type: ignore[union-attr]
+
+
+def test_weights_of_16_bits_go_to_tflite_as_real_values(tmp_path: Path) -> None:
+    """No kernel of LiteRT's takes them beside any data."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    from qconvert import convert
+
+    weight = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
+    nodes: list[Any] = []
+    for data, result in (("%x", "u"), ("%b_w", "v"), ("%l", "y")):
+        if result == "y":
+            nodes.append(node("aten.linear.default", "l", input="%u", weight="%v"))
+        steps = [node("aten.div.Tensor", f"a{result}", self=data, other="%b_t"), _round(f"%a{result}", f"r{result}")]
+        steps.append(_clamp(f"%r{result}", f"q{result}", -32768, 32767))
+        nodes += [*steps, node("aten.mul.Tensor", result, self=f"%q{result}", other="%b_t")]
+    graph = _graph(tmp_path, nodes, (2, 6), w=weight, t=np.float32(1e-3))
+    x = np.random.default_rng(3).normal(size=(2, 6)).astype(np.float32)
+    assert {graph[name].dtype for op in graph.ops if op.kind == "Gemm" for name in (*op.inputs, *op.outputs)} == {"int16"}
+    convert(tmp_path / "m.pt2", tmp_path / "m.tflite")
+    runtime = Interpreter(str(tmp_path / "m.tflite"))
+    runtime.allocate_tensors()
+    runtime.set_tensor(runtime.get_input_details()[0]["index"], x)
+    runtime.invoke()
+    found = runtime.get_tensor(runtime.get_output_details()[0]["index"])
+    assert np.abs(found - run(graph, x)[0]).max() <= 1.001e-3 and np.allclose(found, x @ weight.T, atol=2e-2)
