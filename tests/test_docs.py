@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,8 @@ def folder(tmp_path: Path) -> Path:
     convert(tmp_path / "model.onnx", tmp_path / "phone.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")
     convert(tmp_path / "model.onnx", tmp_path / "qoperator.onnx", form="qoperator")
+    if find_spec("torch") is not None:
+        convert(tmp_path / "model.tflite", tmp_path / "model.pt2")
     return tmp_path
 
 
@@ -51,8 +54,10 @@ def test_the_documentation_has_commands() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_command(command: str, folder: Path) -> None:
+    if "torch" in command and find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
     words = [NAMES.get(word, word) for word in command.split()[1:]]
-    if words[0] in ("convert", "tflite2onnx") and "--force" not in words:
+    if words[0] in ("convert", "tflite2onnx", "tflite2torch", "onnx2torch") and "--force" not in words:
         words.append("--force")
     done = subprocess.run([sys.executable, "-m", "qconvert", *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -65,6 +70,15 @@ def test_python_examples_in_the_readme(folder: Path, monkeypatch: pytest.MonkeyP
     names: dict[str, object] = {}
     exec(compile(block, "README.md", "exec"), names)
     assert names["found"].passed  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_python_examples_of_pytorch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs" / "pytorch.md").read_text(), re.S)
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    exec(compile(block, "docs/pytorch.md", "exec"), names)
+    assert names["scores"].shape == (1, 2) and names["real"].dtype.is_floating_point  # type: ignore[attr-defined]
 
 
 def test_makefile_has_the_two_commands_on_top_of_the_readme() -> None:

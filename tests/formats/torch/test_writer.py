@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import shutil
 import sys
 import zipfile
 from dataclasses import replace
@@ -133,3 +135,21 @@ def test_a_graph_is_a_module_in_memory() -> None:
     assert any(np.array_equal(buffer.numpy(), weights.data) for buffer in module.buffers() if buffer.shape == weights.shape)
     with pytest.raises(qconvert.QConvertError, match="of the format onnx"):
         qconvert.to_torch(graph, target="generic")
+
+
+@needs_torch
+@pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")) or platform.machine() != "x86_64", reason="inductor needs a compiler"
+)
+def test_inductor_lowers_the_x86_form(tmp_path: Path) -> None:
+    """Every convolution and linear layer becomes one of oneDNN's integer kernels."""
+    from formats.torch.lowered import lowered_calls
+
+    qconvert.convert(FIXTURES / "tiny_resnet_cifar10_int8.tflite", tmp_path / "model.pt2", target="torch-x86")
+    graph = qconvert.load(tmp_path / "model.pt2")
+    feed = inputs_of(graph)
+    module = loaded(tmp_path / "model.pt2")
+    calls, found = lowered_calls(module, [feed[name] for name in graph.inputs])
+    assert calls["qconv_pointwise"] == 9 and calls["qlinear_pointwise"] == 1
+    eager = run(module, graph, feed)[graph.outputs[0]].astype(int)  # sums in float32, which inductor's kernels form of integers
+    assert (found[0].argmax(-1) == eager.argmax(-1)).all() and np.abs(found[0].astype(int) - eager).max() <= 4
