@@ -16,7 +16,7 @@ from tests.torchscript_models import Instance, Quantized, archive, graph_of, net
 _FOLDER = Path(__file__).parents[3] / "fixtures" / "torch" / "perceptron"
 
 
-@pytest.mark.parametrize("name", ["dynamic_channel_traced", "dynamic_fbgemm_traced"])
+@pytest.mark.parametrize("name", ["dynamic_channel_frozen", "dynamic_fbgemm_traced"])
 def test_onnx_rounds_as_torch_does_if_it_is_asked_to(tmp_path: Path, name: str) -> None:
     values = np.load(_FOLDER / f"{name}.npz")
     assert {op["arithmetic"] for op in load(_FOLDER / f"{name}.pt").ops if is_dynamic(op)} == {"dynamic_reduced"}
@@ -36,7 +36,7 @@ def test_tflite_rounds_each_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_convolutions_round_their_data_too(tmp_path: Path, transposed: bool, reduced: bool) -> None:
+def test_convolutions_round_their_data_and_results(tmp_path: Path, transposed: bool, reduced: bool) -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.integers(-127, 128, (2, 2, 1, 1)).astype(np.int8), np.array([0.5, -1.0], np.float32)
     packed = packed_conv(Quantized(weight, 0.02), bias)
@@ -58,4 +58,6 @@ def test_convolutions_round_their_data_too(tmp_path: Path, transposed: bool, red
     steps = np.clip(np.rint(x / scale) + zero_point, 0, most) - zero_point
     kernel = weight[:, :, 0, 0].astype(np.float64) * 0.02
     expected = np.einsum("io,nihw->nohw" if transposed else "oi,nihw->nohw", kernel, steps * scale) + bias[:, None, None]
-    assert np.allclose(values_of(graph_of(path), x)[0], expected, atol=1e-4)
+    expected = (np.clip(np.rint(expected / scale) + zero_point, 0, 255) - zero_point) * scale  # as torch does, on the grid of the data
+    off = np.abs(values_of(graph_of(path), x)[0] - expected)
+    assert np.mean(off > 1e-4) < 0.05 and off.max() < 1.01 * scale

@@ -9,15 +9,15 @@ from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS", "outputs_first", "quantized", "rows"]
+__all__ = ["OPERATORS", "bias_of", "kernel_of", "outputs_first", "quantized", "require_real", "rounding_of", "rows"]
 
 
-def _bias(c: Call, packed: Packed) -> list[str]:
+def bias_of(c: Call, packed: Packed) -> list[str]:
     """The bias as it is stored: real, which only qnnpack rounds to integers."""
     return [] if packed.bias is None else [c.stored(packed.bias, f"{packed.name}.bias")]
 
 
-def _kernel(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]:
+def kernel_of(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]:
     """The weights as O,I,spatial, and the sizes along as many axes; layers of one axis are stored as of two."""
     data, axis = packed.weight.data, packed.weight.axis
     cut = len(packed.weight.shape) - 2 - spatial
@@ -47,9 +47,9 @@ def read_quantized_conv(spatial: int, activation: str = "") -> Operator:
 
     def read(c: Call) -> Ref:
         packed, data = c.packed("packed_weight"), c.operand("qx")
-        weights, sizes = _kernel(c, packed, spatial)
+        weights, sizes = kernel_of(c, packed, spatial)
         grid = c.grid("output_scale", "output_zero_point", data.dtype)
-        return c.emit("Conv", [data.name, weights, *_bias(c, packed)], grid=grid, activation=activation, **sizes)
+        return c.emit("Conv", [data.name, weights, *bias_of(c, packed)], grid=grid, activation=activation, **sizes)
 
     return Operator("T qx, o packed_weight, f output_scale, i output_zero_point", read)
 
@@ -59,10 +59,10 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
 
     def read(c: Call) -> Ref:
         packed, data = c.packed("packed_weight"), c.operand("qx")
-        weights, sizes = _kernel(c, packed, spatial)
+        weights, sizes = kernel_of(c, packed, spatial)
         grid = c.grid("output_scale", "output_zero_point", data.dtype)
         padding = packed.output_padding[len(packed.output_padding) - spatial :]
-        return c.emit("ConvTranspose", [data.name, weights, *_bias(c, packed)], grid=grid, output_padding=padding, **sizes)
+        return c.emit("ConvTranspose", [data.name, weights, *bias_of(c, packed)], grid=grid, output_padding=padding, **sizes)
 
     return Operator("T qx, o packed_weight, f output_scale, i output_zero_point", read)
 
@@ -82,17 +82,17 @@ def read_quantized_linear(activation: str = "") -> Operator:
         packed = quantized(c)
         weights = c.stored(packed.weight, f"{packed.name}.weight")
         grid = c.grid("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
-        return rows(c, c.name("X"), [weights, *_bias(c, packed)], grid, activation=activation)
+        return rows(c, c.name("X"), [weights, *bias_of(c, packed)], grid, activation=activation)
 
     return Operator("T X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
 
-def _rounding(c: Call) -> str:
+def rounding_of(c: Call) -> str:
     """How a layer of dynamic range rounds its data: by the range of the whole tensor, in 127 steps if it reduces it."""
     return "dynamic_reduced" if c["reduce_range"] else "dynamic_tensor"
 
 
-def _require_real(c: Call, name: str) -> None:
+def require_real(c: Call, name: str) -> None:
     if c.lookup(name).dtype != "float32":
         raise c.unsupported(f"data of {c.lookup(name).dtype}")
 
@@ -102,27 +102,11 @@ def read_dynamic_linear(activation: str = "") -> Operator:
 
     def read(c: Call) -> Ref:
         packed = quantized(c)
-        _require_real(c, c.name("X"))
+        require_real(c, c.name("X"))
         weights = c.stored(packed.weight, f"{packed.name}.weight")
-        return rows(c, c.name("X"), [weights, *_bias(c, packed)], None, activation=activation, arithmetic=_rounding(c))
+        return rows(c, c.name("X"), [weights, *bias_of(c, packed)], None, activation=activation, arithmetic=rounding_of(c))
 
     return Operator("T X, o W_prepack, b reduce_range=False", read)
-
-
-def read_dynamic_conv(spatial: int, transposed: bool) -> Operator:
-    """quantized::conv1d_dynamic, conv_transpose2d_dynamic and their kin."""
-
-    def read(c: Call) -> Ref:
-        packed, data = c.packed("packed_weight"), c.operand("qx")
-        _require_real(c, data.name)
-        weights, sizes = _kernel(c, packed, spatial)
-        inputs = [data.name, weights, *_bias(c, packed)]
-        if not transposed:
-            return c.emit("Conv", inputs, grid=None, arithmetic=_rounding(c), **sizes)
-        padding = packed.output_padding[len(packed.output_padding) - spatial :]
-        return c.emit("ConvTranspose", inputs, grid=None, arithmetic=_rounding(c), output_padding=padding, **sizes)
-
-    return Operator("T qx, o packed_weight, b reduce_range=False", read)
 
 
 def rows(c: Call, data: str, factors: Sequence[str], grid: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
@@ -163,6 +147,4 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "quantized::linear_relu": read_quantized_linear("relu"),
     "quantized::linear_dynamic": read_dynamic_linear(),
     "quantized::linear_relu_dynamic": read_dynamic_linear("relu"),
-    **{f"quantized::conv{n}d_dynamic": read_dynamic_conv(n, transposed=False) for n in (1, 2, 3)},
-    **{f"quantized::conv_transpose{n}d_dynamic": read_dynamic_conv(n, transposed=True) for n in (1, 2, 3)},
 }

@@ -1,0 +1,61 @@
+"""Convolutions of dynamic range: real data become integers at each run, and so does the result, on the grid of the data.
+
+Source: ATen/native/quantized/cpu/qconv_dynamic.cpp, which gives the scale and zero point of the data to the quantized convolution and
+dequantizes what that returns. What lies outside of the data's range is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qconvert.formats.torch.ops.layers import bias_of, kernel_of, require_real, rounding_of
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.values import Ref
+
+__all__ = ["OPERATORS"]
+
+
+def read_convolution(spatial: int, transposed: bool) -> Operator:
+    """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin; those of one axis take another range, which is not known here."""
+
+    def read(c: Call) -> Ref:
+        packed, data = c.packed("packed_weight"), c.operand("qx")
+        require_real(c, data.name)
+        weights, sizes = kernel_of(c, packed, spatial)
+        if transposed:
+            sizes["output_padding"] = packed.output_padding[len(packed.output_padding) - spatial :]
+        inputs = [data.name, weights, *bias_of(c, packed)]
+        kind = "ConvTranspose" if transposed else "Conv"
+        result = c.emit(kind, inputs, grid=None, hint="unrounded", arithmetic=rounding_of(c), **sizes)
+        return _onto_grid_of(c, data.name, result.name)
+
+    return Operator("T qx, o packed_weight, b reduce_range=False", read)
+
+
+def _onto_grid_of(c: Call, data: str, result: str) -> Ref:
+    """Real values rounded to the grid that the range of the data gives, spelled out."""
+
+    def number(value: float) -> str:
+        return c.const(np.float32(value), "number")
+
+    def of(kind: str, *names: str, hint: str = "part") -> str:
+        return c.emit(kind, list(names), dtype="float32", grid=None, hint=hint).name
+
+    axes = c.list64(list(range(c.rank("qx"))), "axes")
+    low, high = (c.emit(f"Reduce{kind}", [data, axes], grid=None, hint=kind.lower(), keepdims=0).name for kind in ("Min", "Max"))
+    low, high = of("Min", low, number(0)), of("Max", high, number(0))
+    span = of("Div", of("Sub", high, low), number(127 if c["reduce_range"] else 255))
+    empty = c.emit("Equal", [span, number(0)], dtype="bool", grid=None, hint="empty").name
+    scale = of("Where", empty, number(0.1), span, hint="scale")
+    point = of("Round", of("Div", of("Neg", low), scale), hint="zero_point")
+    steps = of("Add", of("Round", of("Div", result, scale)), point)
+    steps = of("Clip", steps, number(0), number(255), hint="steps")
+    return c.emit("Mul", [of("Sub", steps, point), scale], dtype="float32", grid=None)
+
+
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **{f"quantized::conv{n}d_dynamic": read_convolution(n, transposed=False) for n in (2, 3)},
+    **{f"quantized::conv_transpose{n}d_dynamic": read_convolution(n, transposed=True) for n in (2, 3)},
+}
