@@ -266,6 +266,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::softshrink": Operator("T self, f lambd=0.5", read_shrink(soft=True)),
     **{f"{name}::threshold": Operator("T self, f threshold, f value", read_threshold) for name in ("aten", "quantized")},
     "aten::softmax": Operator("T self, i dim, i? dtype=None", read_softmax("Softmax")),
+    "aten::_safe_softmax": Operator("T self, i dim, i? dtype=None", read_softmax("Softmax")),
     "aten::_softmax": Operator("T self, i dim, b half_to_float", read_softmax("Softmax")),
     "quantized::softmax": Operator(f"T self, i dim, {_GRID}", read_softmax("Softmax")),
     "aten::log_softmax": Operator("T self, i dim, i? dtype=None", read_softmax("LogSoftmax")),

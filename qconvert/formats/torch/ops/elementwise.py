@@ -123,6 +123,31 @@ def read_lerp(c: Call) -> Ref:
     return _paired(c, "Add", [start, _paired(c, "Mul", [way, weight], dtype, "part").name], dtype)
 
 
+def read_outer(c: Call) -> Ref:
+    """aten::outer: each element of one list times each of another."""
+    (first, second), dtype = operands(c, "self", "vec2")
+    upright = c.emit("Unsqueeze", [first, c.list64([1], "axis")], hint="upright").name
+    return _paired(c, "Mul", [upright, second], dtype)
+
+
+def read_cosine(c: Call) -> Ref:
+    """aten::cosine_similarity: the sum of products over the product of both lengths, each at least eps."""
+    (first, second), dtype = operands(c, "x1", "x2", real=True)
+    rank = max(c.rank("x1"), c.rank("x2"))
+    axes = c.list64([c.axis(c.integer("dim"), rank) - rank], "axes")
+    products = _paired(c, "Mul", [first, second], dtype, "products").name
+    total = c.emit("ReduceSum", [products, axes], grid=None, hint="total", keepdims=0).name
+    lowest = c.real_constant(c.number("eps"), first, "eps")
+    lengths = []
+    for name, hint in ((first, "first"), (second, "second")):
+        if c.lookup(name).shape != c.lookup(products).shape:  # what is repeated counts as often
+            whole = c.emit("Shape", [products], dtype="int64", grid=None, hint=f"{hint}/shape").name
+            name = c.emit("Expand", [name, whole], grid=None, hint=f"{hint}/whole").name
+        length = c.emit("ReduceL2", [name, axes], grid=None, hint=f"{hint}/length", keepdims=0).name
+        lengths.append(c.emit("Max", [length, lowest], grid=None, hint=f"{hint}/bounded").name)
+    return _paired(c, "Div", [total, _paired(c, "Mul", lengths, dtype, "lengths").name], dtype)
+
+
 _SUM = "x self, x other, f alpha=1"
 _PAIR = "x self, x other"
 
@@ -145,9 +170,11 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::remainder": Operator(_PAIR, read_binary("FloorMod")),
     "aten::fmod": Operator(_PAIR, read_binary("Mod")),
     "aten::pow": Operator("x self, x exponent", read_power),
-    "aten::maximum": Operator(_PAIR, read_binary("Max")),
-    "aten::minimum": Operator(_PAIR, read_binary("Min")),
+    **{f"aten::{name}": Operator(_PAIR, read_binary("Max")) for name in ("maximum", "fmax")},
+    **{f"aten::{name}": Operator(_PAIR, read_binary("Min")) for name in ("minimum", "fmin")},
     **{f"aten::{name}": Operator(_PAIR, read_binary("Atan2", real=True)) for name in ("atan2", "arctan2")},
+    **{f"aten::{name}": Operator("T self, T vec2", read_outer) for name in ("outer", "ger")},
+    "aten::cosine_similarity": Operator("T x1, T x2, i dim=1, f eps=1e-08", read_cosine),
     "aten::addcmul": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Mul", "tensor1", "tensor2")),
     "aten::addcdiv": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Div", "tensor1", "tensor2")),
     "aten::lerp": Operator("T self, T end, x weight", read_lerp),

@@ -159,6 +159,12 @@ OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
         f"aten::{name}": [Operator("T self", read_truth(kind)), Operator("T self, l? dim, b keepdim=False", read_truth(kind))]
         for name, kind in (("all", "ReduceAll"), ("any", "ReduceAny"))
     },
+    "aten::logsumexp": Operator("T self, l dim, b keepdim=False", lambda c: reduced(c, "ReduceLogSumExp", as_real(c, "self"))),
+    "aten::frobenius_norm": Operator("T self, l dim, b keepdim=False", lambda c: reduced(c, "ReduceL2", as_real(c, "self"))),
+    "aten::aminmax": Operator(
+        "T self, *, i? dim=None, b keepdim=False",
+        lambda c: (reduced(c, "ReduceMin", c.name("self"), "smallest"), reduced(c, "ReduceMax", c.name("self"), "largest")),
+    ),
     "aten::linalg_vector_norm": Operator(f"T self, f ord=2, l? dim=None, b keepdim=False{_TYPED}", read_norm),
     "aten::norm": [
         Operator(f"T self, f? ord=2{_TYPED}", read_norm),

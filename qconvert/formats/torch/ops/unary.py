@@ -106,6 +106,17 @@ def read_square(c: Call) -> Ref:
     return c.emit("Square" if c.lookup(name).dtype in REALS else "Mul", [name] if c.lookup(name).dtype in REALS else [name, name])
 
 
+def read_degrees(factor: float) -> ReadFunction:
+    """aten::deg2rad and rad2deg."""
+    return lambda c: scaled(c, as_real(c, "self"), factor)
+
+
+def read_finite(c: Call) -> Ref:
+    """aten::isfinite: neither infinite nor no number."""
+    found = [c.emit(kind, [c.name("self")], grid=None, hint=kind).name for kind in ("IsNaN", "IsInf")]
+    return c.emit("Not", [c.emit("Or", found, dtype="bool", grid=None, hint="endless").name], dtype="bool", grid=None)
+
+
 _REAL = {
     "sqrt": "Sqrt", "rsqrt": "Rsqrt", "exp": "Exp", "log": "Log", "sin": "Sin", "cos": "Cos", "tan": "Tan",
     "asin": "Asin", "arcsin": "Asin",
@@ -119,6 +130,11 @@ OPERATORS: Mapping[str, Operator] = {
     **{f"aten::{name}": Operator("T self", read_real(kind)) for name, kind in _REAL.items()},
     **{f"aten::{name}": Operator("T self", read_kept(kind)) for name, kind in _KEPT.items()},
     **{f"aten::{name}": Operator("T self", read_whole(name.title())) for name in ("floor", "ceil")},
+    **{f"aten::{name}": Operator("T self", read_kept(kind)) for name, kind in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
+    "aten::isfinite": Operator("T self", read_finite),
+    "aten::positive": Operator("T self", lambda c: Ref(c.name("self"))),
+    "aten::deg2rad": Operator("T self", read_degrees(math.pi / 180)),
+    "aten::rad2deg": Operator("T self", read_degrees(180 / math.pi)),
     "aten::round": Operator("T self, i decimals=0", read_rounded),
     **{f"aten::{name}": Operator("T self", read_truncated) for name in ("trunc", "fix")},
     "aten::frac": Operator("T self", read_fraction),
