@@ -52,12 +52,12 @@ def unpacked(value: ScriptObject, name: str) -> Packed:
 
 
 def _convolution(state: Any, name: str) -> Packed:
-    """The three versions: a plain tuple; "2" with int16 numbers in a tensor; 3 with a list of integers."""
+    """The three versions: a plain tuple with tensors of one number; "2" with int16 numbers in a tensor; 3 with a list of integers."""
     version = state[0]
     if isinstance(version, StoredTensor):
         weight, bias, stride, padding, dilation, count = state
-        stated = [tuple(int(item.data) for item in part) for part in (stride, padding, dilation)]
-        return Packed(name, weight, bias, stated[0], stated[1], stated[2], (0,) * len(stride), int(count[0].data))
+        stated = [tuple(int(item.data.item()) for item in part) for part in (stride, padding, dilation)]
+        return Packed(name, weight, bias, stated[0], stated[1], stated[2], (0,) * len(stride), int(count.data.item()))
     if int(version) == 2:
         _, (sizes, weight), (bias,) = state
         numbers = [int(number) for number in sizes.data]

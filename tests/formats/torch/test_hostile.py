@@ -70,7 +70,7 @@ for path in sorted(folder.iterdir()):
 
 def setstate_that_writes(trap: Path) -> dict[str, bytes]:
     """A scripted model whose layers, when PyTorch loads them, write a file first."""
-    entries = members(FIXTURES / "eager_fbgemm_scripted.pt")
+    entries = members(FIXTURES / "eager_fbgemm_traced.pt")
     names = [name for name, content in entries.items() if b"def __setstate__" in content]
     for name in names:
         lines = entries[name].decode().split("\n")
