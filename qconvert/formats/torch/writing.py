@@ -60,7 +60,7 @@ class Builder:
         self.sizes_of: Callable[[Builder, str], list[Any]] | None = None
         self.op: Op | None = None
         self._values: dict[str, Any] = {}
-        self._scales: dict[int, tuple[Any, Any]] = {}
+        self._scales: dict[int, tuple[Quantization, Any, Any]] = {}  # with the grid, whose id would else be another's one day
         self._producers = graph.producers()
 
     def tensor(self, name: str) -> Tensor:
@@ -183,8 +183,9 @@ class Builder:
         """The buffers of scales and zero points along an axis, shared by all that use one grid."""
         if id(quantization) not in self._scales:
             points = self.buffer(quantization.zero_point.astype(np.int64), f"{name}/zero_point")
-            self._scales[id(quantization)] = self.buffer(quantization.scale.astype(np.float32), f"{name}/scale"), points
-        return self._scales[id(quantization)]
+            scales = self.buffer(quantization.scale.astype(np.float32), f"{name}/scale")
+            self._scales[id(quantization)] = quantization, scales, points
+        return self._scales[id(quantization)][1:]
 
     def _limits(self, dtype: str, quantization: Quantization) -> tuple[int, int]:
         if "int" not in dtype:

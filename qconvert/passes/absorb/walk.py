@@ -111,7 +111,8 @@ class Absorber:
         return True
 
     def _data(self, name: str) -> Array | None:
-        return self.tensors[name].data if name not in self._graph.tensors else self._known.get(name)
+        moved = self.tensors[name].data if name in self.tensors else None  # perhaps by a movement before this one
+        return moved if moved is not None else self._known.get(name)
 
     def _moved_grid(self, op: Op, source: Tensor, output: str) -> Quantization | None:
         """The quantization of moved integers; None if scales along an axis do not survive the movement."""

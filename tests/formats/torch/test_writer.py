@@ -153,3 +153,17 @@ def test_inductor_lowers_the_x86_form(tmp_path: Path) -> None:
     assert calls["qconv_pointwise"] == 9 and calls["qlinear_pointwise"] == 1
     eager = run(module, graph, feed)[graph.outputs[0]].astype(int)  # sums in float32, which inductor's kernels form of integers
     assert (found[0].argmax(-1) == eager.argmax(-1)).all() and np.abs(found[0].astype(int) - eager).max() <= 4
+
+
+@needs_torch
+def test_each_turned_weight_has_its_own_scales(tmp_path: Path) -> None:
+    """Grids of turned weights live no longer than the operator that is written; their places in memory are used again."""
+    source = qconvert.load(FIXTURES / "keras/keras_transposed_int8.tflite")
+    qconvert.convert(FIXTURES / "keras/keras_transposed_int8.tflite", tmp_path / "model.pt2")
+    found = qconvert.load(tmp_path / "model.pt2")
+
+    def scales(graph: Graph) -> list[list[float]]:
+        grids = [graph[op.inputs[1]].quantization for op in graph.ops if op.kind == "ConvTranspose"]
+        return [grid.scale.tolist() for grid in grids if grid is not None]
+
+    assert len(scales(source)) == 3 and scales(found) == scales(source)
