@@ -18,6 +18,8 @@ import numpy as np
 from qconvert.errors import MissingPackageError, RuntimeRefusedError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.files import map_file
+from qconvert.formats.torch.archive import Archive
+from qconvert.formats.torch.export.reader import program_entry
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.reader import read
 from qconvert.formats.torch.writer import live
@@ -78,7 +80,7 @@ def _trusted(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if path.suffix.lower() == ".pt2":
+            if program_entry(Archive(path)):
                 return torch.export.load(content).module()
             return torch.jit.load(content, map_location="cpu")
     except Exception as error:  # PyTorch's errors share no base class but Exception
