@@ -36,10 +36,14 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "targets
 
 import numpy as np  # noqa: E402
 from random_files import random_file  # noqa: E402
+from torch_mutations import altered, random_call, torch_seeds  # noqa: E402
 
-__all__ = ["FORMATS", "Finding", "mutated", "search", "seeds"]
+__all__ = ["FORMATS", "SOURCES", "Finding", "mutated", "search", "seeds"]
 
 FORMATS = ("tflite", "onnx", "qgraph")
+#: What is read; PyTorch's files are written by PyTorch alone.
+SOURCES = (*FORMATS, "torch")
+_SUFFIXES = {"torch": "pt"}
 LIMIT_S = 2
 MEMORY, MEMORY_TIMES = 200 * 2**20, 20
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -56,7 +60,7 @@ Rng = np.random.Generator
 @cache
 def seeds(format: str) -> dict[str, bytes]:
     """Small sound files of a format by name."""
-    return {"tflite": _tflite_seeds, "onnx": _onnx_seeds, "qgraph": _qgraph_seeds}[format]()
+    return {"tflite": _tflite_seeds, "onnx": _onnx_seeds, "qgraph": _qgraph_seeds, "torch": torch_seeds}[format]()
 
 
 def _tflite_seeds() -> dict[str, bytes]:
@@ -128,18 +132,18 @@ def _with_functions() -> bytes:
 
 def mutated(format: str, seed: int, index: int) -> tuple[str, bytes]:
     """Which seed was taken, and the altered file: always the same for one (format, seed, index)."""
-    rng = np.random.default_rng([seed, FORMATS.index(format), index])
+    rng = np.random.default_rng([seed, SOURCES.index(format), index])
     if rng.random() < 0.3:
-        return "a random operator", random_file(format, rng)
+        return "a random operator", random_call(rng) if format == "torch" else random_file(format, rng)
     names = list(seeds(format))
     name = names[rng.integers(len(names))]
     data = seeds(format)[name]
     for _ in range(20):
         kind = rng.integers(10)
-        alter: Callable[[bytes, Rng], bytes] = _bytes_altered if kind < 3 else {"tflite": _tflite, "onnx": _onnx, "qgraph": _qgraph}[format]
+        alter: Callable[[bytes, Rng], bytes] = _bytes_altered if kind < (1 if format == "torch" else 3) else _ALTER[format]
         try:
             found = alter(data, rng)
-        except (OverflowError, TypeError, ValueError, AttributeError, MemoryError, KeyError) as error:  # the value does not fit a file
+        except (OverflowError, TypeError, ValueError, AttributeError, MemoryError, LookupError) as error:  # the value does not fit a file
             del error
             continue
         except Exception as error:
@@ -363,6 +367,9 @@ def _sort(field: Any) -> str:
     )
 
 
+_ALTER: dict[str, Callable[[bytes, Rng], bytes]] = {"tflite": _tflite, "onnx": _onnx, "qgraph": _qgraph, "torch": altered}
+
+
 # the search
 
 
@@ -384,7 +391,7 @@ def search(format: str, seed: int, indices: range, *, each: bool = True) -> tupl
         seed, indices: of the mutations.
         each: whether every file is converted to every format, not to one of them in turn.
     """
-    for name in FORMATS:
+    for name in (*FORMATS, format):
         seeds(name)
     _warm(format)
     outcomes: Counter[str] = Counter()
@@ -450,7 +457,7 @@ def _tried(data: bytes, format: str, folder: Path, others: Sequence[str], *, lim
     """Loads and converts one file: what came of each conversion, findings with !!! in front."""
     from qconvert import convert, load
 
-    source = folder / f"m.{format}"
+    source = folder / f"m.{_SUFFIXES.get(format, format)}"
     source.write_bytes(data)
     if limited:
         base = _resident()
@@ -506,7 +513,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--format", choices=FORMATS)
+    parser.add_argument("--format", choices=SOURCES)
     parser.add_argument("--only", type=int, help="show one mutation's outcome")
     parser.add_argument("--keep", type=Path, help="write the file of --only there")
     given = parser.parse_args()
@@ -516,7 +523,7 @@ def main() -> None:
             given.keep.write_bytes(data)
         print(name, len(data), "bytes:", search(given.format, given.seed, range(given.only, given.only + 1)))
         return
-    chosen = [given.format] if given.format else list(FORMATS)
+    chosen = [given.format] if given.format else list(SOURCES)
     failed = False
     for format in chosen:
         started, count = time.perf_counter(), given.count // len(chosen)

@@ -6,15 +6,15 @@ import os
 import signal  # noqa: F401 (one of the faults names it)
 
 import pytest
-from mutations import FORMATS, LIMIT_S, MEMORY, mutated, search, seeds
+from mutations import LIMIT_S, MEMORY, SOURCES, mutated, search, seeds
 
 import qconvert
 
-#: 5,000 files in all, in parts that can run side by side.
-PARTS = {"tflite": (650, 650), "onnx": (600, 600), "qgraph": (1250, 1250)}
+#: 5,600 files in all, in parts that can run side by side.
+PARTS = {"tflite": (650, 650), "onnx": (600, 600), "qgraph": (1250, 1250), "torch": (300, 300)}
 
 
-@pytest.mark.parametrize(("format", "part"), [(name, part) for name in FORMATS for part in range(2)])
+@pytest.mark.parametrize(("format", "part"), [(name, part) for name in SOURCES for part in range(2)])
 def test_nothing_but_results_and_errors(format: str, part: int) -> None:
     start = part * PARTS[format][0]
     outcomes, findings = search(format, 9, range(start, start + PARTS[format][part]), each=False)
@@ -23,7 +23,7 @@ def test_nothing_but_results_and_errors(format: str, part: int) -> None:
     assert outcomes["invalid-model"] > 100
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", SOURCES)
 def test_mutations_are_repeatable_and_differ_from_their_seeds(format: str) -> None:
     found = [mutated(format, 1, index) for index in range(40)]
     assert found == [mutated(format, 1, index) for index in range(40)]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.given_inputs import GivenInputs
@@ -55,11 +57,12 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     archive = _opened(path)
     given = GivenInputs(options.get("input_shape", ""))
     try:
-        if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
-            return read_torchscript(archive, path.stem, given)
-        if program_entry(archive):
-            return with_notes(read_program(archive, path.stem, given), archive)
-        raise _without_graph(archive)
+        with np.errstate(all="ignore"):  # numbers beyond a type are what the file says; what cannot be is refused by name
+            if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
+                return read_torchscript(archive, path.stem, given)
+            if program_entry(archive):
+                return with_notes(read_program(archive, path.stem, given), archive)
+            raise _without_graph(archive)
     except RecursionError as error:
         raise InvalidModelError("its values are nested too deeply") from error
 

@@ -7,6 +7,7 @@ quantize and dequantize. A read function returns what the operator returns: a Re
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,7 @@ from qconvert.formats.torch.constants import Constants, grid_of
 from qconvert.formats.torch.dtypes import EXPORT, QUANTIZED
 from qconvert.formats.torch.pickled import StoredTensor, TorchType
 from qconvert.formats.torch.signature import bound
-from qconvert.formats.torch.values import Packed, Ref
+from qconvert.formats.torch.values import EndlessError, Packed, Ref
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODUCER, TRAINED_SCALES
@@ -30,11 +31,11 @@ from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODU
 __all__ = ["Call", "Operator", "ReadFunction", "Session"]
 
 _KEEP = Quantization.per_tensor(1.0)
+_LARGEST_REAL = float(np.finfo(np.float32).max)
 #: Attributes that count elements along an axis, which has less than so many.
 _STEPS, _LARGEST_STEP = ("strides", "pads", "dilations", "kernel_shape", "output_padding"), 2**31
 #: Bytes of the constants that calls make of numbers alone.
-_MOST_MADE = 2**26
-
+_MOST_MADE = 2**25
 #: Bytes that one of several results of a call counts as.
 _RESULT = 2**11
 
@@ -269,10 +270,10 @@ class Call(OperatorReading):
         return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
     def take(self, size: int) -> None:
-        """Counts bytes of what the program makes of numbers alone; raises InvalidModelError where there are too many."""
+        """Counts bytes of what the program makes of numbers alone; raises EndlessError where there are too many."""
         self.session.made[0] += size
         if self.session.made[0] > _MOST_MADE:
-            raise self.invalid(f"with it the model makes more than {_MOST_MADE} bytes of constants of numbers alone")
+            raise EndlessError(f"{self.source}: with it the model makes more than {_MOST_MADE} bytes of constants of numbers alone")
 
     def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
         """Adds one real number in the type of the tensor `beside`, float32 for a quantized one; returns its name."""
@@ -331,6 +332,8 @@ class Call(OperatorReading):
                 raise self.invalid(f"its {key} are {steps}")
         if count > 1:  # one short call may make thousands
             self.take(count * _RESULT)
+        if any(isinstance(value, float) and _LARGEST_REAL < abs(value) < math.inf for value in attributes.values()):
+            raise self.invalid(f"its attributes {attributes} do not fit float32")
         what = KINDS[kind]
         data = what.data(Op(kind, tuple(inputs), ()))
         first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None

@@ -48,4 +48,5 @@ def integers(data: Array, grid: Quantization, dtype: str, order: str, exact: Arr
         else:
             steps = np.rint(data * reciprocal).astype(np.float64) + zero_point
     low, high = grid.limits(dtype)
-    return np.asarray(np.clip(np.nan_to_num(steps, nan=float(low)), low, high).astype(numpy_dtype(dtype)))
+    steps = np.nan_to_num(steps, nan=float(low)).astype(np.float64)  # float32 has no 2**31 - 1
+    return np.asarray(np.clip(steps, low, high).astype(numpy_dtype(dtype)))

@@ -9,7 +9,11 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.pickled import StoredTensor
 
-__all__ = ["UNKNOWN", "Named", "Packed", "Ref", "Uncomputed", "Unknown", "leaves"]
+__all__ = ["UNKNOWN", "EndlessError", "Named", "Packed", "Ref", "Uncomputed", "Unknown", "leaves"]
+
+
+class EndlessError(InvalidModelError):
+    """What the program does has no end, or none that is near: it is not tried again."""
 
 
 class Unknown:
@@ -85,7 +89,7 @@ class Packed:
 
 
 #: Items within items, and lists within each other, beyond which a value is taken for one that contains itself.
-_MOST_ITEMS, _DEEPEST = 2**20, 200
+_MOST_ITEMS, _DEEPEST = 2**18, 200
 
 
 def leaves(value: Any, spend: Callable[[int], None] = lambda count: None) -> Iterator[Any]:
@@ -98,7 +102,7 @@ def leaves(value: Any, spend: Callable[[int], None] = lambda count: None) -> Ite
         spend: is told of every eighth item that is looked at.
 
     Raises:
-        InvalidModelError: the value has more than 1,048,576 items or is deeper than 200 lists.
+        EndlessError: the value has more than 262,144 items or is deeper than 200 lists.
     """
     pending, count = [iter((value,))], 0
     while pending:
@@ -113,4 +117,4 @@ def leaves(value: Any, spend: Callable[[int], None] = lambda count: None) -> Ite
         else:
             pending.pop()
         if count > _MOST_ITEMS or len(pending) > _DEEPEST:
-            raise InvalidModelError("its lists contain themselves, or each other too often")
+            raise EndlessError("its lists contain themselves, or each other too often")

@@ -103,7 +103,9 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         padding = SAME
     elif any(begins) or any(full[i] > size[i] for i in range(2)):
         whole = [*(max(begins[i] + size[i], full[i]) for i in range(2)), size[2]]
-        target = w.like(f"{result}/uncropped", result, ((w.tensor(result).shape or ("batch",))[0], *whole))
+        stated = w.tensor(result).shape or ("batch", *size)
+        open_ = [f"{result}/uncropped_{1 + i}" if isinstance(stated[1 + i], str) else whole[i] for i in range(2)]
+        target = w.like(f"{result}/uncropped", result, (stated[0], *open_, size[2]))
     operands = [result_shape(op, w, whole), kernel, op.inputs[0], *write_bias(op, w, 2)]
     w.emit("TRANSPOSE_CONV", operands, [target], "TransposeConvOptions", padding=padding, strideH=strides[0], strideW=strides[1],
            fusedActivationFunction=w.activation(op))  # fmt: skip

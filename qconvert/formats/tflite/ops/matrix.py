@@ -57,7 +57,7 @@ def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
     result, data = r.result(), r.tensor(0).shape or ()
     wanted: Shape = (rows, weights[0])
     if r.option("keepNumDims", False):
-        if not data or data[-1] != weights[1]:
+        if not data or (isinstance(data[-1], int) and data[-1] != weights[1]):
             raise r.invalid(f"keeps the dimensions of data of shape {data} beside weights of shape {weights}")
         wanted = (*data[:-1], weights[0])
     stated = result.shape

@@ -12,10 +12,11 @@ from qconvert.formats.torch.archive import Archive
 
 __all__ = ["Code", "Method", "Value"]
 
-#: Parsing needs memory of about a hundred times the text. The largest file of a real detector has 200 kB.
-_LARGEST_FILE = 2**24
+#: Parsing needs memory of about a hundred times the text, and 1.5 kB for each word. The largest file of a real detector has 200 kB.
+_LARGEST_FILE, _MOST_WORDS = 2**22, 2**18
 #: Nested brackets beyond which Python's parser may run out of stack.
 _DEEPEST = 100
+_WORD = re.compile(r"\w+")
 _OPENING = re.compile(r"[\[({]|[\])}]")
 
 
@@ -132,6 +133,8 @@ def _verify(text: str, name: str) -> None:
     """Raises InvalidModelError for a text that would take Python's parser too much memory or stack."""
     if len(text) > _LARGEST_FILE:
         raise InvalidModelError(f"its code has {len(text)} characters, more than {_LARGEST_FILE}", where=name)
+    if (words := sum(1 for _ in _WORD.finditer(text))) > _MOST_WORDS:
+        raise InvalidModelError(f"its code has {words} words, more than {_MOST_WORDS}", where=name)
     depth = 0
     for bracket in _OPENING.findall(text):
         depth += 1 if bracket in "[({" else -1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.torchscript.inputs import Input
-from qconvert.formats.torch.torchscript.interpreter import EndlessError
+from qconvert.formats.torch.values import EndlessError
 from qconvert.graph import Op, Shape
 from qconvert.graph.kinds import KINDS
 

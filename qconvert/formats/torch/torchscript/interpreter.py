@@ -22,20 +22,16 @@ from qconvert.formats.torch.torchscript.in_place import InPlace
 from qconvert.formats.torch.torchscript.numbers import NUMBERS, computed
 from qconvert.formats.torch.torchscript.objects import Objects
 from qconvert.formats.torch.torchscript.packing import PACKING, method_of_packed
-from qconvert.formats.torch.values import UNKNOWN, Packed, Ref, Unknown, leaves
+from qconvert.formats.torch.values import UNKNOWN, EndlessError, Packed, Ref, Unknown, leaves
 
-__all__ = ["Budget", "EndlessError", "Interpreter"]
+__all__ = ["Budget", "Interpreter"]
 
 _DEEPEST = 100
-#: Steps that an operator on tensors takes.
-_OPERATOR = 16
+#: Steps that an operator on tensors takes, and each tensor that it reads.
+_OPERATOR, _OPERAND = 16, 4
 _OTHER_SHAPES = "Inputs of other shapes may be meant: --input-shape."
 #: Of numbers known only at run time: the same operators by the names that torch.export gives them.
 _SIZES = {f"aten::{name}": f"prim::{name}" for name in ("add", "sub", "mul", "floordiv", "eq", "ne", "lt", "le", "gt", "ge")}
-
-
-class EndlessError(InvalidModelError):
-    """The code takes more steps than it may."""
 
 
 @dataclass(slots=True)
@@ -157,6 +153,7 @@ class Interpreter:
                 self._missing.operator(name, where)
             return UNKNOWN
         numbers = [leaf.number for leaf in leaves(given) if isinstance(leaf, Ref)]
+        self.budget.spend(_OPERAND * len(numbers))
         if name in _SIZES and numbers and all(numbers) and StoredTensor not in kinds:
             name = _SIZES[name]
         return self._of_tensors(name, given, named, where, hint)
@@ -172,6 +169,8 @@ class Interpreter:
         except UnsupportedError as error:
             self._missing.form(error)
             return UNKNOWN
+        if isinstance(result, (list, tuple)):
+            self.budget.spend(_OPERATOR * len(result))
         return self._in_place.noted(name, given, result, where)
 
     def _plain(self, name: str) -> str:

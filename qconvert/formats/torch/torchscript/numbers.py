@@ -199,7 +199,8 @@ _OF_LISTS: Mapping[str, Callable[..., Any]] = {
     "aten::get": lambda items, key, other=None: items.get(key, other), "aten::dict": dict, "aten::__contains__": _contains,
     "aten::index": lambda items, item: items.index(item), "aten::count": lambda items, item: items.count(item),
     "aten::sort": lambda items, reverse=False: items.sort(reverse=reverse), "aten::sorted": sorted, "aten::any": any, "aten::all": all,
-    "aten::sum": sum, "aten::add": _sum, "aten::add_": _extended_itself, "prim::enumerate": lambda items: list(enumerate(items)),
+    "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": _extended_itself,
+    "prim::enumerate": lambda items: list(enumerate(items)),
     "prim::zip": lambda *lists: list(zip(*lists, strict=False)), "prim::min": min, "prim::max": max,
     "aten::join": _joined,
 }  # fmt: skip

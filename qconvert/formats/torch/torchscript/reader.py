@@ -20,8 +20,8 @@ from qconvert.formats.torch.reading import Session
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.guesses import Guesses, guessed
 from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
-from qconvert.formats.torch.torchscript.interpreter import Budget, EndlessError, Interpreter
-from qconvert.formats.torch.values import leaves
+from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
+from qconvert.formats.torch.values import EndlessError, leaves
 from qconvert.graph import Graph
 from qconvert.graph.metadata import GUESSED_SHAPES
 
@@ -29,8 +29,8 @@ __all__ = ["read"]
 
 #: Version of archives that PyTorch 2.13 still reads (caffe2/serialize/versions.h, kMaxSupportedFileFormatVersion).
 _NEWEST = 10
-#: Steps that any code may take, and further ones for each byte of it and of the objects that it works on.
-_STEPS, _STEPS_A_BYTE = 120_000, 1
+#: Steps that any code may take, and the most further ones: one for each byte of it and of the objects that it works on.
+_STEPS, _MOST_FURTHER = 120_000, 2**20
 
 
 def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
@@ -89,7 +89,7 @@ class _Script:
         self.forward: Method = method
         size = sum(archive.size(name) for name in archive if name == "data.pkl" or name.startswith("code/"))
         self.session = Session(Draft(), Constants(Draft()), SCALAR_TYPES)
-        self._most = _STEPS + _STEPS_A_BYTE * size
+        self._most = _STEPS + min(size, _MOST_FURTHER)
 
     def followed(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
         """Follows `forward`; the names of its outputs."""
