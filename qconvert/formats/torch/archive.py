@@ -130,7 +130,7 @@ class Archive:
         end = -1
         for info in sorted(infos, key=lambda info: info.header_offset):
             name = info.filename
-            if info.is_dir():
+            if name.endswith("/"):
                 continue
             if name.startswith("/") or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
                 raise InvalidModelError(f"the archive has an entry {name!r}, which leaves it")

@@ -70,3 +70,14 @@ def test_entries_upon_each_other_are_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(InvalidModelError, match="lies upon another"):
         Archive(path)
+
+
+def test_an_entry_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "a.pt", {"m/a": b"aaaa", "b": b"bbbb"})
+    content = bytearray(path.read_bytes())
+    entry = content.rfind(b"PK\x01\x02")
+    content[entry + 28] = 0  # the length of its name; the name becomes the beginning of the comment
+    content[entry + 32] = 1
+    path.write_bytes(content)
+    with pytest.raises(InvalidModelError, match="leaves it"):
+        Archive(path)
