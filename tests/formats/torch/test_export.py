@@ -354,3 +354,10 @@ def test_a_weight_that_is_missing(tmp_path: Path) -> None:
     document = program([_linear("%b_w")], _X, ["y"], {"w": np.ones((4, 3), np.float32)})
     with pytest.raises(InvalidModelError, match=r"w: the archive does not hold"):
         read(write(tmp_path / "m.pt2", document, {}))
+
+
+@pytest.mark.parametrize(("name", "data"), [("dropout", "input"), ("dropout_", "self"), ("feature_dropout_", "self")])
+def test_dropout_outside_of_training_gives_its_data(tmp_path: Path, name: str, data: str) -> None:
+    nodes = [node("aten.relu.default", "r", self="%x"), node(f"aten.{name}.default", "y", **{data: "%r", "p": 0.2, "train": False})]
+    x = _reals((2, 3))
+    assert np.array_equal(run(read(_archive(tmp_path, nodes, {})), x)[0], np.maximum(x, 0))

@@ -17,11 +17,16 @@ def read_identity(c: Call) -> Ref:
     return Ref(c.name("self"))
 
 
-def read_dropout(c: Call) -> Ref:
+def read_dropout(c: Call, data: str = "input") -> Ref:
     """What drops elements while a model is trained, and gives all of them else."""
     if c["train"] and c.number("p"):
         raise c.unsupported("a model that was exported for training; call model.eval() before,")
-    return Ref(c.name("input"))
+    return Ref(c.name(data))
+
+
+def read_dropout_in_place(c: Call) -> Ref:
+    """aten::dropout_, whose data have another name."""
+    return read_dropout(c, "self")
 
 
 def read_reshape(argument: str) -> Operator:
@@ -149,6 +154,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::contiguous": Operator("T self, i? memory_format=0", read_identity),
     "aten::clone": Operator("T self, i? memory_format=None", read_identity),
     **{f"aten::{name}": Operator("T input, f p=0.5, b train=False", read_dropout) for name in _DROPOUTS},
+    **{f"aten::{name}_": Operator("T self, f p=0.5, b train=False", read_dropout_in_place) for name in _DROPOUTS},
     "aten::native_dropout": Operator("T input, f p, b? train=False", lambda c: (read_dropout(c), Uncomputed("the mask of a dropout"))),
     "quantized::dropout": Operator("T self, f output_scale, i output_zero_point, f p=0.5, b training=False", read_identity),
 }
