@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
-    from qconvert.live import to_torch
+    from qconvert.live import from_torch, to_torch
     from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl
 
 _HOMES = {
@@ -30,7 +30,7 @@ _HOMES = {
     "qconvert.data": ("Preparation",),
     "qconvert.errors": ("QConvertError",),
     "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
-    "qconvert.live": ("to_torch",),
+    "qconvert.live": ("from_torch", "to_torch"),
     "qconvert.plugins": ("Change", "Cost", "Format", "Option", "Pass", "Runtime", "Target", "hookimpl"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -59,6 +59,7 @@ __all__ = [
     "check",
     "convert",
     "diff",
+    "from_torch",
     "hookimpl",
     "load",
     "roundtrip",

@@ -1,0 +1,155 @@
+"""Modules in memory: graphs of every way to quantize, beside what the modules themselves compute and hold."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.errors import OptionError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'qconvert[torch]'")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+NETWORKS = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def forms() -> ModuleType:
+    sys.path.insert(0, str(NETWORKS))
+    try:
+        return pytest.importorskip("torch_networks.forms", reason="torch_networks needs torch")
+    finally:
+        sys.path.remove(str(NETWORKS))
+
+
+def outputs(graph: Graph, inputs: Any) -> np.ndarray:
+    values = {name: value.numpy() for name, value in zip(graph.inputs, inputs, strict=True)}
+    return evaluate(graph, values)[graph.outputs[0]]
+
+
+def computed(module: Any, inputs: Any) -> np.ndarray:
+    with torch.no_grad():
+        return module(*inputs).numpy()
+
+
+def states(module: Any) -> dict[str, Any]:
+    return {name: copy.deepcopy(value) for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("engine", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("flow", ["eager", "fx"])
+@pytest.mark.parametrize("network", ["classifier"])
+def test_converted_modules_keep_integers_and_scales(forms: ModuleType, network: str, flow: str, engine: str) -> None:
+    module, inputs = forms._quantized(network, flow, engine), forms._float(network)[1][0]
+    graph = qconvert.from_torch(module, inputs)
+    convs = [child for child in module.modules() if hasattr(child, "weight") and callable(child.weight)]
+    found = {graph[op.inputs[1]].name: graph[op.inputs[1]] for op in graph.ops if op.kind in ("Conv", "Gemm")}
+    assert len(found) == len(convs)
+    for child, tensor in zip(convs, found.values(), strict=True):
+        weight = child.weight()
+        assert np.array_equal(tensor.data.reshape(-1), weight.int_repr().numpy().reshape(-1))
+        scales = weight.q_per_channel_scales() if weight.qscheme() == torch.per_channel_affine else torch.tensor([weight.q_scale()])
+        assert np.array_equal(tensor.quantization.scale, scales.float().numpy())
+    scale = float(np.abs(computed(module, inputs)).max()) / 40
+    np.testing.assert_allclose(outputs(graph, inputs), computed(module, inputs), atol=scale)
+
+
+@pytest.mark.parametrize("mapping", ["fbgemm", "qnnpack_plain", "channel_affine", "eager_fbgemm"])
+@pytest.mark.parametrize("network", ["normalized"])
+def test_training_modules_give_their_own_forward_and_stay_as_they_are(forms: ModuleType, network: str, mapping: str) -> None:
+    """With observers switched on: the module's own forward would move its averages."""
+    module, inputs = copy.deepcopy(forms._trained(network, mapping)), forms._float(network)[1][0]
+    expected = computed(module, inputs)
+    module.apply(torch.ao.quantization.enable_observer)
+    module.train()
+    before = states(module)
+    graph = qconvert.from_torch(module, inputs)
+    assert module.training and all(torch.equal(value, before[name]) for name, value in states(module).items())
+    assert np.abs(outputs(graph, inputs) - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize("qat", ["", "before", "after"])
+@pytest.mark.parametrize("kind", ["x86", "xnnpack"])
+def test_graphs_of_pt2e(forms: ModuleType, kind: str, qat: str) -> None:
+    pytest.importorskip("torchao", reason="torchao is not installed")
+    model, samples = forms._float("classifier")
+    module = forms.flows.pt2e(model, samples, kind, qat=qat).module()
+    graph = qconvert.from_torch(module, samples[0])
+    assert [graph[op.inputs[1]].dtype for op in graph.ops if op.kind == "Conv"] == ["int8", "int8"]
+    assert np.abs(outputs(graph, samples[0]) - computed(module, samples[0])).max() < 1e-6
+
+
+def test_float_modules_keep_the_names_of_their_parameters(forms: ModuleType) -> None:
+    model, samples = forms._float("classifier")
+    batch = torch.export.Dim("batch", min=1, max=64)
+    graph = qconvert.from_torch(model, samples[0], dynamic_shapes=({0: batch},))
+    assert {"first.weight", "second.bias", "output.weight"} <= set(graph.tensors)
+    assert isinstance(graph[graph.inputs[0]].shape[0], str) and graph[graph.inputs[0]].shape[1:] == (3, 8, 8)
+    assert np.abs(outputs(graph, samples[0]) - computed(model, samples[0])).max() < 1e-6
+
+
+def test_programs_and_scripts_are_taken_as_they_are(forms: ModuleType) -> None:
+    model, samples = forms._float("classifier")
+    expected = computed(model, samples[0])
+    for held in (torch.export.export(model, samples[0]), torch.jit.trace(model, samples[0])):
+        assert np.abs(outputs(qconvert.from_torch(held, samples[0]), samples[0]) - expected).max() < 1e-6
+
+
+def test_learned_steps_are_rounded_as_their_kernel_rounds_them() -> None:
+    from torch.ao.quantization import MovingAverageMinMaxObserver
+    from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantize
+
+    fake = _LearnableFakeQuantize(MovingAverageMinMaxObserver, quant_min=0, quant_max=255, dtype=torch.quint8, scale=0.05, zero_point=3.4)
+    fake.enable_static_estimate()
+    fake.toggle_observer_update(False)
+    with torch.no_grad():
+        fake.scale.fill_(0.05)
+        fake.zero_point.fill_(3.4)
+    graph = qconvert.from_torch(torch.nn.Sequential(fake), torch.zeros(1, 8))
+    grids = [tensor.quantization for tensor in graph.tensors.values() if tensor.quantization is not None]
+    assert grids and all(grid.zero_point.tolist() == [3] and grid.scale.tolist() == [np.float32(0.05)] for grid in grids)
+
+
+@pytest.mark.parametrize("config", ["int8_weight", "int8_dynamic", "int4_weight"])
+def test_tensors_of_torchao(forms: ModuleType, config: str) -> None:
+    pytest.importorskip("torchao", reason="torchao is not installed")
+    from torchao import quantization as ao
+
+    model, samples = forms._float("perceptron")
+    model = copy.deepcopy(model)
+    configs = {"int8_weight": ao.Int8WeightOnlyConfig, "int8_dynamic": ao.Int8DynamicActivationInt8WeightConfig}
+    int4 = ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=ao.PerGroup(16))
+    ao.quantize_(model, configs[config]() if config in configs else int4)
+    graph = qconvert.from_torch(model, samples[0])
+    assert {tensor.dtype for tensor in graph.tensors.values() if tensor.is_constant} & {"int8", "int4"}
+    np.testing.assert_allclose(outputs(graph, samples[0]), computed(model, samples[0]), atol=1e-2)
+
+
+def test_a_module_with_observers_alone_is_refused(forms: ModuleType) -> None:
+    model, samples = forms._float("classifier")
+    prepared = forms.flows._fx_prepared(model, samples, "fbgemm")
+    with pytest.raises(UnsupportedError, match="prepared, and not converted") as caught:
+        qconvert.from_torch(prepared, samples[0])
+    assert "convert_fx" in caught.value.remedy
+
+
+def test_what_torch_cannot_write_says_why() -> None:
+    class Other(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return int("x")
+
+    with pytest.raises(UnsupportedError, match=r"neither export nor trace.*invalid literal"):
+        qconvert.from_torch(Other(), torch.zeros(1))
+    with pytest.raises(OptionError, match=r"torch\.nn\.Module, not dict"):
+        qconvert.from_torch({}, torch.zeros(1))
+    with pytest.raises(OptionError, match="plain tensors"):
+        qconvert.from_torch(torch.nn.ReLU(), [[1.0]])
