@@ -134,6 +134,28 @@ def test_tensors_of_torchao(forms: ModuleType, config: str) -> None:
     np.testing.assert_allclose(outputs(graph, samples[0]), computed(model, samples[0]), atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    "name", ["google_symmetric", "google_affine", "google_channel", "google_16", "google_4", "cambricon", "cambricon_16"]
+)
+def test_networks_with_the_observers_of_oneflow(forms: ModuleType, name: str) -> None:
+    """The integers of every layer are those of its formula; cambricon's scales are powers of two."""
+    torch.manual_seed(0)
+    module, samples = forms.Network(*forms.ONEFLOW[name]).train(), [torch.randn(2, 3, 6, 6) for _ in range(4)]
+    for sample in samples:
+        module(sample)
+    graph = qconvert.from_torch(module.eval(), samples[0])
+    real = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "Dequantize"}  # beside data that no grid can round
+    weights = [graph[real.get(op.inputs[1], op.inputs[1])] for op in graph.ops if op.kind in ("Conv", "Gemm")]
+    for layer, tensor in zip((module.first, module.second, module.output), weights, strict=True):
+        folded = layer.folded()[0]
+        scale, zero_point = layer.min_max_observer(folded)
+        integers = layer.fake_quantization.integers(folded, scale, zero_point).detach().numpy()
+        assert np.array_equal(tensor.data.astype(np.int64).reshape(-1), integers.astype(np.int64).reshape(-1))
+        step = torch.exp2(scale) if name.startswith("cambricon") else scale
+        assert np.array_equal(tensor.quantization.scale, step.detach().numpy())
+    assert np.abs(outputs(graph, (samples[0],)) - computed(module, (samples[0],))).max() < 1e-6
+
+
 def test_a_module_with_observers_alone_is_refused(forms: ModuleType) -> None:
     model, samples = forms._float("classifier")
     prepared = forms.flows._fx_prepared(model, samples, "fbgemm")
