@@ -54,7 +54,7 @@ def test_the_documentation_has_commands() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_command(command: str, folder: Path) -> None:
-    if "torch" in command and find_spec("torch") is None:
+    if ("torch" in command or ".pt2" in command) and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     words = [NAMES.get(word, word) for word in command.split()[1:]]
     if words[0] in ("convert", "tflite2onnx", "tflite2torch", "onnx2torch") and "--force" not in words:
