@@ -11,15 +11,24 @@ from qconvert.graph import Array, Quantization
 
 __all__ = ["is_constant", "rearranged"]
 
-_DEEPEST = 16
+#: Tensors that lead to one, beyond which it counts as computed: each operator that asks looks at so many.
+_MOST = 256
 
 
-def is_constant(c: Call, name: str, depth: int = _DEEPEST) -> bool:
-    """Whether a tensor is made of constants alone, so that it is the same at each run."""
-    if c.lookup(name).data is not None:
-        return True
-    op = c.producer(name)
-    return op is not None and depth > 0 and bool(op.inputs) and all(is_constant(c, each, depth - 1) for each in op.inputs if each)
+def is_constant(c: Call, name: str) -> bool:
+    """Whether a tensor is made of constants alone, by a few operators, so that it is the same at each run."""
+    waiting, seen = [name], {name}
+    while waiting:
+        each = waiting.pop()
+        if c.lookup(each).data is not None:
+            continue
+        op = c.producer(each)
+        if op is None or not op.inputs or len(seen) > _MOST:
+            return False
+        new = {other for other in op.inputs if other} - seen
+        seen |= new
+        waiting += new
+    return True
 
 
 def rearranged(c: Call, name: str, move: Callable[[Array], Array], grid: Callable[[Quantization], Quantization]) -> str | None:
