@@ -9,6 +9,7 @@ import numpy as np
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph import Graph
 from qconvert.graph.changed_values import difference
+from qconvert.graph.kinds.spatial import swapped_weights
 
 __all__ = ["differing_constants"]
 
@@ -21,8 +22,6 @@ def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
         model: the onnx.ModelProto made from it.
     """
     from onnx import numpy_helper
-
-    from qconvert.formats.onnx.ops.conv import swapped
 
     values = {item.name: item for item in model.graph.initializer}
     turned = {op.inputs[1]: int(op["group"]) for op in graph.ops if op.kind == "ConvTranspose"}
@@ -39,7 +38,7 @@ def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
         shape = [-1 if scale.size > 1 and i == axis % data.ndim else 1 for i in range(data.ndim)]
         centred = data.astype(np.int64) - zero_point.reshape(shape if scale.size > 1 else ())
         if tensor.name in turned and centred.ndim > 2 and centred.shape[0] % turned[tensor.name] == 0:
-            centred = swapped(centred, turned[tensor.name])
+            centred = swapped_weights(centred, turned[tensor.name])
         text = difference(tensor, centred, Quantization(scale.reshape(-1), zero_point.reshape(-1)))
         if text:
             found[tensor.name] = text

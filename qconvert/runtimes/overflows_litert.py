@@ -24,12 +24,9 @@ _Found = tuple[Array | tuple[Array, ...], bool] | None
 def overflows(graph: Graph, op: Op, inputs: list[Array | None], kernels: str) -> tuple[Array, ...] | None:
     """See plugins.Runtime."""
     stored = [value for value in inputs if value is not None]
-    if op.kind not in (*_KERNELS, *_CURVES) or not op.outputs or len(stored) < _DATA.get(op.kind, 1):
+    if op.kind not in _KERNELS or not op.outputs or len(stored) < _DATA.get(op.kind, 1):
         return None
-    if op.kind in _CURVES:
-        found = _curve(graph, op, stored, kernels == "reference")
-    else:
-        found = _KERNELS[op.kind](graph, op, stored)
+    found = _KERNELS[op.kind](graph, op, stored, kernels)
     if found is None or not found[1]:
         return None
     return found[0] if isinstance(found[0], tuple) else (found[0],)
@@ -42,7 +39,7 @@ def _grids(graph: Graph, names: Sequence[str]) -> list[Quantization]:
     return found if len(found) == len(grids) else []
 
 
-def _requantized(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+def _requantized(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
     data, result, grids = graph[op.inputs[0]], graph[op.outputs[0]], _grids(graph, (op.inputs[0], op.outputs[0]))
     own = data.dtype != result.dtype or data.dtype == "int16"  # XNNPACK has the others
     return tflite_requantize(stored[0], grids[0], grids[1], result.dtype) if grids and own else None
@@ -55,17 +52,17 @@ def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Array]) -> Quantization
     return grids[0] if grids and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
 
 
-def _softmax(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+def _softmax(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
     grid = _sixteen_bits(graph, op, stored)
     return None if grid is None else tflite_softmax(stored[0], float(grid.scale[0]), float(op["beta"]), int(op["axis"]))
 
 
-def _curve(graph: Graph, op: Op, stored: Sequence[Array], reference: bool) -> _Found:
+def _curve(graph: Graph, op: Op, stored: Sequence[Array], kernels: str) -> _Found:
     grid = _sixteen_bits(graph, op, stored)
-    return None if grid is None else tflite_curve(stored[0], float(grid.scale[0]), op.kind, reference)
+    return None if grid is None else tflite_curve(stored[0], float(grid.scale[0]), op.kind, kernels == "reference")
 
 
-def _divided(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+def _divided(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
     """DIV whose quotients ask for shifts that C does not define."""
     names = *op.inputs, *op.outputs
     grids, types = _grids(graph, names), {graph[name].dtype for name in names}
@@ -76,7 +73,7 @@ def _divided(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
     return tflite_divide(values, divisors, grids[0], grids[1], grids[2], limits)
 
 
-def _compared(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
+def _compared(graph: Graph, op: Op, stored: Sequence[Array], _: str) -> _Found:
     """Comparisons of bytes at scales from 1 on: in vectors, and behind the last one."""
     grids, types = _grids(graph, op.inputs), [graph[name].dtype for name in op.inputs]
     if not grids or not set(types) <= {"int8", "uint8"}:
@@ -87,10 +84,9 @@ def _compared(graph: Graph, op: Op, stored: Sequence[Array]) -> _Found:
     return tuple(np.asarray(_COMPARISONS[op.kind](*sides)) for sides in ways), any(len(forms) > 1 for forms in tables)
 
 
-_KERNELS: Mapping[str, Callable[[Graph, Op, Sequence[Array]], _Found]] = {
-    "Requantize": _requantized, "Softmax": _softmax, "Div": _divided,
+_KERNELS: Mapping[str, Callable[[Graph, Op, Sequence[Array], str], _Found]] = {
+    "Requantize": _requantized, "Softmax": _softmax, "Sigmoid": _curve, "Tanh": _curve, "Div": _divided,
     **dict.fromkeys(_COMPARISONS, _compared),
 }  # fmt: skip
-_CURVES = ("Sigmoid", "Tanh")
 #: How many inputs have to be known, where it is more than one.
 _DATA = {"Div": 2, **dict.fromkeys(_COMPARISONS, 2)}

@@ -16,13 +16,13 @@ from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node_types import require_types
 from qconvert.formats.onnx.relabelled import relabelled_notes
 from qconvert.formats.onnx.spelled import is_spelled_out, notes
+from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     RELABELLED,
     SOURCE_KERNELS,
     SOURCE_OPSET,
-    SOURCE_SIGNATURES,
     SPELLED,
     STATED_ATTRIBUTES,
     STATED_BIAS_SCALES,
@@ -132,10 +132,7 @@ def _properties(
     from qconvert.formats.onnx.ops.pool import may_tie
     from qconvert.formats.onnx.ops.space import is_doubling
 
-    properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance}
-    if graph.signatures:
-        found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
-        properties[SOURCE_SIGNATURES] = json.dumps(found)
+    properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
     spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT

@@ -1,4 +1,4 @@
-"""Named entry points that an earlier conversion noted in the metadata, for formats that have none of their own."""
+"""Named entry points, which formats that have none of their own note in the metadata and find again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Signature
 from qconvert.graph.metadata import SOURCE_SIGNATURES
 
-__all__ = ["with_signatures"]
+__all__ = ["noted_signatures", "with_signatures"]
+
+
+def noted_signatures(graph: Graph) -> dict[str, str]:
+    """The metadata entry for the entry points of a graph; nothing where it has none."""
+    found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
+    return {SOURCE_SIGNATURES: json.dumps(found)} if found else {}
 
 
 def with_signatures(graph: Graph) -> Graph:

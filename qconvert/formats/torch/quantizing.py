@@ -22,6 +22,7 @@ __all__ = [
     "sound",
     "spelled_dequantize",
     "spelled_quantize",
+    "stated_limits",
     "storage",
     "whole",
 ]
@@ -42,6 +43,12 @@ def narrowed(c: Call, grid: Quantization, dtype: str, low: int, high: int) -> Qu
     if not lowest <= low <= high <= highest:
         raise c.invalid(f"its limits {low} and {high} are not within {dtype}")
     return replace(grid, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
+
+
+def stated_limits(c: Call, dtype: str) -> tuple[int, int]:
+    """The limits that a call states as quant_min and quant_max, or those of the type."""
+    low, high = c.range_of(dtype)
+    return (low if c["quant_min"] is None else c.integer("quant_min")), (high if c["quant_max"] is None else c.integer("quant_max"))
 
 
 def grid_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:

@@ -116,12 +116,14 @@ class Call(OperatorReading):
 
     def names(self, argument: str) -> list[str]:
         """The names of the tensors in an argument that is a list."""
-        return [self._constants.ref(v).name if isinstance(v, StoredTensor) else v.name for v in self._values[argument]]
+        return [self._named(value) for value in self._values[argument]]
 
     def names_or_none(self, argument: str) -> list[str | None]:
         """The same of a list in which None may stand."""
-        values = self._values[argument]
-        return [None if v is None else (self._constants.ref(v) if isinstance(v, StoredTensor) else v).name for v in values]
+        return [None if value is None else self._named(value) for value in self._values[argument]]
+
+    def _named(self, value: StoredTensor | Ref) -> str:
+        return self._constants.ref(value).name if isinstance(value, StoredTensor) else value.name
 
     def operand(self, argument: str) -> Tensor:
         """The canonical tensor that an argument is."""
@@ -178,22 +180,21 @@ class Call(OperatorReading):
     def number(self, argument: str) -> float:
         """One number that is known before the model runs."""
         value = self[argument]
-        if isinstance(value, Ref):
-            known = self._draft.known.get(value.name)
-            if known is None or known.size != 1:
-                raise self.unsupported(f"{argument} that is computed at run time")
-            return float(known.reshape(-1)[0])
-        return float(value)
+        return float(self._item(value, argument) if isinstance(value, Ref) else value)
+
+    def _item(self, value: Ref, argument: str) -> Any:
+        """The one element of a tensor that is known before the model runs."""
+        known = self._draft.known.get(value.name)
+        if known is None or known.size != 1:
+            raise self.unsupported(f"{argument} that is computed at run time")
+        return known.reshape(-1)[0]
 
     def whole(self, value: Any, argument: str) -> int:
         """A value in an argument as a whole number that is known before the model runs."""
         if isinstance(value, StoredTensor):
             value = self._constants.ref(value)
         if isinstance(value, Ref):
-            known = self._draft.known.get(value.name)
-            if known is None or known.size != 1:
-                raise self.unsupported(f"{argument} that is computed at run time")
-            return int(known.reshape(-1)[0])
+            return int(self._item(value, argument))
         if not isinstance(value, (int, float)) or int(value) != value:
             raise self.invalid(f"its argument {argument!r} is {value!r}, not a whole number")
         return int(value)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.notes import NOTES
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph
-from qconvert.graph.metadata import SOURCE_KERNELS, SOURCE_SIGNATURES, STATED_ATTRIBUTES
+from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.graph.stated import unstated
 from qconvert.plugins import operators
 
@@ -122,9 +123,7 @@ def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
 def _notes(builder: Builder, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
     """What a reader finds again: names of tensors and operators by the program's own, and the graph's metadata."""
     graph = builder.graph
-    metadata = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance}
-    if graph.signatures:
-        metadata[SOURCE_SIGNATURES] = json.dumps({s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures})
+    metadata = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := unstated(graph):
         metadata[STATED_ATTRIBUTES] = json.dumps(stated)
     nodes = _aligned(builder, program)

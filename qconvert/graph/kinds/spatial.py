@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.call import Call
 from qconvert.graph.schema import Op, Shape
 from qconvert.graph.sizes import UNKNOWN, Size, failure
@@ -19,6 +20,7 @@ __all__ = [
     "product_size",
     "quotient",
     "spatial_pads",
+    "swapped_weights",
     "window_sizes",
     "with_spatial",
 ]
@@ -117,3 +119,12 @@ def padding(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...], dilatio
         less, more = total // 2, total - total // 2
         found.append((less, more) if mode == "SAME_UPPER" else (more, less))
     return found
+
+
+def swapped_weights(weights: Array, group: int) -> Array:
+    """Weights of a transposed convolution, I,O/group,spatial, as O,I/group,spatial, and back."""
+    if group == 1:
+        return weights.swapaxes(0, 1)
+    inputs, outputs = weights.shape[:2]
+    split = weights.reshape(group, inputs // group, outputs, *weights.shape[2:]).swapaxes(1, 2)
+    return split.reshape(group * outputs, inputs // group, *weights.shape[2:])

@@ -14,7 +14,7 @@ from qconvert.formats.onnx.ops.sixteen_bits import write_sixteen_bits
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
 from qconvert.graph.kinds import convolves_as_tflite
-from qconvert.graph.kinds.spatial import SAME
+from qconvert.graph.kinds.spatial import SAME, swapped_weights
 
 __all__ = ["READERS", "WRITERS", "real_bias", "require_channels_first"]
 
@@ -53,7 +53,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
             raise b.unsupported(op, "weights of groups that are computed at run time")
         return b.node("Transpose", [b.real(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
     rows = len(weights.data) // group
-    turned = b.replaced(name, swapped(weights.data, group))
+    turned = b.replaced(name, swapped_weights(weights.data, group))
     if weights.quantization is None:
         return turned
     scales = unswapped_scales(weights.quantization, group, rows)
@@ -161,7 +161,7 @@ def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
     """
     source = r.behind_dequantize(1)
     if weights is not None and source is None:
-        return r.variant(1, "OIHW", swapped(weights, group), None)
+        return r.variant(1, "OIHW", swapped_weights(weights, group), None)
     if source is None or source.data is None or source.quantization is None:
         if group != 1:
             raise NotCoveredError("groups of weights that are computed at run time")
@@ -170,17 +170,8 @@ def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
     quantization = swapped_scales(source.quantization, group)
     if quantization is None:
         raise NotCoveredError(f"weights with scales along axis {source.quantization.axis}")
-    turned = r.turned(source, "OIHW", swapped(source.data, group), quantization)
+    turned = r.turned(source, "OIHW", swapped_weights(source.data, group), quantization)
     return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
-
-
-def swapped(weights: Array, group: int) -> Array:
-    """I,O/group,spatial as O,I/group,spatial, and back."""
-    if group == 1:
-        return weights.swapaxes(0, 1)
-    inputs, outputs = weights.shape[:2]
-    split = weights.reshape(group, inputs // group, outputs, *weights.shape[2:]).swapaxes(1, 2)
-    return split.reshape(group * outputs, inputs // group, *weights.shape[2:])
 
 
 def swapped_scales(quantization: Quantization, group: int) -> Quantization | None:

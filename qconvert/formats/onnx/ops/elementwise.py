@@ -34,7 +34,7 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
     if len(op.inputs) != 2 or len(vectors) != 1:
         return None
     vector, other = b.tensor(vectors[0]), b.tensor(op.inputs[op.inputs[0] == vectors[0]])
-    product, grid = b.graph.producers().get(other.name), vector.quantization
+    product, grid = b.producer(other.name), vector.quantization
     if product is None or product.kind != "MatMul" or other.is_quantized or vector.data is None:
         return None
     operands = [b.tensor(name) for name in product.inputs]

@@ -17,6 +17,7 @@ from qconvert.formats.torch.quantizing import (
     sound,
     spelled_dequantize,
     spelled_quantize,
+    stated_limits,
     storage,
     whole,
 )
@@ -82,15 +83,6 @@ def _grid(c: Call, dtype: str) -> tuple[Quantization, Array]:
     return sound(c, Quantization(float32(scales), zeros, axis, blocks[axis]), dtype), scales
 
 
-def _limits(c: Call, dtype: str) -> tuple[int, int]:
-    """The limits that a call states, or those of the type."""
-    low, high = c.range_of(dtype)
-    return (
-        low if c["quant_min"] is None else c.integer("quant_min"),
-        high if c["quant_max"] is None else c.integer("quant_max"),
-    )
-
-
 def _is_constant(c: Call) -> bool:
     return c.constant("scale") is not None and c.constant("input") is not None
 
@@ -130,7 +122,7 @@ def _require_rows(c: Call, counts: Sequence[int | str]) -> None:
 def read_quantize(c: Call) -> Ref:
     """torchao::quantize_affine(x, block_size, scale, zero_point, output_dtype, quant_min, quant_max)."""
     dtype = _type(c, "output_dtype")
-    low, high = _limits(c, dtype)
+    low, high = stated_limits(c, dtype)
     counts = _counts(c, c.operand("input").shape or ())
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
         grid, exact = _grid(c, dtype)
@@ -147,7 +139,7 @@ def read_dequantize(c: Call) -> Ref:
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
         grid, _ = _grid(c, tensor.dtype)
         if c.constant("input") is not None:
-            grid = narrowed(c, grid, tensor.dtype, *_limits(c, tensor.dtype))
+            grid = narrowed(c, grid, tensor.dtype, *stated_limits(c, tensor.dtype))
         return dequantized(c, Ref(c.labelled(tensor, grid)))
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.layers import outputs_first
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.sizing import batched
 from qconvert.formats.torch.values import Ref
 from qconvert.formats.torch.weights import rearranged
 from qconvert.graph import Quantization
+from qconvert.graph.kinds.spatial import swapped_weights
 
 __all__ = ["OPERATORS"]
 
@@ -54,7 +54,7 @@ def _transposed(c: Call, spatial: int) -> Ref:
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
         raise c.invalid(f"{groups} groups of weights of shape {shape} for {spatial} axes")
     weights = rearranged(
-        c, c.name("weight"), lambda data: outputs_first(data, groups), lambda grid: _scales_first(c, grid, groups)
+        c, c.name("weight"), lambda data: swapped_weights(data, groups), lambda grid: _scales_first(c, grid, groups)
     ) or _turned(c, groups, spatial)
     pads, padding = c.integers("padding", spatial) * 2, c.integers("output_padding", spatial)
     factors = [weights, *_bias(c)]

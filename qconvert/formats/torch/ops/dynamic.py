@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qconvert.formats.torch.quantizing import real_values
+from qconvert.formats.torch.quantizing import real_values, stated_limits
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 
@@ -45,11 +45,6 @@ class _Parts:
         steps = self.of("Round", self.of("Div", low_end, scale))
         point = self.of("Sub", self.number(limits[0]), steps)
         return self.of("Clip", point, self.number(limits[0]), self.number(limits[1]), hint="zero_point")
-
-
-def _limits(c: Call, dtype: str) -> tuple[int, int]:
-    low, high = c.range_of(dtype)
-    return (low if c["quant_min"] is None else c.integer("quant_min")), (high if c["quant_max"] is None else c.integer("quant_max"))
 
 
 def read_choose(c: Call) -> tuple[Ref, Ref]:
@@ -104,7 +99,7 @@ def read_choose_affine(c: Call) -> tuple[Ref, Ref]:
     shape, blocks = c.operand("input").shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
         raise c.unsupported(f"blocks of shape {blocks} in a tensor of shape {shape}")
-    parts, limits = _Parts(c), _limits(c, c.dtype("target_dtype") or "int8")
+    parts, limits = _Parts(c), stated_limits(c, c.dtype("target_dtype") or "int8")
     axes = [axis for axis, block in enumerate(blocks) if block != 1]
     low, high = parts.ends(axes, bool(c["keepdim"])) if axes else _itself(c, parts)
     eps = _SMALLEST if c["eps"] is None else c.number("eps")

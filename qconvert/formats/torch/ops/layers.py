@@ -7,9 +7,10 @@ from typing import Any
 
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Packed, Ref
-from qconvert.graph import Array, Quantization
+from qconvert.graph import Quantization
+from qconvert.graph.kinds.spatial import swapped_weights
 
-__all__ = ["OPERATORS", "bias_of", "kernel_of", "outputs_first", "quantized", "require_real", "rounding_of", "rows"]
+__all__ = ["OPERATORS", "bias_of", "kernel_of", "quantized", "require_real", "rounding_of", "rows"]
 
 
 def bias_of(c: Call, packed: Packed) -> list[str]:
@@ -29,17 +30,10 @@ def kernel_of(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any
             raise c.unsupported("scales of a transposed convolution along its inputs, or in groups,")
         if packed.groups < 1 or data.shape[0] % packed.groups:
             raise c.invalid(f"{packed.groups} groups of weights of shape {packed.weight.shape}")
-        data, axis = outputs_first(data, packed.groups), 0
+        data, axis = swapped_weights(data, packed.groups), 0
     name = c.stored(packed.weight, f"{packed.name}.weight", data, axis)
     sizes = {"strides": packed.stride[cut:], "dilations": packed.dilation[cut:], "pads": packed.padding[cut:] * 2, "group": packed.groups}
     return name, {**sizes, "data_format": "channels_first"}
-
-
-def outputs_first(data: Array, groups: int) -> Array:
-    """Weights of a transposed convolution, I,O/groups,spatial, as O,I/groups,spatial."""
-    inputs, outputs, *kernel = data.shape
-    split = data.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
-    return split.reshape(groups * outputs, inputs // groups, *kernel)
 
 
 def read_quantized_conv(spatial: int, activation: str = "") -> Operator:

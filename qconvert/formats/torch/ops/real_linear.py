@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.formats.torch.ops.layers import quantized, rows
+from qconvert.formats.torch.ops.layers import bias_of, quantized, rows
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
-from qconvert.formats.torch.values import Packed, Ref
+from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
 __all__ = ["OPERATORS"]
@@ -16,10 +16,6 @@ __all__ = ["OPERATORS"]
 
 def _finished(c: Call, result: Ref, activation: str) -> Ref:
     return c.emit(activation, [result.name]) if activation else result
-
-
-def _bias(c: Call, packed: Packed) -> list[str]:
-    return [] if packed.bias is None else [c.stored(packed.bias, f"{packed.name}.bias")]
 
 
 def read_half(activation: str = "") -> ReadFunction:
@@ -30,7 +26,7 @@ def read_half(activation: str = "") -> ReadFunction:
         if packed.weight.scales is not None:
             raise c.invalid("its weights are quantized")
         weights = c.const(packed.weight.data.astype(np.float32), "weights")
-        return _finished(c, rows(c, c.name("X"), [weights, *_bias(c, packed)], None), activation)
+        return _finished(c, rows(c, c.name("X"), [weights, *bias_of(c, packed)], None), activation)
 
     return read
 
@@ -43,7 +39,7 @@ def read_rounded(activation: str = "") -> ReadFunction:
         grid: Quantization = c.grid("X_scale", "X_zero_point", "uint8")
         stored = c.emit("Quantize", [c.name("X")], dtype="uint8", grid=grid, hint="rounded")
         weights = c.stored(packed.weight, f"{packed.name}.weight")
-        return _finished(c, rows(c, stored.name, [weights, *_bias(c, packed)], None, dtype="float32"), activation)
+        return _finished(c, rows(c, stored.name, [weights, *bias_of(c, packed)], None, dtype="float32"), activation)
 
     return read
 

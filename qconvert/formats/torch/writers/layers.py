@@ -10,8 +10,9 @@ import numpy as np
 
 from qconvert.formats.torch.writers.windows import padded, symmetric
 from qconvert.formats.torch.writing import Builder, WriteFunction
-from qconvert.graph import Array, Op, Quantization
+from qconvert.graph import Op, Quantization
 from qconvert.graph.kinds import is_dynamic
+from qconvert.graph.kinds.spatial import swapped_weights
 
 __all__ = ["WRITERS"]
 
@@ -73,7 +74,7 @@ def _turned_weights(op: Op, b: Builder) -> Any:
             raise b.unsupported(op, "weights of groups that are computed at run time")
         return b.aten("transpose.int", b.real(weights.name), 0, 1)
     grid = weights.quantization
-    node = b.buffer(_turned(weights.data, group), weights.name)
+    node = b.buffer(swapped_weights(weights.data, group), weights.name)
     b.turned[node] = weights.name
     if grid is None:
         return node
@@ -83,13 +84,6 @@ def _turned_weights(op: Op, b: Builder) -> Any:
             raise b.unsupported(op, "groups whose weights have different scales")
         grid = turned
     return b.dequantize(node, weights.dtype, grid, weights.name)
-
-
-def _turned(data: Array, group: int) -> Array:
-    """O,I/group,spatial as I,O/group,spatial."""
-    outputs, inputs, *kernel = data.shape
-    split = data.reshape(group, outputs // group, inputs, *kernel).swapaxes(1, 2)
-    return split.reshape(group * inputs, outputs // group, *kernel)
 
 
 def _turned_scales(grid: Quantization, group: int) -> Quantization | None:
