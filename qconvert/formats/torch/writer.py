@@ -13,7 +13,9 @@ from typing import Any
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.notes import NOTES
+from qconvert.formats.torch.program import Module, torch_type
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
@@ -40,9 +42,10 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     """
     torch = torch_package()
     builder = build(graph)
-    program, notes = _exported(builder, _module(builder))
+    made = Module(builder.nodes, builder.outputs)
+    program, notes = _exported(builder, made.module)
     buffer = io.BytesIO()
-    extra = {NOTES: json.dumps(_notes(builder, program, dict(options.get("provenance") or {})), ensure_ascii=False)}
+    extra = {NOTES: json.dumps(_notes(builder, made, program, dict(options.get("provenance") or {})), ensure_ascii=False)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.export.save(program, buffer, extra_files=extra)
@@ -64,25 +67,14 @@ def build(graph: Graph) -> Builder:
         builder.op = op
         known[op.kind](op, builder)
     builder.op = None
-    builder.fx.output(tuple(builder.stored(name) for name in graph.outputs))
-    builder.fx.eliminate_dead_code()
+    builder.finish_program()
     return builder
-
-
-def _module(builder: Builder) -> Any:
-    """The torch.fx.GraphModule of what was built."""
-    used = {str(node.target) for node in builder.fx.nodes if node.op == "get_attr"}
-    module = torch_package().fx.GraphModule({}, torch_package().fx.Graph())
-    for name, tensor in builder.buffers.items():
-        if name in used:
-            module.register_buffer(name, tensor)
-    module.graph = builder.fx
-    return module
 
 
 def live(graph: Graph) -> Any:
     """A torch.nn.Module that computes the graph: inputs in order, and a tuple of outputs."""
-    return _module(build(graph))
+    builder = build(graph)
+    return Module(builder.nodes, builder.outputs).module
 
 
 def _exported(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
@@ -117,17 +109,17 @@ def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
     tensor, torch = builder.tensor(name), torch_package()
     if tensor.shape is None:
         raise UnsupportedError("an input of unknown rank cannot be written for PyTorch", where=f"tensor {name!r}")
-    return torch.zeros([samples.get(size, size) for size in tensor.shape], dtype=builder.dtype(tensor.dtype))  # type: ignore[arg-type]
+    return torch.zeros([samples.get(size, size) for size in tensor.shape], dtype=torch_type(tensor.dtype))  # type: ignore[arg-type]
 
 
-def _notes(builder: Builder, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
+def _notes(builder: Builder, made: Module, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
     """What a reader finds again: names of tensors and operators by the program's own, and the graph's metadata."""
     graph = builder.graph
     metadata = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := unstated(graph):
         metadata[STATED_ATTRIBUTES] = json.dumps(stated)
-    nodes = _aligned(builder, program)
-    buffers = {node.target: builder.names[node] for node in builder.fx.nodes if node.op == "get_attr" and node in builder.names}
+    nodes = _aligned(made, program)
+    buffers = {target: builder.names[node] for node, target in made.buffers.items() if node in builder.names}
     return {
         "name": graph.name,
         "metadata": metadata,
@@ -139,22 +131,26 @@ def _notes(builder: Builder, program: Any, provenance: Mapping[str, str]) -> dic
     }
 
 
-def _aligned(builder: Builder, program: Any) -> dict[Any, str]:
+def _aligned(made: Module, program: Any) -> dict[Node, str]:
     """Nodes that were built, each with the name that it has in the program, which has the same calls in the same order."""
-    found: dict[Any, str] = {}
-    own = [node for node in builder.fx.nodes if node.op in ("call_function", "placeholder")]
+    found: dict[Node, str] = {}
+    own = [(node, there) for node, there in made.made.items() if node.data is None]
     buffers = set(program.graph_signature.inputs_to_buffers)
     position = 0
     for node in program.graph.nodes:
         if node.op not in ("call_function", "placeholder") or node.name in buffers:
             continue
         ahead = position
-        while ahead < len(own) and (own[ahead].op != node.op or (node.op == "call_function" and own[ahead].target != node.target)):
+        while ahead < len(own) and not _is_same_call(own[ahead][1], node):
             ahead += 1
         if ahead < len(own):
-            found[own[ahead]] = node.name
+            found[own[ahead][0]] = node.name
             position = ahead + 1
     return found
+
+
+def _is_same_call(own: Any, node: Any) -> bool:
+    return bool(own.op == node.op and (node.op != "call_function" or own.target == node.target))
 
 
 def _sizes(graph: Graph, program: Any) -> dict[str, str]:

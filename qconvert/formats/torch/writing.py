@@ -12,32 +12,29 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.frameworks import torch_package
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.formats.torch.nodes import Node, needed
+from qconvert.formats.torch.pickled import TorchType
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 
 __all__ = ["Builder", "WriteFunction"]
 
-#: Canonical storage types that PyTorch calls otherwise, or stores in another type.
-_TYPES = {
-    **dict.fromkeys(("int2", "int4"), "int8"), **dict.fromkeys(("uint2", "uint4"), "uint8"),
-    "float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2", "float8e4m3fnuz": "float8_e4m3fnuz", "float8e5m2fnuz": "float8_e5m2fnuz",
-}  # fmt: skip
+#: Storage types that PyTorch has, or that another of its types holds.
 _KNOWN = frozenset(
-    ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", *_TYPES)
-)
+    ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64",
+     "int2", "int4", "uint2", "uint4", "float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
+)  # fmt: skip
 
 
 class Builder:
-    """Collects the calls and buffers of a torch.fx.Graph.
+    """Collects the nodes of a program.
 
     Args:
         graph: the canonical graph that is written.
 
     Attributes:
         graph: likewise.
-        fx: the torch.fx.Graph while it grows.
-        buffers: tensors by name.
+        nodes: in order, also such as nothing depends on.
         names: node -> the canonical tensor whose stored values it gives.
         sources: node -> the operator of the source that it stands for.
         turned: nodes of constants in another order of axes than the canonical tensor's -> the tensor.
@@ -45,21 +42,21 @@ class Builder:
         deferred: lists of sizes that have no node of their own until one is asked for.
         sizes_of: what finds these sizes.
         op: the operator that is being written.
+        outputs: what the program returns.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._torch = torch_package()
         self.graph = graph
-        self.fx = self._torch.fx.Graph()
-        self.buffers: dict[str, Any] = {}
-        self.names: dict[Any, str] = {}
-        self.sources: dict[Any, str] = {}
-        self.turned: dict[Any, str] = {}
-        self.helpers: set[Any] = set()
+        self.nodes: list[Node] = []
+        self.names: dict[Node, str] = {}
+        self.sources: dict[Node, str] = {}
+        self.turned: dict[Node, str] = {}
+        self.helpers: set[Node] = set()
         self.deferred: set[str] = set()
         self.sizes_of: Callable[[Builder, str], list[Any]] | None = None
         self.op: Op | None = None
-        self._values: dict[str, Any] = {}
+        self.outputs: list[Node] = []
+        self._values: dict[str, Node] = {}
         self._scales: dict[int, tuple[Quantization, Any, Any]] = {}  # with the grid, whose id would else be another's one day
         self._producers = graph.producers()
 
@@ -73,47 +70,32 @@ class Builder:
 
     def call(self, operator: str, *arguments: Any, **named: Any) -> Any:
         """Adds a call of an operator such as "aten.add.Tensor", without the overload for its default; returns the node."""
-        space, name, *overload = operator.split(".")
-        packet = getattr(getattr(self._torch.ops, space), name)
-        node = self.fx.call_function(getattr(packet, overload[0] if overload else "default"), arguments, named)
+        node = self._added(Node(operator, arguments, named))
         if self.op is not None:
             self.sources[node] = self.op.source
+        return node
+
+    def _added(self, node: Node) -> Node:
+        self.nodes.append(node)
         return node
 
     def aten(self, operator: str, *arguments: Any, **named: Any) -> Any:
         """Adds a call of aten's operator, such as "relu" or "add.Tensor"."""
         return self.call(f"aten.{operator}", *arguments, **named)
 
-    def dtype(self, name: str) -> Any:
+    def dtype(self, name: str) -> TorchType:
         """PyTorch's type for a canonical storage type; raises UnsupportedError if it has none."""
         if name not in _KNOWN:
             raise UnsupportedError(f"{name} values cannot be written for PyTorch")
-        return getattr(self._torch, _TYPES.get(name, name))
+        return TorchType(name)
 
-    def buffer(self, data: Array, hint: str) -> Any:
-        """Adds a constant; returns the node that reads it."""
-        name = self._free(hint)
-        self.buffers[name] = self._as_torch(np.asarray(data))
-        return self.fx.get_attr(name)
-
-    def _free(self, hint: str) -> str:
-        """An unused name of a buffer. The text of names goes into Python code that PyTorch makes, so only harmless characters are kept."""
-        wanted = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_/:;- ") else "_" for letter in hint) or "constant"
-        name, count = wanted, 1
-        while name in self.buffers or hasattr(self._torch.fx.GraphModule, name):
-            name, count = f"{wanted}_{count}", count + 1
-        return name
-
-    def _as_torch(self, data: Array) -> Any:
-        """A tensor of PyTorch with a copy of the data."""
-        name = data.dtype.name.replace("_", "") if data.dtype.name.startswith("float8") else data.dtype.name
-        wanted = self.dtype(name)
-        if name in ("int2", "int4", "uint2", "uint4"):
-            data = data.astype("int8" if name.startswith("i") else "uint8")
-        elif data.dtype.kind == "V" or data.dtype.name == "bfloat16" or data.dtype.name.startswith("float8"):
-            plain = self._torch.from_numpy(np.array(data, order="C").view(f"int{8 * data.dtype.itemsize}"))
-            return plain.view(wanted)
-        return self._torch.from_numpy(np.array(data, order="C"))
+    def buffer(self, data: Array, hint: str) -> Node:
+        """Adds a constant; returns its node. The text of names goes into Python code that PyTorch makes, so only harmless characters are
+        kept."""
+        data = np.asarray(data)
+        self.dtype(canonical_dtype(data.dtype))
+        name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_/:;- ") else "_" for letter in hint)
+        return self._added(Node("", name=name or "constant", data=data))
 
     def stored(self, name: str) -> Any:
         """The node of a tensor's stored values; a constant becomes a buffer. None for ""."""
@@ -137,7 +119,7 @@ class Builder:
         """Says that a node gives the stored values of the tensor `name`."""
         if not name:
             return
-        if node in self.names or node.op != "call_function":  # another tensor's already
+        if node in self.names or not node.operator:  # another tensor's already
             node = self.aten("alias", node)
         self._values[name] = node
         self.names[node] = name
@@ -256,11 +238,16 @@ class Builder:
         """The error for something that has no form in PyTorch."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=f"{op.source} {op}".strip())
 
+    def finish_program(self) -> None:
+        """Says what the program returns, and drops what it does not need for that."""
+        self.outputs = [self.stored(name) for name in self.graph.outputs]
+        self.nodes = needed(self.nodes, self.outputs)
+
     def take_input(self, name: str) -> Any:
         """Adds an input of the program."""
         self.dtype(self.graph[name].dtype)
         wanted = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
-        node = self.fx.placeholder(wanted if wanted[:1].isalpha() else f"input_{wanted}")
+        node = self._added(Node("", name=wanted if wanted[:1].isalpha() else f"input_{wanted}"))
         self._values[name] = node
         self.names[node] = name
         return node

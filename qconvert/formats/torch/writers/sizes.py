@@ -75,7 +75,7 @@ def _computed(op: Op, b: Builder) -> list[Any]:
     pairs = zip(left * (count if len(left) == 1 else 1), right * (count if len(right) == 1 else 1), strict=True)
     function = _ARITHMETIC[op.kind]
     return [
-        function(one, other) if isinstance(one, int) and isinstance(other, int) else b.fx.call_function(function, (one, other))
+        function(one, other) if isinstance(one, int) and isinstance(other, int) else b.call(f"operator.{function.__name__}", one, other)
         for one, other in pairs
     ]
 
