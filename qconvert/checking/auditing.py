@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from qconvert.checking.checked_file import model_file
 from qconvert.conversion import load, normalize, save
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
@@ -71,7 +73,7 @@ class AuditReport:
         return tuple(op for op in self.operators if op.ran is not None and op.ran != op.integer)
 
 
-def audit(model: str | Path, target: str, *, run: bool = False, kernels: str | Sequence[str] = ()) -> AuditReport:
+def audit(model: str | Path, target: str, *, run: bool = False, kernels: str | Sequence[str] = (), **options: Any) -> AuditReport:
     """Predicts which operators of a model a target runs as integers; nothing is written.
 
     Args:
@@ -79,6 +81,7 @@ def audit(model: str | Path, target: str, *, run: bool = False, kernels: str | S
         target: the name of a target whose kernels are known.
         run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
         kernels: what runs it then, as in check().
+        options: of the model's reader, such as input_shape.
 
     Raises:
         QConvertError: the model cannot be read, the target does not take it or its kernels are not known, or nothing runs its files.
@@ -87,7 +90,7 @@ def audit(model: str | Path, target: str, *, run: bool = False, kernels: str | S
     if not chosen.knows_kernels:
         known = ", ".join(item.name for item in targets().values() if item.knows_kernels)
         raise OptionError(f"the kernels of the target {target} are not known", remedy=f"Targets with an audit: {known}.")
-    graph, _ = normalize(load(path), chosen)
+    graph, _ = normalize(load(path, **options), chosen)
     refuse_violations(graph, chosen)
     operators, runtime = _predictions(graph, chosen), ""
     notes: tuple[str, ...] = ()
@@ -126,7 +129,8 @@ def _layers(graph: Graph, target: Target, runtime: Runtime, kernels: str) -> dic
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         path = Path(folder, f"model{format_named(target.format).suffixes[0]}")
         save(graph, path, target.format)
-        return {name: layer for layer in runtime.layers(path, kernels) for name in layer.outputs}
+        file = model_file(path, format_named(target.format), kernels)
+        return {name: layer for layer in runtime.layers(file) for name in layer.outputs}
 
 
 def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.checking.checked_file import Side
+from qconvert.checking.checked_file import Side, model_file
 from qconvert.checking.further_roundings import computable
 from qconvert.conversion import save
 from qconvert.errors import InvalidModelError
@@ -57,7 +57,7 @@ def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pie
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         path = Path(folder, f"pieces{side.format.suffixes[0]}")
         save(part, path, side.format.name)
-        model = side.runtime.open(path, side.kernels)
+        model = side.runtime.open(model_file(path, side.format, side.kernels))
 
     def run(values: Mapping[str, Array]) -> dict[str, Array]:
         found = model.run({name: values[name] for name in fed})

@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.checking import verdicts
 from qconvert.checking.attributes import other_attributes
-from qconvert.checking.checked_file import Side, side_of
+from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.custom import Around, around_custom
 from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
@@ -44,6 +44,7 @@ def check(
     max_lsb: float | None = None,
     seed: int = 0,
     progress: Progress = lambda what, done, total: None,
+    **options: Any,
 ) -> CheckReport:
     """Compares a source model and its conversion, and gives a verdict.
 
@@ -65,6 +66,8 @@ def check(
             without it a further demand, none by default.
         seed: of random inputs.
         progress: is called with (what, done, total).
+        options: of the readers of both formats, such as input_shape; what both take is meant for the source. What is not given for the
+            source is what the result's metadata say of its conversion.
 
     Returns:
         The report; where no runtime takes a model, or no package of one is installed, its verdict is "could not be judged".
@@ -79,27 +82,29 @@ def check(
     if quick and per_op:
         raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
     try:
-        sides = _side(source, kernels), _side(result, kernels)
+        sides, note = sides_of(Path(source), Path(result), kernels, options)
         whole = next((side.runtime for side in sides if side.runtime.whole), None)
         if whole is not None and per_op:
             raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             around = around_custom(sides, Path(folder))
             if around is None:
-                return _Check(sides, bool(kernels), progress, sides).report(data, preparation, samples, seed, per_op, quick, max_lsb)
-            return _around(around, sides, bool(kernels), progress, (data, preparation, samples, seed, per_op, quick, max_lsb))
+                return _Check(sides, bool(kernels), progress, sides, note).report(data, preparation, samples, seed, per_op, quick, max_lsb)
+            return _around(around, sides, note, bool(kernels), progress, (data, preparation, samples, seed, per_op, quick, max_lsb))
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(source), str(result), 0, (), (), (), (str(error),))
 
 
-def _around(around: Around, sides: tuple[Side, Side], chosen: bool, progress: Progress, options: tuple[Any, ...]) -> CheckReport:
+def _around(
+    around: Around, sides: tuple[Side, Side], note: str, chosen: bool, progress: Progress, arguments: tuple[Any, ...]
+) -> CheckReport:
     """The check of what is around custom operators, with what is said of these."""
     source, result = (str(side.path) for side in sides)
     nothing = CheckReport(source, result, 0, (), (), around.problems, (around.unjudged,))
     if around.sides is None:
         return nothing
     try:
-        found = _Check(around.sides, chosen, progress, sides).report(*options)
+        found = _Check(around.sides, chosen, progress, sides, note).report(*arguments)
     except (RuntimeRefusedError, MissingPackageError) as error:
         return replace(nothing, unjudged=(around.unjudged, str(error)))
     given = around.sides[0].graph.inputs
@@ -109,22 +114,18 @@ def _around(around: Around, sides: tuple[Side, Side], chosen: bool, progress: Pr
     return replace(found, source=source, result=result, problems=problems, unjudged=(around.unjudged, *found.unjudged))
 
 
-def _side(path: str | Path, kernels: str | Sequence[str]) -> Side:
-    try:
-        return side_of(Path(path), kernels)
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
-
-
 @dataclass(slots=True)
 class _Check:
-    """A check on its way: what it found so far. `files` are what the user named, of which `sides` may be copies."""
+    """A check on its way: what it found so far.
+
+    `files` are what the user named, of which `sides` may be copies; `read` says how they are read.
+    """
 
     sides: tuple[Side, Side]
     chosen: bool
     progress: Progress
     files: tuple[Side, Side]
+    read: str
     findings: tuple[Finding, ...] = ()
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -171,7 +172,7 @@ class _Check:
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(
             str(source.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
-            tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, self.notes)), machine,
+            tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
         )  # fmt: skip
 
     def _open(self) -> tuple[LoadedModel, LoadedModel]:
@@ -293,7 +294,7 @@ def _completed(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Fee
 
 
 def _unoptimized(side: Side) -> Side:
-    return replace(side, kernels="unoptimized") if "unoptimized" in side.runtime.kernels else side
+    return side.run_by("unoptimized") if "unoptimized" in side.runtime.kernels else side
 
 
 def _outputs(border: Border, feeds: Feeds, computed: Feeds, result: LoadedModel, progress: Progress) -> Outputs:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from qconvert.conversion import load
 from qconvert.conversion.loading import source_format
+from qconvert.conversion.read_options import divided, stated
 from qconvert.errors import QConvertError
 from qconvert.graph import Graph
-from qconvert.plugins import Format, Inside, LoadedModel, Runtime, runtime_of
+from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of
+from qconvert.plugins.options import taken
 
-__all__ = ["Side", "side_of"]
+__all__ = ["Side", "model_file", "sides_of"]
 
 
 @dataclass(slots=True)
@@ -20,37 +24,52 @@ class Side:
     """A model file in its runtime.
 
     Attributes:
-        path: the file.
+        file: the file, with the runtime's kernels and the options of its reader.
         format: its format.
-        runtime: what runs it, with `kernels`.
-        kernels: a name of the runtime's.
+        runtime: what runs it.
     """
 
-    path: Path
+    file: ModelFile
     format: Format
     runtime: Runtime
-    kernels: str
     _graph: Graph | None = None
     _taken: Mapping[str, str] | None = None
     _called: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def kernels(self) -> str:
+        """A name of the runtime's."""
+        return self.file.kernels
+
+    @property
     def graph(self) -> Graph:
         """The file's canonical graph, read when first asked for."""
         if self._graph is None:
-            self._graph = load(self.path)
+            self._graph = load(self.path, self.format.name, **self.file.options)
         return self._graph
+
+    def copied(self, path: Path) -> Side:
+        """The side of a copy of the file."""
+        return Side(replace(self.file, path=path), self.format, self.runtime)
+
+    def run_by(self, kernels: str) -> Side:
+        """The side with other kernels of its runtime."""
+        return replace(self, file=replace(self.file, kernels=kernels), _taken=None)
 
     def called(self, graph: Graph, names: Mapping[str, str]) -> Side:
         """The side with another canonical graph, in which tensors are called otherwise (new name: the file's)."""
         return replace(self, _graph=graph, _called=names)
 
     def open(self) -> LoadedModel:
-        return self.runtime.open(self.path, self.kernels)
+        return self.runtime.open(self.file)
 
     def inside(self, graph: Graph) -> Inside | None:
         """The file's inner tensors that a graph names, or None if the runtime does not give them out."""
-        return None if self.runtime.inside is None else self.runtime.inside(self.path, graph, self.kernels)
+        return None if self.runtime.inside is None else self.runtime.inside(self.file, graph)
 
     @property
     def choice(self) -> str:
@@ -66,23 +85,44 @@ class Side:
         """
         if self._taken is None:
             try:
-                self._taken = self.runtime.taken_by(self.path, self.kernels) if self.runtime.taken_by is not None else {}
+                self._taken = self.runtime.taken_by(self.file) if self.runtime.taken_by is not None else {}
             except QConvertError:
                 self._taken = {}
         chosen = self._taken.get(self._called.get(name, name), self.kernels)
         return f"{self.runtime.name}:{self._taken.get(f'{name}/', chosen) if with_parts else chosen}"
 
 
-def side_of(path: Path, kernels: str | Sequence[str]) -> Side:
-    """The side of a file.
+def sides_of(source: Path, result: Path, kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[tuple[Side, Side], str]:
+    """Both files of a check, and a line on options of reading that the user did not give.
 
     Args:
-        path: the file, whose suffix says the format.
+        source, result: the files, whose suffixes say the formats.
         kernels: those that the user wants, as in plugins.runtime_of().
+        options: of the readers, those that are not at their default.
 
     Raises:
-        OptionError: nothing runs such files, or there are no such kernels.
+        OptionError: nothing runs such files, there are no such kernels, or nobody takes an option.
+        QConvertError: the result cannot be read, and it is asked how the source was.
     """
-    found = source_format(path)
-    runtime, chosen = runtime_of(found.name, kernels)
-    return Side(path, found, runtime, chosen)
+    before, after = source_format(source), source_format(result)
+    own, others = divided(options, before, after)
+    second = _side(result, after, kernels, others)
+    unsaid = [option.name for option in before.read_options if option.name not in own]
+    found = {name: value for name, value in stated(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
+    read = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in found.items())
+    note = f"{source.name} is read with {read}, as {result.name} says that it was" if read else ""
+    return (_side(source, before, kernels, {**found, **own}), second), note
+
+
+def _side(path: Path, format: Format, kernels: str | Sequence[str], options: Mapping[str, Any]) -> Side:
+    try:
+        runtime, chosen = runtime_of(format.name, kernels)
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
+    return Side(model_file(path, format, chosen, options), format, runtime)
+
+
+def model_file(path: Path, format: Format, kernels: str, options: Mapping[str, Any] = MappingProxyType({})) -> ModelFile:
+    """A file for a runtime: the options given, and the others at their defaults."""
+    return ModelFile(path, kernels, taken(options, format.read_options))

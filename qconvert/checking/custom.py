@@ -74,8 +74,8 @@ def around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
         gone = frozenset(name for pair in pairs for name in pair[position].outputs if name)
         fed = [(side.graph[item.names[position]], item.called[position]) for item in inputs]
         given = [(_in_file(side.graph, item.names[position]), item.called[position]) for item in outputs]
-        side.runtime.around(side.path, gone, fed, given, path)
-        copies.append(Side(path, side.format, side.runtime, side.kernels))
+        side.runtime.around(side.file, gone, fed, given, path)
+        copies.append(side.copied(path))
     return Around((copies[0], copies[1]), tuple(problems), unjudged)
 
 

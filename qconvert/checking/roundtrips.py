@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from qconvert.errors import FileAccessError, OptionError, QConvertError, Unsuppo
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
 from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
+from qconvert.plugins.options import checked
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["Kept", "Leg", "RoundtripReport", "roundtrip"]
@@ -129,6 +130,7 @@ def roundtrip(
     seed: int = 0,
     kernels: str | Sequence[str] = (),
     progress: Progress = lambda what, done, total: None,
+    **options: Any,
 ) -> RoundtripReport:
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
 
@@ -148,6 +150,7 @@ def roundtrip(
         seed: of the random inputs.
         kernels: what runs the files, as in check(); onnxruntime's optimizations are off unless its kernels are named.
         progress: is called with (what, done, total).
+        options: of the model's reader, such as input_shape.
 
     Raises:
         QConvertError: a file cannot be read, a format cannot hold the graph, or a file to keep exists.
@@ -158,7 +161,8 @@ def roundtrip(
     source = source_format(model)
     there = _form(via, target)
     own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
-    trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], _Runs(samples, seed, _unoptimized(kernels)))
+    runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))
+    trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], runs)
     with _folder(keep) as folder:
         legs, notes = trip.make(folder, times, progress)
     return RoundtripReport(str(model), str(own), str(there), tuple(legs), tuple(notes))
@@ -166,11 +170,12 @@ def roundtrip(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """How often files are run, on which random inputs, and by what; and whether a file lost a rounding that the model has."""
+    """How often files are run, on which inputs, and by what; how the model is read; and whether a file lost a rounding that it has."""
 
     samples: int
     seed: int
     kernels: tuple[str, ...]
+    read: Mapping[str, Any]
     rounds_otherwise: bool = False
 
 
@@ -193,7 +198,7 @@ class _Trip:
 
     def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
         """The conversions, and notes on how they were made."""
-        graph = load(self.model)
+        graph = load(self.model, **self.runs.read)
         own_rounding = _own_rounding(graph)
         references = [_fitted(graph, self.there)[0]]
         references += [_fitted(references[0], self.own)[0]] * (len(self.stations) - 1)
@@ -345,7 +350,7 @@ def _kept(a: Graph, b: Graph) -> Kept:
 
 def _outputs(model: Path, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
     """The check of the outputs, the operators that explain a difference, problems, and what could not be judged."""
-    options: dict[str, Any] = {"samples": runs.samples, "seed": runs.seed, "kernels": runs.kernels}
+    options: dict[str, Any] = {"samples": runs.samples, "seed": runs.seed, "kernels": runs.kernels, **runs.read}
     report = check(model, path, quick=True, max_lsb=float("inf"), **options)  # how much they differ is judged below
     differing = [item for item in report.outputs if item.differs]
     if not differing:

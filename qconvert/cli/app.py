@@ -8,7 +8,7 @@ import json as json_module
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,6 +76,7 @@ def check_command(
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
+    **options: Any,
 ) -> None:
     """Run source and result in their own runtimes and say whether they are equal: exit code 0, 1 if not, 4 if that cannot be judged."""
     from qconvert import check
@@ -94,6 +95,7 @@ def check_command(
             max_lsb=max_lsb,
             seed=seed,
             progress=step,
+            **options,
         )
     if json:
         typer.echo(json_module.dumps(check_document(report), indent=2))
@@ -129,12 +131,13 @@ def audit_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
+    **options: Any,
 ) -> None:
     """Say which operators a target runs as integers. Exit code 1 if its runtime ran them otherwise, 4 if that is not told here."""
     from qconvert import audit
     from qconvert.cli.reports import audit_document, print_audit
 
-    report = audit(model, target, run=run, kernels=kernels or ())
+    report = audit(model, target, run=run, kernels=kernels or (), **options)
     if json:
         typer.echo(json_module.dumps(audit_document(report), indent=2))
     else:
@@ -159,6 +162,7 @@ def roundtrip_command(
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
+    **options: Any,
 ) -> None:
     """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost, 4 if the
     outputs could not be compared."""
@@ -167,7 +171,16 @@ def roundtrip_command(
 
     with progress(quiet or json) as step:
         report = roundtrip(
-            model, via, times=times, target=target, keep=keep, samples=samples, seed=seed, kernels=kernels or (), progress=step
+            model,
+            via,
+            times=times,
+            target=target,
+            keep=keep,
+            samples=samples,
+            seed=seed,
+            kernels=kernels or (),
+            progress=step,
+            **options,
         )
     if json:
         typer.echo(json_module.dumps(roundtrip_document(report), indent=2))
@@ -185,6 +198,7 @@ def inspect_command(
     ] = "",
     json: JsonOption = False,
     debug: DebugOption = False,
+    **options: Any,
 ) -> None:
     """Show what a model's file says of itself, its operators with counts, its tensors with scale and zero point, and its size."""
     from qconvert.cli.inspection import inspect_document, print_inspection
@@ -192,9 +206,9 @@ def inspect_command(
 
     with read_from(file, source_format) as path:
         if json:
-            typer.echo(json_module.dumps(inspect_document(path, source_format), indent=2))
+            typer.echo(json_module.dumps(inspect_document(path, source_format, **options), indent=2))
         else:
-            print_inspection(path, source_format, str(file))
+            print_inspection(path, source_format, str(file), **options)
 
 
 @app.command("diff")
@@ -203,11 +217,13 @@ def diff_command(
     b: Annotated[Path, typer.Argument(help="The model after.")],
     json: JsonOption = False,
     debug: DebugOption = False,
+    **options: Any,
 ) -> None:
     """Say how two models' graphs differ. Exit code 1 if they do."""
-    from qconvert import diff, load
+    from qconvert import diff
+    from qconvert.conversion.read_options import load_pair
 
-    lines = diff(load(a), load(b))
+    lines = diff(*load_pair(a, b, options))
     typer.echo(
         json_module.dumps(lines, indent=2)
         if json
@@ -268,8 +284,10 @@ def main() -> None:
     gc.set_threshold(100_000, 20, 50)
     try:
         from qconvert.cli.convert import add_commands
+        from qconvert.cli.flags import add_read_flags
 
         add_commands(app)
+        add_read_flags(app)
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))
         raise SystemExit(app(standalone_mode=False) or 0)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import choices_of, known_formats, known_pass_lists, known_passes, known_targets
+from qconvert.cli.completion import known_formats, known_pass_lists, known_passes, known_targets
+from qconvert.cli.flags import with_flags
 from qconvert.errors import OptionError
-from qconvert.plugins import Option, Pass, declared_options, formats, pass_named
+from qconvert.plugins import Pass, declared_options, formats, pass_named
 from qconvert.plugins.options import parsed
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _convert(
     from qconvert.cli.reports import conversion_document, print_conversion
     from qconvert.cli.streams import is_stream, read_from, write_to
 
-    options = _options({name: value for name, value in flags.items() if value is not None}, parsed(option or ()), convert)
+    options = _options(flags, parsed(option or ()), convert)
     with read_from(source, source_format) as read, write_to(result, result_format) as written:
         report = convert(
             read,
@@ -116,40 +117,13 @@ def _printer(names: Sequence[str]) -> Callable[..., None]:
 
 def add_commands(app: typer.Typer) -> None:
     """Adds `convert`, and `{source}2{result}` for each pair of formats: convert with both formats given, and all its other options."""
-    parameters = _parameters()
-    app.command("convert")(_command(parameters, {}))
+    options = declared_options().values()
+    app.command("convert")(with_flags(_convert, options, before="passes"))
     for source in formats().values():
         for result in formats().values():
             if source.read is not None and result.write is not None:
                 fixed = {"source_format": source.name, "result_format": result.name}
-                app.command(f"{source.name}2{result.name}", help=f"Convert {source.name} to {result.name}.")(_command(parameters, fixed))
-
-
-def _parameters() -> list[inspect.Parameter]:
-    """Those of _convert, and a flag for each declared option whose name is not taken by one of them."""
-    own = inspect.signature(_convert, eval_str=True).parameters
-    flags = [_flag(option) for name, option in declared_options().items() if name not in own]
-    named = [item for name, item in own.items() if name != "flags"]
-    place = list(own).index("passes")
-    return [*named[:place], *flags, *named[place:]]
-
-
-def _command(parameters: list[inspect.Parameter], fixed: dict[str, Any]) -> Callable[..., None]:
-    """The command with some parameters fixed."""
-
-    def command(**arguments: Any) -> None:
-        _convert(**arguments, **fixed)
-
-    free = [item for item in parameters if item.name not in fixed]
-    command.__doc__ = _convert.__doc__
-    command.__signature__ = inspect.Signature(free)  # type: ignore[attr-defined]
-    command.__annotations__ = {item.name: item.annotation for item in free}
-    return command
-
-
-def _flag(option: Option) -> inspect.Parameter:
-    """The option as a flag: `--io-layout`. Without it the option is not given."""
-    kind: Any = option.type
-    completed = choices_of(option) if option.choices else None
-    spelled = typer.Option(f"--{option.name.replace('_', '-')}", help=option.help, autocompletion=completed)
-    return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, spelled])
+                name = f"{source.name}2{result.name}"
+                app.command(name, help=f"Convert {source.name} to {result.name}.")(
+                    with_flags(_convert, options, before="passes", fixed=fixed)
+                )

@@ -23,27 +23,29 @@ _LEAST = 12
 _GAP = "  "
 
 
-def inspect_document(path: Path, format: str = "") -> dict[str, Any]:
+def inspect_document(path: Path, format: str = "", **options: Any) -> dict[str, Any]:
     """The graph document of a model (docs/qgraph.schema.json), and under "file" what the file says of itself.
 
     Args:
         path: the file.
         format: a format's name; by default the suffix decides.
+        options: of its reader.
     """
     from qconvert import load
     from qconvert.formats.qgraph.to_document import to_document
 
     reader = _reader(path, format)
-    return {**to_document(load(path, reader.name)), "file": _contents(path, reader)}
+    return {**to_document(load(path, reader.name, **options)), "file": _contents(path, reader)}
 
 
-def print_inspection(path: Path, format: str = "", shown: str = "") -> None:
+def print_inspection(path: Path, format: str = "", shown: str = "", **options: Any) -> None:
     """What the file says of itself, the operators and tensors of its canonical graph, and sizes.
 
     Args:
         path: the file.
         format: a format's name; by default the suffix decides.
         shown: how the file is called, where not by its path.
+        options: of its reader.
 
     Raises:
         QConvertError: it cannot be read. What the file says of itself has been printed by then, if that could be.
@@ -55,7 +57,7 @@ def print_inspection(path: Path, format: str = "", shown: str = "") -> None:
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     own, problem = _read_contents(path, reader)
     try:
-        document = to_document(load(path, reader.name))
+        document = to_document(load(path, reader.name, **options))
     except QConvertError:
         _echo(_own(own, reader, width), width)
         raise

@@ -22,7 +22,7 @@ from qconvert.plugins.registry import (
     targets,
 )
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Inside, Layer, LoadedModel, Pass, Pieces, Runtime
+from qconvert.plugins.types import Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Layer",
     "LoadedModel",
     "LoadedPlugin",
+    "ModelFile",
     "Option",
     "Pass",
     "Pieces",

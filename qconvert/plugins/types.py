@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,7 @@ from qconvert.plugins.options import Option
 if TYPE_CHECKING:
     from qconvert.graph import Array, Graph, Op, Tensor
 
-__all__ = ["Format", "Inside", "Layer", "LoadedModel", "Pass", "Pieces", "Runtime"]
+__all__ = ["Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,22 @@ class Pass:
     ensures: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model file as a runtime gets it.
+
+    Attributes:
+        path: the file.
+        kernels: those of the runtime's that run it.
+        options: what the reader of its format takes, each with a value, for a runtime that reads the file as qconvert does:
+            `load(file.path, **file.options)` is the graph that the check compares.
+    """
+
+    path: Path
+    kernels: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 class LoadedModel(Protocol):
     """A model loaded in its runtime.
 
@@ -173,14 +189,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs model files. Its functions import what they need when they are called.
+    """What runs model files, each given as a ModelFile. Its functions import what they need when they are called.
 
     Attributes:
         name: as in reports and errors.
         formats: names of the formats that it loads.
         summary: one line for `qconvert formats`.
         title: what it is called in sentences.
-        open: (file, kernels) -> the loaded model. Raises QConvertError.
+        open: file -> the loaded model. Raises QConvertError.
         reach: (graph, operator, exact values in steps, kernels) -> how far from these its integers may be before they are rounded, as an
             array like them, and whether its arithmetic is so coarse that the operator counts as approximate.
         kernels: the sets of kernels, or ways to run a graph, that a user may choose from, as in `--kernels NAME:KERNELS`; the first by
@@ -188,10 +204,10 @@ class Runtime:
         layout: the data_format that files for it have.
         runs_code: whether loading a file runs code that is in it.
         whole: whether only whole models run in it, so that operators cannot be compared one by one.
-        inside: (file, canonical graph, kernels) -> the file's inner tensors; None if the runtime does not give them out. They
+        inside: (file, canonical graph) -> the file's inner tensors; None if the runtime does not give them out. They
             then come from the evaluator.
-        layers: (file, kernels) -> the operators as it runs them; None if it does not tell.
-        taken_by: (file, kernels) -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
+        layers: file -> the operators as it runs them; None if it does not tell.
+        taken_by: file -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
             name of what they compute, with "/" behind it for an operator that the file has as several; None if all are of the chosen one.
         overflows: (graph, operator, stored inputs, kernels) -> its stored result to the last bit, where its kernel's integers overflow on
             these inputs, or several, of one of which each element is, as vectors and single elements may overflow otherwise; None where
@@ -205,14 +221,14 @@ class Runtime:
     formats: tuple[str, ...]
     summary: str
     title: str
-    open: Callable[[Path, str], LoadedModel]
+    open: Callable[[ModelFile], LoadedModel]
     reach: Callable[[Graph, Op, Array, str], tuple[Array, bool]]
     kernels: tuple[str, ...]
     layout: str = ""
     runs_code: bool = False
     whole: bool = False
-    inside: Callable[[Path, Graph, str], Inside] | None = None
-    layers: Callable[[Path, str], tuple[Layer, ...]] | None = None
-    taken_by: Callable[[Path, str], Mapping[str, str]] | None = None
+    inside: Callable[[ModelFile, Graph], Inside] | None = None
+    layers: Callable[[ModelFile], tuple[Layer, ...]] | None = None
+    taken_by: Callable[[ModelFile], Mapping[str, str]] | None = None
     overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
-    around: Callable[[Path, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
+    around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Tensor
-from qconvert.plugins import Layer, Pieces
+from qconvert.plugins import Layer, ModelFile, Pieces
 from qconvert.runtimes.packages import runtime_package
 
 __all__ = ["KERNELS", "LiteRT", "LiteRTInside", "around", "layers", "open_model", "taken_by"]
@@ -140,39 +140,45 @@ def _quiet() -> Iterator[None]:
         os.close(sink)
 
 
-def open_model(path: Path, kernels: str) -> LiteRT:
-    """See plugins.Runtime."""
+def open_model(file: ModelFile) -> LiteRT:
+    """See plugins.Runtime; the kernels are keys of KERNELS."""
+    return LiteRT(_accepted(file), file.kernels)
+
+
+def _accepted(file: ModelFile) -> bytes:
+    """The file's content as LiteRT takes it."""
     from qconvert.formats.tflite.probe import accepted_copy
 
-    return LiteRT(accepted_copy(bytes(map_file(path))), kernels)
+    return accepted_copy(bytes(map_file(file.path)))
 
 
-def around(path: Path, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path) -> None:
+def around(
+    file: ModelFile, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path
+) -> None:
     """See plugins.Runtime; what an operator computes that is gone has to have a shape in the file."""
     from qconvert.formats.tflite.probe import without_operators
 
     unknown = next((tensor.name for tensor, _ in inputs if tensor.shape is None), "")
     if unknown:
         raise RuntimeRefusedError(f"the file does not state the shape of {unknown!r}, which a custom operator computes")
-    copy.write_bytes(without_operators(bytes(map_file(path)), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
+    copy.write_bytes(without_operators(bytes(map_file(file.path)), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
 
 
 class LiteRTInside:
     """A .tflite file all of whose tensors are given out: with that, a tensor is what its operator computes by itself.
 
     Args:
-        path: the file.
+        file: the file, with a key of KERNELS.
         graph: its names are those of the file; LiteRT gives all that the main subgraph computes.
-        kernels: a key of KERNELS.
     """
 
     cuts = False
 
-    def __init__(self, path: Path, graph: Graph, kernels: str) -> None:
-        from qconvert.formats.tflite.probe import accepted_copy, with_all_outputs
+    def __init__(self, file: ModelFile, graph: Graph) -> None:
+        from qconvert.formats.tflite.probe import with_all_outputs
 
-        model, self._order = with_all_outputs(accepted_copy(bytes(map_file(path))))
-        self._probe = LiteRT(model, kernels)
+        model, self._order = with_all_outputs(_accepted(file))
+        self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -187,16 +193,14 @@ class LiteRTInside:
 _FLOAT = {"FAKE_QUANT", "TFLite_Detection_PostProcess"}
 
 
-def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
+def layers(file: ModelFile) -> tuple[Layer, ...]:
     """The operators of the main subgraph in order, with XNNPACK named where it runs them.
 
     The Python API lists the nodes after delegation, each delegated part being one further node DELEGATE; which operators are in it follows
     from its inputs and outputs. What XNNPACK fuses inside is not told. Kernels on integers compute in integers.
     """
-    from qconvert.formats.tflite.probe import accepted_copy
-
     with _quiet():
-        interpreter = LiteRT(accepted_copy(bytes(map_file(path))), kernels)._interpreter
+        interpreter = LiteRT(_accepted(file), file.kernels)._interpreter
     nodes = interpreter._get_ops_details()
     names = {item["index"]: item["name"] for item in interpreter.get_tensor_details()}
     delegated = _delegated(nodes)
@@ -212,14 +216,14 @@ def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
     )
 
 
-def taken_by(path: Path, kernels: str) -> dict[str, str]:
+def taken_by(file: ModelFile) -> dict[str, str]:
     """What XNNPACK leaves to TFLite's own kernels, which round as the reference kernels do.
 
     An operator that is written as several, the parts of y being called y/…, is named "y/": "mixed" if both have a part in it.
     """
-    if kernels != "default":
+    if file.kernels != "default":
         return {}
-    found = layers(path, kernels)
+    found = layers(file)
     own = {name: layer.by != "XNNPACK" for layer in found for name in layer.outputs}
     parts: dict[str, set[bool]] = {}
     for name, left in own.items():

@@ -8,16 +8,19 @@ from typing import Any
 
 from qconvert.errors import RuntimeRefusedError
 from qconvert.graph import Tensor
+from qconvert.plugins import ModelFile
 from qconvert.runtimes.onnx_inside import whole
 
 __all__ = ["around"]
 
 
-def around(path: Path, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path) -> None:
+def around(
+    file: ModelFile, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path
+) -> None:
     """See plugins.Runtime. Where the file does not state the type of what an operator computes that is gone, the graph says it."""
     from onnx import ValueInfoProto, helper
 
-    model = whole(path)
+    model = whole(file.path)
     graph = model.graph
     stated = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
     kept = [node for node in graph.node if gone.isdisjoint(node.output)]

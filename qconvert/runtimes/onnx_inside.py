@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import DTYPES, Array, Graph
-from qconvert.plugins import Pieces
+from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.qonnx import with_onnx_nodes
 
@@ -32,9 +32,8 @@ class OnnxInside:
     """An ONNX file whose values are known by the names of a canonical graph.
 
     Args:
-        path: the file.
+        file: the file, with the kernels "optimized" or "unoptimized": whether onnxruntime rewrites graphs.
         graph: whose activations are wanted; a name that the file does not have is ignored.
-        kernels: "optimized" or "unoptimized": whether onnxruntime rewrites graphs.
 
     Raises:
         UnsupportedError: the file is too large to be cut.
@@ -43,8 +42,8 @@ class OnnxInside:
 
     cuts = True
 
-    def __init__(self, path: Path, graph: Graph, kernels: str) -> None:
-        self._model, self._optimize = whole(path), kernels == "optimized"
+    def __init__(self, file: ModelFile, graph: Graph) -> None:
+        self._model, self._optimize = whole(file.path), file.kernels == "optimized"
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
         self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
         self._described = {name: {**self._probe.inputs, **self._probe.outputs}[name] for name in wanted}

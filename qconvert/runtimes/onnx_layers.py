@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugins import Layer
+from qconvert.plugins import Layer, ModelFile
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 __all__ = ["layers"]
@@ -46,7 +46,7 @@ _KEEP = (
 _CONVERT = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 
-def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
+def layers(file: ModelFile) -> tuple[Layer, ...]:
     """The nodes of the optimized main graph, in order, on the CPU that this is.
 
     A node is on integers if it is one of onnxruntime's for integers, or if what it reads as data is stored as integers of 8 or 16 bits.
@@ -56,13 +56,13 @@ def layers(path: Path, kernels: str) -> tuple[Layer, ...]:
 
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         saved = Path(folder, "optimized.onnx")
-        OnnxRuntime(path, save_optimized=saved, exact=False)
+        OnnxRuntime(file.path, save_optimized=saved, exact=False)
         optimized = onnx.load(str(saved))
-    file = onnx.load(str(path), load_external_data=False)
+    stated = onnx.load(str(file.path), load_external_data=False)
     integers = _integers(optimized)
     writers = {name: node for node in optimized.graph.node for name in node.output}
-    moved = {name for node in file.graph.node if node.op_type == "Transpose" for name in node.output}
-    became = _became(file, writers)
+    moved = {name for node in stated.graph.node if node.op_type == "Transpose" for name in node.output}
+    became = _became(stated, writers)
     found = []
     for node in optimized.graph.node:
         real = node if moved.intersection(node.output) else _behind_transposes(node, writers)

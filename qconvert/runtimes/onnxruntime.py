@@ -12,6 +12,7 @@ import numpy as np
 from qconvert.errors import RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
+from qconvert.plugins import ModelFile
 from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.qonnx import without_qonnx
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
@@ -102,14 +103,15 @@ def _session(model: bytes | Path, options: Any) -> Any:
         raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
 
 
-def open_model(path: Path, kernels: str) -> OnnxRuntime:
+def open_model(file: ModelFile) -> OnnxRuntime:
     """See plugins.Runtime; the kernels are "optimized", or "unoptimized": every node as it stands."""
     from qconvert.formats.onnx.container import external_files
 
     try:
-        return OnnxRuntime(path if external_files(path) else bytes(map_file(path)), optimize=kernels == "optimized")
+        model = file.path if external_files(file.path) else bytes(map_file(file.path))
+        return OnnxRuntime(model, optimize=file.kernels == "optimized")
     except RuntimeRefusedError as error:
-        error.file = error.file or str(path)
-        if kernels == "optimized":
+        error.file = error.file or str(file.path)
+        if file.kernels == "optimized":
             error.remedy = "If onnxruntime's optimizer is at fault, --kernels onnxruntime:unoptimized runs the graph as it stands."
         raise

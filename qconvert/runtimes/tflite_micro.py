@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from qconvert.errors import RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
+from qconvert.plugins import ModelFile
 from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.quiet import captured
 
@@ -115,6 +115,6 @@ def _unique(names: list[bytes | None], side: str) -> list[str]:
     return found
 
 
-def open_model(path: Path, kernels: str) -> TFLiteMicro:
+def open_model(file: ModelFile) -> TFLiteMicro:
     """See plugins.Runtime; the package has one set of kernels."""
-    return TFLiteMicro(bytes(map_file(path)))
+    return TFLiteMicro(bytes(map_file(file.path)))

@@ -24,6 +24,7 @@ from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.reader import read
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
+from qconvert.plugins import ModelFile
 
 __all__ = ["TorchModel", "open_model"]
 
@@ -56,11 +57,11 @@ class TorchModel:
         return dict(zip(self.outputs, found, strict=True))
 
 
-def open_model(path: Path, kernels: str) -> TorchModel:
+def open_model(file: ModelFile) -> TorchModel:
     """See plugins.Runtime; the kernels are "anew" or "trusted"."""
-    graph = read(path, {})
-    if kernels == "trusted":
-        return TorchModel(graph, _called(_trusted(path)), "PyTorch loaded the file as it is, and ran what it says")
+    graph = read(file.path, file.options)
+    if file.kernels == "trusted":
+        return TorchModel(graph, _called(_trusted(file.path)), "PyTorch loaded the file as it is, and ran what it says")
     try:
         return TorchModel(graph, _called(live(graph)), _ANEW)
     except (MissingPackageError, UnsupportedError) as error:

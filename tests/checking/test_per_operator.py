@@ -18,7 +18,7 @@ from qconvert.checking.known_tensors import completed
 from qconvert.checking.splitting import Splitting
 from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
-from qconvert.plugins import Pieces, operators, registry, runtimes
+from qconvert.plugins import ModelFile, Pieces, operators, registry, runtimes
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 VISION = FIXTURES / "onnx" / "torch_fx_fbgemm_vision.onnx"
@@ -113,8 +113,8 @@ class Evaluator:
 def made_up(monkeypatch: pytest.MonkeyPatch, wrong: str = "") -> None:
     """Adds the runtime as a plugin's hook does."""
 
-    def opened(path: Path, kernels: str) -> Evaluator:
-        return Evaluator(path, wrong)
+    def opened(file: ModelFile) -> Evaluator:
+        return Evaluator(file.path, wrong)
 
     def reach(graph: Graph, op: Any, exact: np.ndarray, kernels: str) -> tuple[np.ndarray, bool]:
         return np.full(exact.shape, 1e-6), False

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from qconvert import check, convert, load, save
-from qconvert.checking.checked_file import side_of
+from qconvert.checking.checked_file import sides_of
 from qconvert.checking.remade import Remade, remade
 from qconvert.graph import Graph
 from qconvert.graph.metadata import OPTIONS, TRANSPOSED, origin
@@ -23,7 +23,7 @@ WAKEWORD, ATTENTION = FIXTURES / "tiny_wakeword_int8.tflite", FIXTURES / "onnx" 
 
 
 def again(source: Path, result: Path) -> Remade:
-    return remade(side_of(source, ()), side_of(result, ()))
+    return remade(*sides_of(source, result, (), {})[0])
 
 
 def altered(source: Path, result: Path, change: Callable[[Graph], Graph], **options: Any) -> Path:

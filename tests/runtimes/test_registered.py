@@ -9,7 +9,7 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.errors import OptionError, RuntimeRefusedError
-from qconvert.plugins import kernels_named, runtime_of, runtimes
+from qconvert.plugins import ModelFile, kernels_named, runtime_of, runtimes
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -118,7 +118,7 @@ def test_layers_without_a_delegate() -> None:
     runtime = runtimes()["litert"]
     assert runtime.layers is not None
     path = FIXTURES / "tiny_kws_dscnn_int8.tflite"
-    default, reference = (runtime.layers(path, kernels) for kernels in ("default", "reference"))
+    default, reference = (runtime.layers(ModelFile(path, kernels)) for kernels in ("default", "reference"))
     assert {layer.by for layer in reference} == {""} and "XNNPACK" in {layer.by for layer in default}
     assert [layer.outputs for layer in default] == [layer.outputs for layer in reference]
     assert all(layer.integer for layer in default)

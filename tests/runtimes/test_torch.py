@@ -13,7 +13,7 @@ from formats.torch.written import inputs_of, needs_torch
 
 import qconvert
 from qconvert.errors import RuntimeRefusedError
-from qconvert.plugins import runtime_of
+from qconvert.plugins import ModelFile, runtime_of
 from qconvert.runtimes.torch import open_model
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -56,7 +56,7 @@ def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -
         for entry in archive.infolist():
             said = b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
             evil.writestr(entry, said if entry.filename.endswith("sample_inputs/model.pt") else archive.read(entry))
-    model = open_model(tmp_path / "evil.pt2", "anew")
+    model = open_model(ModelFile(tmp_path / "evil.pt2", "anew"))
     assert set(model.inputs) and not (tmp_path / "ran").exists()
 
 
@@ -64,11 +64,11 @@ def test_a_foreign_file_runs_nothing_of_its_own(written: Path, tmp_path: Path) -
 def test_both_ways_give_the_same(written: Path) -> None:
     graph = qconvert.load(written)
     feed = inputs_of(graph)
-    anew, trusted = (open_model(written, kernels) for kernels in ("anew", "trusted"))
+    anew, trusted = (open_model(ModelFile(written, kernels)) for kernels in ("anew", "trusted"))
     for name, value in anew.run(feed).items():
         assert np.array_equal(value, trusted.run(feed)[name])
     (written.parent / "model.pt").write_bytes(written.read_bytes())  # what is loaded is told by the content
-    assert open_model(written.parent / "model.pt", "trusted").outputs == trusted.outputs
+    assert open_model(ModelFile(written.parent / "model.pt", "trusted")).outputs == trusted.outputs
     assert "written anew" in anew.note and "as it is" in trusted.note
 
 
@@ -85,6 +85,6 @@ def test_without_pytorch_the_verdict_is_that_it_did_not_judge(tmp_path: Path, mo
 def test_what_pytorch_refuses_is_an_error_of_the_runtime(tmp_path: Path, written: Path) -> None:
     (tmp_path / "half.pt2").write_bytes(written.read_bytes()[:1000])
     with pytest.raises(qconvert.QConvertError):
-        open_model(tmp_path / "half.pt2", "trusted")
+        open_model(ModelFile(tmp_path / "half.pt2", "trusted"))
     assert runtime_of("torch")[1] == "anew"
     assert RuntimeRefusedError.__mro__[1] is not Exception

@@ -1,0 +1,55 @@
+"""The options with which two files that are compared are read: the user's, and for a source those that its conversion had."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qconvert.conversion.loading import load, source_format
+from qconvert.errors import OptionError
+from qconvert.graph import Graph
+from qconvert.graph.metadata import OPTIONS, origin
+from qconvert.plugins import Format
+from qconvert.plugins.options import checked
+
+__all__ = ["divided", "load_pair", "stated"]
+
+
+def load_pair(source: Path, result: Path, options: Mapping[str, Any]) -> tuple[Graph, Graph]:
+    """The graphs of a source and a result.
+
+    Args:
+        source, result: the files, whose suffixes say the formats.
+        options: of their readers, those that are given. Where they say nothing, the source is read as the result's metadata say it was.
+
+    Raises:
+        QConvertError: one cannot be read, or nobody takes an option.
+    """
+    before, after = source_format(source), source_format(result)
+    own, others = divided(options, before, after)
+    second = load(result, **others)
+    return load(source, **{**stated(second.metadata, before), **own}), second
+
+
+def divided(options: Mapping[str, Any], source: Format, result: Format) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The user's options for the source's reader, and those for the result's: what both take is meant for the source.
+
+    Raises:
+        OptionError: neither takes one, or its value is wrong.
+    """
+    names = source.name if source is result else f"{source.name} or {result.name}"
+    given = checked(options, (*result.read_options, *source.read_options), f"nothing that reads {names}")
+    own = {option.name for option in source.read_options}
+    return {name: given[name] for name in given if name in own}, {name: given[name] for name in given if name not in own}
+
+
+def stated(metadata: Mapping[str, str], source: Format) -> dict[str, Any]:
+    """The options of its reader that the conversion of a source had, as its result's metadata say; none where these say nothing usable."""
+    own = {option.name: option for option in source.read_options}
+    try:
+        given = json.loads(str(origin(metadata).get(OPTIONS, "{}")))["options"]
+        return {name: own[name].value(value) for name, value in given.items() if name in own}
+    except (OptionError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}

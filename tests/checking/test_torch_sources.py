@@ -1,0 +1,79 @@
+"""Checks of what was converted from PyTorch's files: they are read as the conversion read them, and run in PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from formats.torch.written import needs_torch
+from test_cli import run
+
+import qconvert
+from qconvert.conversion.read_options import stated
+from qconvert.plugins import format_named
+
+TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
+FROZEN = TORCH / "classifier" / "eager_fbgemm_frozen.pt"
+SHAPE = "2,3,20,24"
+
+
+@pytest.fixture(scope="module")
+def shaped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result of one shape, of a file that states none."""
+    path = tmp_path_factory.mktemp("shaped") / "result.onnx"
+    qconvert.convert(FROZEN, path, input_shape=SHAPE)
+    return path
+
+
+@needs_torch
+def test_the_source_is_read_as_the_conversion_read_it(shaped: Path) -> None:
+    report = qconvert.check(FROZEN, shaped, samples=2, per_op=True)
+    assert report.verdict == "passed", (report.problems, report.unjudged)
+    assert report.operators and not any(op.verdict == "not compared" for op in report.operators)
+    assert f"{FROZEN.name} is read with --input-shape {SHAPE}, as result.onnx says that it was" in report.notes
+
+
+@needs_torch
+def test_what_the_user_says_comes_before_what_the_result_says(shaped: Path) -> None:
+    report = qconvert.check(FROZEN, shaped, samples=1, input_shape="1,3,8,8")
+    assert report.verdict == "could not be judged" and "invalid dimensions" in report.unjudged[0]
+    assert not any("is read with" in text for text in report.notes)
+    model = onnx.load(str(shaped))
+    del model.metadata_props[:]
+    onnx.save(model, str(shaped.with_name("silent.onnx")))
+    report = qconvert.check(FROZEN, shaped.with_name("silent.onnx"), samples=1, input_shape=SHAPE)
+    assert report.verdict == "passed", (report.problems, report.unjudged)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "no JSON", "[]", '{"options": []}', '{"options": null}', '{"options": {"input_shape": 3}}', '{"options": {"input_shape": ["1"]}}',
+        '{"options": {"bits": 3}}', "{}", "[" * 10_000, '{"options": 1e999}',
+    ],
+)  # fmt: skip
+def test_metadata_that_say_nothing_usable_give_no_options(said: str) -> None:
+    metadata = {"qconvert.version": "0.1.0", "qconvert.options": said}
+    assert stated(metadata, format_named("torch")) == {}
+    assert stated({**metadata, "qconvert.options": '{"options": {"input_shape": "1,2", "opset": 13}}'}, format_named("torch")) == {
+        "input_shape": "1,2"
+    }
+
+
+def test_options_that_no_reader_takes_are_refused(shaped: Path) -> None:
+    for options, said in (({"bits": 3}, "nothing that reads torch or onnx takes the option 'bits'"), ({"input_shape": 3}, "takes text")):
+        with pytest.raises(qconvert.QConvertError, match=said):
+            qconvert.check(FROZEN, shaped, **options)
+    with pytest.raises(qconvert.QConvertError, match="nothing that reads onnx takes the option 'input_shape'"):
+        qconvert.check(shaped, shaped, input_shape=SHAPE)
+
+
+def test_the_other_commands_read_it_so_too(shaped: Path) -> None:
+    assert qconvert.roundtrip(FROZEN, "qgraph", samples=1, input_shape=SHAPE).legs[0].differences == ()
+    lines = qconvert.audit(FROZEN, "ort-x86", input_shape=SHAPE).lines
+    assert sum(line.count for line in lines if line.integer) > 5
+    assert SHAPE in run("inspect", FROZEN, "--input-shape", SHAPE).stdout and SHAPE not in run("inspect", FROZEN).stdout
+    said = run("diff", FROZEN, shaped).stdout  # the result says how its source was read
+    other = run("diff", FROZEN, shaped, "--input-shape", "batch,3,height,width").stdout
+    assert "batch" in other and "batch" not in said
