@@ -132,30 +132,17 @@ class _Fitting:
             self.ops.append(replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:])))
         else:
             self.counts["wide"] += 1
-            self._append_real(replace(op, inputs=(op.inputs[0], self._as_int8(op.inputs[1]), *op.inputs[2:])))
+            self._append_real(op)
 
     def _append_real(self, op: Op) -> None:
         name = op.inputs[1]
         key = (name, "real")
         if key not in self._made:
             self._made[key] = self._names.fresh(f"{name}/dequantized")
-            shape = (self.tensors.get(name) or self._graph[name]).shape
-            self.tensors[self._made[key]] = Tensor(self._made[key], "float32", shape)
+            self.tensors[self._made[key]] = Tensor(self._made[key], "float32", self._graph[name].shape)
             self.ops.append(Op("Dequantize", (name,), (self._made[key],), {}, op.source))
         inputs = (op.inputs[0], self._made[key], *op.inputs[2:])
         self.ops.append(replace(op.with_attributes(arithmetic=""), inputs=inputs))
-
-    def _as_int8(self, name: str) -> str:
-        """uint8 weights stored as int8, with the zero point that this takes, which XNNPACK unpacks when it loads a model."""
-        tensor = self._graph[name]
-        q, data = tensor.quantization, tensor.data
-        if q is None or data is None or tensor.dtype != "uint8" or not q.is_per_tensor:
-            return name
-        key = (name, "shifted")
-        if key not in self._made:
-            self._made[key] = made = self._names.fresh(f"{name}/int8")
-            self.tensors[made] = Tensor(made, "int8", tensor.shape, (data.astype(np.int16) - 128).astype(np.int8), q.shifted(-128))
-        return self._made[key]
 
     def _restated(self, op: Op, stated: str) -> Op:
         """The operator with the integers of its weights, if they are constants behind a Dequantize and it can have the arithmetic."""

@@ -2,8 +2,9 @@
 
 That is what a quantized operator means, but for ties: the real values are float32 before they are rounded to the grid, so a result may
 be another by one step, seldom on grids of 8 bits, more often on those of 16, whose steps are nearer to float32's. Each operator is listed;
-with partial "forbid" they are an error instead. Their constants become real: integer weights beside real data would make TFLite's
-kernels round the data to integers too ("hybrid" kernels).
+with partial "forbid" they are an error instead. Constant weights keep their integers behind a Dequantize, which LiteRT computes once, when
+it loads a model; without it, integer weights beside real data would make TFLite's kernels round the data to integers too ("hybrid"
+kernels). Other constants become real.
 
 With numerics "exact", so do operators whose kernels fix the grid of their results (Sigmoid, Softmax) where they have another: what a kernel
 rounded to 1/256 would be rounded again, by up to half of all elements otherwise. LiteRT's XNNPACK makes one table of such an operator and
@@ -19,15 +20,20 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
-#: Elements from which on a constant stays in 8 bits behind a DEQUANTIZE.
+#: Elements from which on a matrix that is no operator's weights stays in 8 bits behind a DEQUANTIZE.
 _LARGE = 1024
+#: Types of up to 8 bits whose integers, or those of the sign that is wanted, any type of 8 bits holds.
+_BYTES = ("int4", "uint4", "uint8")
+#: The rank of the weights of a convolution over two dimensions.
+_FLAT_RANK = 4
 
 
 def run(graph: Graph, target: Target | None, *, partial: str = "allow", numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
@@ -44,15 +50,14 @@ def run(graph: Graph, target: Target | None, *, partial: str = "allow", numerics
         isolating.visit(op)
     if partial == "forbid":
         _refuse_floats(graph, target, isolating)
-    if not isolating.reasons and not isolating.constants:
+    if not isolating.changed:
         return graph, ()
     listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(isolating.reasons.items())]
     changed = graph.evolve(tensors=isolating.tensors.values(), ops=isolating.ops)
     notes = [f"on real values between Dequantize and Quantize, in float32: {line}" for line in listed]
-    notes += [f"{isolating.constants} quantized constants of operators on real values are real, each rounded to float32"] * bool(
-        isolating.constants
-    )
-    return changed, tuple(notes)
+    told = ((isolating.packed, "weights of operators on real values stay integers, behind a Dequantize"),
+            (isolating.constants, "quantized constants of operators on real values are real, each rounded to float32"))  # fmt: skip
+    return changed, (*notes, *(f"{count} {text}" for count, text in told if count))
 
 
 def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
@@ -73,15 +78,13 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
         )
 
 
-def _is_packed(tensor: Tensor) -> bool:
-    """Whether a constant is worth to be kept in 8 bits: a large matrix, with a zero point that no kernel takes of weights (dynamic_range).
-
-    Weights of convolutions would be turned to TFLite's order of axes at each run.
-    """
-    q, data = tensor.quantization, tensor.data
-    if q is None or data is None or tensor.dtype != "int8" or not q.is_per_tensor or q.is_symmetric:
-        return False
-    return data.ndim == 2 and data.size >= _LARGE
+def _read_as_weights(graph: Graph) -> set[str]:
+    """Tensors that are the weights of an operator, but for groups of a volume, which are taken apart when they are written."""
+    found: set[str] = set()
+    for op in graph.ops:
+        names = KINDS[op.kind].named(op, "weights")
+        found.update(name for name in names if op.attributes.get("group", 1) == 1 or (graph[name].rank or 0) <= _FLAT_RANK)
+    return found
 
 
 class _Isolating:
@@ -91,20 +94,30 @@ class _Isolating:
         self._exact = exact
         self._keeps_packed = graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
+        self._stored: dict[str, str] = {}  # constant -> the same in another type
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
         self.ops: list[Op] = []
         self.reasons: Counter[tuple[str, str]] = Counter()
         self.first = ""
         self.constants = 0
+        self.packed = 0
+        self._weights = _read_as_weights(graph)
+
+    @property
+    def changed(self) -> bool:
+        return self.ops != list(self._graph.ops) or bool(self.tensors)
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, isolated if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
         if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.public:
-            constant = self._real_constant(op.inputs[0], op.outputs[0])
-            if constant is not None and not _is_packed(self._graph[op.inputs[0]]):
+            packed, constant = self._packed(*op.inputs, *op.outputs), self._real_constant(op.inputs[0], op.outputs[0])
+            if constant is not None and not packed:
                 self.tensors[op.outputs[0]] = constant
                 self.constants += 1
+                return
+            if packed:
+                self.ops.append(replace(op, inputs=(packed,)))
                 return
         reason = self._target.judge(self._graph, op, final=False).isolated_for or self._coarse(op)
         if not reason:
@@ -141,9 +154,12 @@ class _Isolating:
     def _dequantized(self, name: str) -> str:
         if name not in self._real:
             self._real[name] = self._add(f"{name}/real_value", self._graph[name].shape)
-            real = self._real_constant(name, self._real[name])
+            real, packed = self._real_constant(name, self._real[name]), self._packed(name, name)
             if real is None:
                 self._unpack(name)
+            elif packed:
+                self.packed += 1
+                self.ops.append(Op("Dequantize", (packed,), (self._real[name],)))
             else:
                 self.tensors[self._real[name]] = real
                 self.constants += 1
@@ -164,6 +180,31 @@ class _Isolating:
             limits.append(self._add(f"{name}/{hint}", ()))
             self.tensors[limits[-1]] = replace(self.tensors[limits[-1]], data=np.array(value, np.float32))
         self.ops += [Op("Dequantize", (name,), (whole,)), Op("Clip", (whole, *limits), (self._real[name],))]
+
+    def _packed(self, name: str, read: str) -> str:
+        """A constant in the type that the target unpacks by itself; "" if it is none of those that stay integers.
+
+        Weights do, and large matrices with a zero point that no kernel takes of weights (dynamic_range).
+
+        Args:
+            name: of the constant.
+            read: the tensor that operators take, the constant itself or what a Dequantize makes of it.
+        """
+        tensor, wanted = self._graph[name], self._target.unpacked_weights
+        q, data = tensor.quantization, tensor.data
+        if q is None or data is None or q.block_size or not wanted:
+            return ""
+        if read not in self._weights and not (data.ndim == 2 and data.size >= _LARGE and not q.is_symmetric):
+            return ""
+        if tensor.dtype == wanted or name in self._stored:
+            return self._stored.get(name, name)
+        if tensor.dtype not in _BYTES:
+            return ""
+        by = integer_range(wanted)[0] - integer_range(tensor.dtype)[0] if tensor.dtype == UNSIGNED.get(wanted) else 0
+        self._stored[name] = made = self._names.fresh(f"{name}/{wanted}")
+        stored = (data.astype(np.int16) + by).astype(numpy_dtype(wanted))
+        self.tensors[made] = Tensor(made, wanted, tensor.shape, stored, q.shifted(by))
+        return made
 
     def _real_constant(self, name: str, wanted: str) -> Tensor | None:
         """The real values of a quantized constant, each rounded once to float32; None if `name` is no constant."""

@@ -61,6 +61,8 @@ class Abilities:
         stored_kinds: kinds that run on stored integers of any type wherever all sides have one grid, since the format writes them so.
         dynamic_range: whose rounding of real data beside integer weights the runtime has: "tflite" (rows and images by themselves),
             "onnx" (whole tensors, and others spelled out), or "": such operators compute on real values.
+        unpacked_weights: storage type of constant weights behind a Dequantize that the runtime makes real once, when it loads a model; ""
+            if it would do so at each run: weights of operators on real values are then stored as real values.
         forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
         kernel_faults: kinds whose integer kernel is wrong for some operators: kind -> (graph, operator) -> what it does, or "". Such an
             operator runs on real values.
@@ -108,6 +110,7 @@ class Abilities:
     real_results: tuple[str, ...] = ()
     stored_kinds: tuple[str, ...] = ()
     dynamic_range: str = ""
+    unpacked_weights: str = ""
     forbidden: tuple[str, ...] = ()
     kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     exact_on_reals: tuple[str, ...] = ()

@@ -101,13 +101,13 @@ _LITERT = Target(
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,
     weight_granularity="per_axis_signed", bias_dtypes={"int8": ("int32",), "uint8": ("int32",), "int16": ("int32", "int64")},
     fixed_outputs=_FIXED, equal_scales=_EQUAL, kernel_faults={**FORM_FAULTS, **SCALE_FAULTS},
-    dynamic_range="tflite", own_rules=_litert_rules, sources=_SOURCES,
+    dynamic_range="tflite", unpacked_weights="int8", own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   integer_kernels=_MICRO_KERNELS, exact_on_reals=(), dynamic_range="", own_rules=_micro_rules),
+                   integer_kernels=_MICRO_KERNELS, exact_on_reals=(), dynamic_range="", unpacked_weights="", own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    activations="uint8", weights="uint8"),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",

@@ -11,6 +11,7 @@ from passes.graphs import CONV, applied, assert_equal, constant, make, outputs, 
 
 from qconvert import Graph, Op, QConvertError, Quantization, Tensor, load
 from qconvert.evaluate import evaluate
+from qconvert.graph import integer_range, numpy_dtype
 from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
 
@@ -247,22 +248,42 @@ def test_partial_forbid_lists_what_was_real_in_the_source_too(kind: str) -> None
         for_target(graph, "isolate_float", partial="forbid")
 
 
-def test_a_bias_beside_real_results_becomes_real() -> None:
+def test_a_bias_beside_real_results_becomes_real_and_weights_stay_integers() -> None:
     graph = quantized_conv()
     graph = graph.evolve(tensors=[Tensor("y", "float32", graph["y"].shape)])
     changed, notes = for_target(graph, "isolate_float")
-    assert kinds(changed) == ["Dequantize", "Conv"]
-    assert all(changed[name].dtype == "float32" and changed[name].is_constant for name in changed.ops[-1].inputs[1:])
+    assert kinds(changed) == ["Dequantize", "Dequantize", "Conv"]
+    weights, bias = (changed[name] for name in (changed.ops[1].inputs[0], changed.ops[-1].inputs[2]))
+    assert weights == graph[graph.ops[0].inputs[1]] and changed.ops[-1].inputs[1] == changed.ops[1].outputs[0]
+    assert bias.dtype == "float32" and bias.is_constant
     assert "1 Conv: their results have no scale" in notes[0]
+    assert notes[1] == "1 weights of operators on real values stay integers, behind a Dequantize"
     x = random_integers((1, 3, 5, 5), "int8")
     assert np.allclose(outputs(graph, {"x": x})[0], outputs(changed, {"x": x})[0], atol=1e-5)
 
 
-def test_weights_alone_quantized_become_real() -> None:
-    weights = constant("w", random_integers((4, 6), "int8"), Quantization.per_axis([0.01, 0.02, 0.03, 0.04], 0))
+@pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("uint8", 131), ("int4", 2), ("uint4", 7)])
+def test_weights_alone_quantized_stay_integers_of_8_bits(dtype: str, zero: int) -> None:
+    grid = Quantization(np.array([0.01, 0.02, 0.03, 0.04], np.float32), np.full(4, zero, np.int64), 0)
+    low, high = integer_range(dtype)
+    stored = np.random.default_rng(5).integers(low, high + 1, (4, 6)).astype(numpy_dtype(dtype))
+    weights = Tensor("w", dtype, (4, 6), stored, grid)
     ops = [Op("Dequantize", ("w",), ("r",)), Op("Gemm", ("x", "r"), ("y",))]
     graph = make(ops, [Tensor("x", "float32", (2, 6)), weights], "x", "y")
     changed, notes = for_target(graph, "isolate_float")
+    assert kinds(changed) == ["Dequantize", "Gemm"] and not notes
+    assert changed[changed.ops[0].inputs[0]].dtype == "int8"
+    feed = {"x": np.random.default_rng(6).normal(size=(2, 6)).astype(np.float32)}
+    for before, after in zip(evaluate(graph, feed).values(), evaluate(changed, feed).values(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_microcontrollers_get_real_weights() -> None:
+    """Their DEQUANTIZE would run each time."""
+    ops = [Op("Dequantize", ("w",), ("r",)), Op("Gemm", ("x", "r"), ("y",))]
+    weights = constant("w", random_integers((4, 6), "int8"), Quantization.per_axis([0.01, 0.02, 0.03, 0.04], 0))
+    graph = make(ops, [Tensor("x", "float32", (2, 6)), weights], "x", "y")
+    changed, notes = for_target(graph, "isolate_float", "tflite-micro")
     assert kinds(changed) == ["Gemm"] and notes == ("1 quantized constants of operators on real values are real, each rounded to float32",)
     assert_equal(graph, changed, {"x": np.random.default_rng(6).normal(size=(2, 6)).astype(np.float32)})
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, is_accumulator_scale
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
-from qconvert.formats.tflite.ops.weights import written_weights
+from qconvert.formats.tflite.ops.weights import moved_axis, written_weights
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -136,18 +136,6 @@ def _channels(r: Reading, index: int) -> int:
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
         raise r.unsupported(f"input {r.inputs[index]!r} of shape {shape}")
     return shape[3]
-
-
-def moved_axis(r: Reading, index: int, moves: dict[int, int]) -> Quantization | None:
-    """The quantization of the weights in input `index` after the transposition to O,I,H,W."""
-    maker = r.dequantized(index)
-    weights = r.tensor(index) if maker is None else r.lookup(maker.inputs[0])
-    quantization = weights.quantization
-    if quantization is None or quantization.axis is None:
-        return quantization
-    if quantization.axis not in moves:
-        raise r.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}")
-    return quantization.with_axis(moves[quantization.axis])
 
 
 def _operands(r: Reading, kernel: str) -> list[str]:

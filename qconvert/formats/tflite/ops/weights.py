@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
-from qconvert.graph import Op
+from qconvert.graph import Op, Quantization
 
-__all__ = ["dequantized_weights", "written_weights"]
+__all__ = ["dequantized_weights", "moved_axis", "written_weights"]
+
+
+def moved_axis(r: Reading, index: int, moves: dict[int, int]) -> Quantization | None:
+    """The quantization of the weights in input `index` after the transposition to O,I,spatial."""
+    maker = r.dequantized(index)
+    weights = r.tensor(index) if maker is None else r.lookup(maker.inputs[0])
+    quantization = weights.quantization
+    if quantization is None or quantization.axis is None:
+        return quantization
+    if quantization.axis not in moves:
+        raise r.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}")
+    return quantization.with_axis(moves[quantization.axis])
 
 
 def dequantized_weights(op: Op, w: Writing) -> Op | None:
-    """The operator that makes the weights of `op` of a float16 constant, which TFLite's converters write so; None if there is none."""
+    """The operator that makes the weights of `op` of a constant, float16 or integers, by a DEQUANTIZE; None if there is none."""
     maker = w.producer(op.inputs[1])
-    if maker is None or maker.kind != "Cast" or w.graph[op.inputs[1]].dtype != "float32":
+    if maker is None or maker.kind not in ("Cast", "Dequantize") or w.graph[op.inputs[1]].dtype != "float32":
         return None
     stored = w.graph[maker.inputs[0]]
-    return maker if stored.is_constant and stored.dtype == "float16" else None
+    if stored.quantization is not None and stored.quantization.block_size:
+        return None
+    return maker if stored.is_constant and (stored.dtype == "float16" or maker.kind == "Dequantize") else None
 
 
 def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...], axis: int | None = 0) -> tuple[str, tuple[int, ...]]:
-    """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they are float16; and their shape, O,I,spatial.
+    """The weights of `op` with their axes in TFLite's order, behind a DEQUANTIZE if they have one; and their shape, O,I,spatial.
 
     Args:
         op: with weights in input 1.
