@@ -7,23 +7,18 @@ reading_errors.py.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from qconvert.checking.checked_file import Side, model_file
-from qconvert.checking.further_roundings import computable
 from qconvert.conversion import save
-from qconvert.errors import InvalidModelError
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.cutting import computable, cut
 from qconvert.plugins import Pieces
 
 __all__ = ["canonical_pieces", "computed_names"]
-
-#: What is appended to the name of a tensor at which the graph is cut for its second name, that of what the piece computes.
-_COMPUTED = "/computed by the result"
 
 
 def computed_names(graph: Graph, names: set[str]) -> list[str]:
@@ -39,32 +34,12 @@ def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pie
         QConvertError: the format cannot be written, or the runtime refuses the pieces.
     """
     graph = _cut_at_other_shapes(side.graph, names)
-    ops = computable(graph, names, wanted)
-    written = {name for op in ops for name in op.outputs if name in names}
-    read = {name for op in ops for name in op.inputs if name in names}
-    computed = {name: name + _COMPUTED for name in graph.tensors if name in written}
-    if not computed:
-        raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
-    fed = tuple(name for name in graph.tensors if name in read)
-    part = graph.evolve(
-        tensors=[replace(graph[name], name=new) for name, new in computed.items()],
-        ops=[replace(op, outputs=tuple(computed.get(name, name) for name in op.outputs)) for op in ops],
-        inputs=fed,
-        outputs=tuple(computed.values()),
-        signatures=(),
-        metadata={},
-    )
+    part = cut(graph, names, wanted)
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         path = Path(folder, f"pieces{side.format.suffixes[0]}")
-        save(part, path, side.format.name)
+        save(part.graph, path, side.format.name)
         model = side.runtime.open(model_file(path, side.format, side.kernels))
-
-    def run(values: Mapping[str, Array]) -> dict[str, Array]:
-        found = model.run({name: values[name] for name in fed})
-        return {name: found[new] for name, new in computed.items()}
-
-    kept = {*fed, *computed}
-    return Pieces(fed, frozenset(computed), {name: graph[name].dtype for name in kept}, {name: _sizes(graph[name]) for name in kept}, run)
+    return Pieces.of_cut(graph, part, lambda values: model.run(dict(zip(part.graph.inputs, values, strict=True))).values())
 
 
 def _cut_at_other_shapes(graph: Graph, names: set[str]) -> Graph:
@@ -91,7 +66,3 @@ def _cut_at_other_shapes(graph: Graph, names: set[str]) -> Graph:
         return replace(op, inputs=tuple(instead.get(name, name) for name in op.inputs))
 
     return graph.evolve(tensors=tensors, ops=[*reshapes, *map(read, graph.ops)])
-
-
-def _sizes(tensor: Tensor) -> tuple[int | None, ...] | None:
-    return None if tensor.shape is None else tuple(size if isinstance(size, int) else None for size in tensor.shape)

@@ -150,11 +150,10 @@ class _Check:
         if data:
             feeds, note = load_inputs(self.files[0].graph, data, samples, preparation or Preparation())
             feeds = _completed(feeds, graph, seed, models[0])
-            computed = [models[0].run(feed) for feed in feeds]
+            outputs = _outputs(border, feeds, [models[0].run(feed) for feed in feeds], models[1], self.progress)
         else:
-            feeds, computed, note = accepted_inputs(graph, samples, seed, models[0].run)
+            feeds, outputs, note = self._at_random(border, models, samples, seed)
         self.notes.append(note)
-        outputs = _outputs(border, feeds, computed, models[1], self.progress)
         self.problems += border.problems
         self.unjudged += verdicts.not_compared(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
@@ -174,6 +173,24 @@ class _Check:
             str(source.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
         )  # fmt: skip
+
+    def _at_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
+        """Random inputs, what comes of them on both sides, and in words how they were chosen: where the result refuses them, and sizes are
+        open, of sizes that it takes too, such as those with which no inner tensor is empty."""
+        source, result = models
+        feeds, computed, note = accepted_inputs(border.graph, samples, seed, source.run)
+        try:
+            return feeds, _outputs(border, feeds, computed, result, self.progress), note
+        except RuntimeRefusedError:
+            if all(border.graph[name].static_shape is not None for name in border.graph.inputs):
+                raise
+
+        def run(feed: Mapping[str, Array]) -> dict[str, Array]:
+            result.run(border.matched_inputs(feed, result))
+            return source.run(feed)
+
+        feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
+        return feeds, _outputs(border, feeds, computed, result, self.progress), note
 
     def _open(self) -> tuple[LoadedModel, LoadedModel]:
         """Both models; without optimizations, if the user did not ask for any and the source is refused with them."""
@@ -247,8 +264,6 @@ class _Check:
         """What is found of each operator; or why operators cannot be compared."""
         from qconvert.checking.per_operator import check_operators
 
-        if self.absent:
-            return self.absent[0]
         whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
         if whole is not None:
             return f"{whole.title} gives out no inner tensors"

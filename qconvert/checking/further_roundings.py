@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
+from qconvert.graph.cutting import computable
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["computable", "further_reach"]
+__all__ = ["further_reach"]
 
 
 def further_reach(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
@@ -31,25 +32,6 @@ def further_reach(graph: Graph, other: Graph, shared: set[str], declared: Collec
             added = _rounded_bias(graph, op)
             found.update({name: found.get(name, 0.0) + added for name in op.outputs if added})
     return found
-
-
-def computable(other: Graph, shared: set[str], wanted: frozenset[str] | None = None) -> list[Op]:
-    """The operators that lead to shared tensors, or to those `wanted` among them, and stem from shared tensors and constants, in order;
-    those with a state among them."""
-    ends = shared if wanted is None else wanted
-    known = shared | {tensor.name for tensor in other.constants()}
-    stems: list[Op] = []
-    for op in other.ops:
-        if all(not name or name in known for name in op.inputs):
-            stems.append(op)
-            known.update(op.outputs)
-    needed: set[str] = set()
-    found: list[Op] = []
-    for op in reversed(stems):
-        if (not op.outputs and wanted is None) or any(name in ends or name in needed for name in op.outputs):
-            found.append(op)
-            needed.update(name for name in op.inputs if name not in shared)
-    return found[::-1]
 
 
 def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collection[str]) -> Iterator[tuple[str, float]]:

@@ -23,6 +23,7 @@ _MOST_STEPS = 2**15
 _SHORT = 64
 #: How plain integers are called that say how many of another input's elements count.
 _LENGTH = re.compile(r"length|seq_?lens?|(^|[^a-z])lens?([^a-z]|$)")
+_SHAPELESS = "Use --data, or --input-shape for a PyTorch file."
 _INTEGERS = {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"}
 
 
@@ -54,7 +55,7 @@ def random_inputs(
 
 
 def accepted_inputs(
-    graph: Graph, samples: int, seed: int, run: Callable[[Mapping[str, Array]], dict[str, Array]]
+    graph: Graph, samples: int, seed: int, run: Callable[[Mapping[str, Array]], dict[str, Array]], who: str = "the source"
 ) -> tuple[list[dict[str, Array]], list[dict[str, Array]], str]:
     """Random inputs that the source takes, what it computes from them, and, in words, what had to be chosen otherwise.
 
@@ -65,6 +66,7 @@ def accepted_inputs(
     Args:
         graph, samples, seed: as in random_inputs().
         run: runs the source.
+        who: what it is that may refuse inputs, in words.
 
     Raises:
         RuntimeRefusedError: the source refuses all of them; this is what it said first.
@@ -80,13 +82,13 @@ def accepted_inputs(
                 refusal = refusal or error
                 continue
             if isinstance(found, tuple):
-                return *found, _chosen(sizes, largest, "NaN" if doubtful else "refused", tried)
+                return *found, _chosen(sizes, largest, f"{who} gives NaN with" if doubtful else f"{who} refuses", tried)
             doubtful.append((sizes, largest))
             break
     if doubtful:
         found = _run(graph, samples, seed, *doubtful[0], run, always=True)
         assert found is not None
-        return *found, _chosen(*doubtful[0], "refused", tried)
+        return *found, _chosen(*doubtful[0], f"{who} refuses", tried)
     assert refusal is not None
     raise refusal
 
@@ -107,13 +109,12 @@ def _run(
     return feeds, computed
 
 
-def _chosen(sizes: Mapping[str, int], largest: int, others: str, tried: list[dict[str, int]]) -> str:
-    """In words, what had to be chosen otherwise than first, and what became of the others."""
+def _chosen(sizes: Mapping[str, int], largest: int, refuses: str, tried: list[dict[str, int]]) -> str:
+    """In words, what had to be chosen otherwise than first, and who does what with others."""
     notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
     chosen = ", ".join(f"{name} {size}" for name, size in sizes.items())
     notes += [f"sizes known only at run time are {chosen}"] * (sizes != tried[0])
-    why = "the source refuses others" if others == "refused" else "the source gives NaN with others"
-    return f"{' and '.join(notes)}: {why}" if notes else ""
+    return f"{' and '.join(notes)}: {refuses} others" if notes else ""
 
 
 def _halves(number: int) -> list[int]:
@@ -154,7 +155,7 @@ def _named(graph: Graph, name: str, bounds: Bounds | None, number: Number) -> Bo
 
 def _random(tensor: Tensor, rng: np.random.Generator, real: Bounds | None, bounds: Bounds | None, largest: int, number: Number) -> Array:
     if tensor.shape is None:
-        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy="Use --data.")
+        raise OptionError("its shape is not known, so no random input can be made", where=f"input {tensor.name!r}", remedy=_SHAPELESS)
     shape, dtype = tuple(map(number, tensor.shape)), tensor.dtype
     if dtype == "bool":
         return _not_all_masked(rng.integers(0, 2, shape)).astype(bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +12,7 @@ from qconvert.plugins.options import Option
 
 if TYPE_CHECKING:
     from qconvert.graph import Array, Graph, Op, Tensor
+    from qconvert.graph.cutting import Cut
 
 __all__ = ["Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
 
@@ -148,6 +149,25 @@ class Pieces:
     dtypes: Mapping[str, str]
     shapes: Mapping[str, tuple[int | None, ...] | None]
     run: Callable[[Mapping[str, Array]], dict[str, Array]]
+
+    @classmethod
+    def of_cut(cls, graph: Graph, part: Cut, run: Callable[[Sequence[Array]], Iterable[Array]]) -> Pieces:
+        """The pieces of a graph.
+
+        Args:
+            graph: the whole.
+            part: what of it is run.
+            run: values of the part's inputs in order -> those of its outputs.
+        """
+        fed, kept = part.graph.inputs, {*part.graph.inputs, *part.computed}
+        shapes = {name: graph[name].shape for name in kept}
+        return cls(
+            fed,
+            frozenset(part.computed),
+            {name: graph[name].dtype for name in kept},
+            {name: None if shape is None else tuple(s if isinstance(s, int) else None for s in shape) for name, shape in shapes.items()},
+            lambda values: dict(zip(part.computed, run([values[name] for name in fed]), strict=True)),
+        )
 
 
 class Inside(Protocol):

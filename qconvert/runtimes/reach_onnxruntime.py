@@ -71,11 +71,12 @@ def _float(graph: Graph, op: Op, exact: Array) -> Reach:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        ("ConvTranspose", "MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool", "Requantize",
+        ("MatMul", "Mul", "Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool", "Requantize",
          "LeakyRelu"), _sum,
     ),
     "AveragePool": _averaged,
     "Conv": _product,
+    "ConvTranspose": _product,
     "Gemm": _product,
     "Resize": _resize,
     "Softmax": _softmax,

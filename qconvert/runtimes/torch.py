@@ -26,7 +26,7 @@ from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile
 
-__all__ = ["TorchModel", "open_model"]
+__all__ = ["TorchModel", "open_model", "program"]
 
 _ANEW = "PyTorch ran programs that were written anew from what was read of the file, which itself was not loaded"
 
@@ -61,12 +61,19 @@ def open_model(file: ModelFile) -> TorchModel:
     """See plugins.Runtime; the kernels are "anew" or "trusted"."""
     graph = read(file.path, file.options)
     if file.kernels == "trusted":
-        return TorchModel(graph, _called(_trusted(file.path)), "PyTorch loaded the file as it is, and ran what it says")
+        return TorchModel(graph, called(_trusted(file.path)), "PyTorch loaded the file as it is, and ran what it says")
+    function, refused = program(graph)
+    return TorchModel(graph, function, "" if refused else _ANEW, refused)
+
+
+def program(graph: Graph) -> tuple[Callable[[Sequence[Array]], Sequence[Array]], str]:
+    """What computes a graph, values of its inputs in order -> those of its outputs: PyTorch, or where that cannot be given it the meaning
+    of its operators; and why it cannot, in words, "" if it can."""
     try:
-        return TorchModel(graph, _called(live(graph)), _ANEW)
+        return called(live(graph)), ""
     except (MissingPackageError, UnsupportedError) as error:
-        words = f"not judged in PyTorch: {error}. The operators' meaning was evaluated instead"
-        return TorchModel(graph, lambda values: _evaluated(graph, values), unjudged=words)
+        said = f"not judged in PyTorch: {error}. The operators' meaning was evaluated instead"
+        return (lambda values: _evaluated(graph, values)), said
 
 
 def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
@@ -88,7 +95,11 @@ def _trusted(path: Path) -> Any:
         raise RuntimeRefusedError(f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path)) from error
 
 
-def _called(module: Any) -> Callable[[Sequence[Array]], list[Array]]:
+def called(module: Any) -> Callable[[Sequence[Array]], list[Array]]:
+    """The function of a module: values of its inputs in order, as arrays -> those of all tensors in what it returns.
+
+    It raises RuntimeRefusedError where PyTorch fails.
+    """
     torch = torch_package()
 
     def call(values: Sequence[Array]) -> list[Array]:

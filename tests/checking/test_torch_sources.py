@@ -77,3 +77,32 @@ def test_the_other_commands_read_it_so_too(shaped: Path) -> None:
     said = run("diff", FROZEN, shaped).stdout  # the result says how its source was read
     other = run("diff", FROZEN, shaped, "--input-shape", "batch,3,height,width").stdout
     assert "batch" in other and "batch" not in said
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [("vision/eager_qnnpack_frozen", "one of both refuses others"), ("operators/convolutions_tensor_qnnpack_frozen", "")],
+)
+def test_sizes_that_a_file_leaves_open_are_found(name: str, chosen: str, tmp_path: Path) -> None:
+    """A slice leaves nothing of images of 2 x 2, of which no runtime takes an average; transposed convolutions have real biases."""
+    source = TORCH / f"{name}.pt"
+    qconvert.convert(source, tmp_path / "result.onnx")
+    report = qconvert.check(source, tmp_path / "result.onnx", samples=2, per_op=True)
+    assert report.verdict == "passed", (report.problems, report.unjudged)
+    assert any(chosen in text for text in report.notes)
+    assert not any(op.verdict == "not compared" for op in report.operators)
+
+
+@needs_torch
+def test_what_pytorch_cannot_be_given_is_compared_and_not_judged(tmp_path: Path) -> None:
+    source = TORCH / "perceptron" / "dynamic_full_frozen.pt"
+    qconvert.convert(source, tmp_path / "result.onnx")
+    report = qconvert.check(source, tmp_path / "result.onnx", samples=2)
+    assert report.verdict == "could not be judged" and "not judged in PyTorch" in report.unjudged[0], report.problems
+    assert {op.verdict for op in report.operators} <= {"equal", "dynamic range", "approximate"}
+    model = onnx.load(str(tmp_path / "result.onnx"))
+    weights = max(model.graph.initializer, key=lambda item: len(item.raw_data))
+    weights.raw_data = bytes([weights.raw_data[0] ^ 1]) + weights.raw_data[1:]
+    onnx.save(model, str(tmp_path / "wrong.onnx"))
+    assert qconvert.check(source, tmp_path / "wrong.onnx", samples=2).verdict == "not equal"

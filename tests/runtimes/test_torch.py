@@ -12,12 +12,16 @@ import pytest
 from formats.torch.written import inputs_of, needs_torch
 
 import qconvert
+from qconvert.arithmetic import quantize
 from qconvert.errors import RuntimeRefusedError
+from qconvert.evaluate import evaluate
 from qconvert.plugins import ModelFile, runtime_of
 from qconvert.runtimes.torch import open_model
+from qconvert.runtimes.torch_inside import TorchInside
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MODEL = FIXTURES / "tiny_wakeword_int8.tflite"
+TORCH = FIXTURES / "torch"
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +92,45 @@ def test_what_pytorch_refuses_is_an_error_of_the_runtime(tmp_path: Path, written
         open_model(ModelFile(tmp_path / "half.pt2", "trusted"))
     assert runtime_of("torch")[1] == "anew"
     assert RuntimeRefusedError.__mro__[1] is not Exception
+
+
+def inside_of(path: Path, kernels: str = "anew") -> tuple[qconvert.Graph, TorchInside]:
+    graph = qconvert.load(path)
+    return graph, TorchInside(ModelFile(path, kernels), graph)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["classifier/eager_fbgemm_traced.pt", "classifier/pt2e_x86.pt2", "vision/fx_fbgemm_frozen.pt"])
+def test_inner_tensors_are_those_of_the_run_and_pieces_compute_them_again(name: str) -> None:
+    graph, inside = inside_of(TORCH / name)
+    arrays = np.load((TORCH / name).with_suffix(".npz"))
+    feed = {graph.inputs[0]: arrays["input_0"]}
+    values = inside.values(feed)
+    assert inside.cuts and set(values) == inside.names and values.keys() > {*graph.inputs, *graph.outputs}
+    quantized = {name for name, tensor in graph.tensors.items() if tensor.is_quantized and not tensor.is_constant}
+    assert quantized <= inside.names and len(quantized) > 4
+    assert np.allclose(values[graph.outputs[0]], arrays["output_0"], atol=0.05)
+    first = graph[next(op for op in graph.ops if op.kind == "Quantize").outputs[0]]
+    assert first.quantization is not None
+    assert np.array_equal(values[first.name], quantize(arrays["input_0"], first.quantization, first.dtype))
+    pieces = inside.pieces(inside.names, inside.names)
+    assert pieces.computed == inside.names - set(graph.inputs) and {*pieces.fed} <= inside.names
+    for name, value in pieces.run(values).items():
+        assert value.dtype == pieces.dtypes[name] and np.array_equal(value, values[name], equal_nan=True), name
+
+
+@needs_torch
+def test_sizes_are_no_place_to_cut_a_program(tmp_path: Path) -> None:
+    graph, inside = inside_of(TORCH / "vision" / "fx_fbgemm_frozen.pt")
+    sizes = {name for op in graph.ops if op.kind in ("Shape", "Gather", "Pack") for name in op.outputs}
+    assert sizes and sizes.isdisjoint(inside.names)
+
+
+def test_what_pytorch_cannot_be_given_is_evaluated_inside_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    graph, inside = inside_of(TORCH / "classifier" / "pt2e_x86.pt2")
+    feed = inputs_of(graph)
+    values = inside.values(feed)
+    assert np.allclose(values[graph.outputs[0]], evaluate(graph, feed)[graph.outputs[0]], atol=1e-6)
+    part = inside.pieces(inside.names, frozenset(graph.outputs))
+    assert np.array_equal(part.run(values)[graph.outputs[0]], values[graph.outputs[0]])

@@ -1,0 +1,56 @@
+"""The inside of a PyTorch file: the program that is made anew of it gives out its inner tensors, and is cut at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qconvert.formats.torch.reader import read
+from qconvert.graph import Array, Graph
+from qconvert.graph.cutting import cut
+from qconvert.plugins import ModelFile, Pieces
+from qconvert.runtimes.torch import program
+
+__all__ = ["TorchInside"]
+
+
+class TorchInside:
+    """A PyTorch file whose tensors are known by the names of a canonical graph.
+
+    What is cut is the graph as the file has it, before it is brought into its normal form.
+
+    Args:
+        file: the file.
+        graph: whose activations are wanted; a name that the file does not have is ignored.
+    """
+
+    cuts = True
+
+    def __init__(self, file: ModelFile, graph: Graph) -> None:
+        self._graph = read(file.path, file.options)
+        own, sizes = self._graph.tensors, _sizes_alone(self._graph)
+        wanted = {name for name, tensor in graph.tensors.items() if name in own and own[name].dtype == tensor.dtype}
+        self.names = frozenset(name for name in wanted if not own[name].is_constant and name not in sizes)
+        inner = tuple(name for name in own if name in self.names and name not in self._graph.inputs)
+        self._order, self._probe = inner, program(self._graph.evolve(outputs=inner))[0]
+
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        found = dict(zip(self._order, self._probe(list(feed.values())), strict=True))
+        return {name: np.asarray(value) for name, value in {**feed, **found}.items() if name in self.names}
+
+    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
+        part = cut(self._graph, names & self.names, wanted)
+        return Pieces.of_cut(self._graph, part, program(part.graph)[0])
+
+
+def _sizes_alone(graph: Graph) -> set[str]:
+    """The tensors that are computed from sizes: a program has numbers for them, and no tensors at which it could be cut."""
+    known = {tensor.name for tensor in graph.constants()}
+    found: set[str] = set()
+    for op in graph.ops:
+        if op.kind == "Shape" or (
+            not found.isdisjoint(op.inputs) and all(not name or name in known or name in found for name in op.inputs)
+        ):
+            found.update(op.outputs)
+    return found
