@@ -42,6 +42,10 @@ class Constants:
             self._refs[id(stored)] = found
         return found
 
+    def name(self, value: Ref | StoredTensor) -> str:
+        """The name of a tensor in the graph."""
+        return value.name if isinstance(value, Ref) else self.ref(value).name
+
 
 def grid_of(stored: StoredTensor, where: str) -> Quantization | None:
     """The grid of a quantized tensor; None for plain numbers.

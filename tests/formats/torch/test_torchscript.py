@@ -192,11 +192,6 @@ def test_all_that_is_not_covered_is_named_at_once_with_its_lines(tmp_path: Path)
     assert "aten::nonsense (2 times, first code/__torch__.py:6)" in said and "relu" not in said
 
 
-def test_a_view_that_was_changed_in_place_is_refused_where_its_base_is_used(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="view of it was changed"):
-        computed(tmp_path / "a.pt", "y = torch.neg(x); v = torch.transpose(y, 0, 1); _0 = torch.relu_(v); return torch.relu(y)", X)
-
-
 @pytest.mark.parametrize(
     ("body", "attributes", "shape"),
     [

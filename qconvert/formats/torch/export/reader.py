@@ -13,10 +13,11 @@ from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parsed
-from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_apart, require_covered
+from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_covered, roots_of
 from qconvert.formats.torch.export.weights import early_tensors, stored_tensors
 from qconvert.formats.torch.finishing import finished
 from qconvert.formats.torch.given_inputs import GivenInputs
+from qconvert.formats.torch.in_place import InPlace
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
@@ -64,7 +65,7 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     draft = Draft()
     constants = Constants(draft)
     session = Session(draft, constants, EXPORT)
-    reading = _Reading(program, draft, Calls(session, OPERATORS))
+    reading = _Reading(program, draft, Calls(session, OPERATORS), constants)
     inputs = reading.give_inputs(stored, constants, given)
     reading.run()
     outputs = flattened(reading.results(), constants)
@@ -75,11 +76,12 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
 class _Reading:
     """One program while it is read."""
 
-    def __init__(self, program: Program, draft: Draft, calls: Calls) -> None:
+    def __init__(self, program: Program, draft: Draft, calls: Calls, constants: Constants) -> None:
         self._program = program
         self._draft = draft
         self._calls = calls
         self._values: dict[str, Any] = {}
+        self._in_place = InPlace(calls.call, constants.name)
         self.states: dict[str, Tensor] = {}
         #: Buffers that the program changes: their names in the graph -> (state, name of the new value).
         self._changed: dict[str, tuple[str, str]] = {}
@@ -98,7 +100,9 @@ class _Reading:
             for kind, argument, target in self._program.outputs
             if kind == "buffer_mutation" and target in by_target and isinstance(argument, TensorName)
         }
-        in_place = {name: name for node in self._program.nodes if (name := changed_by(node)) in buffers}
+        roots = roots_of(self._program.nodes)
+        changed = {roots.get(name, name) for node in self._program.nodes if (name := changed_by(node))}
+        in_place = {name: name for name in buffers if name in changed}
         wanted = {name for kind, argument, _ in self._program.outputs if kind == "user_output" for name in named(argument)}
         candidates = {**in_place, **stated}
         while True:
@@ -154,9 +158,6 @@ class _Reading:
 
     def run(self) -> None:
         """Reads every node that is needed."""
-        buffers = {name for kind, item, _ in self._program.inputs if kind == "buffer" for name in named(item)}
-        outputs = [name for _, item, _ in self._program.outputs for name in named(item)]
-        require_apart(self._program.nodes, self._nodes, outputs, buffers)
         require_covered(self._nodes, self._calls.covers)
         for node in self._nodes:
             self._follow(node, self._values)
@@ -164,13 +165,14 @@ class _Reading:
     def results(self) -> list[Any]:
         """What the program gives to the user."""
         found = [argument for kind, argument, _ in self._program.outputs if kind == "user_output"]
-        return [_resolved(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
+        results = [_resolved(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
+        return [self._in_place.now(result) for result in results]
 
     def write_states(self, constants: Constants) -> None:
         """The last values of the buffers that the program changes."""
         for state, value in self._changed.values():
             if state in self.states:
-                last = flattened(self._values[value], constants)[0]
+                last = flattened(self._in_place.now(self._values[value]), constants)[0]
                 self._draft.append(Op("WriteState", (last,), (), {"state": state}))
 
     def _follow(self, node: Node, values: dict[str, Any]) -> None:
@@ -182,7 +184,9 @@ class _Reading:
             arguments = {name: _resolved(value, values, node.name) for name, value in node.arguments.items()}
             positional = [arguments.pop(str(index)) for index in range(len(arguments)) if str(index) in arguments]
             target = node.target if self._calls.covers(node.target) or not is_in_place(node) else node.target[:-1]
-            result = self._calls.call(target, positional, arguments, f"({node.name})", node.name)
+            where, now = f"({node.name})", self._in_place.now
+            result = self._calls.call(target, now(positional), now(arguments), where, node.name)
+            result = self._in_place.noted(node.target, positional, arguments, result, where, node.name)
         several = len(node.outputs) == 1 and isinstance(node.outputs[0], (list, tuple))
         wanted = node.outputs[0] if several else node.outputs
         if inner is not None and not several and len(wanted) == 1 and len(result) == 1:
@@ -193,8 +197,6 @@ class _Reading:
         for name, value in zip(wanted, found, strict=False):
             if name is not None:
                 values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
-        if changed := changed_by(node):
-            values[changed] = result
 
     def _inlined(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
         """What a body gives, its nodes read in the place of the operator that runs it."""
@@ -202,10 +204,7 @@ class _Reading:
         for argument, value in zip(body.inputs, given, strict=True):
             for name in named(argument):
                 inner[name] = _resolved(value, values, node.name)
-        outputs = list(named(list(body.outputs)))
-        kept = needed(body.nodes, outputs)
-        require_apart(body.nodes, kept, outputs, ())
-        for item in kept:
+        for item in needed(body.nodes, named(list(body.outputs))):
             self._follow(item, inner)
         return [_resolved(output, inner, node.name) for output in body.outputs]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.export.document import Body, Node, SizeName, TensorName
+from qconvert.formats.torch.in_place import is_change
 from qconvert.formats.torch.missing import Missing
 from qconvert.formats.torch.views import VIEWS
 
-__all__ = ["body_of", "changed_by", "is_in_place", "named", "needed", "require_apart", "require_covered"]
+__all__ = ["body_of", "changed_by", "is_in_place", "named", "needed", "require_covered", "roots_of"]
 
 #: Operators that run a graph for its values alone, and how many arguments stand before the graph.
 _WRAPPERS = {
@@ -42,7 +42,7 @@ def _read(node: Node) -> Iterator[str]:
 
 def is_in_place(node: Node) -> bool:
     """Whether a node changes its first argument: add_, copy_ …"""
-    return node.target.startswith("aten::") and node.target.endswith("_") and not node.target.endswith("__")
+    return node.target.startswith("aten::") and is_change(node.target)
 
 
 def changed_by(node: Node) -> str:
@@ -51,54 +51,39 @@ def changed_by(node: Node) -> str:
     return first.name if is_in_place(node) and isinstance(first, TensorName) else ""
 
 
+def roots_of(nodes: Iterable[Node]) -> dict[str, str]:
+    """Tensors that may share elements with another -> the first of these."""
+    roots: dict[str, str] = {}
+    for node in nodes:
+        first = changed_by(node) or (
+            next(named(node.arguments.get("self", node.arguments.get("input"))), "") if node.target in VIEWS else ""
+        )
+        if first:
+            roots.update(dict.fromkeys(named(node.outputs), roots.get(first, first)))
+    return roots
+
+
 def needed(nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node]:
-    """The nodes that the values in `wanted` depend on. What a node does to a tensor counts as a new value of it."""
+    """The nodes that the values in `wanted` depend on. What a node does to a tensor counts as a new value of it, and of all its views."""
+    roots = roots_of(nodes)
     alive, kept = set(wanted), []
+    shared = {roots.get(name, name) for name in alive}
     for node in reversed(nodes):
-        changed = changed_by(node)
-        if alive.intersection(named(node.outputs)) or changed in alive:
-            alive.update(_read(node))
+        changed = _all_changed_by(node)
+        if alive.intersection(named(node.outputs)) or any(roots.get(name, name) in shared for name in changed):
+            read = set(_read(node))
+            alive |= read
+            shared |= {roots.get(name, name) for name in read}
             kept.append(node)
     return kept[::-1]
 
 
-def require_apart(nodes: Sequence[Node], kept: Sequence[Node], outputs: Iterable[str], buffers: Collection[str]) -> None:
-    """Refuses changes in place that others see: of a part of a tensor that is read again, or of a tensor of which there are views.
-
-    Args:
-        nodes: all of a program.
-        kept: those that are read.
-        outputs: names that the program gives.
-        buffers: names of what lives from one run to the next.
-    """
-    roots: dict[str, str] = {}
-    members: dict[str, set[str]] = {}
-    order = {id(node): position for position, node in enumerate(nodes)}
-    reads = [(order.get(id(node), -1), name) for node in kept for name in _read(node)]
-    reads += [(len(nodes), name) for name in outputs]
-    last: dict[str, int] = {}
-    for position, name in reads:
-        last[name] = max(position, last.get(name, -1))
-    for position, node in enumerate(nodes):
-        changed = changed_by(node)
-        first = changed or (next(named(node.arguments.get("self")), "") if node.target in VIEWS else "")
-        if not first:
-            continue
-        root = roots.get(first, first)
-        family = members.setdefault(root, {root})
-        if changed:
-            others = family | ({root} if changed != root else set())
-            seen = any(last.get(name, -1) > position for name in others - {changed})
-            if seen or (changed != root and root in buffers and any(name in last for name in family)):
-                raise UnsupportedError(
-                    f"{node.target} on a tensor that others share, and that is read again, is not covered",
-                    where=node.name,
-                    remedy="Write it without changes in place: program.run_decompositions() before torch.export.save.",
-                )
-        for name in named(node.outputs):
-            roots[name] = root
-            if not changed:
-                family.add(name)
+def _all_changed_by(node: Node) -> list[str]:
+    """The tensors that a node changes, or that the graph may change which it runs."""
+    body = body_of(node)
+    if body is None:
+        return [name] if (name := changed_by(node)) else []
+    return list(named(body[1])) if any(map(_all_changed_by, body[0].nodes)) else []
 
 
 def body_of(node: Node) -> tuple[Body, list[Any]] | None:

@@ -12,10 +12,10 @@ from qconvert.formats.torch.sizing import reshaped, scalar, size_of, sizes_tenso
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
-__all__ = ["OPERATORS", "sliced"]
+__all__ = ["END", "OPERATORS", "sliced"]
 
 #: What PyTorch writes for "to the end".
-_END = 2**63 - 1
+END = 2**63 - 1
 
 
 def sliced(c: Call, name: str, axis: int, start: Any, end: Any, step: int = 1, hint: str = "") -> Ref:
@@ -27,7 +27,7 @@ def sliced(c: Call, name: str, axis: int, start: Any, end: Any, step: int = 1, h
         end = max(start, end)
         if start == 0 and end == size and step == 1:
             return Ref(name)
-    elif isinstance(start, int) and start == 0 and isinstance(end, int) and end >= _END and step == 1:
+    elif isinstance(start, int) and start == 0 and isinstance(end, int) and end >= END and step == 1:
         return Ref(name)
     mark = f"{hint}_" if hint else ""
     bounds = [sizes_tensor(c, [value], f"{mark}{what}") for value, what in ((start, "start"), (end, "end"))]
@@ -40,7 +40,7 @@ def read_slice(c: Call) -> Ref:
     step = c.integer("step")
     if step < 1:
         raise c.invalid(f"a slice with step {step}")
-    start, end = (default if c[name] is None else c[name] for name, default in (("start", 0), ("end", _END)))
+    start, end = (default if c[name] is None else c[name] for name, default in (("start", 0), ("end", END)))
     return sliced(c, c.name("self"), c.axis(c.integer("dim"), c.rank("self")), start, end, step)
 
 
@@ -59,7 +59,7 @@ def read_narrow(c: Call) -> Ref:
     if isinstance(start, Ref) and not start.number:
         start = Ref(reshaped(c, start.name, [], hint="start_number").name, number=True)
     if isinstance(start, int) and isinstance(length, int):
-        end: Any = start + length if start >= 0 or start + length < 0 else _END
+        end: Any = start + length if start >= 0 or start + length < 0 else END
     else:
         end = Ref(
             c.emit("Add", [scalar(c, start, "from"), scalar(c, length, "length")], dtype="int64", grid=None, hint="to").name, number=True

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from qconvert.formats.torch.ops.moves import END, sliced
 from qconvert.formats.torch.promotion import typed
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.sizing import size_of, sizes_tensor
@@ -22,31 +26,44 @@ def read_copy(c: Call) -> Ref:
     return c.emit("Expand", [source, sizes_tensor(c, sizes, "shape")])
 
 
-def _between(c: Call, name: str, axis: int, start: int, end: int, hint: str) -> str:
-    bounds = [c.list64([value], f"{hint}/{word}") for value, word in ((start, "start"), (end, "end"), (axis, "axis"))]
-    return c.emit("Slice", [name, *bounds], hint=hint).name
-
-
-def _replaced(c: Call, source: str, axis: int, start: int, end: int) -> Ref:
-    """A tensor with what lies between two positions of an axis replaced."""
-    name, shape = c.name("self"), c.operand("self").shape
-    size = None if shape is None else shape[axis]
-    if not isinstance(size, int):
-        raise c.unknown_shape("self")
-    start, end = (min(max(value + size if value < 0 else value, 0), size) for value in (start, end))
-    parts = [_between(c, name, axis, 0, start, "before")] if start > 0 else []
-    parts += [source] if end > start else []
-    parts += [_between(c, name, axis, max(start, end), size, "behind")] if max(start, end) < size else []
+def _replaced(c: Call, source: str, axis: int, start: Any, end: Any) -> Ref:
+    """A tensor with what lies between two positions of an axis replaced; positions below 0 count from the end, None is the end."""
+    name, size = c.name("self"), (c.operand("self").shape or ())[axis]
+    if isinstance(size, int) and isinstance(start, int) and (end is None or isinstance(end, int)):
+        start, end = (min(max(value + size if value < 0 else value, 0), size) for value in (start, size if end is None else end))
+        end = max(start, end)
+        bounds = start > 0, end > start, end < size
+    else:
+        bounds = start != 0, True, end is not None
+    parts = [sliced(c, name, axis, 0, start, hint="before").name] if bounds[0] else []
+    parts += [source] if bounds[1] else []
+    parts += [sliced(c, name, axis, end, END, hint="behind").name] if bounds[2] else []
     return c.emit("Concat", parts, axis=axis) if len(parts) > 1 else Ref(parts[0]) if parts else Ref(name)
+
+
+def _every(c: Call, source: str, axis: int, start: int, end: int, step: int) -> Ref:
+    """A tensor with each `step`th index of an axis replaced: both behind each other, and of each index the one or the other."""
+    name, size = c.name("self"), c.operand("self").static_shape
+    if size is None:
+        raise c.unknown_shape("self")
+    places = np.arange(size[axis])
+    replaced = places[start:end:step]
+    places[replaced] = size[axis] + np.arange(len(replaced))
+    both = c.emit("Concat", [name, source], hint="both", axis=axis)
+    return c.emit("Gather", [both.name, c.list64([int(place) for place in places], "places")], axis=axis)
 
 
 def read_slice_scatter(c: Call) -> Ref:
     """aten::slice_scatter(self, src, dim, start, end, step)."""
-    if c.integer("step") != 1:
-        raise c.unsupported(f"a step of {c.integer('step')}")
-    axis = c.axis(c.integer("dim"), c.rank("self"))
-    start, end = (default if c[name] is None else c.integer(name) for name, default in (("start", 0), ("end", 2**62)))
-    return _replaced(c, typed(c, c["src"], c.operand("self").dtype, "source"), axis, start, end)
+    axis, step = c.axis(c.integer("dim"), c.rank("self")), c.integer("step")
+    if step < 1:
+        raise c.invalid(f"a slice with step {step}")
+    source = typed(c, c["src"], c.operand("self").dtype, "source")
+    if step > 1:
+        start, end = (default if c[name] is None else c.integer(name) for name, default in (("start", 0), ("end", END)))
+        return _every(c, source, axis, start, end, step)
+    end = c["end"]
+    return _replaced(c, source, axis, 0 if c["start"] is None else c["start"], None if isinstance(end, int) and end >= END else end)
 
 
 def read_select_scatter(c: Call) -> Ref:
@@ -54,7 +71,7 @@ def read_select_scatter(c: Call) -> Ref:
     axis, index = c.axis(c.integer("dim"), c.rank("self")), c.integer("index")
     source = typed(c, c["src"], c.operand("self").dtype, "source")
     wide = c.emit("Unsqueeze", [source, c.list64([axis], "axes")], hint="wide").name
-    return _replaced(c, wide, axis, index, index + 1 if index != -1 else 2**62)
+    return _replaced(c, wide, axis, index, index + 1 if index != -1 else None)
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {

@@ -14,11 +14,11 @@ from typing import Any
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
+from qconvert.formats.torch.in_place import InPlace, is_change
 from qconvert.formats.torch.missing import Missing
 from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.frame import CodeError, Frame, Function, ReturnedError
-from qconvert.formats.torch.torchscript.in_place import InPlace
 from qconvert.formats.torch.torchscript.numbers import NUMBERS, computed
 from qconvert.formats.torch.torchscript.objects import Objects
 from qconvert.formats.torch.torchscript.packing import PACKING, method_of_packed
@@ -73,7 +73,7 @@ class Interpreter:
         self._calls = calls
         self._listed = listed
         self._depth = 0
-        self._in_place = InPlace()
+        self._in_place = InPlace(self._called, constants.name)
         self._missing = Missing()
 
     def run(self, model: ScriptObject, name: str, arguments: Sequence[Any]) -> Any:
@@ -158,6 +158,11 @@ class Interpreter:
             name = _SIZES[name]
         return self._of_tensors(name, given, named, where, hint)
 
+    def _called(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
+        """What an operator on tensors gives that stands for one of the code."""
+        self.budget.spend(_OPERATOR)
+        return self._calls.call(name, given, named, where, hint)
+
     def _of_tensors(self, name: str, given: list[Any], named: dict[str, Any], where: str, hint: str) -> Any:
         plain = self._plain(name)
         if not self._calls.covers(plain):
@@ -166,16 +171,16 @@ class Interpreter:
         self.budget.spend(_OPERATOR)
         try:
             result = self._calls.call(plain, self._in_place.now(given), self._in_place.now(named), where, hint)
+            if isinstance(result, (list, tuple)):
+                self.budget.spend(_OPERATOR * len(result))
+            return self._in_place.noted(name, given, named, result, where, hint)
         except UnsupportedError as error:
             self._missing.form(error)
             return UNKNOWN
-        if isinstance(result, (list, tuple)):
-            self.budget.spend(_OPERATOR * len(result))
-        return self._in_place.noted(name, given, result, where)
 
     def _plain(self, name: str) -> str:
         """The operator of which one is the form in place."""
-        return name[:-1] if self._in_place.is_change(name) and not self._calls.covers(name) else name
+        return name[:-1] if is_change(name) and not self._calls.covers(name) else name
 
     def _of_the_file(self, name: str, given: list[Any], named: dict[str, Any], where: str) -> Any:
         """A function of the file, or an object of one of its classes."""

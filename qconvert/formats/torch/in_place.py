@@ -1,0 +1,249 @@
+"""Changes in place: what a tensor is from there on, and every view of it, and what it is a view of.
+
+A graph has no changes. A view that changed is written back into what it is a view of (views.py), up to the tensor that holds the elements;
+other views of that tensor are made anew when they are read next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.views import CHANGES_SHAPE, KEEPS_ORDER, MAKES, MAY_COPY, VIEWS, written_back
+
+__all__ = ["InPlace", "is_change"]
+
+
+def is_change(name: str) -> bool:
+    """Whether an operator, such as aten::relu_, changes its first input."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """How a view is made.
+
+    Attributes:
+        name: of the operator.
+        given, named: its arguments behind the tensor.
+        part: which of its results the view is; None if it has one.
+        certain: whether it is a view, and no copy.
+        where: the operator stands in the file.
+        hint: the name of its result.
+    """
+
+    name: str
+    given: Sequence[Any]
+    named: Mapping[str, Any]
+    part: int | None
+    certain: bool
+    where: str
+    hint: str
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A tensor of the program.
+
+    Attributes:
+        value: what it was when its base had the version `version`.
+        version: counts changes of the elements; of a view, that of its base which `value` shows.
+        base: what it is a view of; None for a tensor of its own.
+        step: how it is made of its base.
+        torn: where a change may or may not have reached it; "" if there is none.
+    """
+
+    value: Any
+    version: int = 0
+    base: _Held | None = None
+    step: _Step | None = None
+    torn: str = ""
+
+    def root(self) -> _Held:
+        """The tensor that holds the elements."""
+        held = self
+        while held.base is not None:
+            held = held.base
+        return held
+
+
+class InPlace:
+    """Which tensors changed, and into what. Tensors are told apart by identity: a clone has the name of what it is a clone of.
+
+    Args:
+        call: calls an operator by its name, with arguments by position and by name, where it stands and the name of its result.
+        name: gives the name of a tensor in the graph.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[str, Sequence[Any], Mapping[str, Any], str, str], Any],
+        name: Callable[[Any], str],
+    ) -> None:
+        self._call = call
+        self._name = name
+        self._held: dict[int, _Held] = {}
+        self._kept: list[Any] = []  # so that no other object gets the identity of one that is noted
+        self._changed = False
+        #: Tensors whose elements may lie in another order than that of their axes.
+        self._strided: dict[int, Any] = {}
+
+    def now(self, value: Any) -> Any:
+        """A value with every tensor in it as it is now.
+
+        Raises:
+            UnsupportedError: one may or may not have changed with another.
+        """
+        if not self._changed:
+            return value
+        if isinstance(value, list):
+            return [self.now(item) for item in value]
+        if isinstance(value, tuple):
+            return type(value)(self.now(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self.now(item) for key, item in value.items()}
+        held = self._held.get(id(value))
+        return value if held is None else self._current(held)
+
+    def noted(self, name: str, given: Sequence[Any], named: Mapping[str, Any], result: Any, where: str, hint: str) -> Any:
+        """What an operator gives: notes what it changes, and what shares elements with its input.
+
+        Args:
+            name: of the operator, with the "_" of one that changes its input.
+            given, named: its arguments, as the program has them.
+            result: of the operator, or of that which gives the same as a tensor of its own.
+            where: it stands.
+            hint: the name of the result.
+        """
+        first = given[0] if given else named.get("self", named.get("input"))
+        if not isinstance(first, (Ref, StoredTensor)):
+            return result
+        rest = given[1:], {key: value for key, value in named.items() if value is not first}
+        if is_change(name):
+            plain = name[:-1]
+            if plain in CHANGES_SHAPE:
+                self._turn(first, result, _Step(plain, *rest, None, True, where, hint))
+                return first
+            return self._change(first, result, where, hint) if isinstance(result, Ref) else result
+        if name in VIEWS:
+            return self._views(name, first, rest, result, where, hint)
+        if isinstance(result, Ref):
+            result = Ref(result.name, result.number)  # an operator may give the very object that it was given
+            tensors = [value for value in (*given, *named.values()) if isinstance(value, (Ref, StoredTensor))]
+            if name not in MAKES or any(map(self._is_strided, tensors)):
+                self._strided[id(result)] = result
+        return result
+
+    def _views(self, name: str, first: Any, rest: tuple[Sequence[Any], Mapping[str, Any]], result: Any, where: str, hint: str) -> Any:
+        """Notes the results of an operator that gives views."""
+        strided = self._is_strided(first)
+        certain = name not in MAY_COPY or not strided
+        if isinstance(result, Ref):
+            same = result.name == self._name(self.now(first))
+            if same and (certain or name != "aten::contiguous"):
+                return first
+            if not same and name in _SAME_OR_COPY:
+                return result
+            return self._view(first, result, _Step(name, *rest, None, certain, where, hint), strided)
+        if isinstance(result, (list, tuple)):
+            made = (self._view(first, item, _Step(name, *rest, i, True, where, hint), strided) for i, item in enumerate(result))
+            return type(result)(made)
+        return result
+
+    def _view(self, first: Any, item: Any, step: _Step, strided: bool) -> Any:
+        if not isinstance(item, Ref):
+            return item
+        item = Ref(item.name, item.number)
+        base = self._of(first)
+        self._note(item, _Held(item, base.root().version, base, step))
+        if strided or step.name not in KEEPS_ORDER:
+            self._strided[id(item)] = item
+        return item
+
+    def _is_strided(self, value: Any) -> bool:
+        if isinstance(value, StoredTensor):
+            return not value.data.flags.c_contiguous
+        return id(value) in self._strided
+
+    def _of(self, value: Any) -> _Held:
+        """What is noted of a tensor."""
+        return self._held.get(id(value)) or self._note(value, _Held(value))
+
+    def _note(self, value: Any, held: _Held) -> _Held:
+        self._held[id(value)] = held
+        self._kept.append(value)
+        return held
+
+    def _turn(self, first: Any, new: Any, step: _Step) -> None:
+        """A tensor has another shape: it is a view of what it was."""
+        base = self._of(first)
+        self._note(first, _Held(new, base.root().version, base, step))
+        self._strided[id(first)] = first
+        self._changed = True
+
+    def _change(self, first: Any, new: Ref, where: str, hint: str) -> Any:
+        """Notes that a tensor has other elements; it keeps its type."""
+        held = self._of(first)
+        current = self._current(held)
+        if self._name(current) == new.name:
+            return first
+        self._changed = True
+        self._write(held, self._call("aten::type_as", [new, current], {}, where, hint), where)
+        return first
+
+    def _write(self, held: _Held, new: Any, where: str) -> None:
+        """Gives a tensor other elements, and through it what it is a view of."""
+        base, step = held.base, held.step
+        held.value = new
+        if base is None or step is None:
+            held.version += 1
+            return
+        if not step.certain:
+            held.root().torn = where
+            held.base, held.step, held.version = None, None, held.version + 1
+            return
+
+        def call(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+            return self._call(name, given, named, where, step.hint)
+
+        try:
+            whole = written_back(step.name, self._current(base), step.given, step.named, step.part or 0, new, call)
+        except UnsupportedError as error:
+            error.where = error.where or where
+            raise
+        self._write(base, whole, where)
+        held.version = held.root().version
+
+    def _current(self, held: _Held) -> Any:
+        """What a tensor is now."""
+        root = held.root()
+        if root.torn:
+            raise _unknown(root.torn)
+        if held.base is None or held.step is None or held.version == root.version:
+            return held.value
+        step = held.step
+        if not step.certain:
+            raise _unknown(step.where)
+        made = self._call(step.name, [self._current(held.base), *step.given], step.named, step.where, step.hint)
+        held.value = made if step.part is None else made[step.part]
+        held.version = root.version
+        return held.value
+
+
+#: Operators that give their input itself, or a copy of another type.
+_SAME_OR_COPY = frozenset(
+    f"aten::{name}"
+    for name in ("to", "type_as", "float", "double", "half", "bfloat16", "int", "long", "short", "char", "byte", "bool", "cpu", "cuda")
+)
+
+
+def _unknown(where: str) -> UnsupportedError:
+    return UnsupportedError(
+        "a tensor that is used after what may be a view of it was changed in place is not covered",
+        where=where,
+        remedy="Write it without changes in place, or make a copy by clone() before.",
+    )
