@@ -42,7 +42,9 @@ class Given:
             if others := _takers(set_here, known):
                 error.remedy = f"{others} {error.remedy}"
             raise
-        return cls(**{part: _picked(given, declared) for part, declared in taking.items()})
+        own = {} if target is None else checked(target.write_options, writer.write_options, f"nothing that writes {writer.name}")
+        found = {part: _picked(given, declared) for part, declared in taking.items()}
+        return cls(found["read"], found["passes"], {**own, **found["write"]})
 
 
 def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "FUSED_PADDING",
     "GUESSED_SHAPES",
     "IGNORED_SCALES",
+    "NUMERICS",
     "OBSERVED_SCALES",
     "OPTIONS",
     "PROVENANCE",
@@ -79,6 +80,8 @@ GUESSED_SHAPES = "source.guessed_shapes"
 ACTIVATIONS = "source.activations"
 #: JSON list: tensors in another layout than in the first file of a chain of conversions, although their shape does not show it.
 TRANSPOSED = "layout.transposed"
+#: "exact" in a .pt2 file whose operators give the integers that they mean (formats/torch/writer.py).
+NUMERICS = "torch.numerics"
 #: JSON: operators that the writer spelled out as several (formats/onnx/spelled.py).
 SPELLED = "qconvert.spelled"
 #: JSON, tensor -> [scale, zero point] or null: integers under another grid than those that they are (formats/onnx/relabelled.py).

@@ -39,4 +39,4 @@ def to_torch(graph: Graph, *, target: str = "torch") -> Any:
     options = {option.name: option.default for name in chosen.passes for option in passes()[name].options}
     graph, _ = normalize(graph, chosen, **options)
     refuse_violations(graph, chosen)
-    return live(graph)
+    return live(graph, str(chosen.write_options.get("numerics", "exact")))

@@ -1,9 +1,10 @@
 """match_rounding: additions and means of 8-bit tensors, and arithmetic of 16-bit ones, give the integers of the source's kernel.
 
 TFLite's default kernel (XNNPACK) adds with 20-bit multipliers and rounds ties up; onnxruntime's QLinearAdd adds in float32 and rounds
-ties to even. For about half of all additions the two are equal on all 65,536 pairs of inputs, which is simply tried here. The rest get
-the attribute `arithmetic`: the writer gives them input scales at which QLinearAdd is equal too (arithmetic/nudged.py), or, where there are
-none, spells XNNPACK's arithmetic out in float64. With numerics "fast" nothing is done: a share of about 0.001% differs by 1.
+ties to even; PyTorch's programs round the exact sum. For about half of all additions the two are equal on all 65,536 pairs of inputs, which
+is simply tried here. The rest get the attribute `arithmetic`: ONNX's writer gives them input scales at which QLinearAdd is equal too
+(arithmetic/nudged.py), or, where there are none, spells XNNPACK's arithmetic out in float64; PyTorch's spells it out in int64. With
+numerics "fast" nothing is done: a share of about 0.001% differs by 1.
 
 TFLite's convolutions of 16-bit data keep 16 bits of their multiplier, which moves 3 to 12% of the integers by 1. They are spelled out as
 two convolutions in float32, where the sums of either half of the data are exact; sums, differences and products of 16 bits in float64.
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import onnxruntime_add, xnnpack_add, xnnpack_adds
+from qconvert.arithmetic import dequantize, onnxruntime_add, quantize, xnnpack_add, xnnpack_adds
 from qconvert.graph import Graph, Op, Quantization, integer_range
 from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite, kernels_reduction
 from qconvert.graph.metadata import SOURCE_KERNELS
@@ -31,7 +32,8 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
     """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise."""
     if numerics != "exact" or graph.metadata.get(SOURCE_KERNELS) != "tflite-xnnpack":
         return graph, ()
-    ops = [_matched(graph, op) for op in graph.ops]
+    own = onnxruntime_add if target.format == "onnx" else _exact_add
+    ops = [_matched(graph, op, own) for op in graph.ops]
     changed = [str(op["arithmetic"]) for op, old in zip(ops, graph.ops, strict=True) if op is not old]
     notes = {
         "xnnpack": "additions get a form that rounds as XNNPACK does for every pair of inputs",
@@ -43,7 +45,7 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
     return (graph.evolve(ops=ops), listed) if listed else (graph, ())
 
 
-def _matched(graph: Graph, op: Op) -> Op:
+def _matched(graph: Graph, op: Op, own: Any) -> Op:
     if convolves_as_tflite(graph, op) or computes_as_tflite(graph, op):
         return op.with_attributes(arithmetic="tflite")
     if op.kind in ("ReduceMean", "ReduceSum"):
@@ -61,9 +63,14 @@ def _matched(graph: Graph, op: Op) -> Op:
         return op
     dtype = tensors[0].dtype
     wanted = _all_pairs(xnnpack_add, a, b, output, dtype)
-    if np.array_equal(_all_pairs(onnxruntime_add, a, b, output, dtype), wanted):
+    if np.array_equal(_all_pairs(own, a, b, output, dtype), wanted):
         return op
     return op.with_attributes(arithmetic="xnnpack")
+
+
+def _exact_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Any:
+    """What a target gives that rounds the real sum once."""
+    return quantize(dequantize(a, inputs[0]) + dequantize(b, inputs[1]), output, dtype)
 
 
 def _all_pairs(kernel: Any, a: Quantization, b: Quantization, output: Quantization, dtype: str) -> Any:

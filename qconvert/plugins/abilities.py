@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError
 from qconvert.plugins.verdict import Violation
@@ -39,6 +39,7 @@ class Abilities:
         summary: one line for `qconvert formats`.
         cpu: "x86" or "arm" where the target stands for that family alone, so that a machine of another cannot tell how it runs.
         passes: names of the passes that fit a graph to the target, in the order in which they run; the other fields say what they do.
+        write_options: options of the format's writer that are otherwise than by default here, unless the user states them.
 
     What the passes make of a graph:
         layout: the data_format that spatial operators must have; "" keeps the source's.
@@ -98,6 +99,7 @@ class Abilities:
     format: str
     summary: str
     passes: tuple[str, ...] = ()
+    write_options: Mapping[str, Any] = field(default_factory=dict)
     cpu: str = ""
     layout: str = ""
     activations: str = ""

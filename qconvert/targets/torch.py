@@ -12,17 +12,20 @@ __all__ = ["TARGETS"]
 
 _PASSES = ("expand_definitions", "carry_custom", "dynamic_range", "fuse_dilation", "assign_layout", "float_io", "integer_io")
 
+#: Compilers recognize products of dequantized values, not sums of integers.
+_PLAIN = {"numerics": "fast"}
+
 _TORCH = Target(
     "torch", "torch", "PyTorch: real values between Quantize and Dequantize, integers stored as in the source",
-    passes=_PASSES, layout="channels_first",
+    passes=(*_PASSES[:-2], "match_rounding", *_PASSES[-2:]), layout="channels_first",
 )  # fmt: skip
 
 TARGETS = (
     _TORCH,
     _TORCH.derive(name="torch-x86", summary="PyTorch compiled by inductor on x86-64 CPUs: uint8 activations, a scale for each channel",
-                  cpu="x86", activations="uint8",
+                  write_options=_PLAIN, cpu="x86", activations="uint8",
                   passes=(*_PASSES[:-2], "store_activations", "per_tensor_to_per_axis", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
-                  activations="int8", weights="int8",
+                  write_options=_PLAIN, activations="int8", weights="int8",
                   passes=(*_PASSES[:-2], "store_activations", "symmetric_weights", "int32_bias_to_float", *_PASSES[-2:])),
 )  # fmt: skip

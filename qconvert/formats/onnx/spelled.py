@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.onnx.noted_grids import on_noted_grids
+from qconvert.formats.reading.noted import Noted, Stated, grid_of, noted, stated, stated_grid
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SPELLED
@@ -23,12 +21,6 @@ from qconvert.graph.validation import validate
 
 __all__ = ["is_spelled_out", "notes", "restored", "turned_name"]
 
-
-#: A grid in a note: scale and zero point, or scales, zero points and their axis.
-_Stated = tuple[float, int] | tuple[tuple[float, ...], tuple[int, ...], int]
-
-_SMALL = 64  # elements of a constant in a note
-_NOTED = ("int32", "int64", "float32")
 
 #: Nodes around an operator that say how values are stored, or nothing.
 _STORAGE = frozenset(("QuantizeLinear", "DequantizeLinear", "Identity"))
@@ -58,38 +50,8 @@ def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
 
 def notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
     """The metadata entry for the operators that are spelled out; "" if there are none."""
-    found = [
-        {
-            "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
-            "grids": {name: _stated(grid) for name in _on_grids(op) if name and (grid := graph[name].quantization) is not None
-                      and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
-            "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
-        }
-        for op in graph.ops
-        if is_spelled_out(op)
-    ]  # fmt: skip
+    found = [stated(graph, op) for op in graph.ops if is_spelled_out(op)]
     return json.dumps(found) if found else ""
-
-
-def _on_grids(op: Op) -> tuple[str, ...]:
-    """The tensors whose grids an operator needs; one that moves integers is the same on any."""
-    return () if KINDS[op.kind].rule == "move" else (*op.inputs, *op.outputs)
-
-
-def _is_small(tensor: Tensor) -> bool:
-    """Whether a tensor is a constant that a note can hold: sizes, axes, paddings, which nodes may have in another form."""
-    return tensor.data is not None and tensor.data.size <= _SMALL and tensor.dtype in _NOTED and bool(np.isfinite(tensor.data).all())
-
-
-def _listed(tensor: Tensor) -> tuple[str, list[int], list[float]]:
-    assert tensor.data is not None
-    return tensor.dtype, list(tensor.data.shape), tensor.data.reshape(-1).tolist()
-
-
-def _stated(grid: Quantization) -> _Stated:
-    if grid.axis is None:
-        return float(grid.scale[0]), int(grid.zero_point[0])
-    return tuple(grid.scale.tolist()), tuple(grid.zero_point.tolist()), grid.axis
 
 
 def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
@@ -106,16 +68,16 @@ def restored(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     if text is None:
         return graph
     parsed = _parsed(text, len(graph.ops))
-    noted = [(op, grids) for op, grids, _ in parsed]
+    listed = [(item.op, item.grids) for item in parsed]
     graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
     own = set(graph.tensors)
-    constants = {tensor.name: tensor for _, _, listed in parsed for tensor in listed if tensor.name not in own}
-    constants |= {tensor.name: tensor for op, _ in noted for tensor in _turned_weights(graph, op)}
+    constants = {tensor.name: tensor for item in parsed for tensor in item.constants if tensor.name not in own}
+    constants |= {tensor.name: tensor for op, _ in listed for tensor in _turned_weights(graph, op)}
     graph = replace(graph, tensors={**graph.tensors, **constants})
-    labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _labelled(graph, noted)}})
+    labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _labelled(graph, listed)}})
     producers = graph.producers()
     ops = []
-    for op, _ in noted:
+    for op, _ in listed:
         if _is_spelled(graph, labelled, op, rewritten, producers):
             producers.update(dict.fromkeys(op.outputs, op))
             ops.append(op)
@@ -138,16 +100,16 @@ def turned_name(weights: str) -> str:
     return f"{weights}/turned"
 
 
-def _labelled(graph: Graph, noted: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
+def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
     """The tensors of plain integers that notes give one grid."""
-    found: dict[str, set[_Stated]] = {}
-    for _, grids in noted:
+    found: dict[str, set[Stated]] = {}
+    for _, grids in listed:
         for name, grid in grids.items():
             tensor = graph.tensors.get(name)
             if tensor is not None and tensor.quantization is None and "int" in tensor.dtype:
-                found.setdefault(name, set()).add(_stated(grid))
+                found.setdefault(name, set()).add(stated_grid(grid))
     chosen = {name: grids.pop() for name, grids in found.items() if len(grids) == 1}
-    return [replace(graph[name], quantization=_grid(grid)) for name, grid in chosen.items()]
+    return [replace(graph[name], quantization=grid_of(grid)) for name, grid in chosen.items()]
 
 
 def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
@@ -169,47 +131,15 @@ def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
     return _needed(graph, chosen)
 
 
-def _parsed(text: str, most: int) -> list[tuple[Op, Mapping[str, Quantization], list[Tensor]]]:
-    """The operators noted, with the grids of tensors and constants; `most` is the number of nodes, of which each takes one at least."""
+def _parsed(text: str, most: int) -> list[Noted]:
+    """The operators noted; `most` is the number of nodes, of which each takes one at least."""
     try:
         listed = json.loads(text)
         if not isinstance(listed, list) or len(listed) > most:
             raise ValueError("no list, or too long a one")
-        return [(_operator(item), _grids(item.get("grids", {})), _constants(item.get("constants", {}))) for item in listed]
+        return [noted(item) for item in listed]
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"the metadata entry {SPELLED} is no list of operators: {error}") from error
-
-
-def _operator(item: Mapping[str, Any]) -> Op:
-    kind = str(item["kind"])
-    if kind not in KINDS:
-        raise ValueError(f"there is no operator {kind!r}")
-    attributes = {str(name): tuple(value) if isinstance(value, list) else value for name, value in item["attributes"].items()}
-    inputs, outputs = (tuple(str(name) for name in item[side]) for side in ("inputs", "outputs"))
-    return Op(kind, inputs, outputs, attributes, str(item.get("source", "")))
-
-
-def _grids(stated: Mapping[str, Any]) -> dict[str, Quantization]:
-    return {str(name): _grid(grid) for name, grid in stated.items()}
-
-
-def _grid(stated: Sequence[Any]) -> Quantization:
-    if len(stated) == 2:
-        return Quantization.per_tensor(float(stated[0]), int(stated[1]))
-    scales, points, axis = stated
-    return Quantization(np.array(scales, np.float32), np.array(points, np.int64), int(axis))
-
-
-def _constants(stated: Mapping[str, Any]) -> list[Tensor]:
-    found = []
-    for name, (dtype, shape, values) in stated.items():
-        if dtype not in _NOTED or len(values) > _SMALL:
-            raise ValueError("no small constant")
-        data = np.array([float(value) if dtype == "float32" else int(value) for value in values], dtype).reshape(
-            [int(size) for size in shape]
-        )
-        found.append(Tensor(str(name), dtype, data.shape, data))
-    return found
 
 
 def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:

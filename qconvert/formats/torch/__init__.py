@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Format, Option, hookimpl
+from qconvert.plugins.options import NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -49,6 +50,7 @@ def qconvert_formats() -> Iterable[Format]:
             narrow_ranges=True,
             recognizes=_recognizes,
             read_options=_READ_OPTIONS,
+            write_options=(NUMERICS,),
             normal_form=("absorb_quantization", "fold_qat_batch_norm", "restate_attributes"),
         )
     ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.reading import Call, Operator, Session
 from qconvert.formats.torch.values import Uncomputed
 
@@ -24,6 +25,11 @@ class Calls:
     def __init__(self, session: Session, operators: Mapping[str, Sequence[Operator]]) -> None:
         self._session = session
         self._operators = operators
+
+    @property
+    def constants(self) -> Constants:
+        """Those of the model."""
+        return self._session.constants
 
     def call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
         """What a call returns.

@@ -1,49 +1,84 @@
 """What qconvert wrote beside a torch.export program: names of the source, which PyTorch does not keep, and the graph's metadata.
 
-The notes give names and nothing else that a run would show: a false note makes a wrong name, never another function.
+The notes give names, and say where operators are spelled as several calls, which a reader looks at (export/noted.py): a false note makes a
+wrong name, never another function.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qconvert.errors import InvalidModelError
+from qconvert.formats.reading.noted import Noted, noted
 from qconvert.formats.reading.signatures import with_signatures
 from qconvert.formats.torch.archive import Archive
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.metadata import FUSED_PADDING, SOURCE_FORMAT
 
-__all__ = ["NOTES", "with_notes"]
+__all__ = ["NOTES", "Notes", "read_notes", "with_notes"]
 
 #: The name of the notes among the archive's further files.
 NOTES = "qconvert.json"
 
 
-def with_notes(graph: Graph, archive: Archive) -> Graph:
-    """The graph with the names that the archive notes; itself if it notes none.
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What is noted of a program.
+
+    Attributes:
+        name: of the graph; None if none is stated.
+        metadata: of the graph.
+        buffers, tensors: names of constants in the model, and of other values in the program -> those of the graph.
+        operators: names of calls -> where the source has the operator.
+        padding: calls that pad for the operator behind them.
+        sizes: symbols of the program -> names of sizes.
+        spelled: operators that are spelled as several calls.
+    """
+
+    name: str | None
+    metadata: Mapping[str, str]
+    buffers: Mapping[str, str]
+    tensors: Mapping[str, str]
+    operators: Mapping[str, str]
+    padding: Sequence[str]
+    sizes: Mapping[str, str]
+    spelled: Sequence[Noted]
+
+
+def read_notes(archive: Archive) -> Notes | None:
+    """The notes in an archive; None if there are none.
 
     Raises:
-        InvalidModelError: the notes are no JSON object of texts.
+        InvalidModelError: they are no JSON object of texts.
     """
     if f"extra/{NOTES}" not in archive:
-        return graph
+        return None
     try:
-        notes = json.loads(archive.text(f"extra/{NOTES}"))
-        names = {**_texts(notes, "tensors"), **_texts(notes, "buffers")}
-        sources, sizes, metadata = (_texts(notes, key) for key in ("operators", "sizes", "metadata"))
-        padding = [str(name) for name in notes.get("padding", [])]
-        name = str(notes.get("name", graph.name))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        found = json.loads(archive.text(f"extra/{NOTES}"))
+        metadata, buffers, tensors, names = (_texts(found, key) for key in ("metadata", "buffers", "tensors", "operators"))
+        padding = [str(name) for name in found.get("padding", [])]
+        name = None if "name" not in found else str(found["name"])
+        spelled = [noted(item) for item in found.get("spelled", [])]
+        return Notes(name, metadata, buffers, tensors, names, padding, _texts(found, "sizes"), spelled)
+    except (OverflowError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidModelError(f"the notes {NOTES} are no map of names") from error
-    graph = _renamed(graph, _usable(graph, names), sources, sizes)
+
+
+def with_notes(graph: Graph, notes: Notes | None) -> Graph:
+    """The graph with the names that are noted; itself if there are no notes."""
+    if notes is None:
+        return graph
+    names = {**notes.tensors, **notes.buffers}
+    graph = _renamed(graph, _usable(graph, names), notes.operators, notes.sizes)
     own = {key: value for key, value in graph.metadata.items() if key.startswith("source.")}
-    stated = {**metadata, **own, **({FUSED_PADDING: json.dumps([names.get(item, item) for item in padding])} if padding else {})}
+    padding = {FUSED_PADDING: json.dumps([names.get(item, item) for item in notes.padding])} if notes.padding else {}
+    stated = {**notes.metadata, **own, **padding}
     if SOURCE_FORMAT not in stated:
         stated[SOURCE_FORMAT] = "torch"
-    return with_signatures(replace(graph, name=name, metadata=stated))
+    return with_signatures(replace(graph, name=graph.name if notes.name is None else notes.name, metadata=stated))
 
 
 def _texts(notes: Any, key: str) -> dict[str, str]:

@@ -49,12 +49,12 @@ def typed(c: Call, value: Any, dtype: str, hint: str) -> str:
     """The name of a tensor or number in a type."""
     if not isinstance(value, Ref):
         return c.const(np.asarray(value, numpy_dtype(dtype)), hint)
-    tensor = c.lookup(value.name)
+    tensor = c.lookup(c.plain(value.name))
     if tensor.dtype == dtype or tensor.is_quantized:
-        return value.name
+        return tensor.name
     if tensor.data is not None:
-        return c.variant_of(value.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
-    return c.emit("Cast", [value.name], dtype=dtype, grid=None, hint=f"{hint}/{dtype}", to=dtype).name
+        return c.variant_of(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
+    return c.emit("Cast", [tensor.name], dtype=dtype, grid=None, hint=f"{hint}/{dtype}", to=dtype).name
 
 
 def common_type(c: Call, values: Sequence[Any]) -> str:
@@ -71,7 +71,7 @@ def _described(c: Call, value: Any) -> tuple[int, str]:
     if not isinstance(value, Ref):
         return 2, "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
     tensor = c.lookup(value.name)
-    dtype = "float32" if tensor.is_quantized or tensor.dtype == "unknown" else tensor.dtype
+    dtype = "float32" if (tensor.is_quantized and not c.is_plain) or tensor.dtype == "unknown" else tensor.dtype
     if tensor.shape == () and tensor.name.startswith("CONSTANTS.") and dtype in ("float64", "int64"):
         return 2, "float32" if dtype == "float64" else dtype  # how TorchScript writes numbers down
     return (2, dtype) if value.number else (int(tensor.shape == ()), dtype)

@@ -51,7 +51,7 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """
     from qconvert.formats.torch.export.reader import program_entry
     from qconvert.formats.torch.export.reader import read as read_program
-    from qconvert.formats.torch.notes import with_notes
+    from qconvert.formats.torch.notes import read_notes, with_notes
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
     archive = _opened(path)
@@ -61,7 +61,8 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
             if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
                 return read_torchscript(archive, path.stem, given)
             if program_entry(archive):
-                return with_notes(read_program(archive, path.stem, given), archive)
+                notes = read_notes(archive)
+                return with_notes(read_program(archive, path.stem, given, notes), notes)
             raise _without_graph(archive)
     except RecursionError as error:
         raise InvalidModelError("its values are nested too deeply") from error

@@ -289,6 +289,20 @@ class Call(OperatorReading):
         """A tensor of integers with a grid that this call states; see formats/reading/labels.py."""
         return labelled(self._draft, tensor, quantization, self.source)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether tensors of integers are plain numbers to this operator, whatever others say of them: in a .pt2 file they are."""
+        return self.session.scalar_types is EXPORT
+
+    def plain(self, name: str) -> str:
+        """Integers without their grid where they are plain numbers, else the tensor itself."""
+        tensor = self.lookup(name)
+        if tensor.quantization is None or not self.is_plain:
+            return name
+        if tensor.data is not None:
+            return self.variant_of(name, "plain", tensor.data, None)
+        return self.emit("Reinterpret", [name], dtype=tensor.dtype, grid=None, hint="plain").name
+
     def variant_of(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """A constant in another order of axes or another type, made once."""
         return self._draft.variant(name, key, data, quantization)
@@ -376,7 +390,7 @@ class Call(OperatorReading):
         tensor = self.lookup(beside)
         if tensor.quantization is None:
             return self.const(np.asarray(value).astype(numpy_dtype(tensor.dtype)), hint)
-        if self.session.scalar_types is EXPORT:
+        if self.is_plain:
             is_zero = tensor.quantization.is_per_tensor and value == tensor.quantization.zero_point[0]
             return "" if is_zero else self.const(np.asarray(value).astype(numpy_dtype(tensor.dtype)), hint, tensor.quantization)
         return self.const(quantize(np.asarray(float(value)), tensor.quantization, tensor.dtype), hint, tensor.quantization)

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.reading.noted import stated
 from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.notes import NOTES
 from qconvert.formats.torch.program import Module, torch_type
+from qconvert.formats.torch.writers.sums import computes_on_grids
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph
-from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
+from qconvert.graph.metadata import NUMERICS, SOURCE_KERNELS, SOURCE_PRODUCER, STATED_ATTRIBUTES
 from qconvert.graph.stated import unstated
 from qconvert.plugins import operators
 
@@ -34,14 +36,14 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     Args:
         graph: spatial operators channels first; shapes known but for sizes with names.
         path: the file; it is overwritten.
-        options: "provenance" (str -> str, goes into the notes).
+        options: "provenance" (str -> str, goes into the notes), "numerics" ("exact" or "fast").
 
     Raises:
         MissingPackageError: PyTorch is not installed.
         UnsupportedError: operators that have no form in PyTorch, or types; kinds are all listed.
     """
     torch = torch_package()
-    builder = build(graph)
+    builder = build(graph, _numerics(graph, str(options.get("numerics") or "exact")))
     made = Module(builder.nodes, builder.outputs)
     program, notes = _exported(builder, made.module)
     buffer = io.BytesIO()
@@ -53,27 +55,33 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     return notes
 
 
-def build(graph: Graph) -> Builder:
-    """The calls and buffers of a graph; see write()."""
+def build(graph: Graph, numerics: str = "exact") -> Builder:
+    """The calls and constants of a graph; see write()."""
     known = operators("torch", "write")
     missing = Counter(op.kind for op in graph.ops if op.kind not in known)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without a form in PyTorch: {listed}")
-    builder = Builder(graph)
+    builder = Builder(graph, numerics)
     for name in graph.inputs:
         builder.take_input(name)
     for op in graph.ops:
-        builder.op = op
+        builder.op, builder.wide = op, builder.is_exact and computes_on_grids(graph, op)
         known[op.kind](op, builder)
-    builder.op = None
+    builder.op, builder.wide = None, False
     builder.finish_program()
     return builder
 
 
-def live(graph: Graph) -> Any:
+def _numerics(graph: Graph, wanted: str) -> str:
+    """How operators on grids are written. What PyTorch exported is exact as it stands: float32 between dequantize and quantize."""
+    exported = graph.is_from("torch") and graph.metadata.get(SOURCE_PRODUCER, "").startswith("torch.export")
+    return "fast" if exported and graph.metadata.get(NUMERICS) != "exact" else wanted
+
+
+def live(graph: Graph, numerics: str = "exact") -> Any:
     """A torch.nn.Module that computes the graph: inputs in order, and a tuple of outputs."""
-    builder = build(graph)
+    builder = build(graph, _numerics(graph, numerics))
     return Module(builder.nodes, builder.outputs).module
 
 
@@ -115,9 +123,10 @@ def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
 def _notes(builder: Builder, made: Module, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
     """What a reader finds again: names of tensors and operators by the program's own, and the graph's metadata."""
     graph = builder.graph
-    metadata = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
-    if stated := unstated(graph):
-        metadata[STATED_ATTRIBUTES] = json.dumps(stated)
+    metadata = {**graph.metadata, **provenance, **noted_signatures(graph), NUMERICS: "exact" if builder.is_exact else ""}
+    metadata = {key: value for key, value in metadata.items() if key not in (SOURCE_KERNELS, NUMERICS) or (key == NUMERICS and value)}
+    if attributes := unstated(graph):
+        metadata[STATED_ATTRIBUTES] = json.dumps(attributes)
     nodes = _aligned(made, program)
     buffers = {target: builder.names[node] for node, target in made.buffers.items() if node in builder.names}
     return {
@@ -128,6 +137,7 @@ def _notes(builder: Builder, made: Module, program: Any, provenance: Mapping[str
         "operators": {found: builder.sources[node] for node, found in nodes.items() if builder.sources.get(node)},
         "padding": [found for node, found in nodes.items() if node in builder.helpers],
         "sizes": _sizes(graph, program),
+        "spelled": [stated(graph, op) for op in builder.spelled.values()],
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.nodes import Node, needed
 from qconvert.formats.torch.pickled import TorchType
@@ -31,9 +32,13 @@ class Builder:
 
     Args:
         graph: the canonical graph that is written.
+        numerics: "exact" or "fast", see numerics.py.
 
     Attributes:
         graph: likewise.
+        is_exact: whether operators on grids give the integers that they mean, and not those that float32 gives.
+        wide: whether the operator that is written has real values in float64.
+        spelled: operators, by their id, that are found again by a note alone.
         nodes: in order, also such as nothing depends on.
         names: node -> the canonical tensor whose stored values it gives.
         sources: node -> the operator of the source that it stands for.
@@ -45,8 +50,11 @@ class Builder:
         outputs: what the program returns.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, numerics: str = "exact") -> None:
         self.graph = graph
+        self.is_exact = numerics == "exact"
+        self.wide = False
+        self.spelled: dict[int, Op] = {}
         self.nodes: list[Node] = []
         self.names: dict[Node, str] = {}
         self.sources: dict[Node, str] = {}
@@ -68,7 +76,7 @@ class Builder:
         """The canonical operator that computes the tensor `name`, or None."""
         return self._producers.get(name)
 
-    def call(self, operator: str, *arguments: Any, **named: Any) -> Any:
+    def call(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of an operator such as "aten.add.Tensor", without the overload for its default; returns the node."""
         node = self._added(Node(operator, arguments, named))
         if self.op is not None:
@@ -79,7 +87,7 @@ class Builder:
         self.nodes.append(node)
         return node
 
-    def aten(self, operator: str, *arguments: Any, **named: Any) -> Any:
+    def aten(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of aten's operator, such as "relu" or "add.Tensor"."""
         return self.call(f"aten.{operator}", *arguments, **named)
 
@@ -115,7 +123,7 @@ class Builder:
         self.names[node] = name
         return node
 
-    def set(self, name: str, node: Any) -> None:
+    def set(self, name: str, node: Node) -> None:
         """Says that a node gives the stored values of the tensor `name`."""
         if not name:
             return
@@ -130,30 +138,45 @@ class Builder:
             return None
         tensor = self.graph.tensors[name]
         if tensor.quantization is None:
-            return self.stored(name)
+            return self.widened(self.stored(name)) if self.wide and tensor.dtype in REALS else self.stored(name)
         return self.dequantize(self.stored(name), tensor.dtype, tensor.quantization, name)
+
+    def widened(self, node: Node) -> Node:
+        """Real values in float64."""
+        self.note_operator()
+        return self.aten("to.dtype", node, self.dtype("float64"))
+
+    def note_operator(self) -> None:
+        """Says that the operator being written is spelled so that only a note finds it again."""
+        if self.op is not None:
+            self.spelled[id(self.op)] = self.op
 
     def reals(self, op: Op) -> list[Any]:
         """The nodes of the real values of all inputs."""
         return [self.real(name) for name in op.inputs]
 
-    def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Any:
+    def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
         """Adds a dequantize of stored integers."""
-        low, high = self._limits(dtype, quantization)
+        low, high = self.limits(dtype, quantization)
         kind = self.dtype(dtype)
         if quantization.block_size:
             raise UnsupportedError("scales in blocks cannot be written for PyTorch yet", where=f"tensor {name!r}")
+        wide = {"out_dtype": self.dtype("float64")} if self.wide else {}
+        if self.wide:
+            self.note_operator()
         if quantization.axis is None:
             numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
-            return self.call("quantized_decomposed.dequantize_per_tensor", node, *numbers, low, high, kind)
+            return self.call("quantized_decomposed.dequantize_per_tensor", node, *numbers, low, high, kind, **wide)
         scales, points = self._parameters(quantization, name)
-        return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
+        return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind, **wide)
 
-    def quantize(self, node: Any, tensor: Tensor) -> Any:
+    def quantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a quantize of real values onto the grid of `tensor`."""
         quantization = tensor.quantization
         assert quantization is not None
-        low, high = self._limits(tensor.dtype, quantization)
+        if self.wide:
+            return quantized_exactly(self, node, tensor)
+        low, high = self.limits(tensor.dtype, quantization)
         kind = self.dtype(tensor.dtype)
         if quantization.axis is None and not quantization.block_size:
             numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
@@ -169,7 +192,8 @@ class Builder:
             self._scales[id(quantization)] = quantization, scales, points
         return self._scales[id(quantization)][1:]
 
-    def _limits(self, dtype: str, quantization: Quantization) -> tuple[int, int]:
+    def limits(self, dtype: str, quantization: Quantization) -> tuple[int, int]:
+        """The smallest and largest integer that a grid uses of a type."""
         if "int" not in dtype:
             raise UnsupportedError(f"scales beside {dtype} cannot be written for PyTorch")
         low, high = quantization.limits(dtype)
@@ -180,14 +204,19 @@ class Builder:
         tensor = self.tensor(op.outputs[index])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
         if bounds != (None, None) and not self._implied(tensor, bounds):
-            node = self.clipped(node, *self._on_grid(tensor, bounds))
-        self.set(tensor.name, node if tensor.quantization is None else self.quantize(node, tensor))
+            node = self.clipped(node, *(bounds if self.wide else self._on_grid(tensor, bounds)))
+        if tensor.quantization is not None:
+            node = self.quantize(node, tensor)
+        elif self.wide and tensor.dtype in REALS:
+            node = self.aten("to.dtype", node, self.dtype(tensor.dtype))
+        self.set(tensor.name, node)
 
     def _implied(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> bool:
         """Whether the grid of a tensor keeps within an activation's bounds anyway."""
         if tensor.quantization is None or not tensor.quantization.is_per_tensor:
             return False
-        return clip_range(tensor, bounds) == integer_range(tensor.dtype)
+        certain = not self.wide or is_exact(bounds, tensor)
+        return certain and clip_range(tensor, bounds) == integer_range(tensor.dtype)
 
     def _on_grid(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
         """The bounds of an activation; if rounding one may fall either way, the real values of the integers that it stands for."""
@@ -198,7 +227,7 @@ class Builder:
         low, high = (None if limit == end else (limit - point) * scale for limit, end in zip(limits, ends, strict=True))
         return low, high
 
-    def clipped(self, node: Any, low: float | None, high: float | None) -> Any:
+    def clipped(self, node: Any, low: float | None, high: float | None) -> Node:
         """Adds a relu, or a clamp between bounds."""
         if (low, high) == (0.0, None):
             return self.aten("relu", node)
@@ -243,7 +272,7 @@ class Builder:
         self.outputs = [self.stored(name) for name in self.graph.outputs]
         self.nodes = needed(self.nodes, self.outputs)
 
-    def take_input(self, name: str) -> Any:
+    def take_input(self, name: str) -> Node:
         """Adds an input of the program."""
         self.dtype(self.graph[name].dtype)
         wanted = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
@@ -251,6 +280,24 @@ class Builder:
         self._values[name] = node
         self.names[node] = name
         return node
+
+
+def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
+    """Adds a rounding of real values in float64 onto the grid of `tensor`, by its own scale and not by the reciprocal."""
+    grid = tensor.quantization
+    assert grid is not None
+    low, high = b.limits(tensor.dtype, grid)
+    b.note_operator()
+    if grid.axis is None:
+        steps = b.aten("round", b.aten("div.Tensor", node, float(grid.scale[0])))
+        point: Any = int(grid.zero_point[0])
+    else:
+        shape = [-1 if axis == grid.axis else 1 for axis in range(tensor.rank or 0)]
+        scales, point = (b.buffer(v.astype(np.float64).reshape(shape), f"{tensor.name}/exact") for v in (grid.scale, grid.zero_point))
+        steps = b.aten("round", b.aten("div.Tensor", node, scales))
+        point = point if grid.zero_point.any() else 0
+    shifted = steps if isinstance(point, int) and not point else b.aten("add.Tensor", steps, point)
+    return b.aten("to.dtype", b.aten("clamp", shifted, float(low), float(high)), b.dtype(tensor.dtype))
 
 
 WriteFunction = Callable[[Op, Builder], None]

@@ -27,7 +27,7 @@ from qconvert.graph.schema import Op
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext, failure
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "nearest", "positions"]
 
 
 def _resize_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -46,9 +46,9 @@ def resize(call: Call) -> Array:
     steps, scale = call.factor(0)
     whole = Fraction(1)
     for axis, size in zip(spatial_axes(call, steps.ndim), call.ints(1), strict=True):
-        numerators, denominator = _positions(call["coordinate_transformation_mode"], steps.shape[axis], size)
+        numerators, denominator = positions(call["coordinate_transformation_mode"], steps.shape[axis], size)
         if call["mode"] == "nearest":
-            chosen = _nearest(call["nearest_mode"], numerators, denominator)
+            chosen = nearest(call["nearest_mode"], numerators, denominator)
             steps = steps.take(np.clip(chosen, 0, steps.shape[axis] - 1), axis)
         elif call["mode"] == "linear":
             steps = _interpolate(steps, axis, numerators, denominator)
@@ -58,7 +58,7 @@ def resize(call: Call) -> Array:
     return np.asarray(steps / float(whole) * scale)
 
 
-def _positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
+def positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
     """Where each output position lies in the input: whole numerators over one denominator, so that ties are exact."""
     at = np.arange(wanted, dtype=np.int64)
     if mode == "asymmetric":
@@ -72,7 +72,7 @@ def _positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
     raise UnsupportedError(f"the coordinate transformation {mode!r}")
 
 
-def _nearest(mode: str, numerators: Array, denominator: int) -> Array:
+def nearest(mode: str, numerators: Array, denominator: int) -> Array:
     """Positions rounded to whole ones, by ONNX's nearest_mode."""
     rounded = {
         "floor": (numerators, denominator),

@@ -13,11 +13,13 @@ from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parsed
+from qconvert.formats.torch.export.noted import SPELLED, emit_noted, with_noted
 from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_covered, roots_of
 from qconvert.formats.torch.export.weights import early_tensors, stored_tensors
 from qconvert.formats.torch.finishing import finished
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.in_place import InPlace
+from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
@@ -47,13 +49,14 @@ def program_entry(archive: Archive) -> str:
     return f"{_FOLDER}model.json" if len(found) > 1 else found[0] if found else ""
 
 
-def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
+def read(archive: Archive, name: str, given: GivenInputs, notes: Notes | None) -> Graph:
     """The graph of a torch.export program.
 
     Args:
         archive: the file's.
         name: of the graph.
         given: shapes of inputs, as the user states them.
+        notes: what the archive notes of the program.
 
     Raises:
         InvalidModelError: the file is damaged.
@@ -62,6 +65,7 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     entry = program_entry(archive)
     program = parsed(archive.text(entry))
     stored = early_tensors(archive) if entry == _EARLY else stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
+    program = with_noted(program, stored, notes)
     draft = Draft()
     constants = Constants(draft)
     session = Session(draft, constants, EXPORT)
@@ -158,7 +162,7 @@ class _Reading:
 
     def run(self) -> None:
         """Reads every node that is needed."""
-        require_covered(self._nodes, self._calls.covers)
+        require_covered(self._nodes, lambda target: target == SPELLED or self._calls.covers(target))
         for node in self._nodes:
             self._follow(node, self._values)
 
@@ -177,6 +181,10 @@ class _Reading:
 
     def _follow(self, node: Node, values: dict[str, Any]) -> None:
         """Reads one node and notes what it computes."""
+        if node.target == SPELLED:
+            refs = emit_noted(node, values, self._draft, self._calls.constants)
+            values.update((str(name), ref) for name, ref in zip(node.outputs, refs, strict=True) if name)
+            return
         inner = body_of(node)
         if inner is not None:
             result = self._inlined(*inner, values, node)

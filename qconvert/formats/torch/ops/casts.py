@@ -17,16 +17,16 @@ __all__ = ["OPERATORS"]
 def cast(c: Call, name: str, dtype: str | None) -> Ref:
     """A tensor in another type; quantized tensors stay as they are. Constants of integers count as real numbers by a Dequantize, so that
     they stay integers."""
-    tensor = c.lookup(name)
+    tensor = c.lookup(c.plain(name))
     if dtype is None or tensor.dtype == dtype:
-        return Ref(name)
+        return Ref(tensor.name)
     if tensor.is_quantized:
         if dtype == "float32":
             return Ref(name)
         raise c.unsupported(f"a quantized tensor as {dtype}")
     if dtype == "float32" and tensor.dtype in ("int8", "uint8") and c.known(name) is not None and (tensor.rank or 0) >= 2:
         return c.emit("Dequantize", [c.labelled(tensor, Quantization.per_tensor(1.0))], dtype="float32", grid=None)
-    return Ref(typed(c, Ref(name), dtype, "data"))
+    return Ref(typed(c, Ref(tensor.name), dtype, "data"))
 
 
 def read_to(c: Call) -> Ref:

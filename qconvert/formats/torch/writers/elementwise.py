@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.writers.kernels import pair_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
@@ -153,8 +154,20 @@ _BINARY = {
     "FloorMod": "remainder.Tensor", "Atan2": "atan2",
 }  # fmt: skip
 
+
+def write_pair(operator: str) -> WriteFunction:
+    """Add, Sub and Mul."""
+
+    def write(op: Op, b: Builder) -> None:
+        if not pair_as_kernels(op, b):
+            b.finish(op, b.aten(operator, *b.reals(op)))
+
+    return write
+
+
 WRITERS: Mapping[str, WriteFunction] = {
     **{kind: simple(name) for kind, name in (*_UNARY.items(), *_BINARY.items())},
+    **{kind: write_pair(_BINARY[kind]) for kind in ("Add", "Sub", "Mul")},
     "Clip": write_clip,
     "LeakyRelu": simple("leaky_relu", "alpha"),
     "Elu": simple("elu", "alpha"),

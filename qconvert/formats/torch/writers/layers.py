@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.windows import padded, symmetric
+from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.writers.sums import integer_sum, sum_as_tflite
+from qconvert.formats.torch.writers.windows import padded, real_data, symmetric
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, Quantization
 from qconvert.graph.kinds import is_dynamic
@@ -36,7 +39,19 @@ def write_conv(op: Op, b: Builder) -> None:
     spatial = b.rank(op) - 2
     data, pads = padded(op, b, spatial)
     sizes = (list(op["strides"]), pads, list(op["dilations"]), int(op["group"]))
-    b.finish(op, b.aten(f"conv{spatial}d", data, b.real(op.inputs[1]), _bias(op, b), *sizes))
+
+    def convolved(x: Node, w: Node, bias: Node | None) -> Node:
+        return b.aten(f"conv{spatial}d", x, w, bias, *sizes)
+
+    if b.wide and op["arithmetic"] == "tflite" and sum_as_tflite(op, b, data, convolved):
+        return
+    real = integer_sum(op, b, data, convolved, 1, _length(op, b))
+    b.finish(op, convolved(real_data(op, b, data), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+
+
+def _length(op: Op, b: Builder) -> int:
+    """How many products a sum of a layer has at most."""
+    return math.prod(size if isinstance(size, int) else 2**24 for size in b.shape(op, op.inputs[1])[1:])
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
@@ -47,10 +62,14 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
     begins, ends, extra = pads[:spatial], pads[spatial:], [int(value) for value in op["output_padding"]]
     less = [min(pair) for pair in zip(begins, ends, strict=True)]
     extra = extra if symmetric(pads) else [0] * spatial
-    weights = _turned_weights(op, b)
     sizes = (list(op["strides"]), less, extra, int(op["group"]), list(op["dilations"]))
     operator = f"conv_transpose{spatial}d" + (".input" if spatial > 1 else "")
-    node = b.aten(operator, b.real(op.inputs[0]), weights, _bias(op, b), *sizes)
+
+    def convolved(x: Node, w: Node, bias: Node | None) -> Node:
+        return b.aten(operator, x, _turned(op, b, w), bias, *sizes)
+
+    real = integer_sum(op, b, b.stored(op.inputs[0]), convolved, 1, _length(op, b))
+    node = b.aten(operator, b.real(op.inputs[0]), _turned_weights(op, b), _bias(op, b), *sizes) if real is None else real
     if not symmetric(pads):
         shape = b.shape(op, op.outputs[0])
         for axis, (begin, least) in enumerate(zip(begins, less, strict=True)):
@@ -64,6 +83,17 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
 def _require_static(op: Op, b: Builder) -> None:
     if is_dynamic(op):
         raise b.unsupported(op, "data that are rounded when it runs")
+
+
+def _turned(op: Op, b: Builder, weights: Node) -> Node:
+    """Weights O,I/group,spatial as I,O/group,spatial, when the program runs."""
+    group, (outputs, inputs, *kernel) = int(op["group"]), b.shape(op, op.inputs[1])
+    if group == 1:
+        return b.aten("transpose.int", weights, 0, 1)
+    if isinstance(outputs, str) or isinstance(inputs, str) or any(isinstance(size, str) for size in kernel):
+        raise b.unsupported(op, "groups of weights of unknown size")
+    split = b.aten("transpose.int", b.aten("reshape", weights, [group, outputs // group, inputs, *kernel]), 1, 2)
+    return b.aten("reshape", split, [group * inputs, outputs // group, *kernel])
 
 
 def _turned_weights(op: Op, b: Builder) -> Any:
@@ -98,10 +128,15 @@ def write_gemm(op: Op, b: Builder) -> None:
     """Gemm: a linear layer; what is added and is no vector of the outputs is added behind it."""
     _require_static(op, b)
     vector = len(op.inputs) > 2 and bool(op.inputs[2]) and b.tensor(op.inputs[2]).rank == 1
-    node = b.aten("linear", b.real(op.inputs[0]), b.real(op.inputs[1]), _bias(op, b) if vector else None)
-    if len(op.inputs) > 2 and op.inputs[2] and not vector:
-        node = b.aten("add.Tensor", node, _bias(op, b))
-    b.finish(op, node)
+
+    def linear(x: Node, w: Node, bias: Node | None) -> Node:
+        if bias is None or vector:
+            return b.aten("linear", x, w, bias)
+        return b.aten("add.Tensor", b.aten("linear", x, w, None), bias)
+
+    axis = (b.tensor(op.outputs[0]).rank or 0) - 1
+    real = integer_sum(op, b, b.stored(op.inputs[0]), linear, axis, _length(op, b))
+    b.finish(op, linear(b.real(op.inputs[0]), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
 
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
@@ -122,10 +157,15 @@ def write_matmul_integer(op: Op, b: Builder) -> None:
 def write_matmul(op: Op, b: Builder) -> None:
     """MatMul, with its operands turned as it says."""
     _require_static(op, b)
-    operands = [
-        b.aten("transpose.int", node, -2, -1) if op[flag] else node for node, flag in zip(b.reals(op), ("trans_a", "trans_b"), strict=True)
-    ]
-    b.finish(op, b.aten("matmul", *operands))
+
+    def product(x: Node, w: Node, _: Node | None) -> Node:
+        sides = ((x, "trans_a"), (w, "trans_b"))
+        return b.aten("matmul", *(b.aten("transpose.int", node, -2, -1) if op[flag] else node for node, flag in sides))
+
+    shape = b.shape(op, op.inputs[0])
+    length = shape[-2 if op["trans_a"] and len(shape) > 1 else -1]
+    real = integer_sum(op, b, b.stored(op.inputs[0]), product, 0, length if isinstance(length, int) else 2**24)
+    b.finish(op, product(b.real(op.inputs[0]), b.real(op.inputs[1]), None) if real is None else real)
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qconvert.formats.torch.writers.kernels import reduced_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
@@ -55,8 +56,8 @@ def write_reduction(operator: str) -> WriteFunction:
     """A reduction over constant axes, which none stated stand for all."""
 
     def write(op: Op, b: Builder) -> None:
-        node = b.real(op.inputs[0])
-        b.finish(op, b.aten(operator, node, _axes(op, b), bool(op["keepdims"])))
+        if not reduced_as_kernels(op, b, _axes(op, b)):
+            b.finish(op, b.aten(operator, b.real(op.inputs[0]), _axes(op, b), bool(op["keepdims"])))
 
     return write
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.windows import padded_data, pads_of, symmetric
+from qconvert.formats.torch.writers.kernels import end_stored
+from qconvert.formats.torch.writers.sums import whole
+from qconvert.formats.torch.writers.windows import padded_data, pads_of, real_data, symmetric
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
@@ -20,7 +24,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     dilations = [int(step) for step in op["dilations"]] or [1] * len(kernel)
     pads = pads_of(op, b, kernel, dilations)
     fits = symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
-    data = b.real(op.inputs[0]) if fits else padded_data(op, b, pads, float("-inf"))
+    data = real_data(op, b, b.stored(op.inputs[0]) if fits else padded_data(op, b, pads, float("-inf")))
     padding = pads[: len(kernel)] if fits else [0] * len(kernel)
     b.finish(op, b.aten(f"max_pool{len(kernel)}d", data, kernel, list(op["strides"]), padding, dilations, bool(op["ceil_mode"])))
 
@@ -32,11 +36,14 @@ def write_average_pool(op: Op, b: Builder) -> None:
     pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
     fits = symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     operator = f"avg_pool{len(kernel)}d"
+    if b.wide and op["arithmetic"] and b.tensor(op.inputs[0]).shares_grid(b.tensor(op.outputs[0])) and len(kernel) <= 3:
+        write_average_of_integers(op, b, kernel, strides, pads)
+        return
     if fits:
         data = b.real(op.inputs[0])
         b.finish(op, b.aten(operator, data, kernel, strides, pads[: len(kernel)], bool(op["ceil_mode"]), counts))
         return
-    node = b.aten(operator, padded_data(op, b, pads, None), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
+    node = b.aten(operator, real_data(op, b, padded_data(op, b, pads, None)), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
     if not counts:
         node = b.aten("mul.Tensor", node, b.buffer(_shares(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares"))
     b.finish(op, node)
@@ -52,7 +59,52 @@ def _shares(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: lis
         starts = np.arange(0, int(size) + pads[axis] + pads[count + axis] - taps + 1, step) - pads[axis]
         inside = np.minimum(starts + taps, int(size)) - np.maximum(starts, 0)
         share = share * (taps / inside).reshape([-1 if place == axis + 2 else 1 for place in range(count + 2)])
-    return share.astype(np.float32)
+    return share if b.wide else share.astype(np.float32)
+
+
+def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> None:
+    """The average of stored integers, whose ties go up, or away from the stored zero of the signed type (128 of uint8)."""
+    data, result, size = b.tensor(op.inputs[0]), b.tensor(op.outputs[0]), math.prod(kernel)
+    grid = data.quantization
+    assert grid is not None
+    node = padded_data(op, b, pads, None) if any(pads) else b.stored(data.name)
+    node = whole(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", grid, 0)
+    flat = len(kernel) == 1
+    node = b.aten("unsqueeze", node, 2) if flat else node
+    lengths = ([1, *kernel], [1, *strides], [0, 0]) if flat else (kernel, strides, [0] * len(kernel))
+    total = b.aten("avg_pool3d" if len(kernel) == 3 else "avg_pool2d", node, *lengths, bool(op["ceil_mode"]), True, 1)
+    total = b.aten("squeeze.dim", total, 2) if flat else total
+    zero = 128 if result.dtype == "uint8" else 0
+    count = _counts(op, b, kernel, strides, pads)
+
+    def number(values: np.ndarray) -> Any:
+        return float(values.reshape(())) if values.size == 1 else b.buffer(values.astype(np.float64), f"{result.name}/counts")
+
+    offset, half, divisor = (number(values) for values in ((int(grid.zero_point[0]) - zero) * count, count // 2, count))
+    total = b.aten("add.Tensor", total, offset)
+    away = op["arithmetic"] == "ties_away"
+    part = b.aten("add.Tensor", b.aten("abs", total) if away else total, half)
+    average = b.aten("floor", b.aten("div.Tensor", part, divisor))
+    average = b.aten("mul.Tensor", average, b.aten("sign", total)) if away else average
+    average = b.aten("add.Tensor", average, float(zero)) if zero else average
+    end_stored(op, b, average)
+
+
+def _counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
+    """How many elements each window counts: of one size if windows lie within what counts, else one for each place."""
+    spatial, counts = len(kernel), bool(op["count_include_pad"])
+    if not op["ceil_mode"] and (counts or not any(pads)):
+        return np.full((1, 1, *[1] * spatial), math.prod(kernel))
+    count = np.ones((1, 1, *[1] * spatial), np.int64)
+    places = zip(b.shape(op, op.inputs[0])[2:], b.shape(op, op.outputs[0])[2:], kernel, strides, strict=True)
+    for axis, (size, wanted, taps, step) in enumerate(places):
+        if isinstance(size, str) or isinstance(wanted, str):
+            raise b.unsupported(op, "windows of different sizes along axes of unknown size")
+        front, back = (pads[axis], pads[spatial + axis]) if counts else (0, 0)
+        starts = np.arange(wanted) * step - pads[axis]
+        inside = np.minimum(starts + taps, size + back) - np.maximum(starts, -front)
+        count = count * inside.reshape([-1 if place == axis + 2 else 1 for place in range(spatial + 2)])
+    return count
 
 
 def write_global_pool(op: Op, b: Builder) -> None:

@@ -13,7 +13,7 @@ __all__ = ["WRITERS"]
 def write_quantize(op: Op, b: Builder) -> None:
     """Quantize, and Requantize by way of real values. The quantize of quantized_decomposed takes float32 alone."""
     node, source = b.real(op.inputs[0]), b.tensor(op.inputs[0])
-    if not source.is_quantized and source.dtype != "float32":
+    if not b.wide and not source.is_quantized and source.dtype != "float32":
         node = b.aten("to.dtype", node, b.dtype("float32"))
     b.set(op.outputs[0], b.quantize(node, b.tensor(op.outputs[0])))
 

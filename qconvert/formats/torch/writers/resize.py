@@ -1,41 +1,96 @@
-"""Resize by aten's upsampling."""
+"""Resize by aten's upsampling, or element by element where places are others, or are to be exact."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writers.sizes import sizes_of
+from qconvert.formats.torch.writers.sums import whole
 from qconvert.formats.torch.writing import Builder, WriteFunction
-from qconvert.graph import Op
+from qconvert.graph import Array, Op
+from qconvert.graph.kinds.resize import nearest, positions
 
 __all__ = ["WRITERS"]
 
 _NEAREST = {("asymmetric", "floor"): "upsample_nearest", ("half_pixel", "round_prefer_ceil"): "_upsample_nearest_exact",
             ("half_pixel", "round_prefer_floor"): "_upsample_nearest_exact"}  # fmt: skip
+_SMOOTH = {("linear", 1): "upsample_linear1d", ("linear", 2): "upsample_bilinear2d", ("linear", 3): "upsample_trilinear3d",
+           ("cubic", 2): "upsample_bicubic2d"}  # fmt: skip
 
 
 def write_resize(op: Op, b: Builder) -> None:
-    """Resize: nearest and linear, in the two ways in which PyTorch places points."""
+    """Resize: nearest and linear."""
     b.channels_first(op)
-    spatial, sizes = b.rank(op) - 2, sizes_of(b, op.inputs[1])
-    mode, places = str(op["mode"]), str(op["coordinate_transformation_mode"])
-    data, result = b.shape(op, op.inputs[0]), b.shape(op, op.outputs[0])
+    mode, places, spatial = str(op["mode"]), str(op["coordinate_transformation_mode"]), b.rank(op) - 2
+    known = _known_sizes(op, b)
+    aligned = places in ("half_pixel", "pytorch_half_pixel", "align_corners")
     if mode == "nearest":
-        name = _NEAREST.get((places, str(op["nearest_mode"])))
-        whole = all(isinstance(a, int) and isinstance(c, int) and c % a == 0 for a, c in zip(data[2:], result[2:], strict=True))
-        if whole and places == "half_pixel":
-            name = "upsample_nearest"  # repeats each element, as all ways of placing points do
-        if name is None:
-            raise b.unsupported(op, f"{places} places and {op['nearest_mode']}")
-        b.finish(op, b.aten(f"{name}{spatial}d", b.real(op.inputs[0]), sizes))
+        _write_nearest(op, b, known)
+    elif mode == "linear" and known is not None and (b.wide or not aligned or spatial > 3):
+        _write_linear(op, b, *known)
+    elif aligned and (mode, spatial) in _SMOOTH:
+        b.finish(op, b.aten(_SMOOTH[mode, spatial], b.real(op.inputs[0]), sizes_of(b, op.inputs[1]), places == "align_corners"))
+    else:
+        raise b.unsupported(op, f"mode {mode} over {spatial} axes and {places} places")
+
+
+def _known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
+    """The spatial sizes before and after, if all are known."""
+    before, after = (b.shape(op, name)[2:] for name in (op.inputs[0], op.outputs[0]))
+    sizes = [[size for size in shape if isinstance(size, int)] for shape in (before, after)]
+    return (sizes[0], sizes[1]) if len(sizes[0]) == len(sizes[1]) == len(before) else None
+
+
+def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None) -> None:
+    """Stored values that are repeated or left out: by an operator that has these places, else by their indices along each axis."""
+    places, spatial = str(op["coordinate_transformation_mode"]), b.rank(op) - 2
+    name = _NEAREST.get((places, str(op["nearest_mode"])))
+    if known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)) and places == "half_pixel":
+        name = "upsample_nearest"  # repeats each element, as all ways of placing points do
+    if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
+        b.finish(op, b.aten(f"{name}{spatial}d", b.real(op.inputs[0]), sizes_of(b, op.inputs[1])))
         return
-    if places not in ("half_pixel", "pytorch_half_pixel", "align_corners") or mode not in ("linear", "cubic"):
-        raise b.unsupported(op, f"mode {mode} and {places} places")
-    names = {("linear", 1): "upsample_linear1d", ("linear", 2): "upsample_bilinear2d", ("linear", 3): "upsample_trilinear3d",
-             ("cubic", 2): "upsample_bicubic2d"}  # fmt: skip
-    if (mode, spatial) not in names:
-        raise b.unsupported(op, f"mode {mode} over {spatial} axes")
-    b.finish(op, b.aten(names[mode, spatial], b.real(op.inputs[0]), sizes, places == "align_corners"))
+    if known is None:
+        raise b.unsupported(op, f"{places} places and {op['nearest_mode']} along axes of unknown size")
+    node = b.real(op.inputs[0])
+    b.note_operator()
+    for axis, (before, after) in enumerate(zip(*known, strict=True), 2):
+        chosen = np.clip(nearest(str(op["nearest_mode"]), *positions(places, before, after)), 0, before - 1)
+        node = b.aten("index_select", node, axis, b.buffer(chosen, f"{op.outputs[0]}/places"))
+    b.finish(op, node)
+
+
+def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:
+    """Sums of neighbours times whole numbers, axis by axis, which are exact; all are divided at the end."""
+    data, total = b.tensor(op.inputs[0]), 1
+    on_grid = b.wide and data.quantization is not None and data.quantization.is_per_tensor
+    b.note_operator()
+    node = whole(b, b.stored(data.name), "float64", data.quantization, 0) if on_grid and data.quantization else b.real(data.name)
+    for axis, (size, wanted) in enumerate(zip(before, after, strict=True), 2):
+        numerators, denominator = positions(str(op["coordinate_transformation_mode"]), size, wanted)
+        node = _interpolated(op, b, node, axis, size, (numerators, denominator))
+        total *= denominator
+    node = b.aten("div.Tensor", node, float(total))
+    if on_grid and data.quantization is not None:
+        node = b.aten("mul.Tensor", node, float(data.quantization.scale[0]))
+    b.finish(op, node)
+
+
+def _interpolated(op: Op, b: Builder, node: Node, axis: int, size: int, places: tuple[Array, int]) -> Node:
+    """Values between neighbours along an axis, times the denominator of their places; outside of the data the edge continues."""
+    numerators, denominator = places
+    lower = numerators // denominator
+    shape = [-1 if place == axis else 1 for place in range(b.rank(op))]
+    weight = (numerators - lower * denominator).reshape(shape).astype(np.float64 if b.wide else np.float32)
+    sides = []
+    for index, share in ((lower, denominator - weight), (lower + 1, weight)):
+        chosen = b.buffer(np.clip(index, 0, size - 1), f"{op.outputs[0]}/places")
+        side = b.aten("index_select", node, axis, chosen)
+        sides.append(b.aten("mul.Tensor", side, b.buffer(share.astype(weight.dtype), f"{op.outputs[0]}/shares")))
+    return b.aten("add.Tensor", *sides)
 
 
 WRITERS: Mapping[str, WriteFunction] = {"Resize": write_resize}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Op, integer_range
 from qconvert.graph.kinds.spatial import SAME
 
-__all__ = ["padded", "pads_of", "symmetric", "torch_pads"]
+__all__ = ["padded", "padded_data", "pads_of", "real_data", "symmetric", "torch_pads"]
 
 
 def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
@@ -41,20 +41,28 @@ def torch_pads(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
     return [int(side) for pair in reversed(list(zip(begins, ends, strict=True))) for side in pair]
 
 
-def padded(op: Op, b: Builder, spatial: int) -> tuple[Any, list[int]]:
-    """The real data of a convolution, padded if its padding differs on both sides, and the padding that is left to it."""
+def padded(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
+    """The stored data of a convolution, padded if its padding differs on both sides, and the padding that is left to it."""
     b.channels_first(op)
     kernel = b.shape(op, op.inputs[1])[2:]
     if any(isinstance(size, str) for size in kernel):
         raise b.unsupported(op, "weights of unknown size")
     pads = pads_of(op, b, [int(size) for size in kernel], op["dilations"])
     if symmetric(pads):
-        return b.real(op.inputs[0]), pads[:spatial]
+        return b.stored(op.inputs[0]), pads[:spatial]
     return padded_data(op, b, pads, None), [0] * spatial
 
 
-def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> Any:
-    """Real data behind a pad of what is stored: with real zero, or with the smallest value for `filler` -inf."""
+def real_data(op: Op, b: Builder, node: Node) -> Node:
+    """Real values of an operator's data, or of what was padded of them."""
+    data = b.tensor(op.inputs[0])
+    if data.quantization is not None:
+        return b.dequantize(node, data.dtype, data.quantization, data.name)
+    return b.widened(node) if b.wide else node
+
+
+def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> Node:
+    """Stored data behind a pad: with real zero, or with the smallest value for `filler` -inf."""
     data, spatial = b.tensor(op.inputs[0]), len(pads) // 2
     grid, value = data.quantization, filler
     if grid is not None:
@@ -63,4 +71,4 @@ def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -
         value = int(grid.zero_point[0]) if filler is None else integer_range(data.dtype)[0]
     node = b.aten("constant_pad_nd", b.stored(data.name), torch_pads(pads[:spatial], pads[spatial:]), 0.0 if value is None else value)
     b.helpers.add(node)
-    return node if grid is None else b.dequantize(node, data.dtype, grid, data.name)
+    return node

@@ -1,0 +1,119 @@
+"""Operators in notes beside a model: what a writer says of those that it spells out as several nodes.
+
+A reader never believes a note. It writes the operator once more, and puts it in place of the nodes only if they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["Noted", "Stated", "grid_of", "noted", "stated", "stated_grid"]
+
+#: A grid in a note: scale and zero point, or scales, zero points and their axis; and then the limits within its type, if it has any.
+Stated = tuple[Any, ...]
+
+_SMALL = 64  # elements of a constant in a note
+_NOTED = ("int32", "int64", "float32")
+_SMALL_TYPES = ("int2", "uint2", "int4", "uint4")
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """An operator in a note.
+
+    Attributes:
+        op: the operator.
+        grids: of its tensors, by name.
+        constants: its small constants: sizes, axes, paddings, which nodes may have in another form.
+        types: of tensors of less than eight bits.
+    """
+
+    op: Op
+    grids: Mapping[str, Quantization]
+    constants: Sequence[Tensor]
+    types: Mapping[str, str]
+
+
+def stated(graph: Graph, op: Op) -> dict[str, Any]:
+    """An operator of a graph as a note has it."""
+    small = {name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and graph[name].dtype in _SMALL_TYPES}
+    return {
+        "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
+        "grids": {name: stated_grid(grid) for name in _on_grids(op) if name and (grid := graph[name].quantization) is not None
+                  and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
+        "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
+        **({"types": small} if small else {}),
+    }  # fmt: skip
+
+
+def noted(item: Mapping[str, Any]) -> Noted:
+    """The operator in a note.
+
+    Raises:
+        OverflowError, ValueError, TypeError, KeyError, AttributeError: it is none.
+    """
+    grids = {str(name): grid_of(grid) for name, grid in item.get("grids", {}).items()}
+    types = {str(name): str(dtype) for name, dtype in item.get("types", {}).items()}
+    return Noted(_operator(item), grids, _constants(item.get("constants", {})), types)
+
+
+def _on_grids(op: Op) -> tuple[str, ...]:
+    """The tensors whose grids an operator needs; one that moves integers is the same on any."""
+    return () if KINDS[op.kind].rule == "move" else (*op.inputs, *op.outputs)
+
+
+def _is_small(tensor: Tensor) -> bool:
+    """Whether a tensor is a constant that a note can hold."""
+    return tensor.data is not None and tensor.data.size <= _SMALL and tensor.dtype in _NOTED and bool(np.isfinite(tensor.data).all())
+
+
+def _listed(tensor: Tensor) -> tuple[str, list[int], list[float]]:
+    assert tensor.data is not None
+    return tensor.dtype, list(tensor.data.shape), tensor.data.reshape(-1).tolist()
+
+
+def stated_grid(grid: Quantization) -> Stated:
+    """A grid as a note has it."""
+    limits = () if grid.quant_min is None and grid.quant_max is None else ({"limits": (grid.quant_min, grid.quant_max)},)
+    if grid.axis is None:
+        return float(grid.scale[0]), int(grid.zero_point[0]), *limits
+    return tuple(grid.scale.tolist()), tuple(grid.zero_point.tolist()), grid.axis, *limits
+
+
+def grid_of(given: Sequence[Any]) -> Quantization:
+    """The grid in a note; raises ValueError or TypeError if it is none."""
+    numbers = [item for item in given if not isinstance(item, Mapping)]
+    named = next((item for item in given if isinstance(item, Mapping)), {})
+    low, high = (None if limit is None else int(limit) for limit in named.get("limits", (None, None)))
+    if len(numbers) == 2:
+        return replace(Quantization.per_tensor(float(numbers[0]), int(numbers[1])), quant_min=low, quant_max=high)
+    scales, points, axis = numbers
+    return Quantization(np.array(scales, np.float32), np.array(points, np.int64), int(axis), 0, low, high)
+
+
+def _operator(item: Mapping[str, Any]) -> Op:
+    kind = str(item["kind"])
+    if kind not in KINDS:
+        raise ValueError(f"there is no operator {kind!r}")
+    attributes = {str(name): tuple(value) if isinstance(value, list) else value for name, value in item["attributes"].items()}
+    inputs, outputs = (tuple(str(name) for name in item[side]) for side in ("inputs", "outputs"))
+    return Op(kind, inputs, outputs, attributes, str(item.get("source", "")))
+
+
+def _constants(given: Mapping[str, Any]) -> list[Tensor]:
+    found = []
+    for name, (dtype, shape, values) in given.items():
+        if dtype not in _NOTED or len(values) > _SMALL:
+            raise ValueError("no small constant")
+        data = np.array([float(value) if dtype == "float32" else int(value) for value in values], dtype).reshape(
+            [int(size) for size in shape]
+        )
+        found.append(Tensor(str(name), dtype, data.shape, data))
+    return found

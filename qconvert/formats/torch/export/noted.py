@@ -1,0 +1,301 @@
+"""Operators that the writer spelled as several calls: each is written once more, and read as one where the program has just these calls.
+
+The notes beside the program say where to look. A false note is no harm: then the calls are read as they stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.errors import QConvertError
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.labels import labelled
+from qconvert.formats.reading.noted import Noted
+from qconvert.formats.torch.constants import Constants
+from qconvert.formats.torch.dtypes import EXPORT
+from qconvert.formats.torch.export.document import Node as Call
+from qconvert.formats.torch.export.document import Program, SizeName, TensorName
+from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.notes import Notes
+from qconvert.formats.torch.ops import OPERATORS
+from qconvert.formats.torch.pickled import StoredTensor, TorchType
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.validation import validate
+
+__all__ = ["SPELLED", "emit_noted", "with_noted"]
+
+#: The target of a call that stands for all that an operator is spelled with.
+SPELLED = "qconvert::operator"
+#: Sizes beyond which nothing is written once more.
+_LARGEST_SIZE, _MOST_ELEMENTS = 2**22, 2**31
+_SMALL_TYPES = ("int2", "uint2", "int4", "uint4")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What an archive holds, by the names of the program: constants and calls."""
+
+    program: Program
+    constants: Mapping[str, StoredTensor]
+    calls: Mapping[str, tuple[Call, int]]
+    names: Mapping[str, str]  # of the graph that was written -> of the program
+
+    def name(self, name: str) -> str:
+        return self.names.get(name, name)
+
+
+def with_noted(program: Program, stored: Mapping[str, Any], notes: Notes | None) -> Program:
+    """The program, with one call in the place of those that an operator is spelled with.
+
+    Args:
+        program: as the file has it.
+        stored: the archive's tensors, by their names in the model.
+        notes: those beside the program.
+    """
+    if notes is None or not notes.spelled:
+        return program
+    held = _held(program, stored, notes)
+    replaced: dict[int, Call] = {}
+    gone: set[int] = set()
+    order = {id(call): place for place, call in enumerate(program.nodes)}
+    for item in notes.spelled:
+        calls = _results(held, item)
+        if calls and _is_written_so(held, item):
+            last = max(calls, key=lambda call: order[id(call)])
+            gone.update(id(call) for call in calls)
+            replaced[id(last)] = _single(held, item, last.name)
+    nodes = [replaced.get(id(call), call) for call in program.nodes if id(call) in replaced or id(call) not in gone]
+    return replace(program, nodes=tuple(nodes))
+
+
+def _held(program: Program, stored: Mapping[str, Any], notes: Notes) -> _Held:
+    names = {canonical: name for name, canonical in notes.tensors.items()}
+    constants = {}
+    for _, argument, target in program.inputs:
+        if isinstance(argument, TensorName) and isinstance(stored.get(target), StoredTensor):
+            constants[argument.name] = stored[target]
+            names[notes.buffers.get(target, target)] = argument.name
+    calls = {name: (call, index) for call in program.nodes for index, name in enumerate(_outputs(call)) if name}
+    return _Held(program, constants, calls, names)
+
+
+def _outputs(call: Call) -> Iterator[str]:
+    """The names of what a call gives, one after the other."""
+    several = call.outputs[0] if len(call.outputs) == 1 and isinstance(call.outputs[0], (list, tuple)) else call.outputs
+    for item in several:
+        yield item.name if isinstance(item, (TensorName, SizeName)) else item if isinstance(item, str) else ""
+
+
+def _results(held: _Held, item: Noted) -> list[Call]:
+    """The calls that give an operator's results; none if one of them is missing."""
+    found = [held.calls.get(held.name(name)) for name in item.op.outputs if name]
+    return [call for call, _ in filter(None, found)] if all(found) else []
+
+
+def _single(held: _Held, item: Noted, name: str) -> Call:
+    """The one call, which names the program's tensors that it reads."""
+    known = {tensor.name for tensor in item.constants}
+    inputs = [None if not name or name in known else TensorName(held.name(name)) for name in item.op.inputs]
+    outputs = [held.name(name) if name else None for name in item.op.outputs]
+    types = [held.program.tensors[there] if there else ("", ()) for there in outputs]
+    return Call(SPELLED, "", {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}, outputs, name)
+
+
+def _is_written_so(held: _Held, item: Noted) -> bool:
+    """Whether the program computes the results of an operator by the calls with which it would be written."""
+    from qconvert.formats.torch.writer import build
+
+    tensors = _tensors(held, item)
+    if tensors is None:
+        return False
+    inputs = tuple(dict.fromkeys(name for name in item.op.inputs if name and not tensors[name].is_constant))
+    outputs = tuple(name for name in item.op.outputs if name)
+    alone = Graph("", tensors, (item.op,), inputs, outputs)
+    try:
+        validate(alone)
+        builder = build(alone)
+    except QConvertError:
+        return False
+    pairs = zip(builder.outputs, outputs, strict=True)
+    return all(_same(held, TensorName(held.name(name)), node, builder.names, {}) for node, name in pairs)
+
+
+def _tensors(held: _Held, item: Noted) -> dict[str, Tensor] | None:
+    """The tensors of an operator, as the program has them, on the grids that the note states."""
+    found = {tensor.name: replace(tensor, quantization=item.grids.get(tensor.name)) for tensor in item.constants}
+    for name in filter(None, (*item.op.inputs, *item.op.outputs)):
+        if name in found:
+            continue
+        there, grid = held.name(name), item.grids.get(name)
+        constant = held.constants.get(there)
+        if constant is not None:
+            dtype = _typed(item, name, constant.dtype)
+            found[name] = Tensor(name, dtype, constant.shape, constant.data.astype(numpy_dtype(dtype), copy=False), grid)
+        elif there in held.program.tensors:
+            dtype, shape = held.program.tensors[there]
+            found[name] = Tensor(name, _typed(item, name, dtype), shape, None, grid)
+        else:
+            return None
+    sizes = [size for tensor in found.values() for size in tensor.shape or () if isinstance(size, int)]
+    elements = [math.prod(size for size in tensor.shape or () if isinstance(size, int)) for tensor in found.values()]
+    return found if max(sizes, default=0) <= _LARGEST_SIZE and max(elements) <= _MOST_ELEMENTS else None
+
+
+def _same(held: _Held, value: Any, node: Any, names: Mapping[Node, str], known: dict[int, Any]) -> bool:
+    """Whether a value of the program is what a node gives.
+
+    Args:
+        held: the program.
+        value: an argument of one of its calls.
+        node: an argument of a node, or one.
+        names: of inputs and constants among the nodes.
+        known: id of a node -> the name of the value that it was found to be.
+    """
+    if isinstance(node, (list, tuple)) and isinstance(value, int):  # a default that stands for each axis
+        return len(node) > 0 and all(item == value for item in node)
+    if isinstance(node, (list, tuple)):
+        pairs = list(zip(value, node, strict=False)) if isinstance(value, (list, tuple)) and len(value) == len(node) else None
+        return pairs is not None and all(_same(held, one, other, names, known) for one, other in pairs)
+    if isinstance(node, TorchType):
+        return isinstance(value, int) and EXPORT.get(value) == _storage(node.name)
+    if not isinstance(node, Node):
+        return _same_number(value, node)
+    if not isinstance(value, (TensorName, SizeName)):
+        return False
+    if known.get(id(node)) == value.name:
+        return True
+    if node.is_input:
+        found = held.name(names[node]) == value.name
+    elif node.data is not None:
+        found = _same_constant(held.constants.get(value.name), node)
+    else:
+        found = _same_call(held, value.name, node, names, known)
+    if found:
+        known[id(node)] = value.name
+    return found
+
+
+def _storage(name: str) -> str:
+    return {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}.get(name, name)
+
+
+def _same_number(value: Any, other: Any) -> bool:
+    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
+        return value == other or (value != value and other != other)
+    return bool(value == other)
+
+
+def _same_constant(stored: StoredTensor | None, node: Node) -> bool:
+    data = node.data
+    if stored is None or data is None or stored.shape != data.shape:
+        return False
+    own = data.astype(_storage(data.dtype.name)) if data.dtype.name in _SMALL_TYPES else data
+    return stored.data.dtype == own.dtype and np.array_equal(stored.data.reshape(own.shape), own, equal_nan=own.dtype.kind == "f")
+
+
+def _same_call(held: _Held, name: str, node: Node, names: Mapping[Node, str], known: dict[int, Any]) -> bool:
+    index = 0
+    if node.operator == "operator.getitem":
+        node, index = node.arguments
+    call, place = held.calls.get(name, (None, -1))
+    if call is None or place != index:
+        return False
+    space, operator, *overload = node.operator.split(".")
+    target = f"prim::{operator}" if space == "operator" else f"{space}::{operator}"
+    if call.target != target or (space != "operator" and call.overload != (overload[0] if overload else "default")):
+        return False
+    if target not in OPERATORS:  # nothing reads it, so nothing knows its arguments: they must all be stated
+        values = [*node.arguments, *node.named.values()]
+        return len(values) == len(call.arguments) and all(
+            _same(held, one, other, names, known) for one, other in zip(call.arguments.values(), values, strict=True)
+        )
+    own, there = _bound(target, node.arguments, node.named), _bound(target, *_given(call))
+    if own is None or there is None or own.keys() != there.keys():
+        return False
+    return all(_same(held, there[key], own[key], names, known) for key in own)
+
+
+def _given(call: Call) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call by position, where they have no other names, and by name."""
+    positional = [call.arguments[str(place)] for place in range(len(call.arguments)) if str(place) in call.arguments]
+    return positional, {key: value for key, value in call.arguments.items() if not key.isdigit()}
+
+
+def _bound(target: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Arguments by their names, defaults filled in; None if the operator has no form with them."""
+    marks: dict[Ref, Any] = {}
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [marked(item) for item in value]
+        if isinstance(value, (Node, TensorName, SizeName)):
+            is_size = isinstance(value, SizeName) or (isinstance(value, Node) and value.operator.startswith(("operator.", "aten.sym_")))
+            mark = Ref(f"{len(marks)}", number=is_size and not _is_item(value))
+            marks[mark] = value
+            return mark
+        return value
+
+    def unmarked(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [unmarked(item) for item in value]
+        return marks.get(value, value) if isinstance(value, Ref) else value
+
+    for operator in OPERATORS.get(target, ()):
+        found = operator.bind([marked(value) for value in given], {key: marked(value) for key, value in named.items()})
+        if found is not None:
+            return {key: unmarked(value) for key, value in found.items()}
+    return None
+
+
+def _is_item(value: Any) -> bool:
+    return isinstance(value, Node) and value.operator == "operator.getitem"
+
+
+def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: Constants) -> list[Ref]:
+    """Appends the operator that a call of SPELLED stands for; returns its results.
+
+    Args:
+        call: the call.
+        values: of the program, by name.
+        draft: the graph while it grows.
+        constants: those of the file.
+    """
+    item: Noted
+    item, types = call.arguments["operator"]
+    own = {tensor.name: tensor for tensor in item.constants}
+    inputs = []
+    for place, name in enumerate(item.op.inputs):
+        argument = call.arguments[str(place)]
+        if isinstance(argument, TensorName):
+            name = _operand(item, name, values[argument.name], draft, constants)
+        elif name:
+            name = draft.add(name, own[name].dtype, own[name].shape, own[name].data, item.grids.get(name))
+        inputs.append(name)
+    outputs = [
+        draft.add(str(there), _typed(item, name, dtype), shape, None, item.grids.get(name)) if name else ""
+        for name, there, (dtype, shape) in zip(item.op.outputs, call.outputs, types, strict=True)
+    ]
+    draft.append(Op(item.op.kind, tuple(inputs), tuple(outputs), item.op.attributes, item.op.source))
+    return [Ref(name) for name in outputs]
+
+
+def _operand(item: Noted, name: str, value: Any, draft: Draft, constants: Constants) -> str:
+    """The tensor of the graph that an operator reads, on the grid that the note states."""
+    tensor = draft.tensors[(constants.ref(value, name) if isinstance(value, StoredTensor) else value).name]
+    dtype, grid = _typed(item, name, tensor.dtype), item.grids.get(name)
+    if dtype != tensor.dtype and tensor.data is not None:
+        tensor = draft.tensors[draft.variant(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)]
+    return tensor.name if grid is None else labelled(draft, tensor, grid, item.op.source)
+
+
+def _typed(item: Noted, name: str, stored: str) -> str:
+    """The type of a tensor that is stored in eight bits and may have fewer."""
+    small = item.types.get(name, "")
+    return small if _storage(small) == stored else stored

@@ -1,0 +1,146 @@
+"""Operators with the integers of LiteRT's kernels (the attribute `arithmetic`), in int64, where PyTorch shifts as they do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic import (
+    PAIR_BITS,
+    effective_scale,
+    pair_factors,
+    quantize,
+    quantize_multiplier,
+    short_multipliers,
+    tflite_mean_multiplier,
+    xnnpack_add_multipliers,
+    xnnpack_adds,
+    xnnpack_reduction,
+)
+from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.writing import Builder
+from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
+from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.kinds import reduced_count
+
+__all__ = ["end_stored", "pair_as_kernels", "reduced_as_kernels", "rounded_as_tflite"]
+
+
+def end_stored(op: Op, b: Builder, steps: Node) -> None:
+    """Ends an operator with whole numbers, which are limited to the codes that the grid and a fused activation leave."""
+    tensor = b.tensor(op.outputs[0])
+    grid = tensor.quantization
+    assert grid is not None
+    bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+    limits = [
+        int(limit if bound is None else quantize(np.array(bound), grid, tensor.dtype))
+        for bound, limit in zip(bounds, b.limits(tensor.dtype, grid), strict=True)
+    ]
+    b.note_operator()
+    b.set(tensor.name, b.aten("to.dtype", b.aten("clamp", steps, *limits), b.dtype(tensor.dtype)))
+
+
+def pair_as_kernels(op: Op, b: Builder) -> bool:
+    """Writes an Add, Sub or Mul with the integers of the kernel that it names; False if it names none, or lacks a grid."""
+    tensors = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
+    first, second, output = (tensor.quantization for tensor in tensors)
+    if not b.wide or not op["arithmetic"] or first is None or second is None or output is None:
+        return False
+    if op["arithmetic"] == "xnnpack":
+        if not xnnpack_adds((first, second), output):
+            return False
+        multipliers, shift = xnnpack_add_multipliers((first, second), output)
+        sides = [b.aten("mul.Tensor", _steps(b, tensor), multiplier) for tensor, multiplier in zip(tensors, multipliers, strict=False)]
+        end_stored(op, b, _shifted(b, _half_up(b, b.aten("add.Tensor", *sides), shift), int(output.zero_point[0])))
+        return True
+    *factors, last = pair_factors(op.kind, (first, second), output)
+    x, y = (b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")) for tensor in tensors[:2])
+    if op.kind != "Mul":
+        once = op.kind == "Add" and tensors[0].shape == tensors[1].shape
+        x, y = (
+            _rounded_once(b, node, factor) if once else _rounded_twice(b, b.aten("mul.Tensor", node, 2**PAIR_BITS), factor)
+            for node, factor in zip((x, y), factors, strict=True)
+        )
+    total = b.aten({"Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor"}[op.kind], x, y)
+    end_stored(op, b, _rounded_twice(b, total, last))
+    return True
+
+
+def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:
+    """Writes a ReduceMean or ReduceSum with the integers of the kernel that it names; False if it names none."""
+    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    given, output, count = data.quantization, result.quantization, reduced_count(b.graph, op)
+    arithmetic = str(op.attributes.get("arithmetic", ""))
+    if not b.wide or not arithmetic or given is None or output is None or count is None or data.dtype != result.dtype:
+        return False
+    total = b.aten("sum.dim_IntList", b.aten("to.dtype", b.stored(data.name), b.dtype("int64")), axes, bool(op["keepdims"]))
+    if arithmetic == "tflite":
+        steps = _shifted(b, total, -count * int(given.zero_point[0]))
+        scaled = _by_multiplier(b, steps, *tflite_mean_multiplier(given, output, count))
+        end_stored(op, b, _shifted(b, scaled, int(output.zero_point[0])))
+        return True
+    low = integer_range("int8" if arithmetic == "xnnpack_qs8" else "uint8")[0]
+    shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
+    factor, offset = xnnpack_reduction(given.shifted(-shift), output.shifted(-shift), count, op.kind == "ReduceMean")
+    real = b.aten("to.dtype", _shifted(b, total, -shift * count), b.dtype("float32"))
+    real = b.aten("add.Tensor", b.aten("mul.Tensor", real, float(factor)), float(offset))
+    end_stored(op, b, _shifted(b, b.aten("round", real), shift))
+    return True
+
+
+def rounded_as_tflite(op: Op, b: Builder, total: Node, grids: tuple[Quantization, Quantization, Quantization]) -> None:
+    """Ends a convolution of 16-bit data: its sums, whole numbers with the bias among them, by 16 bits of the multiplier, ties up.
+
+    Args:
+        op: the convolution.
+        b: what is written.
+        total: the sums.
+        grids: of data, weights and result.
+    """
+    multipliers, bits = short_multipliers(effective_scale(grids[0].scale, grids[1].scale, grids[2].scale))
+    shape = [1, -1, *[1] * ((b.tensor(op.outputs[0]).rank or 3) - 2)]
+
+    def along(values: Array) -> Node:
+        return b.buffer(np.asarray(values, np.int64).reshape(shape), f"{op.outputs[0]}/multiplier")
+
+    scaled = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype("int64")), along(multipliers))
+    half = np.left_shift(np.int64(1), bits) >> 1
+    steps = b.aten("bitwise_right_shift.Tensor", b.aten("add.Tensor", scaled, along(half)), along(bits))
+    end_stored(op, b, _shifted(b, steps, int(grids[2].zero_point[0])))
+
+
+def _steps(b: Builder, tensor: Tensor) -> Node:
+    """Stored integers less their zero point."""
+    assert tensor.quantization is not None
+    return _shifted(b, b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")), -int(tensor.quantization.zero_point[0]))
+
+
+def _shifted(b: Builder, node: Node, offset: int) -> Node:
+    return b.aten("add.Tensor", node, offset) if offset else node
+
+
+def _half_up(b: Builder, node: Node, bits: int) -> Node:
+    """x / 2^bits, ties up."""
+    return b.aten("bitwise_right_shift.Tensor_Scalar", b.aten("add.Tensor", node, 2**bits >> 1), bits) if bits else node
+
+
+def _rounded_once(b: Builder, node: Node, factor: float) -> Node:
+    multiplier, shift = (int(value) for value in quantize_multiplier(factor))
+    return _half_up(b, b.aten("mul.Tensor", node, multiplier * 2**PAIR_BITS), 31 - shift)
+
+
+def _rounded_twice(b: Builder, node: Node, factor: float) -> Node:
+    multiplier, shift = (int(value) for value in quantize_multiplier(factor))
+    return _by_multiplier(b, node, multiplier, shift)
+
+
+def _by_multiplier(b: Builder, node: Node, multiplier: int, shift: int) -> Node:
+    """arithmetic.multiply_by_quantized_multiplier(): the high 32 bits of a product, then a shift with ties away from zero."""
+    high = b.aten("mul.Tensor", node, multiplier << max(shift, 0))
+    high = b.aten("clamp_max", _half_up(b, high, 31), 2**31 - 1)
+    if shift >= 0:
+        return high
+    mask = 2**-shift - 1
+    rest = b.aten("bitwise_and.Scalar", high, mask)
+    threshold = b.aten("add.Tensor", b.aten("to.dtype", b.aten("lt.Scalar", high, 0), b.dtype("int64")), mask >> 1)
+    up = b.aten("to.dtype", b.aten("gt.Tensor", rest, threshold), b.dtype("int64"))
+    return b.aten("add.Tensor", b.aten("bitwise_right_shift.Tensor_Scalar", high, -shift), up)
