@@ -89,6 +89,8 @@ def _demands(graph: Graph, op: Op, batches: set[str]) -> Iterator[tuple[str, int
         axis = int(op["axis"]) % max(1, len(known[0]) if known else 1)
         for shape in known[1:]:
             yield from (pair for at, sizes in enumerate(zip(known[0], shape, strict=False)) if at != axis for pair in _equal(*sizes))
+    elif op.kind == "LayerNormalization" and shapes[0] and shapes[1]:
+        yield from (pair for a, b in zip(shapes[0][-len(shapes[1]) :], shapes[1], strict=False) for pair in _equal(a, b))
     elif op.kind == "Split" and len(tensors) > 1 and shapes[0] and tensors[1].data is not None:
         yield from _equal(shapes[0][op["axis"]], int(tensors[1].data.sum()))
     elif KINDS[op.kind].layout == ELEMENTWISE and len(tensors) > 1:

@@ -49,7 +49,9 @@ class Module:
 
     def _added(self, graph: Any, node: Node) -> Any:
         if node.is_input:
-            return graph.placeholder(node.name)
+            made = graph.create_node("placeholder", node.name, name=node.name)
+            made.target = made.name  # a parameter that is called as another one's value would be overwritten by that
+            return made
         if node.data is not None:
             self.buffers[node] = name = self._free(node.name)
             self.module.register_buffer(name, _tensor(node.data))

@@ -163,3 +163,19 @@ def test_each_turned_weight_has_its_own_scales(tmp_path: Path) -> None:
         return [grid.scale.tolist() for grid in grids if grid is not None]
 
     assert len(scales(source)) == 3 and scales(found) == scales(source)
+
+
+@needs_torch
+@pytest.mark.parametrize("names", [("X", "x"), ("x", "X"), ("input", "input_1"), ("aB", "a_b"), ("1", "input_1")])
+def test_inputs_of_like_names_stay_apart(names: tuple[str, str], tmp_path: Path) -> None:
+    """torch.fx writes an input X as `x = X`, behind which an input x would be X."""
+    first, second = names
+    tensors = {name: Tensor(name, "float32", (2,)) for name in (*names, "y")}
+    graph = Graph("apart", tensors, (Op("Sub", (first, second), ("y",)),), names, ("y",))
+    feed = {first: np.array([5, 7], np.float32), second: np.array([1, 2], np.float32)}
+    module = qconvert.to_torch(graph)
+    assert run(module, graph, feed)["y"].tolist() == [4, 5]
+    qconvert.save(graph, tmp_path / "model.pt2")
+    assert run(loaded(tmp_path / "model.pt2"), graph, feed)["y"].tolist() == [4, 5]
+    again = qconvert.load(tmp_path / "model.pt2")
+    assert again.inputs == names and evaluate(again, feed)["y"].tolist() == [4, 5]
