@@ -15,7 +15,7 @@ from __future__ import annotations
 from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
-from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, dynamic_steps
+from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -59,6 +59,7 @@ from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_
 
 __all__ = [
     "DYNAMIC_ROUNDINGS",
+    "OF_WHOLE_TENSORS",
     "PAIR_BITS",
     "REQUANTIZERS",
     "ROUNDINGS",

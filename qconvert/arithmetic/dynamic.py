@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 
-__all__ = ["DYNAMIC_ROUNDINGS", "dynamic_steps"]
+__all__ = ["DYNAMIC_ROUNDINGS", "OF_WHOLE_TENSORS", "dynamic_steps"]
 
 #: A value nearer than this to the middle between two steps may fall to either side where kernels take a reciprocal for a division.
 _NEAR = 1e-4
@@ -93,3 +93,5 @@ DYNAMIC_ROUNDINGS: Mapping[str, Callable[[Array, Array, Array], _Rounded]] = {
     "dynamic_tensor": _tensor,
     "dynamic_reduced": _reduced,
 }
+#: Those by the range of the whole tensor, which TFLite has no kernel for.
+OF_WHOLE_TENSORS = frozenset(("dynamic_tensor", "dynamic_reduced"))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from math import isclose
 
+from qconvert.arithmetic import OF_WHOLE_TENSORS
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS, is_dynamic
@@ -59,7 +60,7 @@ def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated:
     noted, before = (_noted(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
     found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
     if other.is_from("tflite") and not graph.is_from("tflite"):
-        found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated == "dynamic_tensor" else set())
+        found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
     return found
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS, scale_and_zero_point
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, scale_and_zero_point
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS, is_dynamic
@@ -34,9 +34,6 @@ _TEXTS = {
     "again": "{} operators round their data when they run again, as the source's did",
     "wide": "{} operators compute on their real data, since their weights are not int8 with zero point 0 on any scale that they have",
 }
-
-#: Roundings by the range of the whole tensor, which TFLite has no kernel for.
-_WHOLE = ("dynamic_tensor", "dynamic_reduced")
 
 
 def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
@@ -121,8 +118,8 @@ class _Fitting:
         if not is_dynamic(op):
             self.ops.append(op)
             return
-        if op["arithmetic"] in _WHOLE:
-            again = "" if stated in _WHOLE else stated
+        if op["arithmetic"] in OF_WHOLE_TENSORS:
+            again = "" if stated in OF_WHOLE_TENSORS else stated
             self.counts["again" if again else "rows"] += 1
             op = op.with_attributes(arithmetic=again or "dynamic")
         weights = self._signed(op)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS, dynamic_steps, is_accumulator_scale
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps, is_accumulator_scale
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.attributes import AttributeSpec, choice
 from qconvert.graph.kinds.call import Call
@@ -33,7 +33,7 @@ def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
         rank: of its data.
         kernel: the spatial sizes of its weights.
     """
-    if op["arithmetic"] in ("dynamic_tensor", "dynamic_reduced"):
+    if op["arithmetic"] in OF_WHOLE_TENSORS:
         return range(rank)
     if op.kind in ("Gemm", "MatMul"):
         return [rank - (2 if op.attributes.get("trans_a") else 1)]
