@@ -142,25 +142,37 @@ def _notes(builder: Builder, made: Module, program: Any, provenance: Mapping[str
 
 
 def _aligned(made: Module, program: Any) -> dict[Node, str]:
-    """Nodes that were built, each with the name that it has in the program, which has the same calls in the same order."""
+    """Nodes that were built, each with the name that it has in the program, which has the same calls in the same order.
+
+    Calls on sizes are left out: PyTorch asks for each size once, and first.
+    """
     found: dict[Node, str] = {}
-    own = [(node, there) for node, there in made.made.items() if node.data is None]
+    names: dict[Any, str] = {}
+    own = [(node, there) for node, there in made.made.items() if node.data is None and not _is_of_sizes(there)]
     buffers = set(program.graph_signature.inputs_to_buffers)
     position = 0
     for node in program.graph.nodes:
-        if node.op not in ("call_function", "placeholder") or node.name in buffers:
+        if node.op not in ("call_function", "placeholder") or node.name in buffers or _is_of_sizes(node):
             continue
         ahead = position
-        while ahead < len(own) and not _is_same_call(own[ahead][1], node):
+        while ahead < len(own) and not _is_same_call(own[ahead][1], node, names):
             ahead += 1
         if ahead < len(own):
-            found[own[ahead][0]] = node.name
+            found[own[ahead][0]] = names[own[ahead][1]] = node.name
             position = ahead + 1
     return found
 
 
-def _is_same_call(own: Any, node: Any) -> bool:
-    return bool(own.op == node.op and (node.op != "call_function" or own.target == node.target))
+def _is_of_sizes(node: Any) -> bool:
+    return getattr(node.target, "__module__", "") == "_operator" or str(node.target).startswith("aten.sym_")
+
+
+def _is_same_call(own: Any, node: Any, names: Mapping[Any, str]) -> bool:
+    """Whether two nodes call one operator on the same values, as far as these have been found."""
+    if own.op != node.op or (node.op == "call_function" and own.target != node.target):
+        return False
+    read, there = own.all_input_nodes, node.all_input_nodes
+    return len(read) != len(there) or all(names.get(a, b.name) == b.name for a, b in zip(read, there, strict=True))
 
 
 def _sizes(graph: Graph, program: Any) -> dict[str, str]:

@@ -179,3 +179,26 @@ def test_inputs_of_like_names_stay_apart(names: tuple[str, str], tmp_path: Path)
     assert run(loaded(tmp_path / "model.pt2"), graph, feed)["y"].tolist() == [4, 5]
     again = qconvert.load(tmp_path / "model.pt2")
     assert again.inputs == names and evaluate(again, feed)["y"].tolist() == [4, 5]
+
+
+@needs_torch
+def test_names_are_found_again_where_pytorch_asks_for_sizes_first(tmp_path: Path) -> None:
+    constants = [Tensor(name, "int64", np.shape(data), np.array(data, np.int64)) for name, data in (("zero", 0), ("one", 1), ("four", 4))]
+    tensors = {item.name: item for item in (Tensor("x", "float32", ("batch", 1, 4)), *constants)}
+    tensors["start"] = Tensor("start", "float32", ("batch", 1, 4))
+    ops, before = [Op("Relu", ("x",), ("start",))], "start"
+    for name in ("first", "second", "third"):
+        made = [Op("Shape", ("x",), (f"{name}/shape",)), Op("Gather", (f"{name}/shape", "zero"), (f"{name}/size",), {"axis": 0})]
+        made += [Op("Pack", (f"{name}/size", "one", "four"), (f"{name}/sizes",), {"axis": 0})]
+        made += [Op("Expand", (before, f"{name}/sizes"), (f"{name}/wide",)), Op("Relu", (f"{name}/wide",), (name,))]
+        ops, before = [*ops, *made], name
+        shapes = {f"{name}/shape": ("int64", (3,)), f"{name}/size": ("int64", ()), f"{name}/sizes": ("int64", (3,))}
+        shapes |= dict.fromkeys((f"{name}/wide", name), ("float32", ("batch", 1, 4)))
+        tensors |= {key: Tensor(key, dtype, shape) for key, (dtype, shape) in shapes.items()}
+    graph = Graph("sizes", tensors, tuple(ops), ("x",), ("third",))
+    qconvert.save(graph, tmp_path / "model.pt2")
+    again = qconvert.load(tmp_path / "model.pt2")
+    assert [op.outputs[0] for op in again.ops if op.kind in ("Expand", "Relu")] == [
+        name for op in graph.ops if op.kind in ("Expand", "Relu") for name in op.outputs
+    ]
+    assert again.outputs == ("third",)
