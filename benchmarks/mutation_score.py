@@ -26,6 +26,7 @@ import numpy as np
 
 from qconvert import check, convert, load, save
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.conversion.read_options import load_pair
 from qconvert.data import random_inputs
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
@@ -49,6 +50,13 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "onnx/torch_fx_fbgemm_attention.onnx": ("onnx", {"form": "qoperator"}),
     "onnx/modelopt_ptq_vision.onnx": ("tflite", {}),
     "onnx/brevitas_int8.onnx": ("onnx", {"form": "qoperator"}),
+    "torch/vision/fx_fbgemm_frozen.pt": ("onnx", {"input_shape": "2,3,12,12"}),
+    "torch/vision/eager_qnnpack_frozen.pt": ("tflite", {"input_shape": "2,3,12,12"}),
+    "torch/classifier/pt2e_x86.pt2": ("onnx", {}),
+    "torch/classifier/eager_fbgemm_traced.pt": ("pt2", {}),
+    "torch/attention/fx_fbgemm_frozen.pt": ("onnx", {"input_shape": "2,5,16"}),
+    "torch/small/pt2e_xnnpack_batch.pt2": ("tflite", {}),
+    "torch/upward/fx_fbgemm_frozen.pt": ("tflite", {"input_shape": "2,3,5,6"}),
 }
 SAMPLES = 2
 
@@ -99,12 +107,12 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) 
     source, sound, path = FIXTURES / model, folder / f"sound.{suffix}", folder / f"mutant.{suffix}"
     convert(source, sound, force=True, **options)
     found = Score(model, check(source, sound, samples=SAMPLES).verdict)
-    own, graph = load(source), load(sound)
+    own, graph = load_pair(source, sound, {})
     if bare:
         graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != OPTIONS})
     feeds = [_fed(own, graph, feed) for feed in random_inputs(own, SAMPLES, 0)]
     expected = [evaluate(graph, feed) for feed in feeds]
-    written = {key: value for key, value in options.items() if key == "form"}
+    written, read = ({key: value for key, value in options.items() if key == name} for name in ("form", "input_shape"))
     started = time.perf_counter()
     for mutant in mutants(graph, own, np.random.default_rng(seed)):
         if found.caught + len(found.missed) >= wanted or found.equal > 20 * wanted:
@@ -119,7 +127,7 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False) 
         if all(_same(a, b) for a, b in zip(expected, got, strict=True)):
             found.equal += 1
             continue
-        report = check(source, path, samples=SAMPLES)
+        report = check(source, path, samples=SAMPLES, **read)
         if report.runs == 0:
             found.refused += 1  # no runtime takes it
             continue

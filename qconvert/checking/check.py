@@ -155,6 +155,7 @@ class _Check:
             feeds, outputs, note = self._at_random(border, models, samples, seed)
         self.notes.append(note)
         self.problems += border.problems
+        self.problems += verdicts.shape_problems(outputs)
         self.unjudged += verdicts.not_compared(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
         self.unjudged += self.absent

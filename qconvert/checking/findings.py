@@ -74,6 +74,7 @@ class OutputComparison:
         nan: how many elements are no number on both sides, and so cannot be compared.
         varied: share of the elements that are not the same in every run of the source.
         grids: "" if both sides are on one grid, or only one of them has one; else what differs, and `unit` is steps of the coarser one.
+        shapes: "" if both sides give one shape; else both, and nothing is equal.
     """
 
     name: str
@@ -86,6 +87,7 @@ class OutputComparison:
     nan: int = 0
     varied: float = 1.0
     grids: str = ""
+    shapes: str = ""
 
     @property
     def differs(self) -> bool:

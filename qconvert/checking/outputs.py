@@ -145,9 +145,10 @@ def compared(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], r
         pairs: stored values of both sides, a pair for each run.
         regridded: whether the conversion declared that the grid is another, so that real values are compared.
     """
-    if any(a.shape != b.shape for a, b in pairs):
-        raise OptionError(f"the result gives shape {pairs[0][1].shape} instead of {pairs[0][0].shape}", where=f"output {own.name!r}")
     on = _scale_of(own, other, pairs[0], regridded)
+    shapes = next((f"{b.shape} instead of {a.shape}" for a, b in pairs if a.shape != b.shape), "")
+    if shapes:
+        return OutputComparison(own.name, 0.0, np.inf, np.inf, on.unit, -np.inf, None, shapes=shapes)
     left, right = (np.concatenate([on.steps(tensor, pair[side]).reshape(-1) for pair in pairs]) for side, tensor in ((0, own), (1, other)))
     with np.errstate(invalid="ignore"):
         difference = np.abs(left - right)

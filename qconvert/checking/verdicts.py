@@ -14,7 +14,7 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = [
     "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "drift_notes", "fault_of", "hardly_vary", "limit_problems", "not_compared",
-    "operator_problems", "overflow_notes", "real_problems", "static_problems",
+    "operator_problems", "overflow_notes", "real_problems", "shape_problems", "static_problems",
 ]  # fmt: skip
 
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
@@ -52,6 +52,11 @@ def hardly_vary(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()
 def not_compared(outputs: Iterable[OutputComparison]) -> list[str]:
     """Outputs that are no numbers on both sides."""
     return [f"output {item.name!r} is no number (NaN) on both sides in {item.nan} elements" for item in outputs if item.nan]
+
+
+def shape_problems(outputs: Iterable[OutputComparison]) -> list[str]:
+    """Outputs that are of another shape in the result."""
+    return [f"output {item.name!r} has the shape {item.shapes}" for item in outputs if item.shapes]
 
 
 def limit_problems(outputs: Iterable[OutputComparison], max_lsb: float) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from qconvert.cli.names import shortened
 from qconvert.errors import QConvertError, printable
 from qconvert.plugins import Format
 
@@ -106,7 +107,7 @@ def _echo(lines: Iterable[str], width: int) -> None:
     for line in (printable(line, one_line=True) for line in lines):
         parts = [line] if len(line) <= width else wrap(line, width, subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False)
         for part in parts:
-            typer.echo(_cut(part, width).rstrip())
+            typer.echo(shortened(part, width).rstrip())
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], width: int) -> list[str]:
@@ -121,16 +122,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], width: int) -> l
 
 
 def _cell(text: str, head: str, size: int) -> str:
-    text = _cut(text, size)
+    text = shortened(text, size)
     return text.rjust(size) if head.startswith(">") else text.ljust(size)
-
-
-def _cut(text: str, size: int) -> str:
-    """A text of at most `size` characters, cut in the middle: names differ at their ends."""
-    if len(text) <= size:
-        return text
-    behind = (size - 1) // 2
-    return f"{text[: size - 1 - behind]}…{text[len(text) - behind :]}"
 
 
 def _operator_name(op: dict[str, Any]) -> str:

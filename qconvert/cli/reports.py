@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from qconvert.cli.names import shortened
 from qconvert.errors import printable
 from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
 
@@ -30,6 +31,8 @@ __all__ = [
 
 #: Of tables that go into a file or a pipe, where nothing says how wide lines may be.
 _WIDTH = 140
+#: Of an operator's name in a table of them; PyTorch's say the file and the line of the code.
+_LONGEST_OPERATOR = 48
 
 
 def _print(*items: Any, aside: bool = False) -> None:
@@ -138,7 +141,7 @@ def print_check(report: CheckReport) -> None:
         listed = _one_line_a_row(_table("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
         for op in report.operators:
             cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict)
-            listed.add_row(op.operator, op.output, *cells)
+            listed.add_row(shortened(op.operator, _LONGEST_OPERATOR), op.output, *cells)
         _print(listed)
         classes = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators)
         _print("; ".join(f"{count} {name}" for name, count in classes.most_common()))

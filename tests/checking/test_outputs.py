@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from qconvert import Graph, Op, Tensor, check, save
 from qconvert.checking.classify import Sum, classify_sums
 from qconvert.checking.outputs import compared
-from qconvert.graph import Tensor
 
 
 def test_integers_that_are_one_float64_differ() -> None:
@@ -32,3 +34,14 @@ def test_sums_that_are_no_normal_numbers_may_be_zero() -> None:
     assert found.verdict == "approximate"
     wrong = classify_sums(np.float32([0, 1, 0]), np.float32([tiny / 2, 1, 20 * tiny]), sums, sums)
     assert wrong.verdict == "unexplained"
+
+
+def test_an_output_of_another_shape_is_not_equal(tmp_path: Path) -> None:
+    x = Tensor("x", "float32", (2, 3))
+    for name, inputs in (("source", ("x",)), ("result", ("x", "x"))):
+        y = Tensor("y", "float32", (2 * len(inputs), 3))
+        save(Graph("g", {"x": x, "y": y}, (Op("Concat", inputs, ("y",), {"axis": 0}),), ("x",), ("y",)), tmp_path / f"{name}.onnx")
+    report = check(tmp_path / "source.onnx", tmp_path / "result.onnx", samples=1)
+    assert report.verdict == "not equal"
+    assert report.problems[0] == "output 'y' has the shape (4, 3) instead of (2, 3)"
+    assert report.outputs[0].differs and report.outputs[0].equal == 0
