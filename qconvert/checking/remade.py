@@ -16,7 +16,7 @@ from qconvert.errors import QConvertError
 from qconvert.files import file_digest
 from qconvert.graph import Graph, Op
 from qconvert.graph.differences import attribute_differences, tensor_differences
-from qconvert.graph.metadata import OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
+from qconvert.graph.metadata import GRAPH_SHA256, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
 from qconvert.version import __version__
 
 __all__ = ["Remade", "remade"]
@@ -48,12 +48,21 @@ def remade(source: Side, result: Side) -> Remade:
         return Remade()
     if said.get(SOURCE_SHA256) != file_digest(source.path):
         return Remade(notes=(f"{result.path.name} says that it was made of another file than {source.path.name}",))
+    files = {option.name: source.file.options[option.name] for option in source.format.read_options if option.is_file}
+    graph = files.get("graph")
+    if said.get(GRAPH_SHA256) != (file_digest(Path(graph)) if graph else None):
+        return Remade(notes=(f"{result.path.name} says that it was made with another graph",))
     try:
         given = json.loads(str(said[OPTIONS]))
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             again = Path(folder, f"again{result.format.suffixes[0]}")
             convert(
-                source.path, again, target=str(said.get(TARGET, "")), passes=given["passes"], allow_loss=float("-inf"), **given["options"]
+                source.path,
+                again,
+                target=str(said.get(TARGET, "")),
+                passes=given["passes"],
+                allow_loss=float("-inf"),
+                **{**given["options"], **files},
             )
             companions = result.format.companions(result.path) if result.format.companions else ()
             if not companions and file_digest(again) == file_digest(result.path):

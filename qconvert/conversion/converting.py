@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.conversion.declared import Declared
-from qconvert.conversion.given import Given
+from qconvert.conversion.given import Given, files_of
 from qconvert.conversion.loading import load
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.losses import LIMIT, refuse_losses
@@ -86,13 +86,14 @@ def convert(
     _require_suffix(source, result, reader, writer)
     require_writable(result, force=force, reads=[source])
     given = Given.of(options, reader, writer, passes, chosen)
+    beside = files_of(given.read, reader)
     try:
         graph = load(source, source_format, **given.read)
     except WrongFormatError as error:
         error.remedy = f"Use `{_command(error.found, writer.name, source, result)}`."
         raise
     others = reader.companions(source) if reader.companions else ()
-    require_writable(result, force=force, reads=[source, *others])
+    require_writable(result, force=force, reads=[source, *beside, *others])
     kept = carried_over(graph)
     said = named_changes(remarks(graph), by=reader.name)
     verifier = _verifier(graph) if verify_each else None
@@ -104,11 +105,11 @@ def convert(
     refuse_losses(changes, allow_loss)
     refuse_violations(graph, chosen)
     origin = {
-        **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}),
+        **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, beside),
         **declared.provenance(graph),
     }
     try:
-        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=(source, *others), **given.write)
+        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=(source, *beside, *others), **given.write)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from qconvert.errors import OptionError
@@ -11,7 +12,7 @@ from qconvert.plugins import Format, Option, Target, declared_options, formats, 
 from qconvert.plugins import passes as known_passes
 from qconvert.plugins.options import checked
 
-__all__ = ["Given"]
+__all__ = ["Given", "files_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Given:
         own = {} if target is None else checked(target.write_options, writer.write_options, f"nothing that writes {writer.name}")
         found = {part: _picked(given, declared) for part, declared in taking.items()}
         return cls(found["read"], found["passes"], {**own, **found["write"]})
+
+
+def files_of(given: Mapping[str, Any], format: Format) -> tuple[Path, ...]:
+    """The files that options of a format's reader name."""
+    return tuple(Path(given[option.name]) for option in format.read_options if option.is_file and given.get(option.name))
 
 
 def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:

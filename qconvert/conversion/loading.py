@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from qconvert.graph.validation import validate
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
 from qconvert.plugins.options import checked, taken
 
-__all__ = ["load", "normal_form", "source_format"]
+__all__ = ["as_read", "load", "normal_form", "source_format"]
 
 
 def load(path: str | Path, format: str = "", **options: Any) -> Graph:
@@ -34,13 +35,41 @@ def load(path: str | Path, format: str = "", **options: Any) -> Graph:
         raise OptionError(f"the format {reader.name} cannot be read", file=str(path))
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
-        return normal_form(reader.read(path, taken(given, reader.read_options)), reader)
+        return normal_form(as_read(path, reader, taken(given, reader.read_options)), reader)
     except QConvertError as error:
         if isinstance(error, InvalidModelError) and (found := _recognized(path, reader.name)):
             raise WrongFormatError(
                 f"this is a file of the format {found}, not {reader.name}", found=found, remedy=_named(found), file=str(path)
             ) from error
         error.file = error.file or str(path)
+        raise
+
+
+def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
+    """What the reader of a format reads, literally; with the option "graph" the graph in that file, with the parameters in this one.
+
+    Args:
+        path: the file.
+        reader: its format, which can be read.
+        options: of its reader, each with a value.
+
+    Raises:
+        QConvertError: see load().
+    """
+    assert reader.read is not None
+    if reader.parameters is None or not options.get("graph"):
+        return reader.read(path, options)
+    from qconvert.conversion.states import joined
+
+    parameters = reader.parameters(path, options)
+    beside = Path(options["graph"])
+    other = source_format(beside)
+    shared = {option.name: options[option.name] for option in other.read_options if option.name in options and not option.beside}
+    network = load(beside, **shared)
+    try:
+        return joined(parameters, network, other.modules(beside) if other.modules is not None else {})
+    except QConvertError as error:
+        error.file = error.file or f"{path} with {beside.name}"
         raise
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.conversion.report import keeps_values
 from qconvert.files import file_digest
-from qconvert.graph.metadata import CHANGES, OPTIONS, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
+from qconvert.graph.metadata import CHANGES, GRAPH, GRAPH_SHA256, OPTIONS, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
 from qconvert.plugins import Change, Target, declared_options
 from qconvert.version import __version__
 
@@ -23,18 +23,24 @@ def provenance(
     changes: tuple[Change, ...],
     passes: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
+    beside: tuple[Path, ...] = (),
 ) -> dict[str, str]:
     """What the result says of where it came from; no paths, since a model file travels.
 
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """
     known = declared_options()
-    given = {name: value for name, value in sorted((options or {}).items()) if name not in known or value != known[name].default}
+    given = {
+        name: value
+        for name, value in sorted((options or {}).items())
+        if name not in known or (value != known[name].default and not known[name].is_file)
+    }
     return {
         VERSION: __version__,
         SOURCE: source.name,
         SOURCE_SHA256: file_digest(source),
         **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
+        **{key: text for item in beside for key, text in ((GRAPH, item.name), (GRAPH_SHA256, file_digest(item)))},
         TARGET: target.name if target else "",
         OPTIONS: json.dumps({"passes": list(passes), "options": given}, default=str),
         CHANGES: json.dumps([_said(change) for change in changes]),

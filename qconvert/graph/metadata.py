@@ -8,12 +8,15 @@ from collections.abc import Mapping
 
 __all__ = [
     "ACTIVATIONS",
+    "ASSUMED",
     "BASE64",
     "CHANGED",
     "CHANGES",
     "DENSIFIED",
     "DYNAMIC_RANGE",
     "FUSED_PADDING",
+    "GRAPH",
+    "GRAPH_SHA256",
     "GUESSED_SHAPES",
     "IGNORED_SCALES",
     "NUMERICS",
@@ -72,6 +75,8 @@ IGNORED_SCALES = "source.ignored_scales"
 TRAINED_SCALES = "source.trained_scales"
 #: JSON list: those of them whose observers are still on, so that each run in PyTorch moves their scales.
 OBSERVED_SCALES = "source.observed_scales"
+#: JSON list: what the file does not say and reading took for granted, in words.
+ASSUMED = "source.assumed"
 #: JSON list: constants that the file stores without their zeros, and the graph with them.
 DENSIFIED = "source.densified"
 #: JSON list: inputs whose shapes neither the file nor the user states, with the shapes that their first layers imply.
@@ -100,6 +105,9 @@ VERSION = "qconvert.version"
 SOURCE = "qconvert.source"
 SOURCE_SHA256 = "qconvert.source_sha256"
 SOURCE_DATA = "qconvert.source_data"
+#: The file that gave the graph, where the source holds parameters alone.
+GRAPH = "qconvert.graph"
+GRAPH_SHA256 = "qconvert.graph_sha256"
 TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
 #: JSON: the passes that were named and the options that are not their defaults, so that the conversion can be made again.

@@ -6,6 +6,7 @@ from qconvert.plugins.change import Change, Cost, at_worst, named_changes
 from qconvert.plugins.hooks import hookimpl
 from qconvert.plugins.host import LoadedPlugin, loaded
 from qconvert.plugins.options import Option
+from qconvert.plugins.parameters import Folding, Grid, Parameters
 from qconvert.plugins.registry import (
     declared_options,
     format_named,
@@ -29,13 +30,16 @@ __all__ = [
     "Change",
     "Cost",
     "Derived",
+    "Folding",
     "Format",
+    "Grid",
     "Inside",
     "Layer",
     "LoadedModel",
     "LoadedPlugin",
     "ModelFile",
     "Option",
+    "Parameters",
     "Pass",
     "Pieces",
     "Runtime",

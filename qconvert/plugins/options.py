@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ class Option:
         choices: the values that it may have; empty for any of its type. The default is always one.
         by_hand: the value when a user names the pass himself, in `--passes`; None for the default.
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
+        is_file: whether it names a file that is read. What is written says the file's name and digest, and no path.
+        beside: of a format's reader, whether it is about a graph beside a file that has none.
     """
 
     name: str
@@ -36,6 +39,8 @@ class Option:
     choices: tuple[Any, ...] = ()
     by_hand: Any = None
     border: bool = False
+    is_file: bool = False
+    beside: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or keyword.iskeyword(self.name) or self.type not in _ARTICLES:
@@ -62,6 +67,8 @@ class Option:
             return None
         if isinstance(given, self.type):
             return given
+        if self.is_file and isinstance(given, os.PathLike):
+            return os.fspath(given)
         try:
             return self.type(given) if isinstance(given, str) else None
         except ValueError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from qconvert.plugins.change import Change
 from qconvert.plugins.options import Option
+from qconvert.plugins.parameters import Parameters
 
 if TYPE_CHECKING:
     from qconvert.graph import Array, Graph, Op, Tensor
@@ -36,6 +37,9 @@ class Format:
             could not be read as what its suffix or the user says, so that the error names the right format.
         contents: file -> what it says of itself, name -> text or number, and under "operators" its own operators with their counts.
         companions: file -> the further files that belong to it, or None if there are never any.
+        parameters: (file, options) -> the tensors and grids of a file without a graph, which another file then gives; None if the format
+            has no such files.
+        modules: file -> tensor -> the module of the source's program that computes it, where the file says so; None if it never does.
         narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
         scopes: whether `write` keeps functions and states.
         check: looks at a file that `write` has made, before it is moved into place: whether names, order, types and sizes contradict each
@@ -54,6 +58,8 @@ class Format:
     recognizes: Callable[[bytes], bool] | None = None
     contents: Callable[[Path], Mapping[str, Any]] | None = None
     companions: Callable[[Path], tuple[Path, ...]] | None = None
+    parameters: Callable[[Path, Mapping[str, Any]], Parameters] | None = None
+    modules: Callable[[Path], Mapping[str, str]] | None = None
     normal_form: tuple[str, ...] = ()
     narrow_ranges: bool = False
     scopes: bool = False

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.conversion.loading import as_read
 from qconvert.errors import MissingPackageError, RuntimeRefusedError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.files import map_file
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.export.reader import program_entry
 from qconvert.formats.torch.frameworks import torch_package
-from qconvert.formats.torch.reader import read
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
-from qconvert.plugins import ModelFile
+from qconvert.plugins import ModelFile, format_named
 
 __all__ = ["TorchModel", "open_model", "program"]
 
@@ -59,7 +59,7 @@ class TorchModel:
 
 def open_model(file: ModelFile) -> TorchModel:
     """See plugins.Runtime; the kernels are "anew" or "trusted"."""
-    graph = read(file.path, file.options)
+    graph = as_read(file.path, format_named("torch"), file.options)
     if file.kernels == "trusted":
         return TorchModel(graph, called(_trusted(file.path)), "PyTorch loaded the file as it is, and ran what it says")
     function, refused = program(graph)

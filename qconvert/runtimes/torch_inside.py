@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.formats.torch.reader import read
+from qconvert.conversion.loading import as_read
 from qconvert.graph import Array, Graph
 from qconvert.graph.cutting import cut
-from qconvert.plugins import ModelFile, Pieces
+from qconvert.plugins import ModelFile, Pieces, format_named
 from qconvert.runtimes.torch import program
 
 __all__ = ["TorchInside"]
@@ -28,7 +28,7 @@ class TorchInside:
     cuts = True
 
     def __init__(self, file: ModelFile, graph: Graph) -> None:
-        self._graph = read(file.path, file.options)
+        self._graph = as_read(file.path, format_named("torch"), file.options)
         own, sizes = self._graph.tensors, _sizes_alone(self._graph)
         wanted = {name for name, tensor in graph.tensors.items() if name in own and own[name].dtype == tensor.dtype}
         self.names = frozenset(name for name in wanted if not own[name].is_constant and name not in sizes)

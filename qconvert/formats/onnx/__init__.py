@@ -52,6 +52,12 @@ def _contents(path: Path) -> Mapping[str, Any]:
     return contents(path)
 
 
+def _modules(path: Path) -> Mapping[str, str]:
+    from qconvert.formats.onnx.modules import modules
+
+    return modules(path)
+
+
 _WRITE_OPTIONS = (
     Option("opset", int, 0, "ONNX opset, 13 to 25; by default 17, or what the types need."),
     Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
@@ -75,6 +81,7 @@ def qconvert_formats() -> Iterable[Format]:
             recognizes=_recognizes,
             contents=_contents,
             companions=_companions,
+            modules=_modules,
             check=_check,
             normal_form=("absorb_quantization", "fuse_dynamic", "restate_attributes"),
             write_options=_WRITE_OPTIONS,

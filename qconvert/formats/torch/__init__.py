@@ -6,16 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qconvert.errors import OptionError
 from qconvert.plugins import Format, Option, hookimpl
 from qconvert.plugins.options import NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
+    from qconvert.plugins import Parameters
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.torch.reader import read
 
+    if idle := [option.name for option in _READ_OPTIONS if option.beside and options.get(option.name)]:
+        raise OptionError(
+            f"the option {idle[0]} is for a file without a graph", remedy="Give a graph beside it (--graph), or leave it out."
+        )
     return read(path, options)
 
 
@@ -25,6 +31,18 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
     return write(graph, path, options)
 
 
+def _parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
+    from qconvert.formats.torch.states.reader import read_parameters
+
+    return read_parameters(path, options)
+
+
+def _modules(path: Path) -> Mapping[str, str]:
+    from qconvert.formats.torch.modules import modules
+
+    return modules(path)
+
+
 def _recognizes(start: bytes) -> bool:
     """A zip archive whose first entry lies in a folder, as in every file of today; an older .pt2 begins with its version."""
     name = start[30 : 30 + int.from_bytes(start[26:28], "little")]
@@ -32,16 +50,23 @@ def _recognizes(start: bytes) -> bool:
     return start[:4] == b"PK\x03\x04" and inside and name.isascii() and name.decode("ascii").isprintable()
 
 
-_READ_OPTIONS = (Option("input_shape", str, "", "shapes of inputs of a PyTorch file, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),)
+_READ_OPTIONS = (
+    Option("input_shape", str, "", "shapes of inputs of a PyTorch file, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
+    Option("graph", str, "", "the network of a state_dict without quantization: .onnx or .pt2.", is_file=True, beside=True),
+    Option(
+        "modules", str, "", "beside --graph: module=tensor; …: behind which tensors of the graph the grids of modules stand.", beside=True
+    ),
+    Option("oneflow", str, "", "of OneFlow's observers in a state_dict, such as google,affine,per_channel,8 or cambricon,16.", beside=True),
+)
 
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    summary = "PyTorch: TorchScript (.pt, .ptl) and torch.export (.pt2)"
+    summary = "PyTorch: TorchScript (.pt, .ptl), torch.export (.pt2), and state_dicts beside a graph (.pth, .safetensors)"
     return [
         Format(
             "torch",
-            (".pt", ".ptl", ".pt2", ".pth"),
+            (".pt", ".ptl", ".pt2", ".pth", ".safetensors"),
             summary,
             read=_read,
             write=_write,
@@ -49,6 +74,8 @@ def qconvert_formats() -> Iterable[Format]:
             own_target="torch",
             narrow_ranges=True,
             recognizes=_recognizes,
+            parameters=_parameters,
+            modules=_modules,
             read_options=_READ_OPTIONS,
             write_options=(NUMERICS,),
             normal_form=("absorb_quantization", "fold_qat_batch_norm", "restate_attributes"),

@@ -14,13 +14,19 @@ from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.pickled import unpickled
 from qconvert.graph import Graph
 
-__all__ = ["read"]
+__all__ = ["holds_graph", "opened", "read"]
 
 _READABLE = (
     "Save it so that it can be read without running anything:\n"
     "    import torch\n"
     "    program = torch.export.export(model.eval(), example_inputs)\n"
     "    torch.export.save(program, 'model.pt2')"
+)
+_GRAPH_BESIDE = (
+    "Give a graph of the network without quantization, whose modules have the same names: --graph float.pt2, written by\n"
+    "    import torch\n"
+    "    program = torch.export.export(float_model.eval(), example_inputs)  # before it is fused and prepared\n"
+    "    torch.export.save(program, 'float.pt2')  # or torch.onnx.export(float_model, example_inputs, 'float.onnx')"
 )
 _SAVED_AGAIN = (
     "Save it again with the PyTorch of today:\n"
@@ -49,26 +55,39 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
         InvalidModelError: it is damaged, or no file of PyTorch.
         UnsupportedError: it holds no graph, or what is not covered.
     """
-    from qconvert.formats.torch.export.reader import program_entry
     from qconvert.formats.torch.export.reader import read as read_program
     from qconvert.formats.torch.notes import read_notes, with_notes
+    from qconvert.formats.torch.states.safetensors import is_safetensors
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
-    archive = _opened(path)
+    if is_safetensors(path):
+        raise UnsupportedError("the file holds tensors, and no graph", remedy=_GRAPH_BESIDE)
+    archive = opened(path)
     given = GivenInputs(options.get("input_shape", ""))
     try:
         with np.errstate(all="ignore"):  # numbers beyond a type are what the file says; what cannot be is refused by name
-            if "constants.pkl" in archive or any(name.startswith("code/") for name in archive):
+            if not holds_graph(archive):
+                raise _without_graph(archive)
+            if _is_torchscript(archive):
                 return read_torchscript(archive, path.stem, given)
-            if program_entry(archive):
-                notes = read_notes(archive)
-                return with_notes(read_program(archive, path.stem, given, notes), notes)
-            raise _without_graph(archive)
+            notes = read_notes(archive)
+            return with_notes(read_program(archive, path.stem, given, notes), notes)
     except RecursionError as error:
         raise InvalidModelError("its values are nested too deeply") from error
 
 
-def _opened(path: Path) -> Archive:
+def _is_torchscript(archive: Archive) -> bool:
+    return "constants.pkl" in archive or any(name.startswith("code/") for name in archive)
+
+
+def holds_graph(archive: Archive) -> bool:
+    """Whether an archive is of TorchScript or torch.export."""
+    from qconvert.formats.torch.export.reader import program_entry
+
+    return _is_torchscript(archive) or bool(program_entry(archive))
+
+
+def opened(path: Path) -> Archive:
     """The archive in a file.
 
     Raises:
@@ -101,4 +120,6 @@ def _without_graph(archive: Archive) -> QConvertError:
     found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
     if not isinstance(found, dict):
         return UnsupportedError("the file holds no graph", remedy=_READABLE)
-    return UnsupportedError(f"the file holds the {len(found)} entries of a dictionary such as a state_dict, and no graph", remedy=_READABLE)
+    return UnsupportedError(
+        f"the file holds the {len(found)} entries of a dictionary such as a state_dict, and no graph", remedy=_GRAPH_BESIDE
+    )

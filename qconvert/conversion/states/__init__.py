@@ -1,0 +1,55 @@
+"""A network whose parameters are in one file and whose graph is in another: both together are one canonical graph.
+
+The graph is that of the network without quantization. Its constants are replaced by the tensors of the same names, and what a module
+computes is rounded onto the module's grid. All of it is literal, Quantize and Dequantize around operators on real values; the normal form
+of the parameters' format makes quantized operators of that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from qconvert.conversion.states.dynamic import round_at_run_time
+from qconvert.conversion.states.linear import with_linear_layers
+from qconvert.conversion.states.names import aligned, module_of
+from qconvert.conversion.states.network import Network
+from qconvert.conversion.states.places import Places
+from qconvert.conversion.states.rounding import Rounding
+from qconvert.conversion.states.sequences import place_sequences
+from qconvert.conversion.states.tensors import Substitution
+from qconvert.conversion.states.unmatched import require_matched
+from qconvert.graph import Graph
+from qconvert.graph.metadata import ASSUMED
+from qconvert.plugins import Parameters
+
+__all__ = ["joined"]
+
+
+def joined(parameters: Parameters, graph: Graph, scopes: Mapping[str, str]) -> Graph:
+    """The graph with the parameters; its metadata say what was taken for granted.
+
+    Args:
+        parameters: of a file without a graph.
+        graph: of the network without quantization.
+        scopes: tensor -> the module that computes it, where the graph's file says so.
+
+    Raises:
+        InvalidModelError: names or shapes of both do not fit.
+    """
+    graph = with_linear_layers(graph)
+    known = {module_of(tensor.name) for tensor in graph.constants()} | set(scopes.values())
+    parameters, name_in_file = aligned(parameters, known)
+    network = Network(graph, scopes, parameters)
+    substitution = Substitution(network)
+    substitution.run()
+    require_matched(network, substitution, name_in_file)
+    places = Places(network, substitution.layers)
+    places.run()
+    place_sequences(network, places)
+    Rounding(network, places, substitution.layers).run()
+    round_at_run_time(network, substitution.layers)
+    kept = {key: value for key, value in graph.metadata.items() if not key.startswith("source.")}
+    notes = [*parameters.notes, *substitution.notes]
+    metadata = {**kept, **parameters.metadata, **({ASSUMED: json.dumps(notes)} if notes else {})}
+    return graph.evolve(tensors=network.tensors.values(), ops=network.ops, metadata=metadata)

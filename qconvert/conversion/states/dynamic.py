@@ -1,0 +1,92 @@
+"""Layers that round their data at each run: as an attribute where the canonical kinds have the rounding, else spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.conversion.states.network import Network
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Op, Tensor
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["round_at_run_time"]
+
+_LOWEST, _HIGHEST = -128.0, 127.0
+_EPSILON = {"rows_symmetric": float(np.finfo(np.float32).eps), "rows_affine": float(np.finfo(np.float32).eps)}
+
+
+def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
+    """Changes the layers that parameters.dynamic names.
+
+    Raises:
+        UnsupportedError: such a layer is no linear one.
+    """
+    if not network.parameters.dynamic:
+        return
+    ops: list[Op] = []
+    for op in network.ops:
+        how = network.parameters.dynamic.get(layers.get(op.outputs[0], "")) if op.outputs else None
+        if how is None or layers.get(op.outputs[0]) is None:
+            ops.append(op)
+            continue
+        if op.kind not in ("Gemm", "MatMul"):
+            raise UnsupportedError(f"a {op.kind} that rounds its data at each run is not covered", where=str(op))
+        if how in ("rows_symmetric", "rows_affine"):
+            data = _Rows(network, ops, op).rounded(op.inputs[0], how)
+            ops.append(replace(op, inputs=(data, *op.inputs[1:])))
+        else:
+            ops.append(_with_arithmetic(network, ops, op, how))
+    network.replace_ops(ops)
+
+
+def _with_arithmetic(network: Network, ops: list[Op], op: Op, how: str) -> Op:
+    """The operator on its stored weights, with the rounding of its data as an attribute."""
+    made = next((item for item in ops if item.kind == "Dequantize" and item.outputs == (op.inputs[1],)), None)
+    if made is None or "arithmetic" not in KINDS[op.kind].attributes:
+        raise UnsupportedError(f"a {op.kind} that rounds its data at each run is not covered", where=str(op))
+    return replace(op, inputs=(op.inputs[0], made.inputs[0], *op.inputs[2:])).with_attributes(arithmetic=how)
+
+
+class _Rows:
+    """Rows on grids of their own, part by part, as torchao computes them in float32."""
+
+    def __init__(self, network: Network, ops: list[Op], op: Op) -> None:
+        self._network, self._ops, self._name = network, ops, op.outputs[0]
+
+    def rounded(self, data: str, how: str) -> str:
+        """The real values of data whose every row is rounded onto 8 bits by its own range."""
+        shape = self._network[data].shape
+        ends = None if shape is None else (*shape[:-1], 1)
+        low, high = (self._of(kind, [data, self._axis()], ends, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
+        low, high = self._of("Min", [low, self._number(0)], ends), self._of("Max", [high, self._number(0)], ends)
+        if how == "rows_symmetric":
+            span = self._of("Max", [self._of("Neg", [low], ends), high], ends)
+            steps = (_HIGHEST - _LOWEST) / 2
+        else:
+            span, steps = self._of("Sub", [high, low], ends), _HIGHEST - _LOWEST
+        scale = self._of("Max", [self._of("Div", [span, self._number(steps)], ends), self._number(_EPSILON[how])], ends)
+        reciprocal = self._of("Div", [self._number(1), scale], ends)
+        rounded = self._of("Round", [self._of("Mul", [data, reciprocal], shape)], shape)
+        if how == "rows_symmetric":
+            return self._of("Mul", [self._of("Clip", [rounded, *self._limits()], shape), scale], shape)
+        point = self._of("Sub", [self._number(_LOWEST), self._of("Round", [self._of("Div", [low, scale], ends)], ends)], ends)
+        point = self._of("Clip", [point, *self._limits()], ends)
+        stored = self._of("Clip", [self._of("Add", [rounded, point], shape), *self._limits()], shape)
+        return self._of("Mul", [self._of("Sub", [stored, point], shape), scale], shape)
+
+    def _of(self, kind: str, inputs: list[str], shape: tuple[int | str, ...] | None, **attributes: int) -> str:
+        name = self._network.add(f"{self._name}/{kind.lower()}", Tensor("", "float32", shape))
+        self._ops.append(Op(kind, tuple(inputs), (name,), attributes, ""))
+        return name
+
+    def _number(self, value: float) -> str:
+        return self._network.add(f"{self._name}/number", Tensor("", "float32", (), np.asarray(value, np.float32)))
+
+    def _limits(self) -> list[str]:
+        return [self._number(_LOWEST), self._number(_HIGHEST)]
+
+    def _axis(self) -> str:
+        return self._network.add(f"{self._name}/axis", Tensor("", "int64", (1,), np.array([-1], np.int64)))

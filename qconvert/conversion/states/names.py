@@ -1,0 +1,106 @@
+"""Names of modules and tensors: a prefix that one side alone has, and what is near to a name that is not found."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from qconvert.plugins import Folding, Parameters
+
+__all__ = ["aligned", "below", "module_of", "near", "same_path"]
+
+_MOST_PREFIXES = 64
+_SHOWN = 8
+
+
+def module_of(name: str) -> str:
+    """The module of a tensor: "features.0" of "features.0.weight"."""
+    return name.rpartition(".")[0]
+
+
+def below(module: str, other: str) -> bool:
+    """Whether a module is another or stands in it."""
+    return not other or module == other or module.startswith(f"{other}.")
+
+
+def same_path(path: str) -> str:
+    """A path in which "_" stands for "." too, as in the names of attributes that FX makes."""
+    return path.replace(".", "_")
+
+
+def near(names: Iterable[str], known: Iterable[str]) -> str:
+    """A few names, each with the nearest known one, for a message."""
+    listed, others = list(names), list(known)[:2000]
+    shown = []
+    for name in listed[:_SHOWN]:
+        found = difflib.get_close_matches(name, others, 1, 0.5)
+        shown.append(f"{name!r} (nearest: {found[0]!r})" if found else repr(name))
+    return ", ".join(shown) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
+
+
+def aligned(parameters: Parameters, known: set[str]) -> tuple[Parameters, Callable[[str], str]]:
+    """The parameters without the prefix that the graph's names lack, such as "module." of a wrapper, and with that which only these have.
+
+    Args:
+        parameters: of the file.
+        known: the modules that the graph's names tell.
+
+    Returns:
+        The parameters by the graph's names, and what gives a name of the graph as the file has it.
+    """
+    modules = {module_of(name) for name in parameters.tensors} | set(parameters.folded)
+    lacking = _best(modules, known)
+    if sum(module in known for module in modules) >= sum(_cut(module, lacking) in known for module in modules):
+        lacking = ""
+    if lacking:
+        return _renamed(parameters, lambda name: _cut(name, lacking)), lambda name: f"{lacking}{name}"
+    extra = "" if modules & known else _best(known, modules)
+    if extra:
+        return _renamed(parameters, lambda name: f"{extra}{name}" if name else name), lambda name: _cut(name, extra)
+    return parameters, lambda name: name
+
+
+def _cut(name: str, prefix: str) -> str:
+    return "" if f"{name}." == prefix else name.removeprefix(prefix)
+
+
+def _best(names: Iterable[str], known: Iterable[str]) -> str:
+    """The prefix without which most names are known; the shortest of the best."""
+    listed, others = set(names), set(known)
+    prefixes = {name[: place + 1] for name in listed for place, letter in enumerate(name) if letter == "."} | {f"{n}." for n in listed if n}
+    few = sorted(prefixes, key=lambda prefix: (prefix.count("."), prefix))[:_MOST_PREFIXES]
+    scores = {prefix: sum(_cut(name, prefix) in others for name in listed if below(name, prefix[:-1])) for prefix in few}
+    best = max(scores.values(), default=0)
+    return next((prefix for prefix in few if scores[prefix] == best), "") if best else ""
+
+
+def _renamed(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
+    def mapped(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {new(name): value for name, value in values.items()}
+
+    return replace(
+        parameters,
+        tensors={new(name): replace(tensor, name=new(name)) for name, tensor in parameters.tensors.items()},
+        absent=frozenset(map(new, parameters.absent)),
+        folded={new(name): _renamed_folding(folding, new) for name, folding in parameters.folded.items()},
+        results=mapped(parameters.results),
+        inputs=mapped(parameters.inputs),
+        data={_same(name, new): value for name, value in parameters.data.items()},
+        functions={_same(name, new): value for name, value in parameters.functions.items()},
+        dynamic=mapped(parameters.dynamic),
+        places=mapped(parameters.places),
+    )
+
+
+def _same(name: str, new: Callable[[str], str]) -> str:
+    """A path with underscores, whose prefix is one with dots."""
+    return new(name)
+
+
+def _renamed_folding(folding: Folding, new: Callable[[str], str]) -> Folding:
+    def tensors(epsilon: float) -> Mapping[str, Any]:
+        return {new(name): replace(tensor, name=new(name)) for name, tensor in folding.tensors(epsilon).items()}
+
+    return Folding(tensors, folding.has_norm)

@@ -1,0 +1,234 @@
+"""Where the grids of modules stand in the graph: behind which tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from qconvert.conversion.states.names import below, near, same_path
+from qconvert.conversion.states.network import Network
+from qconvert.errors import InvalidModelError, OptionError
+from qconvert.graph import Op
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import Grid
+
+__all__ = ["Places", "keeps_grid"]
+
+#: Operators that a FloatFunctional, or an operator in the code of a module, can be, and a word in its name that says so.
+_FUNCTIONS = {"Add": "add", "Mul": "mul", "Concat": "cat", "MatMul": "matmul", "Sub": "sub", "Div": "div"}
+#: Operators that keep the grid of their data on quantized tensors of PyTorch, beside those that move stored values.
+_KEEP = frozenset(["Relu", "Clip", "AveragePool", "GlobalAveragePool", "ReduceMean", "Resize", "Concat"])
+#: Modules that are looked for among all operators.
+_MOST = 1000
+_REMEDY = (
+    "Say behind which tensor of the graph the grid of a module stands: --modules 'module=tensor; other=tensor'. Graphs that "
+    "torch.export or torch.onnx.export wrote, and nothing has changed since, say the modules of their operators."
+)
+
+
+def keeps_grid(kind: str) -> bool:
+    """Whether a kind of operator keeps the grid of its data where PyTorch computes on quantized tensors."""
+    return kind in _KEEP or KINDS[kind].rule == "move"
+
+
+class Places:
+    """The tensors behind which grids stand.
+
+    Args:
+        network: with the file's tensors in place.
+        layers: result of an operator with weights -> its module.
+
+    Attributes:
+        behind: tensor -> its grid.
+        inner: results of operators within a module of one grid, which keep none by themselves.
+    """
+
+    def __init__(self, network: Network, layers: Mapping[str, str]) -> None:
+        self._network = network
+        self.behind: dict[str, Grid] = {}
+        self.inner: set[str] = set()
+        self._taken: set[str] = set()
+        self._layers: dict[str, list[str]] = {}
+        self._module_of = dict(layers)
+        for name, module in layers.items():
+            self._layers.setdefault(module, []).append(name)
+        self._of_scope: dict[str, list[Op]] = {}
+        for op in network.ops:
+            scope = network.scope(op)
+            if scope is not None and op.kind != "Dequantize":
+                self._of_scope.setdefault(scope, []).append(op)
+
+    def run(self) -> None:
+        """Places every grid.
+
+        Raises:
+            InvalidModelError: modules whose operator is not to be found, or not told from others.
+        """
+        parameters = self._network.parameters
+        self._place_inputs()
+        self._place_data()
+        left: dict[str, Grid] = {}
+        for module, grid in parameters.results.items():
+            if not (self._stated(module, grid) or self._of_layer(module, grid) or self._of_own_code(module, grid)):
+                left[module] = grid
+        self._place_functions(left)
+
+    def _stated(self, module: str, grid: Grid) -> bool:
+        """Where the user says."""
+        name = self._network.parameters.places.get(module)
+        if name is None:
+            return False
+        tensors = self._network.graph.tensors
+        if name not in tensors or tensors[name].is_constant:
+            raise OptionError(f"--modules names no tensor that is computed: {near([name], tensors)}")
+        self.put(name, grid)
+        return True
+
+    def _of_layer(self, module: str, grid: Grid) -> bool:
+        """Behind the operators with the module's weights, or a Relu behind them."""
+        names = self._layers.get(module, [])
+        for name in names:
+            self.put_behind_relu(name, grid)
+        return bool(names)
+
+    def _has_constant(self, op: Op) -> bool:
+        return any(self._network.constant(name) is not None for name in op.inputs)
+
+    def _of_own_code(self, module: str, grid: Grid) -> bool:
+        """Behind the operators in the module's code; what they compute for each other is its own affair."""
+        real = self._ends(module)
+        for name in real:
+            self.put_behind_relu(name, grid)
+        return bool(real)
+
+    def _ends(self, module: str) -> list[str]:
+        """What the operators in a module's code give to others; the rest is inner from now on."""
+        ops = self._of_scope.get(module, [])
+        own = {id(op) for op in ops}
+        names = [name for op in ops for name in op.outputs if name and self._network[name].dtype == "float32"]
+        public = self._network.graph.public
+        ends = [name for name in names if name in public or any(id(op) not in own for op in self._network.consumers.get(name, []))]
+        if ends:
+            self.inner |= set(names) - set(ends)
+        return ends
+
+    def put_behind_relu(self, name: str, grid: Grid) -> None:
+        """Puts a grid behind a tensor, or behind the Relu that alone reads it: a grid without negative values is one of both together."""
+        reader = self._network.only_consumer(name)
+        lowest = grid.quantization.limits(grid.dtype)[0]
+        if reader is not None and reader.kind == "Relu" and int(grid.quantization.zero_point[0]) == lowest:
+            self.inner.add(name)
+            self._taken.add(name)
+            name = reader.outputs[0]
+        self.put(name, grid)
+
+    def put(self, name: str, grid: Grid) -> None:
+        """Puts a grid behind a tensor."""
+        self.behind[name] = grid
+        self._taken.add(name)
+
+    def _place_inputs(self) -> None:
+        network = self._network
+        graph, stubs = network.graph, network.parameters.inputs
+        wanted = [name for name in graph.inputs if graph[name].dtype == "float32"]
+        left = {module: grid for module, grid in stubs.items() if not self._stated(module, grid)}
+        free = [name for name in wanted if name not in self.behind]
+        if left and len(left) != len(free):
+            raise InvalidModelError(
+                f"{len(stubs)} modules round inputs ({near(left, graph.inputs)}), and the graph has {len(wanted)} real inputs",
+                remedy=_REMEDY,
+            )
+        for name, grid in zip(free, left.values(), strict=False):
+            self.put(name, grid)
+
+    def _place_data(self) -> None:
+        """Behind the data of modules that take real values in a quantized network: before the first operator of each."""
+        if self._network.parameters.trained:
+            return
+        for path, grid in self._network.parameters.data.items():
+            first = next((op for op in self._network.ops if self._is_of(op, path)), None)
+            data = self._network.data(first) if first is not None else []
+            if not data:
+                modules = {module for module in (*self._of_scope, *self._layers) if module}
+                raise InvalidModelError(
+                    f"the data of a module have a grid, and the graph has no such module: {near([path], modules)}", remedy=_REMEDY
+                )
+            self.behind.setdefault(data[0], grid)
+
+    def _is_of(self, op: Op, path: str) -> bool:
+        """Whether an operator stands in a module, in whose path "_" may stand for "."."""
+        names = (self._network.scope(op), self._module_of.get(op.outputs[0]) if op.outputs else None, self._network.owner(op))
+        return op.kind != "Dequantize" and any(name is not None and same_path(name) == same_path(path) for name in names)
+
+    def ends_of(self, path: str) -> list[str]:
+        """What a module, in whose path "_" stands for ".", gives to others."""
+        return [name for scope in self._of_scope if same_path(scope) == path for name in self._ends(scope)]
+
+    def _place_functions(self, left: dict[str, Grid]) -> None:
+        """FloatFunctionals, which have no operators of their own: the one operator that fits, again and again, as fewer are left."""
+        if len(left) > _MOST:
+            raise InvalidModelError(f"{len(left)} modules with grids have no operators of their own in the graph", remedy=_REMEDY)
+        while left:
+            found = {module: self._fitting(module) for module in left}
+            sure = {module: ops for module, ops in found.items() if len(ops) == 1}
+            chosen = {ops[0].outputs[0] for ops in sure.values()}
+            if not sure or len(chosen) != len(sure):
+                unused = [module for module in left if _is_unused(left[module])]
+                if not unused:
+                    raise self._unplaced(found)
+                left = {module: grid for module, grid in left.items() if module not in unused}
+                continue
+            for module, ops in sure.items():
+                self.put_behind_relu(ops[0].outputs[0], left.pop(module))
+
+    def _fitting(self, module: str) -> list[Op]:
+        """The operators that a module without operators of its own can be."""
+        last, above = module.rpartition(".")[2], module.rpartition(".")[0]
+        ops = [op for op in self._network.ops if self._is_free(op) and self._stands_in(op, above)]
+        words = {kind for kind, word in _FUNCTIONS.items() if word in last.lower()}
+        named = [op for op in ops if op.kind in words]
+        return named or [op for op in ops if op.kind in _FUNCTIONS or self._network.scope(op) is None]
+
+    def _is_free(self, op: Op) -> bool:
+        """Whether an operator computes a real value of values, and no module is known to be it."""
+        if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
+            return False
+        own_grid = KINDS[op.kind].rule == "real" and (not keeps_grid(op.kind) or op.kind == "Concat")
+        return own_grid and (op.kind not in _FUNCTIONS or (len(op.inputs) > 1 and not self._has_constant(op)))
+
+    def _stands_in(self, op: Op, module: str) -> bool:
+        """Whether an operator stands in the code of a module: by its scope, else by the layers that lead to it."""
+        scope = self._network.scope(op)
+        if scope is not None:
+            return scope == module
+        if not module:
+            return True
+        owners = (self._module_of.get(before.outputs[0]) for before in self._network.upstream(op))
+        return any(below(owner, module) for owner in owners if owner is not None)
+
+    def _unplaced(self, found: Mapping[str, list[Op]]) -> InvalidModelError:
+        tensors = [name for op in self._network.ops for name in op.outputs if self._is_free(op)]
+        lines = [
+            f"\n    {module!r}: {_listed(op.outputs[0] for op in ops) if ops else f'nothing fits; {near([module], tensors)}'}"
+            for module, ops in list(found.items())[:20]
+        ]
+        more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
+        return InvalidModelError(
+            f"it is not clear what {len(found)} modules with grids compute in the graph:{''.join(lines)}{more}", remedy=_REMEDY
+        )
+
+    def listed_ops(self, path: str) -> list[Op]:
+        """The operators in the code of a module whose path has "_" for ".", in order; all where the file tells no modules."""
+        scopes = [scope for scope in self._of_scope if same_path(scope) == path]
+        if scopes or self._of_scope:
+            return [op for op in self._network.ops if self._network.scope(op) in scopes]
+        return list(self._network.ops)
+
+
+def _is_unused(grid: Grid) -> bool:
+    """Whether a grid is that of a module that never computed: PyTorch's FloatFunctionals have it from the start."""
+    return float(grid.quantization.scale[0]) == 1.0 and int(grid.quantization.zero_point[0]) == 0
+
+
+def _listed(names: Iterable[str]) -> str:
+    some = [repr(name) for _, name in zip(range(7), names, strict=False)]
+    return f"one of {', '.join(some[:6])}{' …' if len(some) > 6 else ''}"

@@ -1,0 +1,170 @@
+"""Puts Quantize and Dequantize behind the tensors that have grids, literally; a pass makes quantized operators of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.conversion.states.names import same_path
+from qconvert.conversion.states.network import Network
+from qconvert.conversion.states.places import Places, keeps_grid
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.plugins import Grid
+
+__all__ = ["Rounding"]
+
+
+class Rounding:
+    """Rounds values where the file says, and, in a quantized network, where its operators keep grids.
+
+    Args:
+        network: with the file's tensors in place; its operators are replaced.
+        places: where grids stand.
+        layers: result of an operator with weights -> its module.
+    """
+
+    def __init__(self, network: Network, places: Places, layers: Mapping[str, str]) -> None:
+        self._network, self._places, self._layers = network, places, layers
+        self._grids: dict[str, Grid] = {}
+        self._real: dict[str, str] = {}
+        self._ops: list[Op] = []
+        self._data = {same_path(path): grid for path, grid in network.parameters.data.items()} if network.parameters.trained else {}
+        self._kept_real = self._islands()
+
+    def run(self) -> None:
+        """Rewrites the operators.
+
+        Raises:
+            InvalidModelError: a layer with quantized weights has data without a grid.
+        """
+        for name in self._network.graph.inputs:
+            if name in self._places.behind:
+                self._grids[name] = self._places.behind[name]
+                self._real[name] = self._rounded(name, name, self._grids[name])
+        for op in self._network.ops:
+            self._visit(op)
+        self._network.replace_ops(self._ops)
+
+    def _visit(self, op: Op) -> None:
+        module = self._layers.get(op.outputs[0]) if op.outputs else None
+        data = self._network.data(op)
+        if module is not None:
+            self._round_data(module, data)
+            self._require_grid(module, op, data)
+        inputs = tuple(self._real.get(name, name) for name in op.inputs)
+        grids = [self._grid_of(op, name, data) for name in op.outputs]
+        results = []
+        for name, grid in zip(op.outputs, grids, strict=True):
+            results.append(name if grid is None else self._network.add(f"{name}/computed", self._network[name]))
+        self._ops.append(replace(op, inputs=inputs, outputs=tuple(results)))
+        for name, result, grid in zip(op.outputs, results, grids, strict=True):
+            if grid is not None:
+                self._grids[name] = grid
+                self._real[name] = self._rounded(name, result, grid)
+
+    def _grid_of(self, op: Op, name: str, data: list[str]) -> Grid | None:
+        """The grid that a result is put on; None if it stays real."""
+        if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
+            return None
+        found = self._places.behind.get(name)
+        if found is not None or self._network.parameters.trained or name in self._places.inner or op.outputs[0] != name:
+            return found
+        held = [self._grids.get(item) for item in data]
+        if not held or any(item is None for item in held) or name in self._kept_real:
+            return None
+        if op.kind in self._network.parameters.fixed:
+            return self._network.parameters.fixed[op.kind] if self._leads_to_layer(name) else None
+        return held[0] if keeps_grid(op.kind) else None
+
+    def _islands(self) -> set[str]:
+        """Results that stay real although their operators could keep a grid: what leads to one that has another grid.
+
+        PyTorch has no operator from grid to grid: where the result of a pool, a resize or a move has a grid of its own, its data were
+        dequantized behind what has a grid before.
+        """
+        found: set[str] = set()
+        for name, grid in self._places.behind.items():
+            op = self._network.producers.get(name)
+            if op is None or not keeps_grid(op.kind) or op.kind in ("Concat", "Relu"):
+                continue
+            between: set[str] = set()
+            waiting, before = list(self._network.data(op)), None
+            while waiting and before is None:
+                item = waiting.pop()
+                before = self._places.behind.get(item)
+                made = self._network.producers.get(item)
+                if before is None and made is not None and keeps_grid(made.kind) and item not in between:
+                    between.add(item)
+                    waiting += self._network.data(made)
+            if before is not None and (before.dtype, before.quantization) != (grid.dtype, grid.quantization):
+                found |= between
+        return found
+
+    def _leads_to_layer(self, name: str) -> bool:
+        """Whether a layer or an operator with a grid follows. Behind the last one, where a model has been dequantized no file says."""
+        waiting, seen = [name], {name}
+        while waiting and len(seen) < 10_000:
+            for op in self._network.consumers.get(waiting.pop(), []):
+                if any(output in self._places.behind or output in self._layers for output in op.outputs):
+                    return True
+                new = [output for output in op.outputs if output and output not in seen]
+                seen.update(new)
+                waiting += new
+        return False
+
+    def _round_data(self, module: str, data: list[str]) -> None:
+        """Real data of a layer under training that rounds them itself."""
+        grid = self._data.get(same_path(module))
+        for name in data[:1]:
+            if grid is not None:
+                self._grids[name] = grid
+                self._real[name] = self._rounded(name, name, grid, f"{name}/{module}")
+
+    def _require_grid(self, module: str, op: Op, data: list[str]) -> None:
+        parameters = self._network.parameters
+        weights = self._network.stored(op.inputs[1])
+        if parameters.trained or weights is None or module in parameters.dynamic or not self._is_static:
+            return
+        without = [name for name in data if name not in self._grids]
+        if without:
+            raise InvalidModelError(
+                f"the data of {module!r}, {without[0]!r} in the graph, have no grid, but its weights are quantized",
+                where=module,
+                remedy="What gives these data has no scale in the state_dict, as ELU, PReLU and Softmax have none, or is real there. A "
+                "TorchScript file of the quantized model (torch.jit.trace) holds everything.",
+            )
+
+    @property
+    def _is_static(self) -> bool:
+        """Whether the network has any grid of values; one of weights alone has none."""
+        parameters = self._network.parameters
+        return bool(parameters.results or parameters.inputs or parameters.data or parameters.functions)
+
+    def _rounded(self, name: str, computed: str, grid: Grid, called: str = "") -> str:
+        """A tensor on its grid and back; returns the name of its real values, which keep the tensor's name where others see it."""
+        network = self._network
+        tensor = network[name]
+        on, limited = _without_limits(grid)
+        if limited:
+            bounds = [network.add(f"{name}/limit", Tensor("", "float32", (), bound)) for bound in limited]
+            clipped = network.add(f"{name}/limited", Tensor("", "float32", tensor.shape))
+            self._ops.append(Op("Clip", (computed, *bounds), (clipped,), {}, ""))
+            computed = clipped
+        stored = network.add(f"{called or name}/quantized", Tensor("", grid.dtype, tensor.shape, None, on))
+        is_input = name in network.graph.inputs or bool(called)
+        real = network.add(f"{called or name}/real", Tensor("", "float32", tensor.shape)) if is_input else name
+        self._ops.append(Op("Quantize", (computed,), (stored,), {}, ""))
+        self._ops.append(Op("Dequantize", (stored,), (real,), {}, ""))
+        return real
+
+
+def _without_limits(grid: Grid) -> tuple[Quantization, list[Array]]:
+    """A grid of the whole type, and the real bounds where it uses a part of it."""
+    q = grid.quantization
+    if q.quant_min is None and q.quant_max is None:
+        return q, []
+    bounds = [np.asarray(np.float32(limit - int(q.zero_point[0])) * q.scale[0], np.float32) for limit in q.limits(grid.dtype)]
+    return replace(q, quant_min=None, quant_max=None), bounds

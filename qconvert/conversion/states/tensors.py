@@ -1,0 +1,226 @@
+"""Puts the file's tensors in the place of the graph's constants: weights, biases, statistics; drops normalizations that weights hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.conversion.states.names import module_of
+from qconvert.conversion.states.network import PARTS, Network
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Array, Op, Shape, Tensor
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["Substitution"]
+
+#: The epsilon of PyTorch's normalizations, for a graph that does not have them any more.
+_EPSILON = 1e-5
+_NORMS = ("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization")
+
+
+class Substitution:
+    """The tensors of the file in the graph.
+
+    Args:
+        network: is changed.
+
+    Attributes:
+        used: names of tensors that have found their place.
+        unknown: constants of the graph that the file should hold and does not, by name: what they are.
+        layers: operator's result -> its module, of those with weights of the file.
+        notes: what the user should know.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.used: set[str] = set()
+        self.unknown: dict[str, str] = {}
+        self.layers: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._tensors: dict[str, Tensor] = dict(network.known)
+        self._made: dict[tuple[str, str, Shape], str] = {}
+        self._absent = set(network.parameters.absent)
+        self._assumed: list[str] = []
+
+    def run(self) -> None:
+        """Replaces what can be replaced."""
+        self._fold()
+        self._drop_norms()
+        ops = []
+        for op in self._network.ops:
+            ops += self._replaced(op)
+        self._network.replace_ops(ops)
+        if self._assumed:
+            self.notes.append(
+                f"the graph has no normalization behind {len(self._assumed)} layers that hold one ({self._assumed[0]!r} …): its epsilon is "
+                f"taken to be {_EPSILON}"
+            )
+
+    def _fold(self) -> None:
+        """Weights of modules that hold the normalization behind them, with the epsilon that the graph says."""
+        network = self._network
+        behind: dict[str, float] = {}
+        for op in network.ops:
+            owner = self._layer(op)
+            if owner is not None and owner in network.parameters.folded:
+                norm = network.only_consumer(op.outputs[0])
+                if norm is not None and norm.kind == "BatchNormalization":
+                    behind[owner] = float(norm["epsilon"])
+        for module, folding in network.parameters.folded.items():
+            if folding.has_norm and module not in behind:
+                self._assumed.append(module)
+            found = folding.tensors(behind.get(module, _EPSILON))
+            self._tensors.update(found)
+            if f"{module}.bias".removeprefix(".") not in found:
+                self._absent.add(f"{module}.bias".removeprefix("."))
+
+    def _layer(self, op: Op) -> str | None:
+        """The module of an operator with weights, if the file holds them."""
+        if not KINDS[op.kind].has_weights:
+            return None
+        network = self._network
+        scope = network.scope(op)
+        for module in (scope, *(module_of(name) for name in op.inputs[1:] if name and network.constant(name) is not None)):
+            if module is not None and (module in network.parameters.folded or f"{module}.weight".removeprefix(".") in self._tensors):
+                return module
+        return None
+
+    def _drop_norms(self) -> None:
+        """Batch normalizations whose statistics the file does not hold, behind a layer whose weights do."""
+        network, renamed = self._network, {}
+        ops: list[Op] = []
+        for op in network.ops:
+            before = network.producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
+            if before is None or self._layer(before) is None or self._owner(op) is not None or network.only_consumer(op.inputs[0]) is None:
+                ops.append(op)
+                continue
+            renamed[before.outputs[0]] = op.outputs[0]
+        if renamed:
+            network.replace_ops([replace(op, outputs=tuple(renamed.get(name, name) for name in op.outputs)) for op in ops])
+
+    def _owner(self, op: Op) -> str | None:
+        owner = self._network.owner(op)
+        return owner if owner is not None and f"{owner}.running_mean".removeprefix(".") in self._tensors else None
+
+    def _replaced(self, op: Op) -> list[Op]:
+        """An operator with the file's tensors, and what dequantizes them."""
+        network = self._network
+        owner = self._layer(op) or network.owner(op)
+        inputs = list(op.inputs)
+        before: list[Op] = []
+        for place, name in enumerate(op.inputs):
+            if not name or network.constant(name) is None:
+                continue
+            key = self._key(op, place, name, owner)
+            if key is None:
+                self._miss(op, place, name)
+                continue
+            inputs[place] = self._put(op, place, name, key, before)
+        if owner is not None and KINDS[op.kind].has_weights:
+            inputs = self._with_bias(op, inputs, owner)
+            self.layers[op.outputs[0]] = owner
+        return [*before, replace(op, inputs=tuple(inputs))]
+
+    def _key(self, op: Op, place: int, name: str, owner: str | None) -> str | None:
+        """The name of the tensor in the file that a constant is."""
+        part = PARTS.get(op.kind, {}).get(place)
+        if owner is not None and part is not None:
+            own = f"{owner}.{part}".removeprefix(".")
+            is_spelled = op.kind in _NORMS and name != own  # an operator of which others are made
+            if own in self._tensors and not (is_spelled and self._tensors[own].shape != self._network[name].shape):
+                return own
+        return name if name in self._tensors else None
+
+    def _miss(self, op: Op, place: int, name: str) -> None:
+        """Notes a constant that the file should hold: weights and statistics, and what is called like a parameter."""
+        part = PARTS.get(op.kind, {}).get(place)
+        tensor = self._network[name]
+        is_called = name.rpartition(".")[2] in ("weight", "bias", "running_mean", "running_var") and "." in name
+        is_needed = part is not None and part != "bias" and op.kind not in ("Gather", *_NORMS)
+        if (is_needed or (is_called and tensor.dtype == "float32")) and (self._layer(op) is None or part != "bias"):
+            self.unknown.setdefault(name, f"{op}")
+
+    def _put(self, op: Op, place: int, name: str, key: str, before: list[Op]) -> str:
+        """A tensor of the file in the form that the operator takes; returns the name of its real values."""
+        wanted = self._network[name]
+        tensor = _fitted(self._tensors[key], wanted, op, place, key)
+        self.used.add(key)
+        made = (key, op.kind if op.kind == "ConvTranspose" else "", tensor.shape or ())
+        known = self._made.get(made)
+        if known is None:
+            known = self._made[made] = self._added(tensor, key)
+        if not self._network[known].is_quantized:
+            return known
+        real = self._network.add(f"{known}/real", Tensor("", "float32", tensor.shape))
+        before.append(Op("Dequantize", (known,), (real,), {}, op.source))
+        return real
+
+    def _added(self, tensor: Tensor, key: str) -> str:
+        """The tensor under its own name, in the place of the constant that may have it."""
+        taken = self._network.tensors.get(key)
+        if taken is None and (key not in self._network.graph.tensors or self._network.graph[key].is_constant):
+            self._network.tensors[key] = replace(tensor, name=key)
+            return key
+        return self._network.add(key, tensor)
+
+    def _with_bias(self, op: Op, inputs: list[str], owner: str) -> list[str]:
+        """A bias where the file has one and the graph none, or where the graph's is computed; none where the module has none."""
+        key = f"{owner}.bias".removeprefix(".")
+        has = len(inputs) > 2 and bool(inputs[2])
+        if key in self._tensors and key not in self.used:
+            shape = self._network[op.inputs[1]].shape
+            outputs = (shape or (0,))[0]
+            wanted = Tensor(key, "float32", (outputs,))
+            tensor = _fitted(self._tensors[key], wanted, op, 2, key)
+            self.used.add(key)
+            return [*inputs[:2], self._added(tensor, key)]
+        if has and key in self._absent:
+            return inputs[:2]
+        if (
+            has
+            and key not in self._tensors
+            and inputs[2] == op.inputs[2]
+            and self._tensors[f"{owner}.weight".removeprefix(".")].is_quantized
+        ):
+            self.unknown.setdefault(op.inputs[2], f"{op}, whose weights the file holds")
+        return inputs
+
+
+def _fitted(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Tensor:
+    """A tensor of the file as the operator takes it: outputs first, in the graph's real type.
+
+    Raises:
+        InvalidModelError: its shape is another than the graph's.
+    """
+    stated = tensor.shape
+    if op.kind == "ConvTranspose" and place == 1:
+        tensor = _outputs_first(tensor, int(op["group"]), key)
+    if tensor.shape != wanted.shape:
+        raise InvalidModelError(
+            f"the file's {key!r} has the shape {stated}, the graph's {wanted.shape} in {op}",
+            where=key,
+            remedy="The graph has to be of the same network: export it from the code that the state_dict was made with.",
+        )
+    if not tensor.is_quantized and tensor.dtype != wanted.dtype and tensor.data is not None and "float" in wanted.dtype:
+        return replace(tensor, dtype=wanted.dtype, data=tensor.data.astype(np.dtype(wanted.dtype)))
+    return tensor
+
+
+def _outputs_first(tensor: Tensor, groups: int, key: str) -> Tensor:
+    """Weights of a transposed convolution, I,O/groups,spatial, as O,I/groups,spatial."""
+    data, grid = tensor.data, tensor.quantization
+    if data is None or data.ndim < 3 or data.shape[0] % groups:
+        raise InvalidModelError(f"weights of shape {tensor.shape} for a transposed convolution of {groups} groups", where=key)
+    if grid is not None and grid.axis is not None:
+        if grid.axis != 1 or groups != 1:
+            raise InvalidModelError("scales along the inputs of a transposed convolution", where=key)
+        grid = grid.with_axis(0)
+    turned = _split(data, groups)
+    return replace(tensor, shape=turned.shape, data=turned, quantization=grid)
+
+
+def _split(data: Array, groups: int) -> Array:
+    inputs, outputs, *kernel = data.shape
+    split = data.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
+    return split.reshape(groups * outputs, inputs // groups, *kernel)

@@ -1,0 +1,109 @@
+"""The entries of a state_dict by their names, and how they are taken out until none is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.constants import grid_of
+from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, QUANTIZED
+from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.graph import Array, Quantization, Tensor, integer_range
+from qconvert.plugins import Grid
+
+__all__ = ["Entries", "grid", "parent", "plain_tensor"]
+
+
+@dataclass(slots=True)
+class Entries:
+    """The entries that nobody has taken yet.
+
+    Attributes:
+        values: by name: tensors, tuples, and what else modules keep.
+        used: names of those that were taken.
+    """
+
+    values: Mapping[str, Any]
+    used: set[str] = field(default_factory=set)
+
+    def left(self) -> list[str]:
+        """Names of those that nobody has taken, in the file's order."""
+        return [name for name in self.values if name not in self.used]
+
+    def ending(self, suffix: str) -> list[str]:
+        """The modules that have an entry of this name left, in the file's order; "" is the network itself."""
+        found = (name.removesuffix(suffix) for name in self.left() if name == suffix or name.endswith(f".{suffix}"))
+        return [name.removesuffix(".") for name in found]
+
+    def take(self, module: str, name: str) -> Any:
+        """An entry of a module; None if there is none."""
+        key = f"{module}.{name}" if module else name
+        self.used.add(key)
+        return self.values.get(key)
+
+    def tensor(self, module: str, name: str) -> StoredTensor | None:
+        """The same of one that has to be a plain or quantized tensor."""
+        value = self.take(module, name)
+        if value is None or isinstance(value, StoredTensor):
+            return value
+        raise InvalidModelError(f"the entry is no tensor but a {type(value).__name__}", where=f"{module}.{name}")
+
+    def numbers(self, module: str, name: str) -> Array | None:
+        """The same of one that has to hold plain numbers."""
+        found = self.tensor(module, name)
+        if found is None:
+            return None
+        if found.scales is not None or found.dtype in FLOAT_QPARAMS_STORAGES or np.asarray(found.data).dtype.kind not in "fiub":
+            raise InvalidModelError("the entry does not hold plain numbers", where=f"{module}.{name}")
+        return np.asarray(found.data)
+
+    def number(self, module: str, name: str) -> float | None:
+        """The same of one number."""
+        found = self.numbers(module, name)
+        if found is None:
+            return None
+        if found.size != 1:
+            raise InvalidModelError(f"the entry holds {found.size} numbers, not one", where=f"{module}.{name}")
+        return float(found.reshape(()).item())
+
+
+def parent(module: str) -> str:
+    """The module that a module stands in."""
+    return module.rpartition(".")[0]
+
+
+def grid(scale: Any, zero_point: Any, where: str, dtype: str = "", low: int | None = None, high: int | None = None) -> Grid:
+    """The grid of one scale and one zero point.
+
+    Args:
+        scale, zero_point: numbers, or arrays of one.
+        where: the module, for messages.
+        dtype: the storage type; by default uint8, or int8 where the zero point is negative.
+        low, high: its limits, where these are not the type's.
+
+    Raises:
+        InvalidModelError: they are no grid.
+    """
+    scales, points = np.asarray(scale, np.float64), np.asarray(zero_point, np.float64)
+    if scales.size != 1 or points.size != 1:
+        raise InvalidModelError(f"{scales.size} scales and {points.size} zero points for values that have one grid", where=where)
+    with np.errstate(over="ignore", invalid="ignore"):
+        real, point = float(np.float32(scales.reshape(()))), float(points.reshape(()))
+    dtype = dtype or ("int8" if point < 0 else "uint8")
+    lowest, highest = integer_range(dtype)
+    if not (np.isfinite(real) and real > 0 and point == np.rint(point) and lowest <= point <= highest):
+        raise InvalidModelError(f"scale {real} and zero point {point:g} are no grid of {dtype}", where=where)
+    made = Quantization.per_tensor(real, int(point))
+    limits = (None if low in (None, lowest) else low, None if high in (None, highest) else high)
+    return Grid(dtype, Quantization(made.scale, made.zero_point, quant_min=limits[0], quant_max=limits[1]))
+
+
+def plain_tensor(stored: StoredTensor, name: str) -> Tensor:
+    """A tensor of the file as one of a graph."""
+    if stored.dtype in FLOAT_QPARAMS_STORAGES:
+        raise UnsupportedError(f"a tensor of {stored.dtype}, whose bytes hold several values, is not covered in a state_dict", where=name)
+    return Tensor(name, QUANTIZED.get(stored.dtype, stored.dtype), stored.shape, stored.data, grid_of(stored, name))

@@ -1,0 +1,173 @@
+"""A state_dict of a network with OneFlow's observers, before it is converted: ranges of data, and weights that are still real.
+
+<m>.moving_min_max_observer.moving_max, .moving_min     the range of the module's data; its weights' range is that of the weights themselves
+<m>.bn.*                                                a normalization that is part of the weights
+
+Formula, bits, scheme and granularity stand in no state_dict. Those that OneFlow takes by itself hold, or what the user states.
+Source: oneflow/user/kernels/min_max_observer_kernel.cpp, moving_average_min_max_observer_kernel.cpp, fake_quantization_kernel.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.states.entries import Entries, grid, plain_tensor
+from qconvert.graph import Array, Quantization, Tensor
+from qconvert.plugins import Folding, Grid, Parameters
+
+__all__ = ["Observers", "has_observers", "observed"]
+
+_OBSERVER = "moving_min_max_observer"
+_FORMULAS, _SCHEMES, _GRAINS = ("google", "cambricon"), ("symmetric", "affine"), ("per_layer", "per_channel")
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """What OneFlow's observers are told, by its own words.
+
+    Attributes:
+        formula: google or cambricon.
+        scheme: symmetric or affine.
+        grain: of the weights: per_layer or per_channel.
+        bits: of the integers.
+    """
+
+    formula: str = "google"
+    scheme: str = "symmetric"
+    grain: str = "per_layer"
+    bits: int = 8
+
+    @classmethod
+    def of(cls, text: str) -> Observers:
+        """What an option says: words in any order, such as "cambricon,16" or "google,affine,per_channel"."""
+        given: dict[str, str | int] = {}
+        for word in filter(None, (part.strip() for part in text.split(","))):
+            names = [name for name, known in (("formula", _FORMULAS), ("scheme", _SCHEMES), ("grain", _GRAINS)) if word in known]
+            if names:
+                given[names[0]] = word
+            elif word.isdecimal() and 2 <= int(word) <= 16:
+                given["bits"] = int(word)
+            else:
+                known = ", ".join((*_FORMULAS, *_SCHEMES, *_GRAINS))
+                raise OptionError(f"oneflow takes no {word!r}", remedy=f"Known words: {known}, and bits from 2 to 16.")
+        found = cls(**given)  # type: ignore[arg-type]
+        if found.formula == "cambricon" and found.scheme == "affine":
+            raise OptionError("the formula of cambricon has no affine scheme")
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.formula},{self.scheme},{self.grain},{self.bits}"
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The integers: unsigned ones for the affine scheme."""
+        half = 2 ** (self.bits - 1)
+        return (0, 2 * half - 1) if self.scheme == "affine" else (-half, half - 1)
+
+    @property
+    def dtype(self) -> str:
+        """The smallest type that holds them."""
+        return f"{'u' if self.scheme == 'affine' else ''}int{8 if self.bits <= 8 else 16}"
+
+    def scales(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Scales and zero points of ranges, in float32 as OneFlow computes them. The shift that cambricon stores is 2^shift here."""
+        low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        nothing = np.zeros(low.shape, np.float32)
+        with np.errstate(all="ignore"):
+            largest = np.maximum(np.abs(high), np.abs(low))
+            if self.formula == "cambricon":
+                return np.exp2(np.floor(np.log2(largest)) - np.float32(self.bits - 2)), nothing
+            if self.scheme == "symmetric":
+                return largest / np.float32(2 ** (self.bits - 1) - 1), nothing
+            scale = (high - low) / np.float32(2**self.bits - 1)
+            return scale, -np.rint(low / scale)
+
+    def integers(self, values: Array, scale: Array, zero_point: Array) -> Array:
+        """Integers of real values: x / scale, and the zero point before the rounding."""
+        with np.errstate(all="ignore"):
+            steps = np.rint(values / scale + zero_point)
+        return np.asarray(np.clip(np.nan_to_num(steps), *self.limits))
+
+
+def has_observers(entries: Entries) -> bool:
+    """Whether a state_dict is of a network with OneFlow's observers."""
+    return any(f"{_OBSERVER}.moving_max" in name for name in entries.values)
+
+
+def observed(entries: Entries, how: Observers) -> Parameters:
+    """What a state_dict with OneFlow's observers holds."""
+    data: dict[str, Grid] = {}
+    folded: dict[str, Folding] = {}
+    odd = 0
+    for module in entries.ending(f"{_OBSERVER}.moving_max"):
+        high, low = (entries.numbers(module, f"{_OBSERVER}.moving_{end}") for end in ("max", "min"))
+        entries.take(module, f"{_OBSERVER}.current_train_step")
+        if low is None or high is None or low.size != 1 or high.size != 1:
+            raise InvalidModelError("its range of data is no pair of numbers", where=module)
+        scale, point = how.scales(low.reshape(-1), high.reshape(-1))
+        data[module] = grid(scale, point, module, how.dtype, *how.limits)
+        odd += int(point[0]) % 2
+        weight = entries.numbers(module, "weight")
+        if weight is not None:
+            folded[module] = _folding(entries, module, weight, how)
+    tensors: dict[str, Tensor] = {}
+    for name in entries.left():
+        value = entries.values[name]
+        entries.used.add(name)
+        if isinstance(value, StoredTensor) and not name.endswith("num_batches_tracked"):
+            tensors[name] = plain_tensor(value, name)
+    notes = [f"a state_dict does not say how its observers compute: {how} (--oneflow states otherwise)"]
+    if odd:
+        notes.append(
+            f"{odd} grids of data have odd zero points: OneFlow rounds x / scale + zero point together, a grid x / scale, ties apart"
+        )
+    return Parameters(tensors, folded=folded, data=data, trained=True, notes=tuple(notes))
+
+
+def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Folding:
+    bias = entries.numbers(module, "bias")
+    norm = {name: value for name in _STATISTICS if (value := entries.numbers(f"{module}.bn", name)) is not None}
+    if norm and (len(norm) != 4 or any(value.shape != weight.shape[:1] for value in norm.values())):
+        raise InvalidModelError(f"statistics of a normalization that do not fit weights of shape {weight.shape}", where=module)
+    if weight.ndim < 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        raise InvalidModelError(f"weights of shape {weight.shape} beside a bias of {None if bias is None else bias.shape}", where=module)
+    return Folding(partial(_folded, module, weight.astype(np.float32), bias, norm, how), bool(norm))
+
+
+def _folded(
+    module: str, weight: Array, bias: Array | None, norm: Mapping[str, Array], how: Observers, epsilon: float
+) -> Mapping[str, Tensor]:
+    """weight * gamma / sqrt(variance + epsilon), in float32, on a grid of its own range; beta + (bias - mean) * that factor."""
+    if norm:
+        with np.errstate(all="ignore"):
+            factor = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(epsilon))
+            weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+            offset = np.zeros(factor.shape, np.float32) if bias is None else bias
+            bias = norm["bias"] + (offset - norm["running_mean"]) * factor
+    if not np.isfinite(weight).all() or (bias is not None and not np.isfinite(bias).all()):
+        raise InvalidModelError("its weights are no numbers", where=module)
+    flat = weight.reshape(1 if how.grain == "per_layer" else weight.shape[0], -1)
+    if not flat.size:
+        raise UnsupportedError("weights without elements have no range", where=module)
+    scale, point = how.scales(flat.min(1), flat.max(1))
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise InvalidModelError("the range of its weights makes a scale that is no positive number", where=module)
+    low, high = how.limits
+    if ((point < low) | (point > high)).any():
+        raise InvalidModelError("the range of its weights does not reach 0: no type holds its zero point", where=module)
+    wide = (-1, *[1] * (weight.ndim - 1))
+    stored = how.integers(weight, scale.reshape(wide), point.reshape(wide))
+    whole = (-128, 127) if how.dtype == "int8" else (0, 255)
+    limits = (low, high) if how.bits not in (8, 16) and (low, high) != whole else (None, None)
+    on = Quantization(scale.astype(np.float32), point.astype(np.int64), 0 if how.grain == "per_channel" else None, 0, *limits)
+    found = {f"{module}.weight": Tensor(f"{module}.weight", how.dtype, weight.shape, stored.astype(how.dtype), on)}
+    if bias is not None:
+        found[f"{module}.bias"] = Tensor(f"{module}.bias", "float32", bias.shape, np.asarray(bias, np.float32))
+    return found

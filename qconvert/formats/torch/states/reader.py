@@ -1,0 +1,116 @@
+"""Reads the parameters of a network from a file without a graph: a state_dict that torch.save wrote, or tensors in .safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor, unpickled
+from qconvert.formats.torch.states.converted import converted
+from qconvert.formats.torch.states.entries import Entries, plain_tensor
+from qconvert.formats.torch.states.oneflow import Observers, has_observers, observed
+from qconvert.formats.torch.states.safetensors import is_safetensors, safe_tensors
+from qconvert.formats.torch.states.torchao import rounding_of_data, weight
+from qconvert.formats.torch.states.trained import is_trained, trained
+from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
+from qconvert.plugins import Parameters
+
+__all__ = ["read_parameters"]
+
+#: Entries of a dictionary around a state_dict, as training scripts name them.
+_AROUND = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights")
+_MOST_ENTRIES = 50_000
+
+
+def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
+    """The tensors and grids in a file without a graph.
+
+    Args:
+        path: of the file.
+        options: "oneflow" and "modules".
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is damaged.
+        UnsupportedError: it holds no state_dict, or one with what is not covered.
+        OptionError: it holds a graph of its own, or an option says nothing that is known.
+    """
+    how, places = Observers.of(options.get("oneflow", "")), _places(options.get("modules", ""))
+    with np.errstate(all="ignore"):
+        try:
+            entries = Entries(_state(path))
+            found = _of_torchao(entries) or _of_torch(entries, how)
+        except RecursionError as error:
+            raise InvalidModelError("its values are nested too deeply") from error
+    metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "a state_dict of PyTorch", **found.metadata}
+    return replace(found, metadata=metadata, places=places)
+
+
+def _of_torch(entries: Entries, how: Observers) -> Parameters:
+    if has_observers(entries):
+        return observed(entries, how)
+    return trained(entries) if is_trained(entries) else converted(entries)
+
+
+def _of_torchao(entries: Entries) -> Parameters | None:
+    """Weights of torchao's classes beside plain tensors; None where there are none."""
+    wrapped = {name: value for name, value in entries.values.items() if isinstance(value, WrappedTensor)}
+    if not wrapped:
+        return None
+    tensors = {name: weight(value, name) for name, value in wrapped.items()}
+    rounding = {name.removesuffix(".weight"): rounding_of_data(value, name) for name, value in wrapped.items()}
+    for name, value in entries.values.items():
+        if isinstance(value, StoredTensor):
+            tensors[name] = plain_tensor(value, name)
+    return Parameters(tensors, dynamic={name: how for name, how in rounding.items() if how})
+
+
+def _state(path: Path) -> Mapping[str, Any]:
+    """The entries of the file's state_dict, by name."""
+    from qconvert.formats.torch.reader import holds_graph, opened
+
+    if is_safetensors(path):
+        return safe_tensors(path)
+    archive = opened(path)
+    if holds_graph(archive):
+        raise OptionError("the file holds a graph of its own", remedy="Leave out --graph.")
+    if "data.pkl" not in archive:
+        raise UnsupportedError("the file holds no state_dict", remedy="Save it: torch.save(model.state_dict(), 'weights.pth')")
+    found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
+    state = _unwrapped(found)
+    if state is None:
+        raise UnsupportedError("the file holds no state_dict", remedy="Save it: torch.save(model.state_dict(), 'weights.pth')")
+    if len(state) > _MOST_ENTRIES:
+        raise InvalidModelError(f"the state_dict has {len(state)} entries, more than {_MOST_ENTRIES}")
+    return state
+
+
+def _unwrapped(found: Any) -> Mapping[str, Any] | None:
+    """The state_dict in a dictionary that may hold more: counters, the optimizer's state."""
+    if not isinstance(found, dict):
+        return None
+    if any(isinstance(value, (StoredTensor, WrappedTensor)) for value in found.values()):
+        return {str(key): value for key, value in found.items()}
+    return next((state for name in _AROUND if (state := _unwrapped_once(found.get(name))) is not None), None)
+
+
+def _unwrapped_once(found: Any) -> Mapping[str, Any] | None:
+    if isinstance(found, dict) and any(isinstance(value, (StoredTensor, WrappedTensor)) for value in found.values()):
+        return {str(key): value for key, value in found.items()}
+    return None
+
+
+def _places(text: str) -> dict[str, str]:
+    """The option --modules: "module=tensor; …"."""
+    found: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        module, equals, tensor = (item.strip() for item in part.partition("="))
+        if not equals or not module or not tensor:
+            raise OptionError(f"--modules {part!r} is no module=tensor", remedy="Such as --modules 'block.add=/block/Add_output_0'.")
+        found[module] = tensor
+    return found

@@ -1,0 +1,111 @@
+"""torchao's weights in a state_dict: integers with a scale for each row or group of a row; data stay real, or are rounded by rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, TorchType, WrappedTensor
+from qconvert.graph import Array, Quantization, Tensor, integer_range
+
+__all__ = ["rounding_of_data", "weight"]
+
+_CLASSES = ("Int8Tensor", "IntxUnpackedToInt8Tensor")
+
+
+def weight(value: WrappedTensor, name: str) -> Tensor:
+    """The integers of a weight, with a grid of the blocks that it states.
+
+    Raises:
+        UnsupportedError: it is of another class, or in blocks along several axes.
+        InvalidModelError: its parts do not fit each other.
+    """
+    if value.class_name.rpartition(".")[2] not in _CLASSES:
+        raise UnsupportedError(f"weights of the class {value.class_name} are not covered", where=name)
+    data, scales = _part(value, "qdata", name), _part(value, "scale", name).astype(np.float32)
+    points = value.parts.get("zero_point")
+    zeros = np.zeros(scales.shape, np.int64) if not isinstance(points, StoredTensor) or not points.data.size else points.data
+    blocks = tuple(value.parts.get("block_size") or ())
+    if data.dtype != np.int8 or data.ndim != len(blocks) or any(type(block) is not int or block < 1 for block in blocks):
+        raise InvalidModelError(f"blocks of shape {blocks} of integers of shape {data.shape}", where=name)
+    if any(size % block for size, block in zip(data.shape, blocks, strict=True)):
+        raise InvalidModelError(f"blocks of shape {blocks} of integers of shape {data.shape}", where=name)
+    counts = tuple(size // block for size, block in zip(data.shape, blocks, strict=True))
+    if scales.shape != counts or zeros.shape != counts or zeros.dtype.kind not in "iu":
+        raise InvalidModelError(f"scales of shape {scales.shape} for {counts} blocks", where=name)
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise InvalidModelError("a scale is no positive number", where=name)
+    low, high = _limits(value, name)
+    if data.size and not low <= int(data.min()) <= int(data.max()) <= high:
+        raise InvalidModelError(f"integers beyond {low} and {high}", where=name)
+    grid = _grid(scales, zeros.astype(np.int64), counts, blocks, name)
+    limits = (None, None) if (low, high) == integer_range("int8") else (low, high)
+    grid = Quantization(grid.scale, grid.zero_point, grid.axis, grid.block_size, *limits)
+    return Tensor(name, "int8", data.shape, data, grid)
+
+
+def _part(value: WrappedTensor, part: str, name: str) -> Array:
+    found = value.parts.get(part)
+    if not isinstance(found, StoredTensor) or found.scales is not None:
+        raise InvalidModelError(f"it keeps no tensor {part!r}", where=name)
+    return np.asarray(found.data)
+
+
+def _limits(value: WrappedTensor, name: str) -> tuple[int, int]:
+    """The integers that are used: of int4, -8 to 7 in int8."""
+    target = value.parts.get("target_dtype")
+    if target is None:
+        return integer_range("int8")
+    bits = target.name.removeprefix("int") if isinstance(target, TorchType) else ""
+    if not bits.isdecimal() or not 1 <= int(bits) <= 8:
+        raise UnsupportedError(f"weights of {getattr(target, 'name', target)!r}", where=name)
+    return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
+
+
+def _grid(scales: Array, zeros: Array, counts: tuple[int, ...], blocks: tuple[int, ...], name: str) -> Quantization:
+    along = [axis for axis, count in enumerate(counts) if count > 1]
+    if not along:
+        return Quantization(scales.reshape(1), zeros.reshape(1))
+    if len(along) == 1 and blocks[along[0]] == 1:
+        return Quantization(scales.reshape(-1), zeros.reshape(-1), along[0])
+    axes = [axis for axis in range(len(blocks)) if blocks[axis] > 1]
+    if len(axes) != 1:
+        raise UnsupportedError(f"blocks of shape {blocks}", where=name)
+    return Quantization(scales, zeros, axes[0], blocks[axes[0]])
+
+
+def rounding_of_data(value: WrappedTensor, name: str) -> str:
+    """How the layer rounds its data at each run: "" if they stay real, "rows_symmetric" or "rows_affine"."""
+    stated, affine = value.parts.get("act_quant_kwargs"), value.parts.get("activation_quantization")
+    for part in ("act_pre_scale", "act_quant_scale"):
+        if value.parts.get(part) is not None:
+            raise UnsupportedError(f"{part} of torchao's weights is not covered", where=name)
+    if affine is not None:
+        if affine != "int8_asym_per_token":
+            raise UnsupportedError(f"data rounded as {affine!r} are not covered", where=name)
+        return "rows_affine"
+    if stated is None:
+        return ""
+    granularity, mapping = _named(_state(stated, "granularity")), _state(stated, "mapping_type")
+    symmetric = mapping.arguments == (1,) if isinstance(mapping, ScriptObject) else _named(mapping) == "SYMMETRIC"
+    if granularity != "PerRow" or not symmetric:
+        raise UnsupportedError(f"data rounded by {granularity} are not covered", where=name)
+    return "rows_symmetric"
+
+
+def _state(value: Any, name: str) -> Any:
+    """An attribute of an object of torchao, of a pickle or of JSON."""
+    state = value.state if isinstance(value, ScriptObject) else value.get("_data", {}) if isinstance(value, dict) else {}
+    return state.get(name) if isinstance(state, dict) else None
+
+
+def _named(value: Any) -> str:
+    """The class or the value that such an object says."""
+    if isinstance(value, ScriptObject):
+        return value.class_name.rpartition(".")[2]
+    if isinstance(value, dict):
+        data = value.get("_data")
+        return str(data) if isinstance(data, str) else str(value.get("_type", "")).rpartition(".")[2]
+    return str(value)

@@ -1,0 +1,222 @@
+"""A state_dict of modules under quantization-aware training, before PyTorch converts them: the scales that stand in the buffers.
+
+<m>.weight_fake_quant.scale, .zero_point         of the weights; with <m>.bn.* of the weights times the factor of the normalization
+<m>.activation_post_process.scale, …             of what a module computes
+activation_post_process_<n>.scale, …             FX: of the operators in their order; the first is the input's
+
+A state_dict does not hold the limits of the integers. Those of activations follow from the range that stands beside each scale.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError
+from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.rounding import ROUNDED, integers
+from qconvert.formats.torch.states.entries import Entries, grid, parent, plain_tensor
+from qconvert.graph import Array, Quantization, Tensor
+from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
+from qconvert.plugins import Folding, Grid, Parameters
+
+__all__ = ["is_trained", "trained"]
+
+_WEIGHTS, _RESULTS = "weight_fake_quant", "activation_post_process"
+_LISTED = re.compile(r"^(?P<path>(?:.*\.)?)activation_post_process_(?P<number>\d{1,6})$")
+#: What observers and fake quantizations keep beside scale and zero point.
+_BESIDE = (
+    "fake_quant_enabled", "observer_enabled", "static_enabled", "learning_enabled", "eps",
+    "activation_post_process.eps", "activation_post_process.min_val", "activation_post_process.max_val",
+    "activation_post_process.histogram", "min_val", "max_val",
+)  # fmt: skip
+_STATISTICS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+def is_trained(entries: Entries) -> bool:
+    """Whether fake quantizations stand in the state_dict."""
+    return any(name.endswith(".fake_quant_enabled") for name in entries.values)
+
+
+def trained(entries: Entries) -> Parameters:
+    """What a state_dict of modules under training holds."""
+    folded: dict[str, Folding] = {}
+    results: dict[str, Grid] = {}
+    inputs: dict[str, Grid] = {}
+    listed: dict[str, list[tuple[int, Grid | None]]] = {}
+    said: list[str] = []
+    observed: list[str] = []
+    ranges: list[str] = []
+    for fake in entries.ending("fake_quant_enabled"):
+        is_on, is_observing = entries.number(fake, "fake_quant_enabled"), entries.number(fake, "observer_enabled")
+        found = _taken(entries, fake)
+        if fake.rpartition(".")[2] == _WEIGHTS:
+            folded[parent(fake)] = _folding(entries, parent(fake), found if is_on else None)
+        else:
+            own = _grid_of(found, fake) if is_on else None
+            match = _LISTED.match(fake)
+            if match is not None:
+                listed.setdefault(match["path"].removesuffix("."), []).append((int(match["number"]), own))
+            elif own is not None:
+                (inputs if _is_stub(parent(fake)) else results)[parent(fake)] = own
+            if own is not None:
+                ranges.append("{} to {}".format(*own.quantization.limits(own.dtype)))
+        if is_on:
+            said.append(fake)
+            observed += [fake] if is_observing else []
+    tensors: dict[str, Tensor] = {}
+    for name in entries.left():
+        value = entries.values[name]
+        entries.used.add(name)
+        if isinstance(value, StoredTensor) and not name.endswith("num_batches_tracked"):
+            tensors[name] = plain_tensor(value, name)
+    metadata = {TRAINED_SCALES: json.dumps(said)} | ({OBSERVED_SCALES: json.dumps(observed)} if observed else {})
+    limits = ", ".join(sorted(set(ranges)))
+    note = f"a state_dict does not hold the limits of integers: by the ranges beside the scales they are {limits} for activations"
+    return Parameters(
+        tensors,
+        folded=folded,
+        results=results,
+        inputs=inputs,
+        functions={path: _in_order(found) for path, found in listed.items()},
+        trained=True,
+        metadata=metadata,
+        notes=(note,) if ranges else (),
+    )
+
+
+def _in_order(listed: list[tuple[int, Grid | None]]) -> tuple[Grid, ...]:
+    return tuple(item for _, item in sorted(listed, key=lambda pair: pair[0]) if item is not None)
+
+
+def _is_stub(module: str) -> bool:
+    """Whether a module is a QuantStub by its name: it has no weights, as a FloatFunctional has none."""
+    last, above = module.rpartition(".")[2], parent(module).rpartition(".")[2]
+    return last.startswith("quant") or (last.isdecimal() and above.startswith("quant"))
+
+
+class _Fake:
+    """What a fake quantization keeps."""
+
+    def __init__(self, scale: Array, zero_point: Array, low: Array | None, high: Array | None) -> None:
+        self.scale, self.zero_point, self.low, self.high = scale, zero_point, low, high
+
+
+def _taken(entries: Entries, fake: str) -> _Fake:
+    scale, zero_point = entries.numbers(fake, "scale"), entries.numbers(fake, "zero_point")
+    if scale is None or zero_point is None:
+        raise InvalidModelError("a fake quantization without a scale and a zero point", where=fake)
+    low, high = (entries.numbers(fake, f"activation_post_process.{end}") for end in ("min_val", "max_val"))
+    for name in _BESIDE:
+        entries.take(fake, name)
+    return _Fake(scale.reshape(-1).astype(np.float32), np.rint(zero_point.reshape(-1).astype(np.float64)), low, high)
+
+
+def _grid_of(found: _Fake, where: str) -> Grid:
+    """The grid of activations: its limits from the range that the scale was made of, or those of the whole type."""
+    if found.scale.size != 1 or found.zero_point.size != 1:
+        raise InvalidModelError(f"{found.scale.size} scales of an activation", where=where)
+    scale, point = float(found.scale[0]), float(found.zero_point[0])
+    steps, lowest = _steps(found, scale, point)
+    dtype = "int8" if lowest < 0 else "uint8"
+    if steps > 255:
+        dtype = "int16" if lowest < 0 else "uint16"
+    return grid(scale, point, where, dtype, lowest, lowest + steps)
+
+
+def _steps(found: _Fake, scale: float, point: float) -> tuple[int, int]:
+    """How many steps a grid has, and its lowest integer: 255 from 0, or what the range beside the scale says.
+
+    scale = (max - min) / steps and zero point = lowest - round(min / scale), where 0 lies in the range; symmetric ones have steps / 2 of
+    the larger end, and the zero point 0 or that in the middle of uint8.
+    """
+    default = (255, -128 if point < 0 else 0)
+    if found.low is None or found.high is None or found.low.size != 1 or found.high.size != 1 or not scale > 0:
+        return default
+    low, high = min(float(found.low.reshape(())), 0.0), max(float(found.high.reshape(())), 0.0)
+    if not np.isfinite(low) or not np.isfinite(high) or high <= low:
+        return default
+    counts = [15, 127, 255, 65535]
+    affine = (high - low) / scale
+    nearest = min(counts, key=lambda count: abs(count - affine))
+    if abs(affine - nearest) < 0.01 * nearest:
+        lowest = point + np.rint(low / scale)
+        return nearest, -(nearest + 1) // 2 if lowest < 0 else 0
+    twice = 2 * max(-low, high) / scale
+    nearest = min(counts, key=lambda count: abs(count - twice))
+    if abs(twice - nearest) < 0.01 * nearest:
+        return nearest, 0 if point > 0 else -(nearest + 1) // 2
+    return default
+
+
+def _folding(entries: Entries, module: str, fake: _Fake | None) -> Folding:
+    """What gives the tensors of a module: its weights on their grid, with the normalization that the module holds."""
+    weight, bias = entries.numbers(module, "weight"), entries.numbers(module, "bias")
+    norm = {name: entries.numbers(f"{module}.bn" if module else "bn", name) for name in _STATISTICS}
+    if weight is None:
+        raise InvalidModelError("a fake quantization of weights without weights", where=module)
+    statistics = {name: value for name, value in norm.items() if value is not None and name != "num_batches_tracked"}
+    if statistics and (len(statistics) != 4 or any(value.shape != weight.shape[:1] for value in statistics.values())):
+        raise InvalidModelError(f"statistics of a normalization that do not fit weights of shape {weight.shape}", where=module)
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise InvalidModelError(f"a bias of shape {bias.shape} beside weights of shape {weight.shape}", where=module)
+    return Folding(partial(_folded, module, weight.astype(np.float32), bias, statistics, fake), bool(statistics))
+
+
+def _folded(
+    module: str, weight: Array, bias: Array | None, norm: Mapping[str, Array], fake: _Fake | None, epsilon: float
+) -> Mapping[str, Tensor]:
+    """weight * gamma / sqrt(variance + epsilon) on its grid, in float32 as in training; beta + (bias - mean) * that factor."""
+    prefix = f"{module}." if module else ""
+    if norm:
+        with np.errstate(all="ignore"):
+            deviation = np.sqrt(norm["running_var"].astype(np.float32) + np.float32(epsilon))
+            factor = norm["weight"].astype(np.float32) / deviation
+            weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
+            offset = np.zeros(factor.shape) if bias is None else bias.astype(np.float64)
+            bias = (norm["bias"] + (offset - norm["running_mean"]) * factor.astype(np.float64)).astype(np.float32)
+        if not np.isfinite(weight).all() or not np.isfinite(bias).all():
+            raise InvalidModelError("its normalization makes weights that are no numbers", where=module)
+    found: dict[str, Any] = {}
+    if fake is None:
+        found["weight"] = Tensor(f"{prefix}weight", "float32", weight.shape, weight)
+    else:
+        on = _weight_grid(fake, weight.shape, module)
+        found["weight"] = Tensor(f"{prefix}weight", "int8", weight.shape, integers(weight, on, "int8", ROUNDED), on)
+    if bias is not None:
+        found["bias"] = Tensor(f"{prefix}bias", "float32", bias.shape, np.asarray(bias, np.float32))
+    return {f"{prefix}{name}": tensor for name, tensor in found.items()}
+
+
+def _weight_grid(fake: _Fake, shape: tuple[int, ...], module: str) -> Quantization:
+    """The grid of weights: along the outputs where there are several scales; 8 bits, or 4 where the range beside the scale says so."""
+    scale, points = fake.scale, fake.zero_point.astype(np.int64)
+    if scale.shape != points.shape or scale.size not in (1, shape[0] if shape else 1):
+        raise InvalidModelError(f"{scale.size} scales for weights of shape {shape}", where=module)
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise InvalidModelError("a scale of its weights is no positive number", where=module)
+    low, high = _weight_limits(fake)
+    if ((points < low) | (points > high)).any():
+        raise InvalidModelError(f"a zero point of its weights is outside of {low} to {high}", where=module)
+    limits = (None if low == -128 else low, None if high == 127 else high)
+    is_listed = scale.size > 1 or (fake.low is not None and fake.low.ndim == 1 and shape[:1] == (1,))
+    return Quantization(scale, points, 0 if is_listed else None, 0, *limits)
+
+
+def _weight_limits(fake: _Fake) -> tuple[int, int]:
+    """-128 to 127, or -127 to 127 where each scale is the larger end over 127, or -8 to 7 where it is that over about 7.5."""
+    if fake.low is None or fake.high is None or fake.low.size != fake.scale.size or fake.high.size != fake.scale.size:
+        return -128, 127
+    low, high = (np.asarray(end, np.float64).reshape(-1) for end in (fake.low, fake.high))
+    with np.errstate(all="ignore"):
+        ends = np.maximum(-low, high) / fake.scale
+        negative = ends[-low > high]
+    if ends.size and np.isfinite(ends).all() and (ends < 16).all() and not fake.zero_point.any():
+        return -8, 7
+    exact = negative.size > 0 and (np.abs(ends - 127) < 0.01).all() and not fake.zero_point.any()
+    return (-127, 127) if exact else (-128, 127)

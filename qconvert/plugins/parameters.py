@@ -1,0 +1,74 @@
+"""What a file without a graph holds: the tensors of modules and the grids that they round onto, by the names of the modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qconvert.graph import Quantization, Tensor
+
+__all__ = ["Folding", "Grid", "Parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """What gives the tensors of a module whose weights are quantized as they stand in the graph.
+
+    Attributes:
+        tensors: epsilon of the batch normalization behind the module -> its tensors by their names.
+        has_norm: whether that normalization is part of them.
+    """
+
+    tensors: Callable[[float], Mapping[str, Tensor]]
+    has_norm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where values are rounded to.
+
+    Attributes:
+        dtype: the storage type.
+        quantization: per tensor.
+    """
+
+    dtype: str
+    quantization: Quantization
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parameters:
+    """A network without its graph. Modules are named by their paths, such as "features.0.conv", tensors "features.0.conv.weight".
+
+    Attributes:
+        tensors: by name; quantized ones with their grids, weights as PyTorch lays them out: outputs first, but for transposed convolutions.
+        absent: names of tensors that a module can have and this one has not: biases.
+        folded: of modules whose weights have yet to be put on their grid, perhaps with the batch normalization behind them.
+        results: the grids of what modules compute.
+        inputs: the grids of inputs of the network, in order, by the module that rounds them.
+        data: the grids that modules round their first input onto.
+        functions: those of what stands in a module's own code, in order, by the module, in whose path "_" stands for ".".
+        fixed: kinds of operators whose quantized results have one grid: it stands in no file.
+        dynamic: modules with weights that round their data at each run -> `arithmetic`, see graph/kinds/attributes.py.
+        trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
+            Else what has a grid stays on one until an operator without a quantized form comes.
+        places: module -> name of a tensor in the graph, as the user states it.
+        metadata: of the graph.
+        notes: what the user should know.
+    """
+
+    tensors: Mapping[str, Tensor]
+    absent: frozenset[str] = frozenset()
+    folded: Mapping[str, Folding] = field(default_factory=dict)
+    results: Mapping[str, Grid] = field(default_factory=dict)
+    inputs: Mapping[str, Grid] = field(default_factory=dict)
+    data: Mapping[str, Grid] = field(default_factory=dict)
+    functions: Mapping[str, tuple[Grid, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, Grid] = field(default_factory=dict)
+    dynamic: Mapping[str, str] = field(default_factory=dict)
+    trained: bool = False
+    places: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
