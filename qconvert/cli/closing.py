@@ -44,5 +44,6 @@ def _next(report: ConversionReport) -> str:
     source, result = (shlex.quote(name) for name in (report.source, report.result))
     loaded = {name for runtime in runtimes().values() for name in runtime.formats}
     if {report.source_format, report.result_format} <= loaded:
-        return f" Next: qconvert check {source} {result}"
+        beside = "".join(f" --{name.replace('_', '-')} {shlex.quote(path)}" for name, path in report.files.items())
+        return f" Next: qconvert check {source} {result}{beside}"
     return f" Next: qconvert inspect {result}" if formats()[report.result_format].read is not None else ""

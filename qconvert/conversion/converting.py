@@ -86,7 +86,8 @@ def convert(
     _require_suffix(source, result, reader, writer)
     require_writable(result, force=force, reads=[source])
     given = Given.of(options, reader, writer, passes, chosen)
-    beside = files_of(given.read, reader)
+    named = files_of(given.read, reader)
+    beside = tuple(named.values())
     try:
         graph = load(source, source_format, **given.read)
     except WrongFormatError as error:
@@ -129,6 +130,7 @@ def convert(
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
+        files={name: str(path) for name, path in named.items()},
         custom=dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
     )
 

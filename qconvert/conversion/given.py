@@ -48,9 +48,9 @@ class Given:
         return cls(found["read"], found["passes"], {**own, **found["write"]})
 
 
-def files_of(given: Mapping[str, Any], format: Format) -> tuple[Path, ...]:
-    """The files that options of a format's reader name."""
-    return tuple(Path(given[option.name]) for option in format.read_options if option.is_file and given.get(option.name))
+def files_of(given: Mapping[str, Any], format: Format) -> dict[str, Path]:
+    """The files that options of a format's reader name, by the option."""
+    return {option.name: Path(given[option.name]) for option in format.read_options if option.is_file and given.get(option.name)}
 
 
 def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:

@@ -32,6 +32,7 @@ class ConversionReport:
         seconds: wall time.
         provenance: what the file's metadata say of where it came from.
         verified: with verify_each, each pass that changed the graph and what it did to the outputs.
+        files: options that named files which were read beside the source, with these.
         custom: operators of the result that run only where they are registered, with their counts.
     """
 
@@ -49,6 +50,7 @@ class ConversionReport:
     seconds: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)
     verified: tuple[tuple[str, str], ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     custom: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -71,7 +71,7 @@ def _best(names: Iterable[str], known: Iterable[str]) -> str:
     listed, others = set(names), set(known)
     prefixes = {name[: place + 1] for name in listed for place, letter in enumerate(name) if letter == "."} | {f"{n}." for n in listed if n}
     few = sorted(prefixes, key=lambda prefix: (prefix.count("."), prefix))[:_MOST_PREFIXES]
-    scores = {prefix: sum(_cut(name, prefix) in others for name in listed if below(name, prefix[:-1])) for prefix in few}
+    scores = {prefix: sum(_cut(name, prefix) in others for name in listed if f"{name}.".startswith(prefix)) for prefix in few}
     best = max(scores.values(), default=0)
     return next((prefix for prefix in few if scores[prefix] == best), "") if best else ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.places import Places, keeps_grid
@@ -43,13 +43,7 @@ def _place_functions(network: Network, places: Places, path: str, grids: Sequenc
         return
     ops = places.listed_ops(path)
     wanting = [op for op in ops if _needs_grid(network, places, op)]
-    left = list(grids)
-    known = list(places.behind.values())
-    while len(left) > len(wanting):
-        spare = next((place for place, grid in enumerate(left) if _among(grid, [*known, *left[:place]])), None)
-        if spare is None:
-            break
-        del left[spare]
+    left = _without_repeated(grids, places.behind.values(), len(grids) - len(wanting))
     if len(left) != len(wanting):
         where = f"the module {path!r}" if path else "the network's own code"
         raise InvalidModelError(
@@ -59,6 +53,24 @@ def _place_functions(network: Network, places: Places, path: str, grids: Sequenc
         )
     for op, grid in zip(wanting, left, strict=True):
         places.put_behind_relu(op.outputs[0], grid)
+
+
+def _without_repeated(grids: Sequence[Grid], known: Iterable[Grid], most: int) -> list[Grid]:
+    """The grids without those that stand among known ones or before in the list, the first `most` of these."""
+    seen = {_key(grid) for grid in known}
+    kept = []
+    for grid in grids:
+        key = _key(grid)
+        if key in seen and most > 0:
+            most -= 1
+        else:
+            kept.append(grid)
+        seen.add(key)
+    return kept
+
+
+def _key(grid: Grid) -> tuple[Hashable, ...]:
+    return grid.dtype, grid.quantization.key
 
 
 def _among(grid: Grid, others: Sequence[Grid]) -> bool:
@@ -107,8 +119,7 @@ def place_observed(network: Network, places: Places, grids: Sequence[Grid]) -> N
         places.put(name, left.pop(0))
     for name in skipped:
         places.behind.pop(name, None)
-    rest = [grid for grid in left if not _among(grid, list(grids[: len(grids) - len(left)]))]
-    if rest:
+    if _without_repeated(left, grids[: len(grids) - len(left)], len(left)):
         raise _uneven(grids, None)
 
 

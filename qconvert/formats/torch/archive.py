@@ -55,7 +55,8 @@ class Archive:
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, ValueError, OverflowError) as error:
             raise InvalidModelError(f"is no readable zip archive: {error}", remedy=_DAMAGED) from error
         self.root = self._common_root()
-        self._expanded: dict[str, int] = {}
+        self._expanded: set[str] = set()
+        self._expanded_size = 0
 
     def __contains__(self, name: str) -> bool:
         return self.root + name in self._infos
@@ -103,8 +104,10 @@ class Archive:
         return info
 
     def _inflated(self, content: bytes | memoryview, info: zipfile.ZipInfo) -> bytes:
-        self._expanded[info.filename] = info.file_size
-        if sum(self._expanded.values()) > _EXPANDED + _EXPANDED_TIMES * len(self._mapping):
+        if info.filename not in self._expanded:
+            self._expanded.add(info.filename)
+            self._expanded_size += info.file_size
+        if self._expanded_size > _EXPANDED + _EXPANDED_TIMES * len(self._mapping):
             raise InvalidModelError(f"its compressed entries expand to more than {_EXPANDED_TIMES} times the file", where=info.filename)
         decompress = zlib.decompressobj(-zlib.MAX_WBITS)
         try:

@@ -137,7 +137,7 @@ class _Machine:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._bytes: dict[str, Array] = {}
-        self._shared = 0
+        self._shared = self._stored = 0
 
     def run(self, content: bytes) -> Any:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(BytesIO(content))):
@@ -365,12 +365,13 @@ class _Machine:
             return np.broadcast_to(np.zeros((), kind), shape if math.prod(shape) < 2**40 else ()), storage.dtype, shape
         if storage.key not in self._bytes:
             self._bytes[storage.key] = self._storage(storage.key)
+            self._stored += self._bytes[storage.key].nbytes
         content = self._bytes[storage.key]
         if storage.dtype in FLOAT_QPARAMS_STORAGES:
             return content, storage.dtype, shape
         kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
         self._shared += math.prod(shape) * kind.itemsize
-        if self._shared > _SHARED + _SHARED_TIMES * sum(stored.nbytes for stored in self._bytes.values()):
+        if self._shared > _SHARED + _SHARED_TIMES * self._stored:
             raise ValueError(f"a tensor of shape {shape} repeats the {storage.count} elements of its storage")
         available = min(content.nbytes // kind.itemsize, storage.count)
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
