@@ -45,6 +45,10 @@ def folder(tmp_path: Path) -> Path:
     convert(tmp_path / "model.onnx", tmp_path / "qoperator.onnx", form="qoperator")
     if find_spec("torch") is not None:
         convert(tmp_path / "model.tflite", tmp_path / "model.pt2")
+    classifier = ROOT / "fixtures" / "torch" / "classifier"
+    shutil.copy(classifier / "state_eager_fbgemm.pth", tmp_path / "weights.pth")
+    shutil.copy(classifier / "float.pt2", tmp_path)
+    convert(tmp_path / "weights.pth", tmp_path / "classifier.onnx", graph=tmp_path / "float.pt2")
     return tmp_path
 
 
@@ -57,7 +61,7 @@ def test_command(command: str, folder: Path) -> None:
     if ("torch" in command or ".pt2" in command) and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     words = [NAMES.get(word, word) for word in command.split()[1:]]
-    if words[0] in ("convert", "tflite2onnx", "tflite2torch", "onnx2torch") and "--force" not in words:
+    if words[0] in ("convert", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx") and "--force" not in words:
         words.append("--force")
     done = subprocess.run([sys.executable, "-m", "qconvert", *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
