@@ -76,6 +76,8 @@ def written_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str,
         return call(name, [new, *values.values()], {})
     if short == "select":
         return call("aten::select_scatter", [base, new, values["dim"], values["index"]], {})
+    if short == "diagonal":
+        return call("aten::diagonal_scatter", [base, new, *given], named)
     if short == "unbind":
         return call("aten::select_scatter", [base, new, values.get("dim", 0), part], {})
     if short == "slice":

@@ -9,6 +9,7 @@ from qconvert.formats.torch.ops import (
     affine,
     attention,
     casts,
+    composed,
     convolution,
     create,
     dynamic,
@@ -31,10 +32,12 @@ from qconvert.formats.torch.ops import (
     reduce,
     resize,
     scalars,
+    scatter,
     shape,
     sizes,
     unary,
     updates,
+    windows,
 )
 from qconvert.formats.torch.reading import Operator
 
@@ -43,6 +46,7 @@ __all__ = ["OPERATORS"]
 _FAMILIES = (
     activation,
     scalars,
+    composed,
     convolution,
     attention,
     affine,
@@ -67,10 +71,12 @@ _FAMILIES = (
     real_linear,
     reduce,
     resize,
+    scatter,
     shape,
     sizes,
     unary,
     updates,
+    windows,
 )
 
 

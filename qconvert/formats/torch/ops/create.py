@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.promotion import typed
+from qconvert.formats.torch.promotion import common_type, typed
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref, leaves
@@ -131,10 +131,9 @@ def read_tensor(c: Call) -> Ref:
     if any(isinstance(item, Ref) for item in items):
         if not isinstance(value, (list, tuple)) or len(items) != len(value):
             raise c.unsupported("lists of numbers that are known only at run time")
-        packed = sizes_tensor(c, items, "numbers") if all(isinstance(item, (int, Ref)) for item in items) else None
-        if packed is None:
-            raise c.unsupported("real numbers that are known only at run time")
-        return Ref(typed(c, Ref(packed), c.dtype("dtype") or "int64", "data"))
+        dtype = c.dtype("dtype") or common_type(c, items)
+        names = [reshaped(c, typed(c, item, dtype, f"item{index}"), [], f"item{index}_").name for index, item in enumerate(items)]
+        return c.emit("Pack", names, dtype=dtype, grid=None, axis=0)
     if not all(isinstance(item, (int, float)) for item in items):
         raise c.invalid("a tensor of what are no numbers")
     kinds = {type(item) for item in items}
@@ -145,9 +144,9 @@ def read_tensor(c: Call) -> Ref:
         raise c.invalid(f"its numbers are no tensor: {error}") from error
 
 
-_OPTIONS = "i? dtype=None, a layout=None, a device=None, a pin_memory=None"
+_OPTIONS = "*, i? dtype=None, a layout=None, a device=None, a pin_memory=None"
 _MADE = f"{_OPTIONS}, a memory_format=None"
-_TENSOR = "i? dtype=None, a? device=None, b? requires_grad=False"
+_TENSOR = "*, i? dtype=None, a? device=None, b? requires_grad=False"
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::zeros": Operator(f"l size, {_MADE}", read_filled(0)),

@@ -148,6 +148,18 @@ def read_cosine(c: Call) -> Ref:
     return _paired(c, "Div", [total, _paired(c, "Mul", lengths, dtype, "lengths").name], dtype)
 
 
+def read_shift(left: bool) -> ReadFunction:
+    """x << n and x >> n of integers: the product with a power of two, or the quotient rounded down."""
+
+    def read(c: Call) -> Ref:
+        count, tensor = c.integer("other"), c.operand("self")
+        if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
+            raise c.unsupported(f"{tensor.dtype} and a shift by {count}")
+        return _paired(c, "Mul" if left else "FloorDiv", [tensor.name, typed(c, 2**count, tensor.dtype, "power")], tensor.dtype)
+
+    return read
+
+
 _SUM = "x self, x other, f alpha=1"
 _PAIR = "x self, x other"
 
@@ -177,5 +189,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::cosine_similarity": Operator("T x1, T x2, i dim=1, f eps=1e-08", read_cosine),
     "aten::addcmul": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Mul", "tensor1", "tensor2")),
     "aten::addcdiv": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Div", "tensor1", "tensor2")),
+    **{f"aten::{name}": Operator("T self, i other", read_shift(left=True)) for name in ("__lshift__", "bitwise_left_shift")},
+    **{f"aten::{name}": Operator("T self, i other", read_shift(left=False)) for name in ("__rshift__", "bitwise_right_shift")},
     "aten::lerp": Operator("T self, T end, x weight", read_lerp),
 }

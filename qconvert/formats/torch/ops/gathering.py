@@ -11,7 +11,7 @@ from qconvert.formats.torch.promotion import common_type, typed
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "indices_of", "together"]
 
 
 def indices_of(c: Call, name: str, size: int | str | None) -> str:
@@ -57,14 +57,18 @@ def read_index(c: Call) -> Ref:
     if len(given) > rank or not chosen:
         raise c.invalid(f"{len(given)} indices of {rank} axes")
     refs = c.names_or_none("indices")
+    first = refs[chosen[0]]
+    if len(chosen) == 1 and first and c.lookup(first).dtype == "bool" and c.known(first) is None and chosen == [0]:
+        places = c.emit("NonZero", [first], dtype="int64", grid=None, hint="places").name
+        return c.emit("GatherND", [c.name("self"), c.emit("Transpose", [places], perm=(1, 0), hint="rows").name])
     names = [indices_of(c, name, shape[axis]) for axis, name in enumerate(refs) if name is not None]
     if len(chosen) == 1:
         return c.emit("Gather", [c.name("self"), names[0]], axis=chosen[0])
     return _together(c, chosen, names, rank)
 
 
-def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
-    """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
+def together(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
+    """Indices of several axes as one tensor of places, and their common shape."""
     shapes = [c.lookup(name).static_shape for name in names]
     if any(shape is None for shape in shapes):
         raise c.unsupported("several indices of shapes that are known only at run time")
@@ -76,14 +80,19 @@ def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
         name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}").name
         for i, name in enumerate(typed(c, Ref(name), "int64", f"index{i}") for i, name in enumerate(names))
     ]
-    index = c.emit("Pack", wide, dtype="int64", grid=None, hint="indices", axis=len(whole))
+    return c.emit("Pack", wide, dtype="int64", grid=None, hint="indices", axis=len(whole)).name, whole
+
+
+def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
+    """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
+    index, whole = together(c, names)
     rest = [axis for axis in range(rank) if axis not in chosen]
     data = c.name("self")
     if chosen != list(range(len(chosen))):
         data = c.emit("Transpose", [data], hint="front", perm=(*chosen, *rest)).name
     neighbours = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     first = chosen[0] if neighbours else 0
-    found = c.emit("GatherND", [data, index.name], hint="found" if first else "")
+    found = c.emit("GatherND", [data, index], hint="found" if first else "")
     if not first:
         return found
     count = len(whole)

@@ -123,7 +123,7 @@ def _adaptive(c: Call, name: str, spatial: int, kind: str) -> Ref:
         raise c.unknown_shape("self")
     bounds = [_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
     found = [_regular(each) for each in bounds]
-    if all(found):
+    if all(each is not None and each[1] > 0 for each in found):
         kernel, strides = zip(*(pair for pair in found if pair is not None), strict=True)
         return _pooled(c, kind, name, kernel, strides)
     return _uneven(c, kind, name, bounds, ())

@@ -186,11 +186,20 @@ def read_broadcast_tensors(c: Call) -> list[Ref]:
     return [_broadcast(c, name, whole, f"wide{index}") for index, name in enumerate(names)]
 
 
+def read_matrix_turned(c: Call) -> Ref:
+    """x.mT: the last two axes change places."""
+    rank = c.rank("self")
+    if rank < 2:
+        raise c.invalid(f"data of rank {rank}")
+    return c.emit("Transpose", [c.name("self")], perm=(*range(rank - 2), rank - 1, rank - 2))
+
+
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{
         f"aten::{name}": [Operator(f"T self, i {mark}0, i {mark}1", read_transpose) for mark in ("dim", "axis")]
         for name in ("swapaxes", "swapdims")
     },
+    **{f"aten::{name}": Operator("T self", read_matrix_turned) for name in ("mT", "mH", "adjoint")},
     "aten::broadcast_to": Operator("T self, l size", read_expand),
     "aten::flip": Operator("T self, l dims", read_flip),
     "aten::fliplr": read_side_flip(1),

@@ -132,7 +132,10 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::is_floating_point": read_fact(lambda tensor: "float" in tensor.dtype),
     "prim::is_quantized": read_fact(lambda tensor: tensor.is_quantized),
     "aten::is_complex": read_fact(lambda tensor: False),
-    **{f"prim::{name}": read_fact(lambda tensor: False) for name in ("is_cuda", "is_mkldnn", "is_sparse", "is_meta", "requires_grad")},
+    **{
+        f"prim::{name}": read_fact(lambda tensor: False)
+        for name in ("is_cuda", "is_mkldnn", "is_sparse", "is_meta", "is_nested", "requires_grad")
+    },
     **{f"prim::{name}": read_fact(lambda tensor: None) for name in ("device", "layout")},
     "prim::ndim": Operator("T self", read_rank),
     **{f"prim::{name}": read_arithmetic(kind, "bool") for name, kind in _COMPARISONS.items()},

@@ -129,6 +129,7 @@ _KEPT = {"abs": "Abs", "absolute": "Abs", "neg": "Neg", "negative": "Neg", "sign
 OPERATORS: Mapping[str, Operator] = {
     **{f"aten::{name}": Operator("T self", read_real(kind)) for name, kind in _REAL.items()},
     **{f"aten::{name}": Operator("T self", read_kept(kind)) for name, kind in _KEPT.items()},
+    "prim::abs": Operator("T self", read_kept("Abs")),
     **{f"aten::{name}": Operator("T self", read_whole(name.title())) for name in ("floor", "ceil")},
     **{f"aten::{name}": Operator("T self", read_kept(kind)) for name, kind in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
     "aten::isfinite": Operator("T self", read_finite),

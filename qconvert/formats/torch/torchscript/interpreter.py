@@ -187,6 +187,8 @@ class Interpreter:
         method = self._code.function(name)
         if method is not None:
             return self.followed(method, given, named, "")
+        if name.endswith(".__new__") and self._code.is_class(name.removesuffix(".__new__")):
+            return self.objects.bare(name.removesuffix(".__new__"))
         if not self._code.is_class(name):
             raise InvalidModelError(f"the archive has no function {name}", where=where)
         return self.objects.made(name, given, named, where)

@@ -104,9 +104,33 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _power(a: float, b: float) -> float:
-    if abs(b) > 64:
-        raise InvalidModelError(f"its code raises a number to the power {b}")
-    return float(a**b) if isinstance(a, float) or isinstance(b, float) or b < 0 else a**b
+    """Of whole numbers too it is a real number in TorchScript."""
+    return math.pow(a, b)
+
+
+def _derived(index: int, start: int, step: int) -> int:
+    """The number at a place of a range."""
+    return start + index * step
+
+
+def _counted(start: int, end: int, step: int) -> int:
+    """How many numbers a range has."""
+    return length(range(start, end, step))
+
+
+def _shifted(a: int, b: int) -> int:
+    if not 0 <= b < 64:
+        raise ValueError(f"a shift by {b}")
+    return (a << b) if abs(a) < 2**63 else a
+
+
+def _split(text: str, by: str | None = None, most: int = -1) -> list[str]:
+    return text.split(by, most)
+
+
+def _replaced(text: str, old: str, new: str, most: int = -1) -> str:
+    _short(text, len(text) + text.count(old) * len(new))
+    return text.replace(old, new, most)
 
 
 def _appended(items: list[Any], item: Any) -> list[Any]:
@@ -179,16 +203,25 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::floordiv": _floor_divided, "aten::__floordiv__": _floor_divided, "aten::__round_to_zero_floordiv": _truncated,
     "aten::remainder": _remainder, "aten::pow": _power, "aten::neg": operator.neg, "aten::eq": operator.eq, "aten::ne": operator.ne,
     "aten::lt": operator.lt, "aten::le": operator.le, "aten::gt": operator.gt, "aten::ge": operator.ge, "aten::__not__": operator.not_,
-    "aten::__and__": lambda a, b: a and b, "aten::__or__": lambda a, b: a or b, "aten::__xor__": lambda a, b: a ^ b,
+    "aten::__and__": operator.and_, "aten::__or__": operator.or_, "aten::__xor__": operator.xor, "aten::__lshift__": _shifted,
+    "aten::__rshift__": operator.rshift, "aten::divmod": divmod, "aten::__derive_index": _derived, "aten::__range_length": _counted,
     "aten::Int": _whole, "aten::Float": float, "aten::Bool": bool, "prim::int": _whole, "prim::float": float, "prim::bool": bool,
-    "aten::ceil": math.ceil, "aten::floor": math.floor, "aten::sqrt": math.sqrt, "aten::log": math.log, "aten::exp": math.exp,
-    "aten::round": round, "aten::abs": abs, "prim::abs": abs, "aten::format": _formatted, "aten::str": lambda value: str(value)[:80],
+    "aten::ceil": math.ceil, "aten::floor": math.floor,
+    "aten::round": lambda value: float(round(value)),
+    "aten::abs": abs, "prim::abs": abs, "aten::format": _formatted, "aten::str": lambda value: str(value)[:80],
     "aten::manual_seed": lambda *values: None, "aten::Complex": complex, "prim::NumToTensor": lambda value: value,
     "aten::ScalarImplicit": lambda value: value, "aten::IntImplicit": lambda value: value, "aten::FloatImplicit": lambda value: value,
     "aten::device": lambda *values: None, "prim::rangelist": lambda count: list(range(count)) if _short([], count) else [],
     "aten::startswith": lambda text, start: text.startswith(start), "aten::endswith": lambda text, end: text.endswith(end),
     "aten::lower": lambda text: text.lower(), "aten::upper": lambda text: text.upper(), "aten::is_scripting": lambda: True,
-    "prim::min": min, "prim::max": max,
+    "aten::split": _split, "aten::replace": _replaced, "aten::strip": lambda text: text.strip(),
+    "aten::find": lambda text, part: text.find(part),
+    "aten::is_grad_enabled": lambda: False, "aten::set_grad_enabled": lambda enabled: None,
+    "prim::min": min, "prim::max": max, "aten::radians": math.radians, "aten::degrees": math.degrees,
+    **{f"aten::{name}": getattr(math, name) for name in (
+        "sqrt", "log", "log10", "log1p", "exp", "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "erf", "erfc", "gamma", "lgamma", "fabs", "fmod", "copysign", "gcd", "isnan", "isinf", "isfinite",
+    )},
 }  # fmt: skip
 _OF_LISTS: Mapping[str, Callable[..., Any]] = {
     "aten::len": len, "aten::append": _appended, "aten::extend": _extended, "aten::insert": _inserted, "aten::__getitem__": _get,

@@ -100,6 +100,12 @@ class Objects:
             value[:] = items
         return value
 
+    def bare(self, class_name: str) -> ScriptObject:
+        """A new object of a class, without attributes."""
+        made = ScriptObject(class_name)
+        self._ready[id(made)] = made
+        return made
+
     def made(self, class_name: str, given: list[Any], named: Mapping[str, Any], where: str) -> Any:
         """A new object of a class: a tuple for one whose fields have names and nothing else."""
         fields = self._code.fields(class_name)
@@ -108,8 +114,7 @@ class Objects:
             if len(given) + len(named) != len(fields) or set(values) != set(fields):
                 raise InvalidModelError(f"{class_name} has {len(fields)} fields and is given {len(given) + len(named)}", where=where)
             return Named.of({name: values[name] for name in fields})
-        made = ScriptObject(class_name)
-        self._ready[id(made)] = made
+        made = self.bare(class_name)
         if self._code.method(class_name, "__init__") is not None:
             self._interpreter.invoke(made, "__init__", given, named, where)
         return made

@@ -1,0 +1,185 @@
+"""Elements put at places that indices or truth values name: scatter, index_put and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qconvert.formats.torch.ops.gathering import indices_of, together
+from qconvert.formats.torch.ops.moves import sliced
+from qconvert.formats.torch.promotion import typed
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
+from qconvert.formats.torch.values import Ref
+
+__all__ = ["OPERATORS"]
+
+_REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+def _values(c: Call, argument: str) -> str:
+    """Numbers or a tensor in the type of the data, on which quantized ones have no bearing."""
+    if c.operand("self").is_quantized:
+        raise c.unsupported("quantized data")
+    return typed(c, c[argument], c.operand("self").dtype, argument)
+
+
+def _expanded(c: Call, name: str, shape: Sequence[Any], hint: str) -> str:
+    if c.lookup(name).shape == tuple(shape):
+        return name
+    return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape")], hint=hint).name
+
+
+def _along(c: Call) -> tuple[str, int, str]:
+    """Data, the axis, and the indices along it; the data have one at least."""
+    rank = c.rank("self")
+    axis = c.axis(c.integer("dim"), max(rank, 1))
+    if rank == 0:
+        raise c.unsupported("data of rank 0")
+    shape = c.operand("self").shape or ()
+    return c.name("self"), axis, indices_of(c, c.name("index"), shape[axis])
+
+
+def read_scatter(value: str, reduction: str = "none") -> Any:
+    """aten::scatter(x, dim, index, src), scatter_add: for each index, an element goes to that place of the axis."""
+
+    def read(c: Call) -> Ref:
+        name, axis, index = _along(c)
+        values, shape = _values(c, value), c.lookup(index).shape
+        if shape is None or len(shape) != c.rank("self"):
+            raise c.invalid(f"indices of shape {shape} beside data of rank {c.rank('self')}")
+        if c.lookup(values).rank == 0:
+            values = _expanded(c, values, shape, "values")
+        for each, (size, have) in enumerate(zip(shape, c.lookup(values).shape or (), strict=True)):
+            if isinstance(size, int) and size != have:
+                values = sliced(c, values, each, 0, size, hint=f"first{each}").name
+        stated = c.get("reduce")
+        if stated is not None and stated not in _REDUCTIONS:
+            raise c.unsupported(f"the reduction {stated}")
+        if stated is not None and not c.get("include_self", True):
+            raise c.unsupported("a reduction that leaves the data out")
+        return c.emit("ScatterElements", [name, index, values], axis=axis, reduction=_REDUCTIONS[stated] if stated else reduction)
+
+    return read
+
+
+def _put(c: Call, name: str, axis: int, index: str, values: str, reduction: str) -> Ref:
+    """Whole slices of an axis: it comes to the front, where one ScatterND takes them."""
+    rank = c.lookup(name).rank or 0
+    order = (axis, *(other for other in range(rank) if other != axis))
+    turned = [c.emit("Transpose", [each], perm=order, hint="front").name if axis else each for each in (name, values)]
+    places = reshaped(c, index, [-1, 1], hint="places_").name
+    found = c.emit("ScatterND", [turned[0], places, turned[1]], reduction=reduction, hint="put" if axis else "")
+    back = [order.index(each) for each in range(rank)]
+    return c.emit("Transpose", [found.name], perm=tuple(back)) if axis else found
+
+
+def read_index_fill(c: Call) -> Ref:
+    """aten::index_fill(x, dim, index, value)."""
+    name, axis, index = _along(c)
+    sizes = [size_of(c, name, each) for each in range(c.rank("self"))]
+    sizes[axis] = size_of(c, reshaped(c, index, [-1], hint="list_").name, 0)
+    return _put(c, name, axis, index, _expanded(c, _values(c, "value"), sizes, "values"), "none")
+
+
+def read_index_copy(c: Call) -> Ref:
+    """aten::index_copy(x, dim, index, source)."""
+    name, axis, index = _along(c)
+    return _put(c, name, axis, index, _values(c, "source"), "none")
+
+
+def read_index_add(c: Call) -> Ref:
+    """aten::index_add(x, dim, index, source, alpha)."""
+    name, axis, index = _along(c)
+    values = _values(c, "source")
+    if c.number("alpha") != 1:
+        values = c.emit("Mul", [values, c.real_constant(c.number("alpha"), values, "alpha")], hint="scaled").name
+    return _put(c, name, axis, index, values, "add")
+
+
+def read_index_put(c: Call) -> Ref:
+    """aten::index_put(x, indices, values, accumulate), x[a, :, b] = y: indices as of aten::index, or truth values."""
+    rank, refs, adds = c.rank("self"), c.names_or_none("indices"), bool(c["accumulate"])
+    chosen = [axis for axis, name in enumerate(refs) if name is not None]
+    names = [name for name in refs if name is not None]
+    if len(refs) > rank or not chosen:
+        raise c.invalid(f"{len(refs)} indices of {rank} axes")
+    if c.lookup(names[0]).dtype == "bool" and len(names) == 1 and c.known(names[0]) is None:
+        return _masked(c, chosen[0], names[0], rank, adds)
+    shape = c.operand("self").shape or ()
+    places = [indices_of(c, name, shape[axis]) for axis, name in zip(chosen, names, strict=True)]
+    index, whole = together(c, places)
+    rest = [axis for axis in range(rank) if axis not in chosen]
+    order = (*chosen, *rest)
+    turned = order != tuple(range(rank))
+    data = c.emit("Transpose", [c.name("self")], perm=order, hint="front").name if turned else c.name("self")
+    sizes = [*whole, *(size_of(c, c.name("self"), axis) for axis in rest)]
+    values = _expanded(c, _moved(c, _values(c, "values"), chosen, len(whole), rank), sizes, "values")
+    found = c.emit("ScatterND", [data, index, values], reduction="add" if adds else "none", hint="put" if turned else "")
+    return c.emit("Transpose", [found.name], perm=tuple(order.index(each) for each in range(rank))) if turned else found
+
+
+def _moved(c: Call, values: str, chosen: list[int], count: int, rank: int) -> str:
+    """Values with the axes of the indices in front, which x[:, i] has at the place of the first index."""
+    have, first = c.lookup(values).rank or 0, chosen[0]
+    neighbours = chosen == list(range(first, first + len(chosen)))
+    full = count + rank - len(chosen)
+    if not first or not neighbours or have <= full - first - count:
+        return values
+    missing = full - have
+    if missing:
+        values = reshaped(c, values, [1] * missing + [size_of(c, values, axis) for axis in range(have)], hint="wide_").name
+    order = (*range(first, first + count), *range(first), *range(first + count, full))
+    return c.emit("Transpose", [values], perm=order, hint="values_front").name
+
+
+def _masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
+    """Elements where a mask is true: all the same, or each its own in their order."""
+    name, count = c.name("self"), c.lookup(mask).rank or 0
+    values = _values(c, "values")
+    behind = rank - axis - count
+    if (c.lookup(values).rank or 0) <= behind or c.lookup(values).static_shape == (1,):
+        if behind:
+            mask = reshaped(c, mask, [*(size_of(c, mask, each) for each in range(count)), *[1] * behind], hint="mask_").name
+        total = c.emit("Add", [name, values], hint="total").name if adds else values
+        return c.emit("Where", [mask, total, name])
+    if axis:
+        raise c.unsupported("a mask behind other axes, with values of their own,")
+    places = c.emit("NonZero", [mask], dtype="int64", grid=None, hint="places").name
+    rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows").name
+    return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
+
+
+def read_take_along(c: Call) -> Ref:
+    """aten::take_along_dim(x, indices, dim): as gather, of axes that go together."""
+    name, rank = c.name("self"), c.rank("self")
+    if c["dim"] is None:
+        raise c.unsupported("no axis")
+    axis = c.axis(c.integer("dim"), rank)
+    shape, wanted = c.operand("self").static_shape, c.operand("indices").static_shape
+    if shape is None or wanted is None or len(wanted) != rank:
+        raise c.unknown_shape("self")
+    both = [max(a, b) if each != axis else 0 for each, (a, b) in enumerate(zip(shape, wanted, strict=True))]
+    data = [shape[axis] if each == axis else size for each, size in enumerate(both)]
+    index = [wanted[axis] if each == axis else size for each, size in enumerate(both)]
+    names = _expanded(c, name, data, "data"), _expanded(c, indices_of(c, c.name("indices"), shape[axis]), index, "indices")
+    return c.emit("GatherElements", list(names), axis=axis)
+
+
+_REDUCED = "*, s? reduce=None"
+OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    "aten::scatter": [
+        Operator(f"T self, i dim, T index, T src, {_REDUCED}", read_scatter("src")),
+        Operator(f"T self, i dim, T index, f value, {_REDUCED}", read_scatter("value")),
+    ],
+    "aten::scatter_add": Operator("T self, i dim, T index, T src", read_scatter("src", "add")),
+    "aten::scatter_reduce": Operator("T self, i dim, T index, T src, s reduce, *, b include_self=True", read_scatter("src")),
+    "aten::index_fill": Operator("T self, i dim, T index, x value", read_index_fill),
+    "aten::index_copy": Operator("T self, i dim, T index, T source", read_index_copy),
+    "aten::index_add": Operator("T self, i dim, T index, T source, *, f alpha=1", read_index_add),
+    **{
+        f"aten::{name}": Operator("T self, t indices, T values, b accumulate=False", read_index_put)
+        for name in ("index_put", "_unsafe_index_put")
+    },
+    "aten::take_along_dim": Operator("T self, T indices, i? dim=None", read_take_along),
+}
