@@ -1,4 +1,4 @@
-"""A network trained with quantization, from PyTorch by ONNX to TFLite: the same answers on 600 images that it was not trained on."""
+"""A network trained with quantization, from PyTorch to ONNX, TFLite and back: the same answers on 600 images it was not trained on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from qconvert import convert
+from qconvert.plugins import ModelFile
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
+from qconvert.runtimes.torch import open_model
 
 DIGITS = Path(__file__).parent.parent / "fixtures" / "digits"
 INTEGER = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "MAX_POOL_2D", "AVERAGE_POOL_2D", "MEAN"}
@@ -46,3 +48,36 @@ def test_accuracy_stays_the_same(name: str, tmp_path: Path) -> None:
     scores = [float((logits.argmax(1) == labels).mean()) for logits in (torch, source, converted)]
     assert min(scores) > 0.98 and max(scores) - min(scores) < 0.002
     assert float((source.argmax(1) == converted.argmax(1)).mean()) >= 0.998
+
+
+@pytest.mark.parametrize(
+    ("file", "prediction"),
+    [("fx.pt", "fx_converted"), ("fx_qat.pt", "fx"), ("pt2e.pt2", "pt2e")],
+    ids=["converted", "before_convert", "pt2e"],
+)
+def test_accuracy_of_pytorchs_own_files_stays_the_same(file: str, prediction: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the way back to PyTorch needs torch")
+    data = np.load(DIGITS / "test.npz")
+    images, labels = data["images"], data["labels"]
+    options = {} if file.endswith("2") else {"input_shape": "batch,1,8,8"}
+    onnx, lite = tmp_path / "network.onnx", tmp_path / "network.tflite"
+    for result in (onnx, lite):
+        convert(DIGITS / file, result, **options)
+        convert(result, result.with_suffix(f"{result.suffix}.pt2"))
+    session, interpreter = OnnxRuntime(onnx.read_bytes()), LiteRT(lite.read_bytes())
+    logits = {
+        "torch": np.load(DIGITS / "predictions.npz")[prediction],
+        "onnx": next(iter(session.run({"x": images}).values())),
+        "tflite": np.concatenate([interpreter.run_in_order([image[None]])[0] for image in images]),
+        "onnx in torch": in_torch(tmp_path / "network.onnx.pt2", images),
+        "tflite in torch": in_torch(tmp_path / "network.tflite.pt2", images),
+    }
+    scores = {way: float((found.argmax(1) == labels).mean()) for way, found in logits.items()}
+    assert min(scores.values()) > 0.98 and max(scores.values()) - min(scores.values()) < 0.002, scores
+    for way, found in logits.items():
+        assert float((found.argmax(1) == logits["torch"].argmax(1)).mean()) >= 0.998, way
+
+
+def in_torch(path: Path, images: np.ndarray) -> np.ndarray:
+    model = open_model(ModelFile(path, "anew"))
+    return next(iter(model.run({next(iter(model.inputs)): images}).values()))
