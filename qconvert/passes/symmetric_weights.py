@@ -7,7 +7,8 @@ the old scale and holding the largest value, and are rounded so that their error
 have one scale are changed as a whole. Weights of operators that run on real values anyhow, as their results have no scale, are not rounded.
 
 The integers used are target.quant_ranges of the type, by default without the lowest one, as TFLite's specification wants weights: some
-kernels add two products in 16 bits, which -128 * -128 * 2 leaves.
+kernels add two products in 16 bits, which -128 * -128 * 2 leaves. Channels that have the zero point 0 keep it (those of PyTorch's training,
+whose kernel gives an affine grid to channels of one sign alone, among symmetric ones).
 
 For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact. With "source" it is the data beside
 them that decides, by target.weight_dtypes.
@@ -73,7 +74,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         if weights.quantization.block_size:
             notes.append(Change(f"the weights {use.name!r} stay as they are: their zero points are those of blocks"))
             continue
-        found = _symmetric(signed, use.axis, limits, _one_scale(graph, use, target))
+        ranges = target.quant_ranges if target is not None else {}
+        kept = limits[0] if signed.dtype in ranges else integer_range(signed.dtype)[0]
+        found = _symmetric(signed, use.axis, limits, kept, _one_scale(graph, use, target))
         if found.cost is not None and _on_real_values(graph, use, target):
             continue
         new.append((use, found.tensor))
@@ -143,15 +146,28 @@ def _one_scale(graph: Graph, use: WeightUse, target: Target | None) -> bool:
     return target.weight_granularity == "per_tensor" or (are_data and target.activation_granularity == "per_tensor")
 
 
-def _symmetric(weights: Tensor, axis: int, limits: tuple[int, int], one_scale: bool) -> _Symmetric:
-    """Signed weights with zero point 0: their integers less the zero points, and other scales where these leave the limits."""
+def _symmetric(weights: Tensor, axis: int, limits: tuple[int, int], kept: int, one_scale: bool) -> _Symmetric:
+    """Signed weights with zero point 0: their integers less the zero points, and other scales where these leave the limits.
+
+    Args:
+        weights: signed ones.
+        axis: of their outputs.
+        limits: the smallest and the largest integer of channels that get a zero point.
+        kept: the smallest of those that have it.
+        one_scale: whether they may not have one for each channel.
+    """
     q, data = weights.quantization, weights.data
     assert q is not None and data is not None
     wide = np.int16 if data.dtype.itemsize == 1 else np.int32
     steps = data.astype(wide) - scale_and_zero_point(q, data.shape)[1].astype(wide)
     along = q.axis if q.axis is not None else None if one_scale else axis
     parts = steps[None] if along is None else np.moveaxis(steps, along, 0)
-    leaving = [index for index, part in enumerate(parts) if part.size and (part.min() < limits[0] or part.max() > limits[1])]
+    zero_points = np.broadcast_to(q.zero_point, len(parts)) if along == q.axis or q.axis is None else np.ones(len(parts))
+    leaving = [
+        index
+        for index, (part, point) in enumerate(zip(parts, zero_points, strict=True))
+        if part.size and (part.min() < (kept if point == 0 else limits[0]) or part.max() > limits[1])
+    ]
     ratios = np.ones(len(parts))
     for index in leaving:
         ratios[index] = _ratio(parts[index], limits)

@@ -193,6 +193,21 @@ def test_the_target_says_the_range() -> None:
     assert np.abs(weights_of(small)[0]).max() <= 63
 
 
+def test_channels_with_zero_point_0_stay_beside_others() -> None:
+    """PyTorch's training gives channels of one sign an affine grid, and uses -128 in those that are symmetric."""
+    data = np.array([[-128, 0, 127], [-128, -128, 127], [-128, -100, 0], [3, 4, 5]], np.int8)
+    grid = Quantization(np.float32([0.01, 0.02, 0.03, 0.04]), np.array([0, -128, -128, 4]), 0)
+    tensors = [constant("w", data, grid), Tensor("y", "int8", None, None, q(0.5, 3))]
+    graph = make([Op("Gemm", ("x", "w"), ("y",))], [Tensor("x", "int8", (2, 3), None, q(0.05, 3)), *tensors], "x", "y")
+    changed, notes = for_target(graph)
+    stored, found = weights_of(changed)
+    assert stored[[0, 3]].tolist() == [[-128, 0, 127], [-1, 0, 1]]
+    assert (found.scale == grid.scale).tolist() == [True, False, False, True]
+    assert "2 of 4 scales stay" in notes[0]
+    narrow, _ = for_target(graph, target_named("tflite").derive(name="narrow", quant_ranges={"int8": (-127, 127)}))
+    assert weights_of(narrow)[0].min() == -127
+
+
 @settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.sampled_from(["uint8", "int8"]), st.booleans())
 def test_no_channel_loses_without_need(seed: int, point: int, dtype: str, per_axis: bool) -> None:

@@ -19,7 +19,7 @@ _NETWORKS = [
     "single/qat_fbgemm",
     "small/pt2e_x86_dynamic",
     "small/pt2e_xnnpack_batch",
-    "perceptron/torchao_int4_weight",
+    "perceptron/torchao_int4_weight_program",
     "shapes/pt2e_xnnpack",
 ]
 _VALUES: list[Any] = [
