@@ -1,6 +1,7 @@
 """quantize_operands: real constants beside quantized data become quantized too, so that the operator runs on integers.
 
-A single value c is exact: the integer 1 or -1 on a grid of scale |c|. A list of values is put on a symmetric 8-bit grid (16-bit beside
+A single value c is exact: the integer 1 or -1 on a grid of scale |c|. So is what reaches the result as it is, or not at all (Concat, Max,
+Where): it is rounded to the result's grid. A list of values is put on a symmetric 8-bit grid (16-bit beside
 16-bit data), stored as unsigned beside unsigned data, and the note says the largest error. A division by constants becomes a
 multiplication by their reciprocals. Quantized constants of 8 bits beside data of int16 are stored as int16, less their zero points, which
 is exact: one operator reads one type.
@@ -110,8 +111,14 @@ def _quantized(graph: Graph, op: Op, names: list[str], tensors: dict[str, Tensor
         values = 1 / data.astype(np.float64) if op.kind == "Div" else data.astype(np.float64)
         if not np.isfinite(values).all():
             return op, []
-        grid, stored = _grid(values, dtype)
         new = unused.fresh(f"{name}/{dtype}")
+        result = graph[op.outputs[0]]
+        if KINDS[op.kind].chooses and result.quantization is not None and result.quantization.is_per_tensor:
+            stored = quantize(values, result.quantization, result.dtype)
+            tensors[new] = Tensor(new, result.dtype, data.shape, stored, result.quantization)
+            renamed[name] = new
+            continue
+        grid, stored = _grid(values, dtype)
         tensors[new] = Tensor(new, dtype, data.shape, stored, grid)
         if graph[op.outputs[0]].dtype in SIGNED:
             tensors[new] = shifted(tensors[new], UNSIGNED[dtype])

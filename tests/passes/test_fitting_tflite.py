@@ -151,6 +151,20 @@ def test_other_products_with_erf_stay() -> None:
 # quantize_operands
 
 
+@pytest.mark.parametrize("kind", ["Concat", "Max", "Min"])
+def test_constants_that_reach_the_result_are_rounded_to_its_grid_alone(kind: str) -> None:
+    """A class token, whose own grid would round it once more."""
+    values = np.random.default_rng(2).normal(size=(1, 40)).astype(np.float32)
+    x, y = Tensor("x", "int8", (1, 40), None, q(0.02, 3)), Tensor("y", "int8", None, None, q(0.037, -11))
+    attributes = {"axis": 1} if kind == "Concat" else {}
+    graph = make([Op(kind, ("x", "c"), ("y",), attributes)], [x, constant("c", values), y], "x", "y")
+    changed, notes = applied(graph, "quantize_operands")
+    assert notes == ("1 real operands of quantized operators are quantized (exact)",)
+    stored = changed[changed.ops[0].inputs[1]]
+    assert stored.shares_grid(graph["y"])
+    assert_equal(graph, changed, {"x": random_integers((1, 40), "int8")})
+
+
 def test_a_single_value_is_exact_and_a_list_is_reported() -> None:
     tensors = [
         Tensor("x", "int8", (1, 4), None, q(0.1, 5)),
