@@ -1,7 +1,8 @@
 """matmul_to_gemm: a MatMul with constant weights, and the addition of a constant bias behind it, become a Gemm.
 
 Exact in real numbers: the Gemm is the same sum of products. Where data and weights are quantized and the product is not, the bias joins the
-sum before its one rounding, as in the source. Targets have a kernel for this (FULLY_CONNECTED), and mostly none for MatMul.
+sum before its one rounding, as in the source. Targets have a kernel for this (FULLY_CONNECTED), and mostly none for MatMul. Integer weights
+behind a Dequantize count as constants, and stay integers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class _Rewriting:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._consumers = graph.consumers()
+        self._producers = graph.producers()
         self._gone: set[int] = set()
         self._weights: dict[tuple[str, bool], str] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -69,7 +71,7 @@ class _Rewriting:
     def _is_linear(self, op: Op) -> bool:
         if op.kind != "MatMul" or op["trans_a"]:
             return False
-        data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
+        data, weights = self._graph[op.inputs[0]], self._graph[self._constant(op.inputs[1])]
         q = weights.quantization
         per_tensor = data.quantization is None or data.quantization.is_per_tensor
         along = per_tensor and (q is None or q.axis in (None, 0 if op["trans_b"] else 1))
@@ -77,6 +79,11 @@ class _Rewriting:
         fits = summed and data.rank is not None and data.rank >= 2 and weights.data is not None and weights.data.ndim == 2
         symbols = [size for size in (self._graph[op.outputs[0]].shape or ("?", "?")) if isinstance(size, str)]
         return fits and along and (q is None or not q.block_size) and (data.rank == 2 or len(symbols) <= 1)
+
+    def _constant(self, name: str) -> str:
+        """What a Dequantize in front of the weights reads, where there is one; else the weights."""
+        maker = self._producers.get(name)
+        return maker.inputs[0] if maker is not None and maker.kind == "Dequantize" and self._graph[name].dtype == "float32" else name
 
     def _bias(self, op: Op) -> tuple[Op | None, str]:
         """The Add of a constant row behind the MatMul, and that row as real values; (None, "") if there is none to take over."""
@@ -111,15 +118,26 @@ class _Rewriting:
         name, is_turned = op.inputs[1], bool(op["trans_b"])
         if is_turned:
             return name
-        if (name, is_turned) not in self._weights:
+        stored = self._constant(name)
+        turned = self._turned(stored, alone=stored == name and len(self._consumers[name]) == 1 and name not in self._graph.public)
+        if stored == name:
+            return turned
+        if (name, True) not in self._weights:
+            shape = self.tensors[turned].shape
+            self._weights[name, True] = self._add(f"{name}/OI", Tensor("", "float32", shape))
+            self.ops.append(Op("Dequantize", (turned,), (self._weights[name, True],), {}, op.source))
+        return self._weights[name, True]
+
+    def _turned(self, name: str, *, alone: bool) -> str:
+        """A constant of inputs x outputs as outputs x inputs, under its own name if it stands `alone`."""
+        if (name, False) not in self._weights:
             tensor = self._graph[name]
             assert tensor.data is not None
             q = None if tensor.quantization is None else tensor.quantization.transposed((1, 0))
             data = tensor.data.swapaxes(0, 1)
             new = replace(tensor, shape=data.shape, data=data, quantization=q)
-            alone = len(self._consumers[name]) == 1 and name not in self._graph.public
-            self._weights[name, is_turned] = self._add(name if alone else f"{name}/OI", new, keep=alone)
-        return self._weights[name, is_turned]
+            self._weights[name, False] = self._add(name if alone else f"{name}/OI", new, keep=alone)
+        return self._weights[name, False]
 
     @staticmethod
     def _rows(data: Tensor) -> int | str:

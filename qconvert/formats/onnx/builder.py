@@ -18,7 +18,7 @@ from qconvert.formats.onnx.signatures import signature
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 
-__all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction"]
+__all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction", "qdq_opset"]
 
 DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
@@ -29,10 +29,20 @@ QDQ_OPSETS = {
     "float4e2m1": 23, "int2": 25, "uint2": 25,
 }  # fmt: skip
 
+#: The opset from which scales may belong to blocks.
+_BLOCKS = 21
+
 #: Integer types for which onnxruntime's CPU provider has no Clip (1.31, measured).
 _NO_CLIP = ("int16", "uint16", "int4", "uint4", "int2", "uint2")
 
 _INT64 = frozenset(["int64"])
+
+
+def qdq_opset(tensor: Tensor) -> int:
+    """The opset from which QuantizeLinear and DequantizeLinear take the type and the scales of a tensor; 0 if it is not quantized."""
+    if tensor.quantization is None:
+        return 0
+    return max(QDQ_OPSETS.get(tensor.dtype, 0), _BLOCKS if tensor.quantization.block_size else 0)
 
 
 class Builder:
@@ -243,8 +253,8 @@ class Builder:
 
     def _axis(self, quantization: Quantization, where: str) -> dict[str, Any]:
         """The attributes that say along which axis, and in which blocks, the scales run."""
-        if quantization.block_size and self.opset < 21:
-            raise OptionError(f"blocks of scales need opset 21, not {self.opset}", where=where, remedy="Use --opset 21.")
+        if quantization.block_size and self.opset < _BLOCKS:
+            raise OptionError(f"blocks of scales need opset {_BLOCKS}, not {self.opset}", where=where, remedy=f"Use --opset {_BLOCKS}.")
         sizes = {"axis": quantization.axis, "block_size": quantization.block_size or None}
         return {key: value for key, value in sizes.items() if value is not None}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, QDQ_OPSETS, Builder
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, qdq_opset
 from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node_types import require_types
@@ -211,7 +211,7 @@ def _chosen_opset(graph: Graph, opset: int) -> int:
             wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
         else:
             wanted = DEFAULT_OPSET
-        return max(wanted, *needed, *(QDQ_OPSETS.get(t.dtype, 0) for t in graph.tensors.values() if t.is_quantized))
+        return max(wanted, *needed, *(qdq_opset(t) for t in graph.tensors.values()))
     if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
         raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}")
     return opset
