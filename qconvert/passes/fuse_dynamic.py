@@ -1,8 +1,12 @@
-"""fuse_dynamic: the nodes with which ONNX rounds data when it runs become one operator of dynamic range. Exact, but
+"""fuse_dynamic: the nodes with which a file rounds data when it runs become one operator of dynamic range. Exact, but
 for the order in which float32 multiplies both scales.
 
-DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales behind it, as
-onnxruntime's quantize_dynamic writes them. What else reads the nodes between keeps them.
+- DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales behind it, as
+  onnxruntime's quantize_dynamic writes them.
+- Data that are rounded and made real again, part by part, in front of a product with weights behind a Dequantize, as PyTorch's programs
+  have it (passes/spelled_dynamic.py). Steps that PyTorch makes no finer than its eps become as fine as the data.
+
+What else reads the nodes between keeps them.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.passes.spelled_dynamic import SpelledRounding
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -22,14 +28,18 @@ _KINDS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Changes every such product whose weights have one scale, or one for each output channel."""
-    if not any(op.kind == "DynamicQuantizeLinear" for op in graph.ops):
+    if not any(op.kind in ("DynamicQuantizeLinear", "ReduceMin") for op in graph.ops):
         return graph, ()
     fusing = _Fusing(graph)
-    ops = [fusing.fused(op) or op for op in graph.ops]
-    count = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
+    ops: list[Op] = []
+    count = 0
+    for op in graph.ops:
+        found = fusing.fused(op) or fusing.unspelled(op)
+        count += found is not None
+        ops += [*fusing.moves(), found or op]
     if not count:
         return graph, ()
-    changed = graph.evolve(tensors=fusing.tensors.values(), ops=_needed(graph, ops))
+    changed = graph.evolve(tensors=fusing.tensors.values(), ops=_needed(graph, ops, fusing.spelled.seen))
     return changed, (f"{count} products of dynamically quantized data are one operator each",)
 
 
@@ -42,6 +52,47 @@ class _Fusing:
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
+        self.spelled = SpelledRounding(graph, self._producers)
+        self._moves: list[Op] = []
+        self._moved: dict[str, str] = {}
+
+    def moves(self) -> list[Op]:
+        """The operators that moved rounded data, once more on the data themselves, for what was found since the last call."""
+        made, self._moves = self._moves, []
+        return made
+
+    def _data_of(self, name: str) -> str:
+        """Real data of which `name` are the rounded values, also behind moves, which then stand behind the data; "" if there are none."""
+        if name in self._moved:
+            return self._moved[name]
+        maker = self._producers.get(name)
+        if maker is None or maker.kind not in ("Reshape", "Transpose", "Squeeze", "Unsqueeze"):
+            return self.spelled.data_of(name)
+        data = self._data_of(maker.inputs[0])
+        if data:
+            self.spelled.seen.add(id(maker))
+            self._moved[name] = moved = self._names.fresh(f"{name}/data")
+            self.tensors[moved] = replace(self._graph[name], name=moved)
+            self._moves.append(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(moved,)))
+            return moved
+        return ""
+
+    def unspelled(self, op: Op) -> Op | None:
+        """A product of rounded data and weights behind a Dequantize as an operator of dynamic range; None if it is none."""
+        if "arithmetic" not in KINDS[op.kind].attributes or not KINDS[op.kind].sums_products or op["arithmetic"]:
+            return None
+        unpacking = self._maker(op.inputs[1], "Dequantize")
+        weights = None if unpacking is None else self._graph[unpacking.inputs[0]]
+        if unpacking is None or weights is None or weights.data is None or weights.dtype not in ("int8", "uint8"):
+            return None
+        grid, last = weights.quantization, len(weights.data.shape) - 1
+        axis = last if op.kind == "MatMul" and not op["trans_b"] else 0
+        if grid is None or grid.block_size or grid.axis not in (None, axis) or (op.kind == "MatMul" and last != 1):
+            return None
+        data = self._data_of(op.inputs[0])
+        if not data:
+            return None
+        return replace(op.with_attributes(arithmetic="dynamic_tensor"), inputs=(data, unpacking.inputs[0], *op.inputs[2:]))
 
     def fused(self, op: Op) -> Op | None:
         """The operator of dynamic range that a Mul ends; None if it ends none."""
@@ -103,11 +154,12 @@ class _Fusing:
         return made
 
 
-def _needed(graph: Graph, ops: list[Op]) -> list[Op]:
-    """The operators that outputs depend on, of those that only rounded; all others stay."""
+def _needed(graph: Graph, ops: list[Op], spelled: set[int]) -> list[Op]:
+    """The operators that outputs depend on, of those that only rounded (`spelled`: ids of more of them); all others stay."""
     wanted, kept = set(graph.public), list[Op]()
     for op in reversed(ops):
-        idle = op.kind in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Cast", "Mul") and wanted.isdisjoint(op.outputs)
+        rounds = op.kind in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "Cast", "Mul", "Dequantize") or id(op) in spelled
+        idle = rounds and wanted.isdisjoint(op.outputs)
         if not idle:
             wanted.update(op.inputs)
             kept.append(op)

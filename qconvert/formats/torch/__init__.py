@@ -78,7 +78,7 @@ def qconvert_formats() -> Iterable[Format]:
             modules=_modules,
             read_options=_READ_OPTIONS,
             write_options=(NUMERICS,),
-            normal_form=("absorb_quantization", "fold_qat_batch_norm", "restate_attributes"),
+            normal_form=("absorb_quantization", "fuse_dynamic", "fold_qat_batch_norm", "restate_attributes"),
         )
     ]
 

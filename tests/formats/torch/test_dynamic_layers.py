@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
@@ -32,6 +33,23 @@ def test_tflite_rounds_each_row(tmp_path: Path) -> None:
     convert(_FOLDER / "dynamic_fbgemm_traced.pt", tmp_path / "model.tflite")
     found = [op["arithmetic"] for op in load(tmp_path / "model.tflite").ops if is_dynamic(op)]
     assert found == ["dynamic"] * 3
+
+
+def test_a_program_s_rounding_is_part_of_its_layers(tmp_path: Path) -> None:
+    """PT2E of dynamic range, whose scales are computed in the program."""
+    source = _FOLDER.parent / "small" / "pt2e_x86_dynamic.pt2"
+    values = np.load(source.with_suffix(".npz"))
+    graph = load(source)
+    assert [op["arithmetic"] for op in graph.ops if is_dynamic(op)] == ["dynamic_tensor"] * 2
+    assert not {"Round", "ReduceMin"} & {op.kind for op in graph.ops}
+    for result in ("model.onnx", "model.tflite"):
+        convert(source, tmp_path / result)
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: values["input_0"]})
+    np.testing.assert_allclose(found, values["output_0"], atol=1e-6)
+    kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert kinds.count("DynamicQuantizeLinear") == 2 and "ConvInteger" in kinds and "MatMulInteger" in kinds
+    assert [op["arithmetic"] for op in load(tmp_path / "model.tflite").ops if is_dynamic(op)] == ["dynamic"] * 2
 
 
 @pytest.mark.parametrize("reduced", [False, True])
