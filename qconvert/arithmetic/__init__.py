@@ -13,6 +13,7 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 from __future__ import annotations
 
 from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
+from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_as
 from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps
@@ -55,25 +56,41 @@ from qconvert.arithmetic.rounding import (
 )
 from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
 from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
+from qconvert.arithmetic.torch_kernels import (
+    TORCH_AVERAGES,
+    averaging_scale,
+    fbgemm_add,
+    qnnpack_add,
+    qnnpack_add_multipliers,
+    qnnpack_adds,
+    qnnpack_bias,
+    torch_average,
+)
 from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_softmax
 
 __all__ = [
+    "ADDITIONS",
     "DYNAMIC_ROUNDINGS",
+    "INTEGER_FACTORS",
     "OF_WHOLE_TENSORS",
     "PAIR_BITS",
     "REQUANTIZERS",
     "ROUNDINGS",
+    "TORCH_AVERAGES",
     "accumulator_grid",
     "accumulator_scale",
+    "adds_as",
     "affine_range",
     "average_away",
     "average_up",
+    "averaging_scale",
     "choose_cambricon",
     "choose_google_affine",
     "choose_google_symmetric",
     "dequantize",
     "dynamic_steps",
     "effective_scale",
+    "fbgemm_add",
     "is_accumulator_scale",
     "multiply_by_quantized_multiplier",
     "nudged_add",
@@ -81,6 +98,10 @@ __all__ = [
     "onnxruntime_softmax",
     "pair_factors",
     "predicted_rate_double_rounding",
+    "qnnpack_add",
+    "qnnpack_add_multipliers",
+    "qnnpack_adds",
+    "qnnpack_bias",
     "quantize",
     "quantize_multiplier",
     "requantize",
@@ -104,6 +125,7 @@ __all__ = [
     "tflite_requantize",
     "tflite_softmax",
     "tflite_sums",
+    "torch_average",
     "xnnpack_add",
     "xnnpack_add_multipliers",
     "xnnpack_adds",

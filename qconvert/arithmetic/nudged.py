@@ -1,8 +1,8 @@
-"""Scales at which additions in float32 give XNNPACK's integers.
+"""Scales at which one kernel's additions give the integers of another.
 
 Where onnxruntime's addition in float32 and XNNPACK's in integers disagree, they do so on a few of the 65,536 pairs, whose sums lie within
 a ten-thousandth of a tie, since XNNPACK rounds its multipliers. With input scales at, or a little beside, these multipliers nearly always
-every pair is equal.
+every pair is equal. The same goes for PyTorch's engines (arithmetic/additions.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_as
 from qconvert.arithmetic.dtypes import Array
-from qconvert.arithmetic.kernels import xnnpack_add, xnnpack_add_multipliers, xnnpack_adds
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.rounding import saturate
 
@@ -27,23 +27,29 @@ _FAR = (1, 2, 3, 4, 6, 8, 12, 16)
 _SMALLEST = 1e-30
 #: Candidates that are tried on all pairs.
 _MOST = 40
+#: The shift of multipliers that a kernel in float32 would have.
+_FLOAT_SHIFT = 22
 
 
-def nudged_add(inputs: tuple[Quantization, Quantization], output: Quantization, low: int) -> tuple[Quantization, Quantization] | None:
-    """Grids for the inputs of an addition with which float32 arithmetic gives xnnpack_add() for all 65,536 pairs.
+def nudged_add(
+    inputs: tuple[Quantization, Quantization], output: Quantization, low: int, kernel: str = "xnnpack"
+) -> tuple[Quantization, Quantization] | None:
+    """Grids for the inputs of an addition with which float32 arithmetic gives that of a kernel for all 65,536 pairs.
 
-    Equal are the fused kernel of onnxruntime (MlasQLinearAdd), with and without fused multiply-add, and the three operators unfused.
+    Equal are the fused kernel of onnxruntime (MlasQLinearAdd), with and without fused multiply-add, and the three operators unfused,
+    whether the last divides by the scale or, as XNNPACK's, multiplies by its reciprocal.
 
     Args:
         inputs: per-tensor quantizations of 8-bit inputs.
         output: that of the result.
         low: the lowest stored value: -128 or 0.
+        kernel: of ADDITIONS.
 
     Returns:
-        Quantizations with the same zero points, and scales as XNNPACK rounds them; None if none were found, or XNNPACK takes no such
+        Quantizations with the same zero points, and scales as the kernel rounds them; None if none were found, or it takes no such
         addition.
     """
-    found = _nudged(*(number for q in (*inputs, output) for number in (float(q.scale[0]), int(q.zero_point[0]) - low)))
+    found = _nudged(kernel, *(number for q in (*inputs, output) for number in (float(q.scale[0]), int(q.zero_point[0]) - low)))
     if found is None:
         return None
     first, second = (Quantization.per_tensor(scale, int(q.zero_point[0])) for scale, q in zip(found, inputs, strict=True))
@@ -51,15 +57,15 @@ def nudged_add(inputs: tuple[Quantization, Quantization], output: Quantization, 
 
 
 @lru_cache(maxsize=4096)
-def _nudged(a: float, a_zero: int, b: float, b_zero: int, y: float, y_zero: int) -> tuple[float, float] | None:
+def _nudged(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y: float, y_zero: int) -> tuple[float, float] | None:
     """The scales for unsigned storage."""
     inputs = Quantization.per_tensor(a, a_zero), Quantization.per_tensor(b, b_zero)
     output = Quantization.per_tensor(y, y_zero)
-    if not xnnpack_adds(inputs, output) or not _SMALLEST < min(a, b, y) <= max(a, b, y) < 1 / _SMALLEST:
+    if not adds_as(kernel, inputs, output) or not _SMALLEST < min(a, b, y) <= max(a, b, y) < 1 / _SMALLEST:
         return None
     codes = np.arange(256)
-    wanted = xnnpack_add(codes[:, None], codes[None, :], inputs, output, "uint8")
-    multipliers, shift = xnnpack_add_multipliers(inputs, output)
+    wanted = ADDITIONS[kernel](codes[:, None], codes[None, :], inputs, output, "uint8")
+    multipliers, shift = _multipliers(kernel, inputs, output)
     places = range(-_PLACES, _PLACES + 1)
     beside = np.array(sorted(((i, j) for i in places for j in places), key=lambda found: (abs(found[0]) + abs(found[1]), found)))
     scales = []
@@ -83,14 +89,25 @@ def _nudged(a: float, a_zero: int, b: float, b_zero: int, y: float, y_zero: int)
     return None
 
 
+def _multipliers(kernel: str, inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[float, float], int]:
+    """A kernel's multipliers and shift; the exact ratios with a shift of their own where it computes in float32."""
+    if kernel in INTEGER_FACTORS:
+        return INTEGER_FACTORS[kernel](inputs, output)
+    ratios = [float(item.scale[0]) / float(output.scale[0]) for item in inputs]
+    shift = _FLOAT_SHIFT - int(np.floor(np.log2(max(ratios))))
+    return (ratios[0] * 2.0**shift, ratios[1] * 2.0**shift), shift
+
+
 def _missed(a: Array, b: Array, first: Any, second: Any, output: np.float32, points: tuple[int, int, int], wanted: Array) -> Array:
-    """Where one of the three kinds of arithmetic gives another integer than `wanted`."""
+    """Where one of the four kinds of arithmetic gives another integer than `wanted`."""
     zeros = [np.float32(point) for point in points]
     ratios = np.asarray(first / output), np.asarray(second / output)
     x, y = a.astype(np.float32), b.astype(np.float32)
     inner = y * ratios[1] + (zeros[2] - (ratios[0] * zeros[0] + ratios[1] * zeros[1]))
-    results = [x * ratios[0] + inner, ((x - zeros[0]) * first + (y - zeros[1]) * second) / output]
-    missed = (saturate(np.rint(results[0]), "uint8") != wanted) | (saturate(np.rint(results[1]) + zeros[2], "uint8") != wanted)
+    total = (x - zeros[0]) * first + (y - zeros[1]) * second
+    missed = saturate(np.rint(x * ratios[0] + inner), "uint8") != wanted
+    for steps in (total / output, total * (np.float32(1) / output)):
+        missed |= saturate(np.rint(steps) + zeros[2], "uint8") != wanted
     fixed = zeros[2] - _fused(ratios[0], zeros[0], ratios[1] * zeros[1])
     fused = _fused(x, ratios[0], _fused(y, ratios[1], fixed))
     return np.asarray(missed | (saturate(np.rint(fused), "uint8") != wanted))

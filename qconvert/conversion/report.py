@@ -10,7 +10,15 @@ from typing import Any
 
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import ASSUMED, DENSIFIED, GUESSED_SHAPES, IGNORED_SCALES, OBSERVED_SCALES, TRAINED_SCALES
+from qconvert.graph.metadata import (
+    ASSUMED,
+    DENSIFIED,
+    GUESSED_SHAPES,
+    IGNORED_SCALES,
+    OBSERVED_SCALES,
+    SOURCE_ENGINE,
+    TRAINED_SCALES,
+)
 from qconvert.plugins import Change, Target
 
 __all__ = ["ConversionReport", "carried_over", "keeps_values", "on_floats", "remarks"]
@@ -77,6 +85,8 @@ def remarks(graph: Graph) -> tuple[str, ...]:
     if guessed := _noted(graph, GUESSED_SHAPES) if graph.is_from("torch") else []:
         said = "; ".join(map(str, guessed))
         found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
+    if graph.is_from("torch") and (engine := graph.metadata.get(SOURCE_ENGINE)):
+        found.append(f"note: operators round as PyTorch's engine {engine} (--engine names another)")
     found += _trained(graph) if graph.is_from("torch") else []
     found += [f"note: {text}" for text in _noted(graph, ASSUMED)] if graph.is_from("torch") else []
     return tuple(found)

@@ -28,6 +28,7 @@ __all__ = [
     "SOURCE",
     "SOURCE_DATA",
     "SOURCE_DESCRIPTION",
+    "SOURCE_ENGINE",
     "SOURCE_FILES",
     "SOURCE_FORMAT",
     "SOURCE_KERNELS",
@@ -53,6 +54,8 @@ SOURCE_FORMAT = "source.format"
 #: The kernels that the source was made for and that people have seen it run with, such as "tflite-xnnpack": how they round matters to
 #: passes. It is of the graph alone, and no ONNX file says it: what is written is made for other kernels.
 SOURCE_KERNELS = "source.kernels"
+#: Whose arithmetic the operators of a PyTorch file have: the engine and, behind a comma, why it is that one (formats/torch/engines.py).
+SOURCE_ENGINE = "source.engine"
 #: The ONNX opset of that file.
 SOURCE_OPSET = "source.opset"
 #: What made that file, and its version.

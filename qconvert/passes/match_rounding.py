@@ -11,6 +11,8 @@ two convolutions in float32, where the sums of either half of the data are exact
 
 Means and sums over axes are made of integers, which are exact in float32, and not of their real values; what follows is on few elements.
 Else ties fall either way: on one grid the mean of an even number of elements often is one.
+
+Additions and averages of PyTorch's engines, which a reader notes at the operators: see torch_rounding.py.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ from qconvert.arithmetic import dequantize, onnxruntime_add, quantize, xnnpack_a
 from qconvert.graph import Graph, Op, Quantization, integer_range
 from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite, kernels_reduction
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.passes.torch_rounding import TorchRounding, without_torch
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
-    """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise."""
-    if numerics != "exact" or graph.metadata.get(SOURCE_KERNELS) != "tflite-xnnpack":
+    """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrites those of PyTorch's."""
+    source = graph.metadata.get(SOURCE_KERNELS, "")
+    if source.startswith("torch-"):
+        return _of_torch(graph, target, numerics)
+    if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
         return graph, ()
     own = onnxruntime_add if target.format == "onnx" else _exact_add
     ops = [_matched(graph, op, own) for op in graph.ops]
@@ -43,6 +49,18 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
     }
     listed = tuple(f"{changed.count(name)} {text}" for name, text in notes.items() if name in changed)
     return (graph.evolve(ops=ops), listed) if listed else (graph, ())
+
+
+def _of_torch(graph: Graph, target: Target, numerics: str) -> tuple[Graph, tuple[str, ...]]:
+    if numerics != "exact":
+        return without_torch(graph), ()
+    if target.format not in ("onnx", "tflite"):
+        return graph, ()
+    rewriting = TorchRounding(graph, target)
+    for op in graph.ops:
+        rewriting.visit(op)
+    notes = tuple(f"{count} {text}" for text, count in rewriting.done.items())
+    return graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops), notes
 
 
 def _matched(graph: Graph, op: Op, own: Any) -> Op:

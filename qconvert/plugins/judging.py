@@ -15,7 +15,7 @@ from qconvert.plugins.verdict import Verdict, Violation
 __all__ = ["judged"]
 
 _DYNAMIC = "rounds its data to integers at each run (dynamic range)"
-_KERNELS = {"xnnpack": "xnnpack", "tflite": "TFLite"}
+_KERNELS = {"xnnpack": "xnnpack", "tflite": "TFLite", "qnnpack": "qnnpack"}
 _BETWEEN = "it runs in float between Dequantize and Quantize"
 
 

@@ -25,6 +25,8 @@ from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile, format_named
+from qconvert.runtimes.quiet import captured
+from qconvert.runtimes.torch_engines import engine_of, running, writers_of
 
 __all__ = ["TorchModel", "open_model", "program"]
 
@@ -60,17 +62,27 @@ class TorchModel:
 def open_model(file: ModelFile) -> TorchModel:
     """See plugins.Runtime; the kernels are "anew" or "trusted"."""
     graph = as_read(file.path, format_named("torch"), file.options)
+    engine = engine_of(graph)
     if file.kernels == "trusted":
-        return TorchModel(graph, called(_trusted(file.path)), "PyTorch loaded the file as it is, and ran what it says")
-    function, refused = program(graph)
-    return TorchModel(graph, function, "" if refused else _ANEW, refused)
+        words = f"PyTorch loaded the file as it is, and ran what it says{f', by its engine {engine}' if engine else ''}"
+        return TorchModel(graph, called(_trusted(file.path, engine), engine), words)
+    function, refused = program(graph, engine)
+    words = _ANEW + (f"; quantized operators ran by its engine {engine}" if engine else "")
+    return TorchModel(graph, function, "" if refused else words, refused)
 
 
-def program(graph: Graph) -> tuple[Callable[[Sequence[Array]], Sequence[Array]], str]:
+def program(graph: Graph, engine: str) -> tuple[Callable[[Sequence[Array]], Sequence[Array]], str]:
     """What computes a graph, values of its inputs in order -> those of its outputs: PyTorch, or where that cannot be given it the meaning
-    of its operators; and why it cannot, in words, "" if it can."""
+    of its operators; and why it cannot, in words, "" if it can.
+
+    Args:
+        graph: the graph.
+        engine: whose kernels run its quantized operators; "" for PyTorch's arithmetic on real values.
+    """
     try:
-        return called(live(graph)), ""
+        with warnings.catch_warnings(), running(engine):
+            warnings.simplefilter("ignore")
+            return called(live(graph, instead=writers_of(engine)), engine), ""
     except (MissingPackageError, UnsupportedError) as error:
         said = f"not judged in PyTorch: {error}. The operators' meaning was evaluated instead"
         return (lambda values: _evaluated(graph, values)), said
@@ -81,12 +93,12 @@ def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
     return [found[name] for name in graph.outputs]
 
 
-def _trusted(path: Path) -> Any:
+def _trusted(path: Path, engine: str) -> Any:
     """The file as PyTorch loads it, which runs code that it holds."""
     torch = torch_package()
     content = io.BytesIO(bytes(map_file(path)))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), running(engine), captured():
             warnings.simplefilter("ignore")
             if program_entry(Archive(path)):
                 return torch.export.load(content).module()
@@ -95,7 +107,7 @@ def _trusted(path: Path) -> Any:
         raise RuntimeRefusedError(f"PyTorch does not load the file: {str(error).strip()[:300]}", file=str(path)) from error
 
 
-def called(module: Any) -> Callable[[Sequence[Array]], list[Array]]:
+def called(module: Any, engine: str = "") -> Callable[[Sequence[Array]], list[Array]]:
     """The function of a module: values of its inputs in order, as arrays -> those of all tensors in what it returns.
 
     It raises RuntimeRefusedError where PyTorch fails.
@@ -104,7 +116,7 @@ def called(module: Any) -> Callable[[Sequence[Array]], list[Array]]:
 
     def call(values: Sequence[Array]) -> list[Array]:
         try:
-            with torch.no_grad(), warnings.catch_warnings():
+            with torch.no_grad(), warnings.catch_warnings(), running(engine):
                 warnings.simplefilter("ignore")
                 found = module(*[torch.from_numpy(np.array(value, order="C")) for value in values])
         except Exception as error:  # as above

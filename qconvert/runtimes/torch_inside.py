@@ -11,6 +11,7 @@ from qconvert.graph import Array, Graph
 from qconvert.graph.cutting import cut
 from qconvert.plugins import ModelFile, Pieces, format_named
 from qconvert.runtimes.torch import program
+from qconvert.runtimes.torch_engines import engine_of
 
 __all__ = ["TorchInside"]
 
@@ -29,11 +30,12 @@ class TorchInside:
 
     def __init__(self, file: ModelFile, graph: Graph) -> None:
         self._graph = as_read(file.path, format_named("torch"), file.options)
+        self._engine = engine_of(self._graph)
         own, sizes = self._graph.tensors, _sizes_alone(self._graph)
         wanted = {name for name, tensor in graph.tensors.items() if name in own and own[name].dtype == tensor.dtype}
         self.names = frozenset(name for name in wanted if not own[name].is_constant and name not in sizes)
         inner = tuple(name for name in own if name in self.names and name not in self._graph.inputs)
-        self._order, self._probe = inner, program(self._graph.evolve(outputs=inner))[0]
+        self._order, self._probe = inner, program(self._graph.evolve(outputs=inner), self._engine)[0]
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         found = dict(zip(self._order, self._probe(list(feed.values())), strict=True))
@@ -41,7 +43,7 @@ class TorchInside:
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         part = cut(self._graph, names & self.names, wanted)
-        return Pieces.of_cut(self._graph, part, program(part.graph)[0])
+        return Pieces.of_cut(self._graph, part, program(part.graph, self._engine)[0])
 
 
 def _sizes_alone(graph: Graph) -> set[str]:

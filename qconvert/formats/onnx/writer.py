@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qconvert.arithmetic import ADDITIONS
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, qdq_opset
 from qconvert.formats.onnx.initializers import inline, store
@@ -36,7 +37,7 @@ DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 25
 _LARGEST_FILE = 2**31 - 1
 #: Values of `arithmetic` that become other nodes than the operator's own.
-_SPELLED_OUT = ("xnnpack", "xnnpack_qs8", "xnnpack_qu8", "tflite")
+_SPELLED_OUT = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite")
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:

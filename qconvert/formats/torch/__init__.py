@@ -57,7 +57,11 @@ _READ_OPTIONS = (
         "modules", str, "", "beside --graph: module=tensor; …: behind which tensors of the graph the grids of modules stand.", beside=True
     ),
     Option("oneflow", str, "", "of OneFlow's observers in a state_dict, such as google,affine,per_channel,8 or cambricon,16.", beside=True),
-)
+    Option(
+        "engine", str, "", "PyTorch's engine whose arithmetic a file has: x86, fbgemm, onednn, qnnpack; by default the file hints at it.",
+        ("x86", "fbgemm", "onednn", "qnnpack"),
+    ),
+)  # fmt: skip
 
 
 @hookimpl

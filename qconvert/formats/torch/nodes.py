@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ class Node:
         arguments, named: of the call, by position and by name: numbers, texts, None, TorchTypes, Nodes, and lists of these.
         name: of an input or a constant.
         data: of a constant.
+        function: what is called, where a program that is never written calls what has no name in PyTorch.
     """
 
     operator: str
@@ -28,6 +29,7 @@ class Node:
     named: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     data: Array | None = None
+    function: Callable[..., Any] | None = None
 
     @property
     def is_input(self) -> bool:

@@ -58,7 +58,7 @@ class Module:
             return graph.get_attr(name)
         arguments = tuple(self._argument(value) for value in node.arguments)
         named = {key: self._argument(value) for key, value in node.named.items()}
-        return graph.call_function(self._function(node.operator), arguments, named)
+        return graph.call_function(node.function or self._function(node.operator), arguments, named)
 
     def _free(self, wanted: str) -> str:
         name, count = wanted, 1

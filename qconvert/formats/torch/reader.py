@@ -48,13 +48,14 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
 
     Args:
         path: of the file.
-        options: "input_shape", see GivenInputs.
+        options: "input_shape", see GivenInputs; "engine", see with_engine().
 
     Raises:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is damaged, or no file of PyTorch.
         UnsupportedError: it holds no graph, or what is not covered.
     """
+    from qconvert.formats.torch.engines import with_engine
     from qconvert.formats.torch.export.reader import read as read_program
     from qconvert.formats.torch.notes import read_notes, with_notes
     from qconvert.formats.torch.states.safetensors import is_safetensors
@@ -69,7 +70,7 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
             if not holds_graph(archive):
                 raise _without_graph(archive)
             if _is_torchscript(archive):
-                return read_torchscript(archive, path.stem, given)
+                return with_engine(read_torchscript(archive, path.stem, given), options.get("engine", ""))
             notes = read_notes(archive)
             return with_notes(read_program(archive, path.stem, given, notes), notes)
     except RecursionError as error:

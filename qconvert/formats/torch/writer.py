@@ -18,7 +18,7 @@ from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.notes import NOTES
 from qconvert.formats.torch.program import Module, torch_type
 from qconvert.formats.torch.writers.sums import computes_on_grids
-from qconvert.formats.torch.writing import Builder
+from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Graph
 from qconvert.graph.metadata import NUMERICS, SOURCE_KERNELS, SOURCE_PRODUCER, STATED_ATTRIBUTES
 from qconvert.graph.stated import unstated
@@ -55,9 +55,9 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     return notes
 
 
-def build(graph: Graph, numerics: str = "exact") -> Builder:
-    """The calls and constants of a graph; see write()."""
-    known = operators("torch", "write")
+def build(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunction] | None = None) -> Builder:
+    """The calls and constants of a graph; see write() and live()."""
+    known = {**operators("torch", "write"), **(instead or {})}
     missing = Counter(op.kind for op in graph.ops if op.kind not in known)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
@@ -79,9 +79,14 @@ def _numerics(graph: Graph, wanted: str) -> str:
     return "fast" if exported and graph.metadata.get(NUMERICS) != "exact" else wanted
 
 
-def live(graph: Graph, numerics: str = "exact") -> Any:
-    """A torch.nn.Module that computes the graph: inputs in order, and a tuple of outputs."""
-    builder = build(graph, _numerics(graph, numerics))
+def live(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunction] | None = None) -> Any:
+    """A torch.nn.Module that computes the graph: inputs in order, and a tuple of outputs.
+
+    Args:
+        graph, numerics: as in write().
+        instead: kind -> what writes its operators in place of the functions that write files.
+    """
+    builder = build(graph, _numerics(graph, numerics), instead)
     return Module(builder.nodes, builder.outputs).module
 
 

@@ -87,6 +87,10 @@ class Builder:
         self.nodes.append(node)
         return node
 
+    def function(self, function: Callable[..., Any], *arguments: Any) -> Node:
+        """Adds a call of a function of Python, in a program that is never written."""
+        return self._added(Node("function", arguments, function=function))
+
     def aten(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of aten's operator, such as "relu" or "add.Tensor"."""
         return self.call(f"aten.{operator}", *arguments, **named)

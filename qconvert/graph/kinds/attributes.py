@@ -22,6 +22,13 @@ ARITHMETIC: Mapping[str, str] = {
     "xnnpack_qs8": "XNNPACK's sums and means of int8, whatever type stores them (arithmetic/means.py)",
     "xnnpack_qu8": "likewise of uint8",
     "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py, means.py)",
+    "qnnpack": "PyTorch's engine qnnpack: additions with 21-bit multipliers, ties away from zero; averages of steps from the zero point, "
+    "ties to even (arithmetic/torch_kernels.py)",
+    "fbgemm": "PyTorch's other engines: additions in float32; averages of windows, ties to even of the stored integers",
+    "fbgemm_vectors": "their averages of windows where channels are stored last, in vectors: of steps from the zero point, ties to even",
+    "fbgemm_adaptive": "their adaptive averages of such data",
+    "fbgemm_frames": "their adaptive averages of other data: the stored sum times the reciprocal of one size divided by the other",
+    "fbgemm_means": "their means: the stored sum divided by the number of elements",
     "dynamic": "real data become integers at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "
     "of its own values: LiteRT's default kernels for dynamic range",
     "dynamic_images": "likewise, but each image also where the kernel is 1: TFLite's own kernels",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import nudged_add, pair_factors, tflite_pair, xnnpack_add, xnnpack_adds
+from qconvert.arithmetic import ADDITIONS, adds_as, nudged_add, pair_factors, tflite_pair
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.kinds.attributes import choice, has
@@ -56,11 +56,10 @@ def add(call: Call) -> Result:
     first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
     if call["arithmetic"] == "tflite":
         return _as_tflite(call, real)
-    if call["arithmetic"] != "xnnpack" or first is None or second is None or output is None:
+    name = str(call["arithmetic"])
+    if first is None or second is None or output is None or not adds_as(name, (first, second), output):
         return real
-    if not xnnpack_adds((first, second), output):
-        return real
-    stored = xnnpack_add(call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
+    stored = ADDITIONS[name](call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
     return ExactResult(real, activated_stored(call, stored))
 
 
@@ -97,16 +96,16 @@ def computes_as_tflite(graph: Graph, op: Op) -> bool:
 
 
 def nudged_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization] | None:
-    """The grids beside its inputs' own at which an Add in float32 gives XNNPACK's integers, if it asks for these; None if there are none.
+    """The grids beside its inputs' own at which an Add in float32 gives its `arithmetic`'s integers, if it has one; None if there are none.
 
     A constant would be read with the scale beside its own, as nothing else states it.
     """
-    if op.kind != "Add" or op["arithmetic"] != "xnnpack" or any(graph[name].is_constant for name in op.inputs):
+    if op.kind != "Add" or op["arithmetic"] not in ADDITIONS or any(graph[name].is_constant for name in op.inputs):
         return None
     first, second, output = (graph[name].quantization for name in (*op.inputs, *op.outputs))
     if first is None or second is None or output is None:
         return None
-    return nudged_add((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0])
+    return nudged_add((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0], str(op["arithmetic"]))
 
 
 def power(a: Array, b: Array) -> Array:
@@ -150,7 +149,7 @@ KINDS = (
         evaluate=add,
         fold=numeric(np.add),
         layout=ELEMENTWISE,
-        attributes=has(ACTIVATION, arithmetic=choice(("", "xnnpack", "tflite"), "")),
+        attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
     ),
     kind(
         "Sub",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import average_away, average_up, saturate
+from qconvert.arithmetic import TORCH_AVERAGES, average_away, average_up, saturate, torch_average
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.graph.kinds.attributes import AttributeSpec, choice, flag, has, integers
 from qconvert.graph.kinds.call import (
@@ -102,7 +102,7 @@ def max_pool(call: Call) -> Array:
 def average_pool(call: Call) -> Result:
     """AveragePool of ONNX, where only the padding that `pads` names may count.
 
-    `arithmetic` rounds x.5 of the stored integers where both sides have one quantization.
+    `arithmetic` rounds x.5 of the stored integers where both sides have one quantization; that of PyTorch's kernels counts all padding.
     """
     data, quantization = channels_last(call, call.raw()), call.quantization()
     axes = tuple(range(-len(call["kernel_shape"]), 0))
@@ -116,6 +116,10 @@ def average_pool(call: Call) -> Result:
     real = activated(channels_first(call, total / count * scale), call["activation"])
     if not call["arithmetic"] or call.results[0].quantization != quantization:
         return real
+    if call["arithmetic"] in TORCH_AVERAGES:
+        sums, sizes = channels_first(call, total + zero_point * count), call["kernel_shape"]
+        stored = torch_average(call["arithmetic"], sums, quantization, sizes, call.results[0].dtype)
+        return ExactResult(real, activated_stored(call, stored))
     average = average_up if call["arithmetic"] == "ties_up" else average_away
     # "Away" is from the stored zero of the signed type, which uint8 storage holds as 128.
     zero = 128 if call.results[0].dtype == "uint8" else 0
@@ -133,11 +137,17 @@ def l2_pool(call: Call) -> Array:
     return activated(channels_first(call, np.sqrt(total / count)), call["activation"])
 
 
-def global_average_pool(call: Call) -> Array:
-    """GlobalAveragePool of ONNX: the mean over all spatial dimensions."""
+def global_average_pool(call: Call) -> Result:
+    """GlobalAveragePool of ONNX: the mean over all spatial dimensions; with an arithmetic the stored one is that of the kernel named."""
     steps, scale = call.factor(0)
     axes = tuple(spatial_axes(call, steps.ndim))
-    return np.asarray(steps.mean(axis=axes, keepdims=True) * scale)
+    real = np.asarray(steps.mean(axis=axes, keepdims=True) * scale)
+    quantization, result = call.quantization(), call.results[0]
+    if not call["arithmetic"] or quantization is None or result.quantization != quantization:
+        return real
+    total = call.raw().astype(np.int64).sum(axis=axes, keepdims=True)
+    sizes = [steps.shape[axis] for axis in axes]
+    return ExactResult(real, torch_average(call["arithmetic"], total, quantization, sizes, result.dtype))
 
 
 def global_max_pool(call: Call) -> Array:
@@ -155,7 +165,7 @@ KINDS = (
         shape=_pool_shape,
         evaluate=average_pool,
         layout=DECIDES,
-        attributes=has(_POOL, ACTIVATION, arithmetic=choice(("", "ties_up", "ties_away"), ""), count_include_pad=flag(0)),
+        attributes=has(_POOL, ACTIVATION, arithmetic=choice(("", "ties_up", "ties_away", *TORCH_AVERAGES), ""), count_include_pad=flag(0)),
     ),
     kind(
         "MaxPool",
@@ -167,7 +177,13 @@ KINDS = (
         attributes=has(_POOL, ACTIVATION, dilations=integers(())),
     ),
     kind("L2Pool", shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
-    kind("GlobalAveragePool", shape=_global_pool_shape, evaluate=global_average_pool, layout=DECIDES, attributes=has(DATA_FORMAT)),
+    kind(
+        "GlobalAveragePool",
+        shape=_global_pool_shape,
+        evaluate=global_average_pool,
+        layout=DECIDES,
+        attributes=has(DATA_FORMAT, arithmetic=choice(("", *TORCH_AVERAGES), "")),
+    ),
     kind(
         "GlobalMaxPool",
         shape=_global_pool_shape,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import tflite_mean, tflite_mean_multiplier, xnnpack_reduced
+from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, tflite_mean_multiplier, torch_average, xnnpack_reduced
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.graph.kinds.attributes import AttributeSpec, choice, flag, has, integer
 from qconvert.graph.kinds.call import Call, ExactResult, Fold, Function, Result
@@ -91,6 +91,9 @@ def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
         count, dtype = call.raw().size // max(total.size, 1), result.dtype
         if arithmetic == "tflite":
             return ExactResult(real, tflite_mean(total, count, given, output, dtype))
+        if arithmetic in TORCH_AVERAGES:
+            same = given == output and given.is_per_tensor
+            return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real
         own = _XNNPACK[arithmetic]
         shift = integer_range(dtype)[0] - integer_range(own)[0]
         grids = given.shifted(-shift), output.shifted(-shift)
@@ -173,7 +176,7 @@ def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None 
 
 
 KINDS = (
-    _reduction("ReduceMean", _as_kernels(reduce_mean), arithmetic=_ARITHMETIC),
+    _reduction("ReduceMean", _as_kernels(reduce_mean), arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), "")),
     _reduction("ReduceSum", _as_kernels(reduce_sum), reduced(np.sum), arithmetic=_ARITHMETIC),
     _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduced(np.prod)),
     _reduction("ReduceL1", reduce_l1),

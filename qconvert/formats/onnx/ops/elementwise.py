@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import is_accumulator_scale, xnnpack_add_multipliers, xnnpack_adds
+from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, adds_as, is_accumulator_scale
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
-from qconvert.graph import Op, integer_range, numpy_dtype
+from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import computes_as_tflite, nudged_scales
 
@@ -49,41 +49,57 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
 
 
 def write_add(op: Op, b: Builder) -> None:
-    """Add of real values, or of XNNPACK's integers, by scales at which QLinearAdd gives them or else spelled out in float64.
+    """Add of real values, or with the integers of a kernel, by scales at which QLinearAdd gives them or else spelled out in float64.
 
-    XNNPACK adds (a * multiplier + b * multiplier + half) >> shift, ties up. The products have fewer than 53 bits, so float64 holds them
-    exactly, scaled by the shift; after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is
-    the shift. Without three grids on scales that XNNPACK takes there are no multipliers, and the attribute says nothing.
+    Without three grids on scales that the kernel takes there are no multipliers, and the attribute says nothing.
     """
     if op["arithmetic"] == "tflite":
         write_arithmetic(op, b)
         return
-    result = b.tensor(op.outputs[0])
+    result, kernel = b.tensor(op.outputs[0]), str(op["arithmetic"])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
-    if op["arithmetic"] != "xnnpack" or first is None or second is None or output is None or not xnnpack_adds((first, second), output):
+    known = kernel in ADDITIONS and first is not None and second is not None and output is not None
+    if not known or first is None or second is None or output is None or not adds_as(kernel, (first, second), output):
         if (values := _unfused_bias(op, b)) is not None:
             b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
         else:
             write_same_named(op, b)
         return
-    low, _ = integer_range(result.dtype)
     grids = nudged_scales(b.graph, op)
     if grids is not None:
         # A Cast to the same type, which onnxruntime drops: behind it the integers are plain, and may get another scale.
         plain = [b.node("Cast", [b.stored(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
         values = [b.dequantize(name, result.dtype, grid) for name, grid in zip(plain, grids, strict=True)]
         b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
-        return
-    multipliers, shift = xnnpack_add_multipliers((first, second), output)
-    offset = 0.5 + int(output.zero_point[0]) - low
+    elif kernel in INTEGER_FACTORS:
+        _write_in_float64(op, b, (first, second), output)
+    else:
+        write_same_named(op, b)
+
+
+def _write_in_float64(op: Op, b: Builder, grids: tuple[Quantization, Quantization], output: Quantization) -> None:
+    """(a * multiplier + b * multiplier) >> shift. The products have fewer than 53 bits, so float64 holds them exactly, scaled by the shift.
+
+    XNNPACK takes ties up: after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is the
+    shift. qnnpack takes them away from zero.
+    """
+    result = b.tensor(op.outputs[0])
+    low, _ = integer_range(result.dtype)
+    multipliers, shift = INTEGER_FACTORS[str(op["arithmetic"])](grids, output)
+    point, away = int(output.zero_point[0]) - low, op["arithmetic"] == "qnnpack"
+    offset = 0.0 if away else 0.5 + point
     total = ""
-    for name, quantization, multiplier in zip(op.inputs, (first, second), multipliers, strict=True):
+    for name, quantization, multiplier in zip(op.inputs, grids, multipliers, strict=True):
         factor = multiplier * 2.0**-shift
         offset -= factor * int(quantization.zero_point[0])
         wide = b.node("Cast", [b.stored(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
         scaled = b.node("Mul", [wide, b.const(np.float64(factor), f"{result.name}/factor")])[0]
         total = b.node("Add", [total, scaled])[0] if total else scaled
     total = b.node("Add", [total, b.const(np.float64(offset), f"{result.name}/offset")])[0]
+    if away:
+        half = b.node("Add", [b.node("Abs", [total])[0], b.const(np.float64(0.5), "half")])[0]
+        steps = b.node("Mul", [b.node("Sign", [total])[0], b.node("Floor", [half])[0]])[0]
+        total = b.node("Add", [steps, b.const(np.float64(point), f"{result.name}/zero_point")])[0]
     lowest, highest = clip_range(result, ACTIVATIONS[op["activation"]])
     limits = [b.const(np.float64(value - low), f"{result.name}/limit") for value in (lowest, highest)]
     clipped = b.node("Clip", [total, *limits])[0]

@@ -45,7 +45,14 @@ def may_tie(op: Op, b: Builder) -> bool:
     same = data.is_quantized and data.shares_grid(result) and not op["activation"]
     unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"]) and not op["ceil_mode"]
     known = data.shape is not None and isinstance(data.shape[1], int)
-    return b.is_exact and bool(op["arithmetic"]) and same and unpadded and known and math.prod(op["kernel_shape"]) % 2 == 0
+    return (
+        b.is_exact
+        and op["arithmetic"] in ("ties_up", "ties_away")
+        and same
+        and unpadded
+        and known
+        and math.prod(op["kernel_shape"]) % 2 == 0
+    )
 
 
 def _tied_average(op: Op, b: Builder) -> None:

@@ -1,0 +1,44 @@
+"""Additions of 8-bit tensors as kernels round them, by the names of the attribute `arithmetic`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.kernels import xnnpack_add, xnnpack_add_multipliers, xnnpack_adds
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.torch_kernels import fbgemm_add, qnnpack_add, qnnpack_add_multipliers, qnnpack_adds
+
+__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Grids", "adds_as"]
+
+Grids = tuple[Quantization, Quantization]
+
+#: (stored values, stored values, grids, grid of the result, type) -> stored results.
+ADDITIONS: Mapping[str, Callable[[Any, Any, Grids, Quantization, str], Array]] = {
+    "xnnpack": xnnpack_add,
+    "qnnpack": qnnpack_add,
+    "fbgemm": fbgemm_add,
+}
+
+#: Multipliers of both inputs and the right shift, of those that compute in integers.
+INTEGER_FACTORS: Mapping[str, Callable[[Grids, Quantization], tuple[tuple[int, int], int]]] = {
+    "xnnpack": xnnpack_add_multipliers,
+    "qnnpack": qnnpack_add_multipliers,
+}
+
+_TAKEN: Mapping[str, Callable[[Grids, Quantization], bool]] = {"xnnpack": xnnpack_adds, "qnnpack": qnnpack_adds}
+
+
+def adds_as(name: str, inputs: Grids, output: Quantization) -> bool:
+    """Whether a kernel has an addition of 8-bit data on these grids, each of one scale.
+
+    Args:
+        name: the `arithmetic` of an Add, which may be that of no such kernel.
+        inputs, output: the grids.
+    """
+    return name in ADDITIONS and all(grid.is_per_tensor for grid in (*inputs, output)) and _TAKEN.get(name, _always)(inputs, output)
+
+
+def _always(inputs: Grids, output: Quantization) -> bool:
+    return True

@@ -1,0 +1,189 @@
+"""PyTorch's own quantized kernels of uint8 data: biases and additions of its engines, and averages.
+
+Measured with PyTorch 2.13 on x86-64 (tests/runtimes/test_torch_engines.py): no element differs. Sources: aten/src/ATen/native/quantized/cpu
+(BinaryOps.cpp, AveragePool2d.cpp, AdaptiveAveragePooling.cpp, kernels/QuantizedOpKernels.cpp, qnnpack/src/add.c and q8avgpool).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.rounding import saturate
+
+__all__ = [
+    "TORCH_AVERAGES",
+    "averaging_scale",
+    "fbgemm_add",
+    "qnnpack_add",
+    "qnnpack_add_multipliers",
+    "qnnpack_adds",
+    "qnnpack_bias",
+    "torch_average",
+]
+
+#: Sums that averaging_scale() looks at, in order to find a scale.
+_MOST_SUMS = 2**22
+_NEIGHBOURS = 4
+
+
+def _fused(x: Any, y: Any, z: Any) -> Array:
+    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
+    return np.asarray((np.asarray(x, np.float64) * np.float64(y) + np.asarray(z, np.float64)).astype(np.float32))
+
+
+def qnnpack_bias(bias: Array, scale: Any) -> Array:
+    """The integers, as float64, that qnnpack makes of a real bias.
+
+    Args:
+        bias: float32.
+        scale: of the accumulator, the float32 product of both scales.
+    """
+    with np.errstate(all="ignore"):
+        return np.asarray(np.rint(bias * (np.float32(1) / np.asarray(scale, np.float32)))).astype(np.float64)
+
+
+def qnnpack_adds(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
+    """Whether qnnpack has an addition on these scales: both ratios to the output's are in [2**-14, 2**8). It refuses others."""
+    return all(2.0**-14 <= float(item.scale[0]) / float(output.scale[0]) < 2.0**8 for item in inputs)
+
+
+def qnnpack_add_multipliers(inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[int, int], int]:
+    """The integer multipliers of both inputs and the right shift of qnnpack_add()."""
+    ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
+    shift = 21 - int(np.floor(np.log2(max(ratios))))
+    first, second = (int(np.rint(float(ratio) * 2.0**shift)) for ratio in ratios)
+    return (first, second), shift
+
+
+def qnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
+    """quantized::add of qnnpack: multipliers of 21 bits and one shift, ties away from zero.
+
+    Args: stored integers and per-tensor quantizations.
+    """
+    multipliers, shift = qnnpack_add_multipliers(inputs, output)
+    total: Array = np.zeros((), np.int64)
+    for stored, item, multiplier in zip((a, b), inputs, multipliers, strict=True):
+        total = total + (np.asarray(stored, np.int64) - item.zero_point[0]) * multiplier
+    steps = np.sign(total) * ((np.abs(total) + (1 << (shift - 1))) >> shift)
+    return saturate(steps + output.zero_point[0], dtype)
+
+
+def fbgemm_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
+    """quantized::add of the other engines: dequantized by fused multiply-add, added and scaled in float32, ties to even.
+
+    Args: stored integers and per-tensor quantizations; integers of int8 are taken as uint8 with another zero point.
+    """
+    low = integer_range(dtype)[0]
+    values = [
+        _fused(np.asarray(stored, np.int64) - low, item.scale[0], -(np.float32(item.zero_point[0] - low) * np.float32(item.scale[0])))
+        for stored, item in zip((a, b), inputs, strict=True)
+    ]
+    steps = (values[0] + values[1]) * (np.float32(1) / np.float32(output.scale[0]))
+    return saturate(np.rint(steps).astype(np.float64) + output.zero_point[0], dtype)
+
+
+def _steps(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+    """Sums as whole steps from the zero point, in float32."""
+    return np.asarray((total - math.prod(sizes) * int(grid.zero_point[0])).astype(np.float32))
+
+
+def _share(sizes: Sequence[int]) -> Any:
+    return np.float32(1) / np.float32(math.prod(sizes))
+
+
+def _reciprocal(sizes: Sequence[int]) -> Any:
+    """1 / size, divided by one axis after the other."""
+    return np.float32(1) / np.float32(sizes[0]) if len(sizes) == 1 else _reciprocal(sizes[:-1]) / np.float32(sizes[-1])
+
+
+def _qnnpack(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+    factor = grid.scale[0] / (grid.scale[0] * np.float32(math.prod(sizes)))
+    return np.asarray(np.rint(_steps(total, grid, sizes) * factor) + np.float32(grid.zero_point[0]))
+
+
+def _vectors(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+    return np.asarray(np.rint(_steps(total, grid, sizes) * _share(sizes)) + np.float32(grid.zero_point[0]))
+
+
+def _windows(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+    return np.asarray(np.rint(_steps(total, grid, sizes) * _share(sizes) + np.float32(grid.zero_point[0])))
+
+
+def _adaptive(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+    return np.asarray(np.rint(_fused(_steps(total, grid, sizes), _share(sizes), grid.zero_point[0])))
+
+
+def _frames(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+    return np.asarray(np.rint(total.astype(np.float32) * _reciprocal(sizes)))
+
+
+def _means(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+    return np.asarray(np.rint(total.astype(np.float32) / np.float32(math.prod(sizes))))
+
+
+#: (sums of stored uint8 integers, grid, sizes of a window) -> averages, by the names of the attribute `arithmetic`.
+TORCH_AVERAGES: Mapping[str, Callable[[Array, Quantization, Sequence[int]], Array]] = {
+    "qnnpack": _qnnpack,
+    "fbgemm": _windows,
+    "fbgemm_vectors": _vectors,
+    "fbgemm_adaptive": _adaptive,
+    "fbgemm_frames": _frames,
+    "fbgemm_means": _means,
+}
+
+
+def torch_average(name: str, total: Any, grid: Quantization, sizes: Sequence[int], dtype: str) -> Array:
+    """Stored averages as PyTorch's kernels round them.
+
+    Args:
+        name: of TORCH_AVERAGES.
+        total: sums of stored integers; padding counts with the zero point.
+        grid: of data and result, per tensor.
+        sizes: of a window.
+        dtype: of data and result; integers of int8 are taken as uint8 with another zero point.
+    """
+    low, count = integer_range(dtype)[0], math.prod(sizes)
+    found = TORCH_AVERAGES[name](np.asarray(total, np.int64) - low * count, grid.shifted(-low), sizes)
+    return saturate(found + low, dtype)
+
+
+def averaging_scale(name: str, grid: Quantization, sizes: Sequence[int]) -> tuple[int, float] | None:
+    """The zero point and the scale of weights of ones with which a convolution gives torch_average() for each sum.
+
+    An integer kernel multiplies the sum, less the zero points of the data, by data scale * weight scale / result scale in float32 and
+    rounds ties to even (onnxruntime, XNNPACK, tests/passes/test_torch_rounding.py); zero point 0 makes these ties of the stored integers.
+
+    Args:
+        name: of TORCH_AVERAGES.
+        grid: of data and result in uint8, per tensor.
+        sizes: of a window.
+
+    Returns:
+        None where there is none among the nearest scales, or where there are too many sums to look at.
+    """
+    count, own = math.prod(sizes), grid.scale[0]
+    if 255 * count >= _MOST_SUMS:
+        return None
+    total = np.arange(255 * count + 1)
+    wanted = TORCH_AVERAGES[name](total, grid, sizes)
+    for zero in dict.fromkeys((int(grid.zero_point[0]), 0)):
+        for scale in _beside(_share(sizes)):
+            factor = own * scale / own
+            if np.array_equal(np.rint((total - count * zero).astype(np.float32) * factor) + zero, wanted):
+                return zero, float(scale)
+    return None
+
+
+def _beside(value: Any) -> list[Any]:
+    """A float32 and its neighbours, the nearest first."""
+    found, low, high = [value], value, value
+    for _ in range(_NEIGHBOURS):
+        low, high = np.nextafter(low, np.float32(0)), np.nextafter(high, np.float32(1))
+        found += [low, high]
+    return found

@@ -1,0 +1,166 @@
+"""The arithmetic of PyTorch's quantized engines, which a file does not name: it is noted at operators that they round in their own ways.
+
+Layers of x86, onednn and fbgemm add the real bias to the sum; qnnpack rounds it to an integer first. Additions and averages have kernels of
+their own (arithmetic/torch_kernels.py). Those of averages differ with the order in which PyTorch stores the data: convolutions give data
+with the channels last, and what follows keeps them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import accumulator_grid, adds_as, qnnpack_bias
+from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.graph.metadata import SOURCE_ENGINE, SOURCE_KERNELS
+
+__all__ = ["ENGINES", "with_engine"]
+
+ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
+
+_LAYERS = ("Conv", "ConvTranspose", "Gemm")
+#: Channels that PyTorch averages together (AVX-512); those left over round as single ones do, which is not modelled.
+_VECTOR = 16
+#: Kinds whose result PyTorch stores in the order of their first operand.
+_KEEP = frozenset(
+    ("Add", "Mul", "MaxPool", "AveragePool", "Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu",
+     "Celu", "Resize", "Identity", "Reinterpret", "Requantize", "BatchNormalization")
+)  # fmt: skip
+
+
+def with_engine(graph: Graph, wanted: str) -> Graph:
+    """The graph of a TorchScript file with the arithmetic of an engine at its operators.
+
+    Args:
+        graph: as read, biases real.
+        wanted: one of ENGINES, or "" for that which the file hints at.
+    """
+    layers = [op for op in graph.ops if op.kind in _LAYERS and _is_quantized(graph, op)]
+    if not any(_is_quantized(graph, op) for op in graph.ops):
+        return graph
+    engine, reason = (wanted, "as asked for") if wanted else _hinted(graph, layers)
+    biases: dict[tuple[str, str, str], Tensor] = {}
+    order = _Order(graph)
+    ops = []
+    for op in graph.ops:
+        if op.kind in _LAYERS and engine == "qnnpack":
+            op = _with_rounded_bias(graph, op, biases)
+        elif arithmetic := _arithmetic(graph, op, engine, order):
+            op = op.with_attributes(arithmetic=arithmetic)
+        ops.append(op)
+    metadata = {**graph.metadata, SOURCE_KERNELS: f"torch-{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
+    return graph.evolve(tensors=biases.values(), ops=ops, metadata=metadata)
+
+
+def _is_quantized(graph: Graph, op: Op) -> bool:
+    """Whether an operator has quantized data and a quantized result, uint8 both, as engines take them."""
+    sides = [graph[name] for name in (*op.inputs[:1], *op.outputs[:1]) if name]
+    return len(sides) == 2 and all(tensor.is_quantized and tensor.dtype == "uint8" for tensor in sides)
+
+
+def _hinted(graph: Graph, layers: list[Op]) -> tuple[str, str]:
+    """The engine that a file was probably made for, and why: qnnpack's layers have one scale and data of 8 bits, no others' both."""
+    grids = [graph[op.inputs[1]].quantization for op in layers]
+    if any(graph[op.inputs[1]].dtype == "uint8" for op in layers):
+        return "qnnpack", "since its weights are unsigned, which no other engine takes"
+    points = [int(q.zero_point.max()) for t in graph.tensors.values() if t.dtype == "uint8" and (q := t.quantization) is not None]
+    single = bool(grids) and all(grid is not None and grid.is_per_tensor for grid in grids)
+    if single and max(points, default=0) > 127:
+        return "qnnpack", "since its layers have one weight scale each and zero points go beyond 127"
+    return "x86", "PyTorch's default, whose layers round as those of fbgemm and onednn do"
+
+
+def _with_rounded_bias(graph: Graph, op: Op, made: dict[tuple[str, str, str], Tensor]) -> Op:
+    """A layer with the integers that qnnpack makes of its bias."""
+    bias = graph.tensors.get(op.inputs[2]) if len(op.inputs) > 2 else None
+    data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
+    if bias is None or bias.data is None or bias.dtype != "float32" or data is None or weights is None or not _is_quantized(graph, op):
+        return op
+    grid = accumulator_grid(data, weights)
+    steps = qnnpack_bias(bias.data, grid.scale)
+    low, high = integer_range("int32")
+    if not np.isfinite(steps).all() or (steps < low).any() or (steps > high).any() or (grid.scale == 0).any():
+        return op
+    key = (bias.name, op.inputs[0], op.inputs[1])
+    if key not in made:
+        others = sum(name == bias.name for name, *_ in made)
+        name = f"{bias.name}/{others}" if others else bias.name
+        made[key] = replace(bias, name=name, dtype="int32", data=steps.astype(np.int32), quantization=grid)
+    return replace(op, inputs=(*op.inputs[:2], made[key].name))
+
+
+def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+    """The `arithmetic` of an operator; "" where it is the plain one, or has no name."""
+    if not _is_quantized(graph, op):
+        return ""
+    if op.kind == "Add":
+        return _of_add(graph, op, engine)
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if op.kind not in ("AveragePool", "GlobalAveragePool", "ReduceMean") or not data.shares_grid(result):
+        return ""
+    called = op.source.partition(" ")[0]
+    if op.kind == "ReduceMean":
+        return _of_mean(graph, op, engine, order)
+    if data.rank != 4 or (op.kind == "AveragePool" and (op["ceil_mode"] or (any(op["pads"]) and not op["count_include_pad"]))):
+        return ""
+    adaptive = "adaptive" in called
+    if engine == "qnnpack" and (not adaptive or op.kind == "GlobalAveragePool" or _divides(data, op)):
+        return "qnnpack"
+    last = order.is_last(data.name)
+    if adaptive:
+        return "fbgemm_adaptive" if last else "fbgemm_frames"
+    channels = (data.shape or ())[1]
+    return "fbgemm_vectors" if last and isinstance(channels, int) and channels >= _VECTOR else "fbgemm"
+
+
+def _of_add(graph: Graph, op: Op, engine: str) -> str:
+    first, second, result = (graph[name] for name in (*op.inputs, *op.outputs))
+    if first.quantization is None or second.quantization is None or result.quantization is None or second.dtype != "uint8":
+        return ""
+    name = "qnnpack" if engine == "qnnpack" and first.shape == second.shape else "fbgemm"
+    return name if adds_as(name, (first.quantization, second.quantization), result.quantization) else ""
+
+
+def _of_mean(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+    data, axes = graph[op.inputs[0]], graph.constant(op.inputs[1]) if len(op.inputs) > 1 else None
+    if axes is None or data.rank is None:
+        return ""
+    over = sorted(int(axis) % data.rank for axis in axes.reshape(-1))
+    inner = over == list(range(data.rank - len(over), data.rank)) and bool(over)
+    if engine == "qnnpack" and data.rank == 4 and over == [2, 3]:
+        return "qnnpack"
+    return "fbgemm_means" if inner and not order.is_last(data.name) else ""
+
+
+def _divides(data: Tensor, op: Op) -> bool:
+    """Whether the windows of an adaptive average lie side by side and cover the data, which is what qnnpack has a kernel for."""
+    sizes = (data.shape or ())[2:]
+    return tuple(op["strides"]) == tuple(op["kernel_shape"]) and all(
+        isinstance(size, int) and size % kernel == 0 for size, kernel in zip(sizes, op["kernel_shape"], strict=True)
+    )
+
+
+class _Order:
+    """Whether PyTorch stores a tensor with the channels last."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._known: dict[str, bool] = {}
+        self._producers: Mapping[str, Op] = graph.producers()
+        for op in graph.ops:  # in an order in which they can run
+            for name in op.outputs:
+                self._known[name] = self._after(op)
+
+    def is_last(self, name: str) -> bool:
+        """Whether the channels of a tensor of four axes are last; one of one channel is stored so in any case."""
+        shape = self._graph[name].shape or ()
+        return len(shape) == 4 and (shape[1] == 1 or self._known.get(name, False))
+
+    def _after(self, op: Op) -> bool:
+        if op.kind in ("Conv", "ConvTranspose"):
+            return _is_quantized(self._graph, op)
+        if op.kind == "Concat":
+            return all(map(self.is_last, op.inputs))
+        return op.kind in _KEEP and bool(op.inputs) and self.is_last(op.inputs[0])

@@ -1,0 +1,238 @@
+"""Operators of PyTorch's quantized engines, run by PyTorch's own kernels of them: what a file means that was made for an engine.
+
+Packed parameters belong to the engine that is chosen when they are packed; additions and averages ask for it each time they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import TORCH_AVERAGES, dequantize
+from qconvert.formats.torch.engines import ENGINES
+from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.plugins import operators
+
+__all__ = ["engine_of", "running", "writers_of"]
+
+#: Averages that PyTorch's kernels for channels stored last give.
+_LAST = ("fbgemm_vectors", "fbgemm_adaptive")
+
+
+def engine_of(graph: Graph) -> str:
+    """The engine whose arithmetic a graph has; "" if it has none."""
+    engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch-")
+    return engine if engine in ENGINES else ""
+
+
+@contextmanager
+def running(engine: str) -> Iterator[None]:
+    """Has PyTorch's engine be that one, if this PyTorch has it; "" changes nothing."""
+    if not engine:
+        yield
+        return
+    settings: Any = torch_package().backends.quantized
+    before = settings.engine
+    settings.engine = engine if engine in settings.supported_engines else before
+    try:
+        yield
+    finally:
+        settings.engine = before
+
+
+def writers_of(engine: str) -> Mapping[str, WriteFunction]:
+    """What writes the operators that an engine has kernels for; nothing where there is no engine, or none in this PyTorch."""
+    if not engine or engine not in torch_package().backends.quantized.supported_engines:
+        return {}
+    return _writers()
+
+
+@cache
+def _writers() -> Mapping[str, WriteFunction]:
+    known = operators("torch", "write")
+    return {kind: _either(packed, known[kind]) for kind, packed in _PACKED.items()}
+
+
+def _either(packed: Callable[[Op, Builder], Any], otherwise: WriteFunction) -> WriteFunction:
+    """The engine's kernel where it has one for the operator."""
+
+    def write(op: Op, b: Builder) -> None:
+        found = packed(op, b) if _is_quantized(b.tensor(op.outputs[0])) else None
+        if found is None:
+            otherwise(op, b)
+        else:
+            b.set(op.outputs[0], b.function(found[0], *found[1:]))
+
+    return write
+
+
+def _is_quantized(tensor: Tensor) -> bool:
+    return tensor.dtype == "uint8" and tensor.quantization is not None and tensor.quantization.is_per_tensor
+
+
+def _numbers(tensor: Tensor) -> tuple[float, int]:
+    assert tensor.quantization is not None
+    return float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+
+
+def _on(tensor: Tensor) -> Callable[[Any], Any]:
+    """From stored integers to a quantized tensor of PyTorch."""
+    scale, zero_point = _numbers(tensor)
+    make: Callable[..., Any] = torch_package()._make_per_tensor_quantized_tensor
+    return lambda values: make(values, scale, zero_point)
+
+
+def _weights(data: Array, grid: Quantization, axis: int) -> Any:
+    torch = torch_package()
+    values = torch.from_numpy(np.array(data, order="C"))
+    if grid.is_per_tensor:
+        return torch._make_per_tensor_quantized_tensor(values, float(grid.scale[0]), int(grid.zero_point[0]))
+    scales, points = torch.from_numpy(grid.scale.astype(np.float64)), torch.from_numpy(grid.zero_point.astype(np.int64))
+    return torch._make_per_channel_quantized_tensor(values, scales, points, axis)
+
+
+def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | None:
+    """Data, weights with their grid, and the real bias of a layer that engines have kernels for."""
+    data, weights = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
+    bias = b.tensor(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+    known = weights.data is not None and weights.quantization is not None and (bias is None or bias.data is not None)
+    if not _is_quantized(data) or not known or op["activation"] not in ("", "relu") or op.attributes.get("arithmetic"):
+        return None
+    real = None
+    if bias is not None and bias.data is not None:
+        values = bias.data if bias.quantization is None else dequantize(bias.data, bias.quantization)
+        real = torch_package().from_numpy(np.array(values, np.float32))
+    assert weights.data is not None and weights.quantization is not None
+    return data, weights.data, weights.quantization, real
+
+
+def _layer(op: Op, b: Builder, name: str, prepack: str, data: Tensor, arguments: tuple[Any, ...]) -> Any:
+    """The call of a layer; None where the engine refuses its parameters."""
+    space: Any = torch_package().ops.quantized
+    try:
+        packed = getattr(space, prepack)(*arguments)
+    except RuntimeError:
+        return None
+    grid, on = _numbers(b.tensor(op.outputs[0])), _on(data)
+    run = getattr(space, f"{name}_relu" if op["activation"] else name)
+
+    def layer(values: Any) -> Any:
+        return run(on(values), packed, *grid).int_repr()
+
+    return layer, b.stored(data.name)
+
+
+def _spatial(op: Op, rank: int) -> tuple[list[int], list[int], list[int]] | None:
+    """Strides, padding and dilations of `rank` axes that PyTorch's layers can state."""
+    pads = list(op["pads"])
+    if op["data_format"] != "channels_first" or op.attributes.get("auto_pad", "NOTSET") != "NOTSET" or pads[:rank] != pads[rank:]:
+        return None
+    return list(op["strides"]), pads[:rank], list(op["dilations"])
+
+
+def _conv(op: Op, b: Builder) -> Any:
+    found = _constants(op, b)
+    rank = len(found[1].shape) - 2 if found is not None else 0
+    sizes = _spatial(op, rank) if found is not None and rank in (1, 2, 3) else None
+    if found is None or sizes is None:
+        return None
+    data, weights, grid, bias = found
+    arguments = (_weights(weights, grid, 0), bias, *sizes, int(op["group"]))
+    return _layer(op, b, f"conv{rank}d", f"conv{rank}d_prepack", data, arguments)
+
+
+def _conv_transpose(op: Op, b: Builder) -> Any:
+    found = _constants(op, b)
+    rank = len(found[1].shape) - 2 if found is not None else 0
+    sizes = _spatial(op, rank) if found is not None and rank in (1, 2, 3) else None
+    if found is None or sizes is None or op["activation"] or (int(op["group"]) != 1 and not found[2].is_per_tensor):
+        return None
+    if rank == 1 and torch_package().backends.quantized.engine not in ("fbgemm", "qnnpack"):
+        return None  # oneDNN's gives other values altogether (2.13)
+    data, weights, grid, bias = found
+    group = int(op["group"])
+    split = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:]).swapaxes(1, 2)
+    turned = _weights(split.reshape(-1, *split.shape[2:]), grid, 1)
+    arguments = (turned, bias, sizes[0], sizes[1], list(op["output_padding"]), sizes[2], group)
+    return _layer(op, b, f"conv_transpose{rank}d", f"conv_transpose{rank}d_prepack", data, arguments)
+
+
+def _gemm(op: Op, b: Builder) -> Any:
+    found = _constants(op, b)
+    if found is None:
+        return None
+    data, weights, grid, bias = found
+    return _layer(op, b, "linear", "linear_prepack", data, (_weights(weights, grid, 0), bias))
+
+
+def _add(op: Op, b: Builder) -> Any:
+    sides = [b.tensor(name) for name in op.inputs]
+    if not op["arithmetic"] or op["activation"] not in ("", "relu") or not all(map(_is_quantized, sides)):
+        return None
+    grid, on = _numbers(b.tensor(op.outputs[0])), [_on(side) for side in sides]
+    space: Any = torch_package().ops.quantized
+    run = space.add_relu if op["activation"] else space.add
+
+    def add(first: Any, second: Any) -> Any:
+        return run(on[0](first), on[1](second), *grid).int_repr()
+
+    return add, b.stored(op.inputs[0]), b.stored(op.inputs[1])
+
+
+def _average(op: Op, b: Builder) -> Any:
+    """An average of data that are stored as the kernel asked for takes them."""
+    data = b.tensor(op.inputs[0])
+    if op["arithmetic"] not in TORCH_AVERAGES or not _is_quantized(data):
+        return None
+    torch, on = torch_package(), _on(data)
+    stored = torch.channels_last if op["arithmetic"] in _LAST else torch.contiguous_format
+    run = _averaging(op, b)
+
+    def average(values: Any) -> Any:
+        return run(on(values.contiguous(memory_format=stored))).int_repr()
+
+    return average, b.stored(data.name)
+
+
+def _averaging(op: Op, b: Builder) -> Callable[[Any], Any]:
+    functions: Any = torch_package().nn.functional
+    if op.kind == "ReduceMean":
+        axes, keeps = b.integers(op, 1), bool(op["keepdims"])
+        return lambda data: data.mean(axes, keeps)
+    if op.kind == "GlobalAveragePool":
+        return lambda data: functions.adaptive_avg_pool2d(data, (1, 1))
+    if op["arithmetic"] in ("fbgemm_adaptive", "fbgemm_frames"):
+        sizes = [int(size) for size in b.shape(op, op.outputs[0])[2:]]
+        return lambda data: functions.adaptive_avg_pool2d(data, sizes)
+    window = list(op["kernel_shape"]), list(op["strides"]), list(op["pads"])[: len(op["kernel_shape"])]
+    return lambda data: functions.avg_pool2d(data, *window, False, True)
+
+
+def _quantize(op: Op, b: Builder) -> Any:
+    if b.tensor(op.inputs[0]).dtype != "float32":
+        return None
+    torch, grid = torch_package(), _numbers(b.tensor(op.outputs[0]))
+
+    def quantize(values: Any) -> Any:
+        return torch.quantize_per_tensor(values, *grid, torch.quint8).int_repr()
+
+    return quantize, b.real(op.inputs[0])
+
+
+_PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
+    "Add": _add,
+    "AveragePool": _average,
+    "GlobalAveragePool": _average,
+    "ReduceMean": _average,
+    "Quantize": _quantize,
+}
