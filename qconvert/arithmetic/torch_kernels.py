@@ -27,6 +27,7 @@ __all__ = [
     "torch_average",
 ]
 
+_Sizes = Sequence[Any]
 #: Sums that averaging_scale() looks at, in order to find a scale.
 _MOST_SUMS = 2**22
 _NEIGHBOURS = 4
@@ -34,7 +35,7 @@ _NEIGHBOURS = 4
 
 def _fused(x: Any, y: Any, z: Any) -> Array:
     """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
-    return np.asarray((np.asarray(x, np.float64) * np.float64(y) + np.asarray(z, np.float64)).astype(np.float32))
+    return np.asarray((np.asarray(x, np.float64) * np.asarray(y, np.float64) + np.asarray(z, np.float64)).astype(np.float32))
 
 
 def qnnpack_bias(bias: Array, scale: Any) -> Array:
@@ -88,47 +89,47 @@ def fbgemm_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output
     return saturate(np.rint(steps).astype(np.float64) + output.zero_point[0], dtype)
 
 
-def _steps(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+def _steps(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
     """Sums as whole steps from the zero point, in float32."""
     return np.asarray((total - math.prod(sizes) * int(grid.zero_point[0])).astype(np.float32))
 
 
-def _share(sizes: Sequence[int]) -> Any:
-    return np.float32(1) / np.float32(math.prod(sizes))
+def _count(sizes: _Sizes) -> Any:
+    return np.asarray(math.prod(sizes)).astype(np.float32)
 
 
-def _reciprocal(sizes: Sequence[int]) -> Any:
+def _reciprocal(sizes: _Sizes) -> Any:
     """1 / size, divided by one axis after the other."""
     return np.float32(1) / np.float32(sizes[0]) if len(sizes) == 1 else _reciprocal(sizes[:-1]) / np.float32(sizes[-1])
 
 
-def _qnnpack(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
-    factor = grid.scale[0] / (grid.scale[0] * np.float32(math.prod(sizes)))
+def _qnnpack(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+    factor = grid.scale[0] / (grid.scale[0] * _count(sizes))
     return np.asarray(np.rint(_steps(total, grid, sizes) * factor) + np.float32(grid.zero_point[0]))
 
 
-def _vectors(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
-    return np.asarray(np.rint(_steps(total, grid, sizes) * _share(sizes)) + np.float32(grid.zero_point[0]))
+def _vectors(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+    return np.asarray(np.rint(_steps(total, grid, sizes) * (np.float32(1) / _count(sizes))) + np.float32(grid.zero_point[0]))
 
 
-def _windows(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
-    return np.asarray(np.rint(_steps(total, grid, sizes) * _share(sizes) + np.float32(grid.zero_point[0])))
+def _windows(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+    return np.asarray(np.rint(_steps(total, grid, sizes) * (np.float32(1) / _count(sizes)) + np.float32(grid.zero_point[0])))
 
 
-def _adaptive(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
-    return np.asarray(np.rint(_fused(_steps(total, grid, sizes), _share(sizes), grid.zero_point[0])))
+def _adaptive(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+    return np.asarray(np.rint(_fused(_steps(total, grid, sizes), np.float32(1) / _count(sizes), grid.zero_point[0])))
 
 
-def _frames(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
+def _frames(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
     return np.asarray(np.rint(total.astype(np.float32) * _reciprocal(sizes)))
 
 
-def _means(total: Array, grid: Quantization, sizes: Sequence[int]) -> Array:
-    return np.asarray(np.rint(total.astype(np.float32) / np.float32(math.prod(sizes))))
+def _means(total: Array, grid: Quantization, sizes: _Sizes) -> Array:
+    return np.asarray(np.rint(total.astype(np.float32) / _count(sizes)))
 
 
 #: (sums of stored uint8 integers, grid, sizes of a window) -> averages, by the names of the attribute `arithmetic`.
-TORCH_AVERAGES: Mapping[str, Callable[[Array, Quantization, Sequence[int]], Array]] = {
+TORCH_AVERAGES: Mapping[str, Callable[[Array, Quantization, _Sizes], Array]] = {
     "qnnpack": _qnnpack,
     "fbgemm": _windows,
     "fbgemm_vectors": _vectors,
@@ -138,14 +139,14 @@ TORCH_AVERAGES: Mapping[str, Callable[[Array, Quantization, Sequence[int]], Arra
 }
 
 
-def torch_average(name: str, total: Any, grid: Quantization, sizes: Sequence[int], dtype: str) -> Array:
+def torch_average(name: str, total: Any, grid: Quantization, sizes: _Sizes, dtype: str) -> Array:
     """Stored averages as PyTorch's kernels round them.
 
     Args:
         name: of TORCH_AVERAGES.
         total: sums of stored integers; padding counts with the zero point.
         grid: of data and result, per tensor.
-        sizes: of a window.
+        sizes: of a window; or how many integers each is the sum of, as an array.
         dtype: of data and result; integers of int8 are taken as uint8 with another zero point.
     """
     low, count = integer_range(dtype)[0], math.prod(sizes)
@@ -153,8 +154,9 @@ def torch_average(name: str, total: Any, grid: Quantization, sizes: Sequence[int
     return saturate(found + low, dtype)
 
 
-def averaging_scale(name: str, grid: Quantization, sizes: Sequence[int]) -> tuple[int, float] | None:
-    """The zero point and the scale of weights of ones with which a convolution gives torch_average() for each sum.
+def averaging_scale(name: str, grid: Quantization, sizes: Sequence[int]) -> tuple[int, float, int] | None:
+    """The zero point and the scale of weights of ones with which a convolution gives torch_average() for each sum, or all but the fewest,
+    and how many these are.
 
     An integer kernel multiplies the sum, less the zero points of the data, by data scale * weight scale / result scale in float32 and
     rounds ties to even (onnxruntime, XNNPACK, tests/passes/test_torch_rounding.py); zero point 0 makes these ties of the stored integers.
@@ -165,19 +167,22 @@ def averaging_scale(name: str, grid: Quantization, sizes: Sequence[int]) -> tupl
         sizes: of a window.
 
     Returns:
-        None where there is none among the nearest scales, or where there are too many sums to look at.
+        None where there are too many sums to look at.
     """
     count, own = math.prod(sizes), grid.scale[0]
     if 255 * count >= _MOST_SUMS:
         return None
     total = np.arange(255 * count + 1)
     wanted = TORCH_AVERAGES[name](total, grid, sizes)
+    found: list[tuple[int, float, int]] = []
     for zero in dict.fromkeys((int(grid.zero_point[0]), 0)):
-        for scale in _beside(_share(sizes)):
+        for scale in _beside(np.float32(1) / np.float32(count)):
             factor = own * scale / own
-            if np.array_equal(np.rint((total - count * zero).astype(np.float32) * factor) + zero, wanted):
-                return zero, float(scale)
-    return None
+            missed = int(np.count_nonzero(np.rint((total - count * zero).astype(np.float32) * factor) + zero != wanted))
+            found.append((zero, float(scale), missed))
+            if not missed:
+                return found[-1]
+    return min(found, key=lambda item: item[2])
 
 
 def _beside(value: Any) -> list[Any]:

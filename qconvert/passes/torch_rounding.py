@@ -137,7 +137,8 @@ class TorchRounding:
         if found is None:
             self.ops.append(_plain(op))
             return
-        self.done["averages as convolutions with ones, which round as PyTorch does"] += 1
+        least = ", but for the last bit of a few ties" if found[2] else ""
+        self.done[f"averages as convolutions with ones, which round as PyTorch does{least}"] += 1
         own = Quantization.per_tensor(float(grid.scale[0]), found[0] + low)
         name = self._padded(op, data, window, own)
         name, back = self._on_grid(op, name, own), own != grid

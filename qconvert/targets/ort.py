@@ -12,7 +12,7 @@ from qconvert.plugins import Target
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "assign_layout", "match_rounding",
+    "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding", "assign_layout",
     "store_activations", "guard_saturation", "float_io", "integer_io", "spell_weights",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.

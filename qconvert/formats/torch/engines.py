@@ -49,6 +49,8 @@ def with_engine(graph: Graph, wanted: str) -> Graph:
             op = _with_rounded_bias(graph, op, biases)
         elif arithmetic := _arithmetic(graph, op, engine, order):
             op = op.with_attributes(arithmetic=arithmetic)
+            if op.kind == "AveragePool" and arithmetic == "qnnpack":
+                op = op.with_attributes(count_include_pad=1)  # whatever the file says
         ops.append(op)
     metadata = {**graph.metadata, SOURCE_KERNELS: f"torch-{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
     return graph.evolve(tensors=biases.values(), ops=ops, metadata=metadata)
@@ -103,10 +105,10 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     called = op.source.partition(" ")[0]
     if op.kind == "ReduceMean":
         return _of_mean(graph, op, engine, order)
-    if data.rank != 4 or (op.kind == "AveragePool" and (op["ceil_mode"] or (any(op["pads"]) and not op["count_include_pad"]))):
+    if data.rank != 4:
         return ""
     adaptive = "adaptive" in called
-    if engine == "qnnpack" and (not adaptive or op.kind == "GlobalAveragePool" or _divides(data, op)):
+    if engine == "qnnpack" and (op.kind == "GlobalAveragePool" or (_divides(data, op) if adaptive else not op["ceil_mode"])):
         return "qnnpack"
     last = order.is_last(data.name)
     if adaptive:

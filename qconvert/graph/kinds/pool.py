@@ -117,7 +117,8 @@ def average_pool(call: Call) -> Result:
     if not call["arithmetic"] or call.results[0].quantization != quantization:
         return real
     if call["arithmetic"] in TORCH_AVERAGES:
-        sums, sizes = channels_first(call, total + zero_point * count), call["kernel_shape"]
+        sums, even = channels_first(call, total + zero_point * count), (count == count.flat[0]).all() if count.size else True
+        sizes = call["kernel_shape"] if even and count.size else (channels_first(call, count),)
         stored = torch_average(call["arithmetic"], sums, quantization, sizes, call.results[0].dtype)
         return ExactResult(real, activated_stored(call, stored))
     average = average_up if call["arithmetic"] == "ties_up" else average_away

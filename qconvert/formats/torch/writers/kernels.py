@@ -1,19 +1,23 @@
-"""Operators with the integers of LiteRT's kernels (the attribute `arithmetic`), in int64, where PyTorch shifts as they do."""
+"""Operators with the integers of a source's kernels (the attribute `arithmetic`), in int64, where PyTorch shifts as they do."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from qconvert.arithmetic import (
+    ADDITIONS,
+    INTEGER_FACTORS,
     PAIR_BITS,
+    TORCH_AVERAGES,
+    adds_as,
     effective_scale,
     pair_factors,
     quantize,
     quantize_multiplier,
     short_multipliers,
     tflite_mean_multiplier,
-    xnnpack_add_multipliers,
-    xnnpack_adds,
     xnnpack_reduction,
 )
 from qconvert.formats.torch.nodes import Node
@@ -22,7 +26,7 @@ from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import reduced_count
 
-__all__ = ["end_stored", "pair_as_kernels", "reduced_as_kernels", "rounded_as_tflite"]
+__all__ = ["averaged_as_pytorch", "end_stored", "pair_as_kernels", "reduced_as_kernels", "rounded_as_tflite"]
 
 
 def end_stored(op: Op, b: Builder, steps: Node) -> None:
@@ -45,13 +49,8 @@ def pair_as_kernels(op: Op, b: Builder) -> bool:
     first, second, output = (tensor.quantization for tensor in tensors)
     if not b.wide or not op["arithmetic"] or first is None or second is None or output is None:
         return False
-    if op["arithmetic"] == "xnnpack":
-        if not xnnpack_adds((first, second), output):
-            return False
-        multipliers, shift = xnnpack_add_multipliers((first, second), output)
-        sides = [b.aten("mul.Tensor", _steps(b, tensor), multiplier) for tensor, multiplier in zip(tensors, multipliers, strict=False)]
-        end_stored(op, b, _shifted(b, _half_up(b, b.aten("add.Tensor", *sides), shift), int(output.zero_point[0])))
-        return True
+    if op["arithmetic"] in ADDITIONS:
+        return _added(op, b, tensors, (first, second), output)
     *factors, last = pair_factors(op.kind, (first, second), output)
     x, y = (b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")) for tensor in tensors[:2])
     if op.kind != "Mul":
@@ -65,6 +64,68 @@ def pair_as_kernels(op: Op, b: Builder) -> bool:
     return True
 
 
+def _added(op: Op, b: Builder, tensors: list[Tensor], grids: tuple[Quantization, Quantization], output: Quantization) -> bool:
+    """Writes an Add with the integers of its kernel; False where that has none for these grids."""
+    name, point = str(op["arithmetic"]), int(output.zero_point[0])
+    if not adds_as(name, grids, output):
+        return False
+    if name not in INTEGER_FACTORS:
+        sides = [_fused_reals(b, tensor, grid) for tensor, grid in zip(tensors, grids, strict=False)]
+        steps = b.aten("mul.Tensor", b.aten("add.Tensor", *sides), float(np.float32(1) / output.scale[0]))
+        end_stored(op, b, _shifted(b, b.aten("round", steps), point))
+        return True
+    multipliers, shift = INTEGER_FACTORS[name](grids, output)
+    sides = [b.aten("mul.Tensor", _steps(b, tensor), multiplier) for tensor, multiplier in zip(tensors, multipliers, strict=False)]
+    total = b.aten("add.Tensor", *sides)
+    if name == "xnnpack":
+        end_stored(op, b, _shifted(b, _half_up(b, total, shift), point))
+        return True
+    away = b.aten("mul.Tensor", _half_up(b, b.aten("abs", total), shift), b.aten("sign", total))
+    end_stored(op, b, _shifted(b, away, point))
+    return True
+
+
+def _fused_reals(b: Builder, tensor: Tensor, grid: Quantization) -> Node:
+    """q * scale - zero point * scale in float32, rounded once: the product is exact in float64."""
+    low = integer_range(tensor.dtype)[0]
+    stored = b.aten("to.dtype", _shifted(b, b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")), -low), b.dtype("float64"))
+    offset = np.float32(grid.zero_point[0] - low) * grid.scale[0]
+    real = b.aten("sub.Tensor", b.aten("mul.Tensor", stored, float(grid.scale[0])), float(offset))
+    return b.aten("to.dtype", real, b.dtype("float32"))
+
+
+def averaged_as_pytorch(op: Op, b: Builder, total: Node, sizes: list[int]) -> None:
+    """Ends an average as PyTorch's kernel named by `arithmetic` rounds it (arithmetic/torch_kernels.py).
+
+    Args:
+        op: the average, of one grid.
+        b: what is written.
+        total: whole steps from the zero point, summed.
+        sizes: of a window.
+    """
+    result, name, count = b.tensor(op.outputs[0]), str(op["arithmetic"]), np.float32(math.prod(sizes))
+    grid = result.quantization
+    assert grid is not None
+    low, stored = integer_range(result.dtype)[0], int(grid.zero_point[0])
+    point = stored - low
+    if name in ("fbgemm_frames", "fbgemm_means"):
+        plain = b.aten("to.dtype", _shifted(b, total, int(count) * point), b.dtype("float32"))
+        share = np.float32(1)
+        for size in sizes:
+            share = share / np.float32(size)
+        steps = b.aten("div.Tensor", plain, float(count)) if name == "fbgemm_means" else b.aten("mul.Tensor", plain, float(share))
+        end_stored(op, b, _shifted(b, b.aten("round", steps), low))
+        return
+    factor = grid.scale[0] / (grid.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
+    wide = "float64" if name == "fbgemm_adaptive" else "float32"
+    steps = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype(wide)), float(factor))
+    if name in ("qnnpack", "fbgemm_vectors"):
+        end_stored(op, b, _shifted(b, b.aten("round", steps), stored))
+        return
+    moved = b.aten("to.dtype", _shifted(b, steps, point), b.dtype("float32"))
+    end_stored(op, b, _shifted(b, b.aten("round", moved), low))
+
+
 def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:
     """Writes a ReduceMean or ReduceSum with the integers of the kernel that it names; False if it names none."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
@@ -72,6 +133,10 @@ def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:
     arithmetic = str(op.attributes.get("arithmetic", ""))
     if not b.wide or not arithmetic or given is None or output is None or count is None or data.dtype != result.dtype:
         return False
+    if arithmetic in TORCH_AVERAGES:
+        if data.shares_grid(result):
+            averaged_as_pytorch(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
+        return data.shares_grid(result)
     total = b.aten("sum.dim_IntList", b.aten("to.dtype", b.stored(data.name), b.dtype("int64")), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
         steps = _shifted(b, total, -count * int(given.zero_point[0]))

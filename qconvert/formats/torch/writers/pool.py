@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.kernels import end_stored
+from qconvert.arithmetic import TORCH_AVERAGES
+from qconvert.formats.torch.writers.kernels import averaged_as_pytorch, end_stored
 from qconvert.formats.torch.writers.sums import whole
 from qconvert.formats.torch.writers.windows import padded_data, pads_of, real_data, symmetric
 from qconvert.formats.torch.writing import Builder, WriteFunction
@@ -36,7 +37,8 @@ def write_average_pool(op: Op, b: Builder) -> None:
     pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
     fits = symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     operator = f"avg_pool{len(kernel)}d"
-    if b.wide and op["arithmetic"] and b.tensor(op.inputs[0]).shares_grid(b.tensor(op.outputs[0])) and len(kernel) <= 3:
+    several = op["arithmetic"] in TORCH_AVERAGES and (bool(op["ceil_mode"]) or (any(op["pads"]) and not counts))
+    if b.wide and op["arithmetic"] and not several and b.tensor(op.inputs[0]).shares_grid(b.tensor(op.outputs[0])) and len(kernel) <= 3:
         write_average_of_integers(op, b, kernel, strides, pads)
         return
     if fits:
@@ -74,6 +76,9 @@ def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: li
     lengths = ([1, *kernel], [1, *strides], [0, 0]) if flat else (kernel, strides, [0] * len(kernel))
     total = b.aten("avg_pool3d" if len(kernel) == 3 else "avg_pool2d", node, *lengths, bool(op["ceil_mode"]), True, 1)
     total = b.aten("squeeze.dim", total, 2) if flat else total
+    if op["arithmetic"] in TORCH_AVERAGES:
+        averaged_as_pytorch(op, b, total, kernel)
+        return
     zero = 128 if result.dtype == "uint8" else 0
     count = _counts(op, b, kernel, strides, pads)
 
@@ -111,6 +116,13 @@ def write_global_pool(op: Op, b: Builder) -> None:
     """GlobalAveragePool and GlobalMaxPool."""
     b.channels_first(op)
     spatial = b.rank(op) - 2
+    data = b.tensor(op.inputs[0])
+    sizes = [size for size in (data.shape or ())[2:] if isinstance(size, int)]
+    known = b.wide and len(sizes) == spatial and data.shares_grid(b.tensor(op.outputs[0]))
+    if op.attributes.get("arithmetic") and known and data.quantization is not None:
+        node = whole(b, b.stored(data.name), "float64", data.quantization, 0)
+        averaged_as_pytorch(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
+        return
     if op.kind == "GlobalAveragePool" and spatial <= 3:
         b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.real(op.inputs[0]), [1] * spatial))
         return

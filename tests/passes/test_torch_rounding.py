@@ -1,0 +1,115 @@
+"""Additions and averages of PyTorch's engines give the same integers in onnxruntime and LiteRT as the evaluator, which is PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.arithmetic import TORCH_AVERAGES, averaging_scale, torch_average
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.plugins import ModelFile, runtimes
+
+_RUNTIMES = {".onnx": ("onnxruntime", "optimized"), ".tflite": ("litert", "default")}
+
+
+def _run(graph: Graph, folder: Path, suffix: str, feed: Mapping[str, Array], **options: Any) -> tuple[dict[str, Array], list[str]]:
+    """Stored outputs as uint8, and what the conversion changed."""
+    qconvert.save(graph, folder / "model.qgraph", force=True)
+    report = qconvert.convert(folder / "model.qgraph", folder / f"model{suffix}", force=True, **options)
+    name, kernels = _RUNTIMES[suffix]
+    model = runtimes()[name].open(ModelFile(folder / f"model{suffix}", kernels))
+    signed = {name: model.inputs[name][0] == "int8" for name in feed}
+    given = {name: (value.astype(np.int16) - 128).astype(np.int8) if signed[name] else value for name, value in feed.items()}
+    found = {name: value.astype(np.int16) + 128 * (value.dtype == np.int8) for name, value in model.run(given).items()}
+    return found, [change.text for change in report.changes]
+
+
+def _graph(op: Op, tensors: list[Tensor], inputs: tuple[str, ...]) -> Graph:
+    return Graph("net", {tensor.name: tensor for tensor in tensors}, (op,), inputs, op.outputs, metadata={SOURCE_KERNELS: "torch-qnnpack"})
+
+
+def _addition(name: str, seed: int) -> tuple[Graph, dict[str, Array]]:
+    rng = np.random.default_rng(seed)
+    scales = [0.02 * 2 ** rng.uniform(-2, 1) for _ in range(3)]
+    scales[1] = scales[0] if seed % 5 == 0 else scales[1]
+    grids = [Quantization.per_tensor(scale, int(rng.integers(0, 256)) * (seed % 4 > 0)) for scale in scales]
+    tensors = [Tensor(key, "uint8", (256, 256), None, grid) for key, grid in zip("abc", grids, strict=True)]
+    codes = np.arange(256, dtype=np.uint8)
+    feed = dict(zip("ab", (np.array(side) for side in np.broadcast_arrays(codes[:, None], codes[None, :])), strict=True))
+    return _graph(Op("Add", ("a", "b"), ("c",), {"arithmetic": name}), tensors, ("a", "b")), feed
+
+
+@pytest.mark.parametrize("suffix", _RUNTIMES)
+@pytest.mark.parametrize("name", ["qnnpack", "fbgemm"])
+def test_additions_of_all_pairs(name: str, suffix: str, tmp_path: Path) -> None:
+    """Equal in every pair unless the report says that some are not; spelled out where the runtime's own kernel is not equal."""
+    changed = 0
+    for seed in range(16):
+        graph, feed = _addition(name, seed)
+        found, said = _run(graph, tmp_path, suffix, feed)
+        wanted = evaluate(graph, feed)["c"].astype(np.int16)
+        missed = int((found["c"] != wanted).sum())
+        assert missed <= (8 if any("another kernel" in text for text in said) else 0), (seed, missed, said)
+        changed += any("in a form that rounds as PyTorch does" in text for text in said)
+    assert changed
+
+
+def test_fast_numerics_leave_additions_to_the_kernel(tmp_path: Path) -> None:
+    graph, feed = _addition("qnnpack", 1)
+    found, said = _run(graph, tmp_path, ".onnx", feed, numerics="fast")
+    assert not any("rounds as PyTorch" in text for text in said)
+    assert np.abs(found["c"] - evaluate(graph, feed)["c"].astype(np.int16)).max() <= 1
+
+
+_WINDOWS = [
+    ("AveragePool", {"kernel_shape": (2, 3), "strides": (1, 2), "pads": (1, 0, 1, 0), "count_include_pad": 1}),
+    ("AveragePool", {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}),
+    ("GlobalAveragePool", {}),
+    ("ReduceMean", {"keepdims": 0}),
+]
+
+
+@pytest.mark.parametrize("suffix", _RUNTIMES)
+@pytest.mark.parametrize("name", TORCH_AVERAGES)
+@pytest.mark.parametrize(("kind", "attributes"), _WINDOWS)
+def test_averages(name: str, kind: str, attributes: dict[str, Any], suffix: str, tmp_path: Path) -> None:
+    """On a grid with an odd zero point, where ties of steps and those of stored integers go to other sides."""
+    rng = np.random.default_rng(len(kind))
+    grid, shape = Quantization.per_tensor(0.0371, 117), (1, 4, 6, 6)
+    after = {"GlobalAveragePool": (1, 4, 1, 1), "ReduceMean": (1, 4)}.get(kind)
+    after = after or ((1, 4, 7, 2) if attributes["kernel_shape"] == (2, 3) else (1, 4, 3, 3))
+    tensors = [Tensor("x", "uint8", shape, None, grid), Tensor("y", "uint8", after, None, grid)]
+    inputs: tuple[str, ...] = ("x",)
+    if kind == "ReduceMean":
+        tensors.append(Tensor("axes", "int64", (2,), np.array([2, 3])))
+        inputs = ("x", "axes")
+    layout = {} if kind == "ReduceMean" else {"data_format": "channels_first"}
+    graph = _graph(Op(kind, inputs, ("y",), {**attributes, **layout, "arithmetic": name}), tensors, ("x",))
+    for _ in range(4):
+        feed = {"x": rng.integers(100, 140, shape).astype(np.uint8)}
+        found, said = _run(graph, tmp_path, suffix, feed)
+        assert any("averages as convolutions" in text for text in said)
+        missed = np.mean(found["y"].reshape(after) != evaluate(graph, feed)["y"])
+        assert missed <= (0.1 if any("a few ties" in text for text in said) else 0)
+
+
+@pytest.mark.parametrize("name", TORCH_AVERAGES)
+def test_a_convolution_is_equal_for_every_sum(name: str) -> None:
+    rng = np.random.default_rng(2)
+    for sizes in ((2, 3), (4, 4), (2, 5), (8, 8)):
+        grid = Quantization.per_tensor(float(np.float32(rng.uniform(0.001, 0.2))), int(rng.integers(0, 256)))
+        found = averaging_scale(name, grid, sizes)
+        assert found is not None
+        zero, scale, missed = found
+        total = np.arange(255 * sizes[0] * sizes[1] + 1)
+        factor = grid.scale[0] * np.float32(scale) / grid.scale[0]
+        steps = np.rint((total - sizes[0] * sizes[1] * zero).astype(np.float32) * factor) + zero
+        assert np.count_nonzero(steps != torch_average(name, total, grid, sizes, "uint8")) == missed
+        assert not missed or (name.startswith("fbgemm") and sizes[1] in (3, 5) and missed < 0.02 * total.size)

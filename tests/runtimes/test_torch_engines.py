@@ -1,0 +1,142 @@
+"""The arithmetic of PyTorch's engines in numpy is that of its kernels, bit for bit, and checks run by these kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from formats.torch.written import needs_torch
+
+import qconvert
+from qconvert.arithmetic import ADDITIONS, qnnpack_bias, torch_average
+from qconvert.graph import Quantization
+from qconvert.graph.metadata import SOURCE_ENGINE
+from qconvert.plugins import ModelFile
+from qconvert.runtimes.torch import open_model
+from qconvert.runtimes.torch_engines import running
+
+_FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
+_QNNPACK = _FIXTURES / "vision" / "eager_qnnpack_frozen.pt"
+
+pytestmark = needs_torch
+
+
+def _float32(value: float) -> float:
+    return float(np.float32(value))
+
+
+def _quantized(stored: Any, scale: float, zero_point: int) -> Any:
+    import torch
+
+    return torch._make_per_tensor_quantized_tensor(torch.from_numpy(np.array(stored, np.uint8)), scale, zero_point)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("engine", ["qnnpack", "fbgemm", "x86", "onednn"])
+def test_additions_of_all_pairs(engine: str) -> None:
+    import torch
+
+    rng = np.random.default_rng(3)
+    codes = np.arange(256)
+    pairs = np.broadcast_arrays(codes[:, None], codes[None, :])
+    for index in range(24):
+        scales = [_float32(0.02 * 2 ** rng.uniform(-3, 1)) for _ in range(3)]
+        if index % 6 == 0:
+            scales[1] = scales[0]
+        points = [0, 0, 0] if index % 5 == 0 else [int(point) for point in rng.integers(0, 256, 3)]
+        grids = [Quantization.per_tensor(*item) for item in zip(scales, points, strict=True)]
+        with running(engine):
+            operands = [_quantized(stored, *item) for stored, *item in zip(pairs, scales[:2], points[:2], strict=True)]
+            found = torch.ops.quantized.add(*operands, scales[2], points[2]).int_repr().numpy()
+        name = "qnnpack" if engine == "qnnpack" else "fbgemm"
+        assert np.array_equal(ADDITIONS[name](*pairs, (grids[0], grids[1]), grids[2], "uint8"), found), (scales, points)
+        signed = [grid.shifted(-128) for grid in grids]
+        moved = ADDITIONS[name](*(stored - 128 for stored in pairs), (signed[0], signed[1]), signed[2], "int8")
+        assert np.array_equal(moved.astype(np.int64) + 128, found)
+
+
+#: Engine, kernel, whether channels are stored last -> the arithmetic.
+_AVERAGES = [
+    ("qnnpack", "windows", False, "qnnpack"),
+    ("qnnpack", "windows", True, "qnnpack"),
+    ("qnnpack", "adaptive", True, "qnnpack"),
+    ("qnnpack", "mean", False, "qnnpack"),
+    ("fbgemm", "windows", False, "fbgemm"),
+    ("x86", "windows", True, "fbgemm_vectors"),
+    ("fbgemm", "adaptive", False, "fbgemm_frames"),
+    ("onednn", "adaptive", True, "fbgemm_adaptive"),
+    ("fbgemm", "mean", False, "fbgemm_means"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("engine", "kernel", "last", "name"), _AVERAGES)
+def test_averages(engine: str, kernel: str, last: bool, name: str) -> None:
+    """Windows of even numbers of elements, of which a sixth or more are ties, on scales whose quotients are not exact."""
+    import torch
+
+    rng = np.random.default_rng(5)
+    for index in range(30):
+        sizes = [(2, 3), (2, 2), (3, 4), (2, 5), (1, 6), (7, 7)][index % 6]
+        scale, zero_point = _float32(rng.uniform(0.001, 0.2)), int(rng.integers(0, 256))
+        space = (sizes[0] * 3, sizes[1] * 3) if kernel == "windows" else sizes
+        stored = rng.integers(0, 256, (2, 32, *space))
+        data = _quantized(stored, scale, zero_point)
+        data = data.contiguous(memory_format=torch.channels_last) if last else data
+        with running(engine):
+            result = {
+                "windows": lambda data, sizes: torch.nn.functional.avg_pool2d(data, sizes),
+                "adaptive": lambda data, sizes: torch.nn.functional.adaptive_avg_pool2d(data, (1, 1)),
+                "mean": lambda data, sizes: data.mean([2, 3], True),
+            }[kernel](data, sizes)
+        windows = np.lib.stride_tricks.sliding_window_view(stored, sizes, (2, 3))[:, :, :: sizes[0], :: sizes[1]]
+        grid, total = Quantization.per_tensor(scale, zero_point), windows.sum((-1, -2))
+        assert np.array_equal(torch_average(name, total, grid, sizes, "uint8"), result.int_repr().numpy()), (sizes, scale, zero_point)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_qnnpack_rounds_the_bias_first() -> None:
+    """A layer with weights of 0, whose result resolves single steps of the accumulator."""
+    import torch
+
+    rng = np.random.default_rng(7)
+    data, weights = _float32(0.013), _float32(0.0021)
+    scale = np.float32(data) * np.float32(weights)
+    bias = (rng.uniform(-100, 100, 512) * scale).astype(np.float32)
+    with running("qnnpack"):
+        zeros = torch._make_per_tensor_quantized_tensor(torch.zeros((512, 4, 1, 1), dtype=torch.int8), weights, 0)
+        packed = torch.ops.quantized.conv2d_prepack(zeros, torch.from_numpy(bias), [1, 1], [0, 0], [1, 1], 1)
+        found = torch.ops.quantized.conv2d(_quantized(np.zeros((1, 4, 1, 1)), data, 0), packed, float(scale), 128).int_repr().numpy()
+    assert np.array_equal(qnnpack_bias(bias, scale) + 128, found.reshape(-1))
+
+
+@pytest.mark.parametrize("engine", ["qnnpack", "fbgemm", "x86", "onednn"])
+def test_programs_written_anew_give_what_the_file_gives(engine: str) -> None:
+    """Of a network with layers, an addition, averages and a join of grids, in every element."""
+    graph = qconvert.load(_QNNPACK, engine=engine)
+    shapes = {name: graph[name].static_shape for name in graph.inputs}
+    rng = np.random.default_rng(11)
+    feed = {name: rng.normal(0, 1, shape or (1, 3, 12, 12)).astype(np.float32) for name, shape in shapes.items()}
+    models = [open_model(ModelFile(_QNNPACK, kernels, {"engine": engine})) for kernels in ("anew", "trusted")]
+    anew, trusted = (model.run(feed) for model in models)
+    assert all(f"engine {engine}" in model.note for model in models)
+    assert all(np.array_equal(anew[name], trusted[name]) for name in graph.outputs)
+
+
+def test_a_check_takes_the_engine_of_the_conversion(tmp_path: Path) -> None:
+    """Every operator is equal by qnnpack's own kernels, in both runtimes; by another engine the biases are not the source's."""
+    for result in (tmp_path / "model.onnx", tmp_path / "model.tflite"):
+        report = qconvert.convert(_QNNPACK, result, engine="qnnpack", input_shape="2,3,12,12")
+        assert any("PyTorch's engine qnnpack, as asked for" in change.text for change in report.changes)
+        found = qconvert.check(_QNNPACK, result, per_op=True, samples=3)
+        assert found.verdict == "passed" and all(op.equal == 1 for op in found.operators), [op for op in found.operators if op.equal < 1]
+        assert any("engine qnnpack" in text for text in found.machine)
+    assert qconvert.check(_QNNPACK, result, samples=2, engine="fbgemm").verdict == "not equal"
+
+
+def test_the_file_hints_at_its_engine() -> None:
+    assert qconvert.load(_QNNPACK).metadata[SOURCE_ENGINE].startswith("qnnpack, since")
+    assert qconvert.load(_FIXTURES / "vision" / "fx_fbgemm_frozen.pt").metadata[SOURCE_ENGINE].startswith("x86, PyTorch's default")
+    assert SOURCE_ENGINE not in qconvert.load(_FIXTURES / "small" / "pt2e_xnnpack_batch.pt2").metadata
