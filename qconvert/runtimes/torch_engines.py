@@ -223,7 +223,7 @@ def _quantize(op: Op, b: Builder) -> Any:
     def quantize(values: Any) -> Any:
         return torch.quantize_per_tensor(values, *grid, torch.quint8).int_repr()
 
-    return quantize, b.real(op.inputs[0])
+    return quantize, b.stored(op.inputs[0])
 
 
 _PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {

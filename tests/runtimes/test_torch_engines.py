@@ -140,3 +140,21 @@ def test_the_file_hints_at_its_engine() -> None:
     assert qconvert.load(_QNNPACK).metadata[SOURCE_ENGINE].startswith("qnnpack, since")
     assert qconvert.load(_FIXTURES / "vision" / "fx_fbgemm_frozen.pt").metadata[SOURCE_ENGINE].startswith("x86, PyTorch's default")
     assert SOURCE_ENGINE not in qconvert.load(_FIXTURES / "small" / "pt2e_xnnpack_batch.pt2").metadata
+
+
+@pytest.mark.parametrize("engine", ["qnnpack", "fbgemm"])
+def test_a_written_program_has_the_engines_roundings(engine: str, tmp_path: Path) -> None:
+    """In operators of PyTorch that know no engine, in every element of every quantized tensor."""
+    from qconvert.evaluate import evaluate
+
+    graph = qconvert.load(_QNNPACK, engine=engine, input_shape="2,3,12,12")
+    inner = tuple(op.outputs[0] for op in graph.ops if op.outputs[0] not in graph.outputs)
+    graph = graph.evolve(outputs=(*graph.outputs, *inner))
+    feed = {name: np.random.default_rng(1).normal(0, 1, (2, 3, 12, 12)).astype(np.float32) for name in graph.inputs}
+    wanted = evaluate(graph, feed)
+    module = qconvert.to_torch(graph)
+    import torch
+
+    found = module(*[torch.from_numpy(value) for value in feed.values()])
+    for name, value in zip(graph.outputs, found, strict=True):
+        assert np.array_equal(value.numpy(), wanted[name]), name
