@@ -5,7 +5,7 @@ A reader never believes a note. It writes the operator once more, and puts it in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,12 +41,19 @@ class Noted:
     types: Mapping[str, str]
 
 
-def stated(graph: Graph, op: Op) -> dict[str, Any]:
-    """An operator of a graph as a note has it."""
+def stated(graph: Graph, op: Op, on_grids: Callable[[Op], Sequence[str]] | None = None) -> dict[str, Any]:
+    """An operator of a graph as a note has it.
+
+    Args:
+        graph: the graph.
+        op: the operator.
+        on_grids: the names of those of its tensors whose grids are noted; by default those that it computes with, and of a move none.
+    """
+    names = (_on_grids if on_grids is None else on_grids)(op)
     small = {name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and graph[name].dtype in _SMALL_TYPES}
     return {
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
-        "grids": {name: stated_grid(grid) for name in _on_grids(op) if name and (grid := graph[name].quantization) is not None
+        "grids": {name: stated_grid(grid) for name in names if name and (grid := graph[name].quantization) is not None
                   and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
         "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
         **({"types": small} if small else {}),

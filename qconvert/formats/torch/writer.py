@@ -142,42 +142,46 @@ def _notes(builder: Builder, made: Module, program: Any, provenance: Mapping[str
         "operators": {found: builder.sources[node] for node, found in nodes.items() if builder.sources.get(node)},
         "padding": [found for node, found in nodes.items() if node in builder.helpers],
         "sizes": _sizes(graph, program),
-        "spelled": [stated(graph, op) for op in builder.spelled.values()],
+        "spelled": [stated(graph, op, lambda op: (*op.inputs, *op.outputs)) for op in builder.spelled.values()],
     }
 
 
 def _aligned(made: Module, program: Any) -> dict[Node, str]:
-    """Nodes that were built, each with the name that it has in the program, which has the same calls in the same order.
+    """Nodes that were built, each with the name of the one in the program that calls the same operator on the same values.
 
     Calls on sizes are left out: PyTorch asks for each size once, and first.
     """
-    found: dict[Node, str] = {}
-    names: dict[Any, str] = {}
-    own = [(node, there) for node, there in made.made.items() if node.data is None and not _is_of_sizes(there)]
-    buffers = set(program.graph_signature.inputs_to_buffers)
-    position = 0
+    signature = program.graph_signature
+    places = {target: name for name, target in signature.inputs_to_buffers.items()}
+    inputs = iter(signature.user_inputs)
+    there: dict[tuple[Any, ...], list[str]] = {}
     for node in program.graph.nodes:
-        if node.op not in ("call_function", "placeholder") or node.name in buffers or _is_of_sizes(node):
-            continue
-        ahead = position
-        while ahead < len(own) and not _is_same_call(own[ahead][1], node, names):
-            ahead += 1
-        if ahead < len(own):
-            found[own[ahead][0]] = names[own[ahead][1]] = node.name
-            position = ahead + 1
+        if node.op == "call_function" and not _is_of_sizes(node):
+            there.setdefault(_call(node, {}), []).append(node.name)
+    found: dict[Node, str] = {}
+    names: dict[Any, str] = {}  # torch.fx.Node -> name in the program
+    for own, node in made.made.items():
+        if own.is_input:
+            name = str(next(inputs))
+        elif own.data is not None:
+            name = places.get(node.target, "")
+        else:
+            same = there.get(_call(node, names), [])
+            name = same.pop(0) if same else ""
+        names[node] = name
+        if name and own.data is None:
+            found[own] = name
     return found
 
 
+def _call(node: Any, names: Mapping[Any, str]) -> tuple[Any, ...]:
+    """What tells calls apart: the operator and the tensors that it gets, by their names in the program."""
+    return (node.target, *(names.get(item, item.name) for item in node.all_input_nodes if not _is_of_sizes(item)))
+
+
 def _is_of_sizes(node: Any) -> bool:
-    return getattr(node.target, "__module__", "") == "_operator" or str(node.target).startswith("aten.sym_")
-
-
-def _is_same_call(own: Any, node: Any, names: Mapping[Any, str]) -> bool:
-    """Whether two nodes call one operator on the same values, as far as these have been found."""
-    if own.op != node.op or (node.op == "call_function" and own.target != node.target):
-        return False
-    read, there = own.all_input_nodes, node.all_input_nodes
-    return len(read) != len(there) or all(names.get(a, b.name) == b.name for a, b in zip(read, there, strict=True))
+    is_function = getattr(node.target, "__module__", "") == "_operator" and node.target.__name__ != "getitem"
+    return is_function or str(node.target).startswith("aten.sym_")
 
 
 def _sizes(graph: Graph, program: Any) -> dict[str, str]:

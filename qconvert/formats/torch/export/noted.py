@@ -211,13 +211,13 @@ def _same_call(held: _Held, name: str, node: Node, names: Mapping[Node, str], kn
     target = f"prim::{operator}" if space == "operator" else f"{space}::{operator}"
     if call.target != target or (space != "operator" and call.overload != (overload[0] if overload else "default")):
         return False
-    if target not in OPERATORS:  # nothing reads it, so nothing knows its arguments: they must all be stated
+    own, there = _bound(target, node.arguments, node.named), _bound(target, *_given(call))
+    if own is None or there is None:  # nothing reads this form of it, so nothing knows its arguments: they must all be stated
         values = [*node.arguments, *node.named.values()]
         return len(values) == len(call.arguments) and all(
             _same(held, one, other, names, known) for one, other in zip(call.arguments.values(), values, strict=True)
         )
-    own, there = _bound(target, node.arguments, node.named), _bound(target, *_given(call))
-    if own is None or there is None or own.keys() != there.keys():
+    if own.keys() != there.keys():
         return False
     return all(_same(held, there[key], own[key], names, known) for key in own)
 

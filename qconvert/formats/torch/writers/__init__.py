@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.formats.torch.writers import elementwise, layers, moves, norm, pool, quantize, resize, sizes, space
+from qconvert.formats.torch.writers import elementwise, indexing, layers, moves, norm, numbers, pool, quantize, resize, sizes, space
 from qconvert.formats.torch.writing import WriteFunction
 
 __all__ = ["WRITERS"]
@@ -17,6 +17,8 @@ _WRITERS: Mapping[str, WriteFunction] = {
     **pool.WRITERS,
     **moves.WRITERS,
     **resize.WRITERS,
+    **indexing.WRITERS,
+    **numbers.WRITERS,
     **sizes.WRITERS,
     **space.WRITERS,
 }

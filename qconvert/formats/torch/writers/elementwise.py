@@ -122,10 +122,14 @@ def write_thresholded_relu(op: Op, b: Builder) -> None:
 
 
 def write_shrink(op: Op, b: Builder) -> None:
-    """Shrink: aten's hard and soft forms."""
+    """Shrink: aten's hard and soft forms; others are moved beyond each limit."""
     bias, limit = float(op["bias"]), float(op["lambd"])
     if bias not in (0.0, limit):
-        raise b.unsupported(op, f"bias {bias} and lambd {limit}")
+        node = b.real(op.inputs[0])
+        inner = b.aten("where.self", b.aten("gt.Scalar", node, limit), b.aten("sub.Tensor", node, bias), b.aten("zeros_like", node))
+        b.note_operator()
+        b.finish(op, b.aten("where.self", b.aten("lt.Scalar", node, -limit), b.aten("add.Tensor", node, bias), inner))
+        return
     b.finish(op, b.aten("softshrink" if bias else "hardshrink", b.real(op.inputs[0]), limit))
 
 
@@ -138,6 +142,19 @@ def write_where(op: Op, b: Builder) -> None:
     """Where: of plain numbers, or of real values."""
     condition = b.stored(op.inputs[0])
     b.finish(op, b.aten("where.self", condition, *(b.real(name) for name in op.inputs[1:])))
+
+
+def write_floor_div(op: Op, b: Builder) -> None:
+    """FloorDiv."""
+    b.note_operator()
+    b.finish(op, b.aten("div.Tensor_mode", *b.reals(op), rounding_mode="floor"))
+
+
+def write_softsign(op: Op, b: Builder) -> None:
+    """Softsign: x / (1 + |x|)."""
+    node = b.real(op.inputs[0])
+    b.note_operator()
+    b.finish(op, b.aten("div.Tensor", node, b.aten("add.Tensor", b.aten("abs", node), 1.0)))
 
 
 _UNARY = {
@@ -168,6 +185,8 @@ def write_pair(operator: str) -> WriteFunction:
 WRITERS: Mapping[str, WriteFunction] = {
     **{kind: simple(name) for kind, name in (*_UNARY.items(), *_BINARY.items())},
     **{kind: write_pair(_BINARY[kind]) for kind in ("Add", "Sub", "Mul")},
+    "FloorDiv": write_floor_div,
+    "Softsign": write_softsign,
     "Clip": write_clip,
     "LeakyRelu": simple("leaky_relu", "alpha"),
     "Elu": simple("elu", "alpha"),

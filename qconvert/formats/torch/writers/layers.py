@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writers.sums import integer_sum, sum_as_tflite
-from qconvert.formats.torch.writers.windows import padded, real_data, symmetric
+from qconvert.formats.torch.writers.windows import padded, pads_of, real_data, symmetric, torch_pads
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, Quantization
 from qconvert.graph.kinds import is_dynamic
@@ -154,6 +155,33 @@ def write_matmul_integer(op: Op, b: Builder) -> None:
     b.set(op.outputs[0], b.aten("matmul", *operands))
 
 
+def write_conv_integer(op: Op, b: Builder) -> None:
+    """ConvInteger: a convolution of whole numbers in float64, which holds all sums of int32."""
+    spatial = b.rank(op) - 2
+    data, pads = b.stored(op.inputs[0]), pads_of(op, b, [int(size) for size in static_shape(op, b, op.inputs[1])[2:]], op["dilations"])
+    weights = b.aten("to.dtype", b.stored(op.inputs[1]), b.dtype("float64"))
+    data = b.aten("to.dtype", data, b.dtype("float64"))
+    points = [*op.inputs[2:], "", ""][:2]
+    if points[0]:
+        data = b.aten("sub.Tensor", data, b.aten("reshape", b.stored(points[0]), []))
+    if points[1]:
+        shape = [-1, *[1] * (spatial + 1)]
+        weights = b.aten("sub.Tensor", weights, b.aten("reshape", b.stored(points[1]), shape))
+    if not symmetric(pads):
+        data, pads = b.aten("constant_pad_nd", data, torch_pads(pads[:spatial], pads[spatial:]), 0.0), [0] * (2 * spatial)
+    sizes = (list(op["strides"]), pads[:spatial], list(op["dilations"]), int(op["group"]))
+    b.channels_first(op)
+    b.note_operator()
+    total = b.aten(f"conv{spatial}d", data, weights, None, *sizes)
+    b.set(op.outputs[0], b.aten("to.dtype", total, b.dtype("int32")))
+
+
+def write_einsum(op: Op, b: Builder) -> None:
+    """Einsum."""
+    b.note_operator()
+    b.finish(op, b.aten("einsum", str(op["equation"]).replace(" ", ""), b.reals(op)))
+
+
 def write_matmul(op: Op, b: Builder) -> None:
     """MatMul, with its operands turned as it says."""
     _require_static(op, b)
@@ -174,4 +202,6 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Gemm": write_gemm,
     "MatMul": write_matmul,
     "MatMulInteger": write_matmul_integer,
+    "ConvInteger": write_conv_integer,
+    "Einsum": write_einsum,
 }

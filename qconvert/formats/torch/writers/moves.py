@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from qconvert.formats.torch.writers.indexing import gather_in_batches, static_shape
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writers.windows import torch_pads
 from qconvert.formats.torch.writing import Builder, WriteFunction
@@ -135,16 +138,31 @@ def write_pad(op: Op, b: Builder) -> None:
     mode = {"reflect": "reflect", "edge": "replicate"}.get(str(op["mode"]))
     moved = [axis for axis in range(rank) if begins[axis] or ends[axis]]
     first = min(moved, default=rank)
-    if mode is None or rank - first > 3 or rank < 2:
-        raise b.unsupported(op, f"mode {op['mode']} over {rank - first} axes")
+    if mode is None or rank - first > 3 or first < 1 or min(pads) < 0:
+        _write_repeated(op, b, pads)
+        return
     count = max(rank - max(first, 1), 1) if rank > 1 else 1
     b.finish(op, b.aten("pad", b.real(data.name), torch_pads(begins[-count:], ends[-count:]), mode))
+
+
+def _write_repeated(op: Op, b: Builder, pads: list[int]) -> None:
+    """A Pad that repeats what is there, by the indices of it along each axis."""
+    shape, node = static_shape(op, b, op.inputs[0]), b.stored(op.inputs[0])
+    b.note_operator()
+    for axis, size in enumerate(shape):
+        begin, end = pads[axis], pads[len(shape) + axis]
+        if begin or end:
+            kept = np.arange(max(-begin, 0), size - max(-end, 0))
+            places = np.pad(kept, (max(begin, 0), max(end, 0)), mode=op["mode"])
+            node = b.aten("index_select", node, axis, b.buffer(places, f"{op.outputs[0]}/places"))
+    b.set(op.outputs[0], node)
 
 
 def write_gather(op: Op, b: Builder) -> None:
     """Gather along an axis by one index, a list, or indices of any shape; negative ones count from behind."""
     if op["batch_dims"]:
-        raise b.unsupported(op, "batches")
+        gather_in_batches(op, b)
+        return
     node, axis, data = b.stored(op.inputs[0]), int(op["axis"]) % b.rank(op), b.constant(op.inputs[1])
     if data is not None and data.ndim == 0:
         b.set(op.outputs[0], b.aten("select.int", node, axis, int(data)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from qconvert.formats.torch.writers.kernels import reduced_as_kernels
@@ -56,10 +57,25 @@ def write_reduction(operator: str) -> WriteFunction:
     """A reduction over constant axes, which none stated stand for all."""
 
     def write(op: Op, b: Builder) -> None:
-        if not reduced_as_kernels(op, b, _axes(op, b)):
+        if op.kind in ("ReduceMean", "ReduceSum") and "int" in b.tensor(op.inputs[0]).dtype and not b.tensor(op.inputs[0]).is_quantized:
+            _reduce_integers(op, b)
+        elif not reduced_as_kernels(op, b, _axes(op, b)):
             b.finish(op, b.aten(operator, b.real(op.inputs[0]), _axes(op, b), bool(op["keepdims"])))
 
     return write
+
+
+def _reduce_integers(op: Op, b: Builder) -> None:
+    """Sums of plain integers, which PyTorch makes in int64, and means, which are cut off."""
+    axes, tensor = _axes(op, b), b.tensor(op.outputs[0])
+    node = b.aten("sum.dim_IntList", b.stored(op.inputs[0]), axes, bool(op["keepdims"]))
+    if op.kind == "ReduceMean":
+        sizes = [b.shape(op, op.inputs[0])[axis] for axis in axes]
+        if any(isinstance(size, str) for size in sizes):
+            raise b.unsupported(op, "the mean of an unknown number of integers")
+        node = b.aten("div.Tensor_mode", node, math.prod(int(size) for size in sizes), rounding_mode="trunc")
+    b.note_operator()
+    b.set(tensor.name, node if tensor.dtype == "int64" else b.aten("to.dtype", node, b.dtype(tensor.dtype)))
 
 
 def _axes(op: Op, b: Builder) -> list[int]:
@@ -86,6 +102,67 @@ def write_norm(op: Op, b: Builder) -> None:
     b.finish(op, b.aten("div.Tensor", node, length))
 
 
+def write_rms_norm(op: Op, b: Builder) -> None:
+    """RMSNormalization: divided by the root of the mean of squares over the axes from `axis` on."""
+    rank = b.rank(op)
+    node, weight = b.reals(op)
+    mean = b.aten("mean.dim", b.aten("square", node), list(range(int(op["axis"]) % rank, rank)), True)
+    root = b.aten("sqrt", b.aten("add.Tensor", mean, float(op["epsilon"])))
+    b.note_operator()
+    b.finish(op, b.aten("mul.Tensor", b.aten("div.Tensor", node, root), weight))
+
+
+def write_of_sum(before: str, after: str) -> WriteFunction:
+    """A reduction that is a sum of a function, or a function of a sum."""
+
+    def write(op: Op, b: Builder) -> None:
+        node = b.real(op.inputs[0])
+        node = b.aten("sum.dim_IntList", b.aten(before, node) if before else node, _axes(op, b), bool(op["keepdims"]))
+        b.note_operator()
+        b.finish(op, b.aten(after, node) if after else node)
+
+    return write
+
+
+def write_product(op: Op, b: Builder) -> None:
+    """ReduceProd, one axis after the other."""
+    node = b.real(op.inputs[0])
+    for axis in sorted(_axes(op, b), reverse=True):
+        node = b.aten("prod.dim_int", node, axis, bool(op["keepdims"]))
+    dtype = b.tensor(op.outputs[0]).dtype
+    b.note_operator()
+    b.finish(op, b.aten("to.dtype", node, b.dtype(dtype)) if "int" in dtype and not b.tensor(op.outputs[0]).is_quantized else node)
+
+
+def write_cumulative_sum(op: Op, b: Builder) -> None:
+    """CumSum with its exclusive and reverse forms; sums of integers stay in their type."""
+    axis, node = int(op["axis"]) % b.rank(op), b.real(op.inputs[0])
+    node = b.aten("flip", node, [axis]) if op["reverse"] else node
+    tensor = b.tensor(op.outputs[0])
+    kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
+    total = b.aten("cumsum", node, axis, **kind)
+    total = b.aten("sub.Tensor", total, node) if op["exclusive"] else total
+    b.note_operator()
+    b.finish(op, b.aten("flip", total, [axis]) if op["reverse"] else total)
+
+
+def write_local_response(op: Op, b: Builder) -> None:
+    """LRN: sums of squares of neighbouring channels."""
+    b.channels_first(op)
+    node, size, rank = b.real(op.inputs[0]), int(op["size"]), b.rank(op)
+    before = (size - 1) // 2
+    squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)
+    count = b.shape(op, op.inputs[0])[1]
+    if isinstance(count, str):
+        raise b.unsupported(op, "channels of unknown number")
+    total = b.aten("slice.Tensor", squares, 1, 0, count)
+    for place in range(1, size):
+        total = b.aten("add.Tensor", total, b.aten("slice.Tensor", squares, 1, place, place + count))
+    base = b.aten("add.Tensor", b.aten("mul.Tensor", total, float(op["alpha"]) / size), float(op["bias"]))
+    b.note_operator()
+    b.finish(op, b.aten("div.Tensor", node, b.aten("pow.Tensor_Scalar", base, float(op["beta"]))))
+
+
 WRITERS: Mapping[str, WriteFunction] = {
     "BatchNormalization": write_batch_norm,
     "LayerNormalization": write_layer_norm,
@@ -100,6 +177,15 @@ WRITERS: Mapping[str, WriteFunction] = {
     "ReduceMin": write_reduction("amin"),
     "ReduceAll": write_reduction("all.dims"),
     "ReduceAny": write_reduction("any.dims"),
+    "RMSNormalization": write_rms_norm,
+    "ReduceL1": write_of_sum("abs", ""),
+    "ReduceL2": write_of_sum("square", "sqrt"),
+    "ReduceSumSquare": write_of_sum("square", ""),
+    "ReduceLogSum": write_of_sum("", "log"),
+    "ReduceLogSumExp": write_reduction("logsumexp"),
+    "ReduceProd": write_product,
+    "CumSum": write_cumulative_sum,
+    "LRN": write_local_response,
     "ArgMax": write_arg("argmax"),
     "ArgMin": write_arg("argmin"),
 }

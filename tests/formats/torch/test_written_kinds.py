@@ -1,0 +1,179 @@
+"""Kinds that PyTorch has no operator for, or several: each program gives what the kind means, and is read as the one operator again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from edge_graphs import joined
+from formats.torch.written import needs_torch, run
+
+import qconvert
+from qconvert.evaluate import evaluate, evaluate_op
+from qconvert.formats.torch.writer import build, live
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import operators
+
+pytestmark = needs_torch
+_RNG = np.random.default_rng(5)
+_GRID, _OTHER = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.07, -9)
+
+
+def _real(*shape: int) -> Array:
+    return _RNG.normal(size=shape).astype(np.float32)
+
+
+def _codes(*shape: int) -> Array:
+    return _RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def _whole(low: int, high: int, *shape: int, dtype: str = "int64") -> Array:
+    return _RNG.integers(low, high, shape).astype(dtype)
+
+
+class Given:
+    """An input: its values, whether they are a constant, and a grid."""
+
+    def __init__(self, data: Any, constant: bool = False, grid: Quantization | None = None) -> None:
+        self.data, self.constant = np.asarray(data), constant
+        self.grid = grid if grid is not None or self.data.dtype != np.int8 else _GRID
+
+
+def const(data: Any, grid: Quantization | None = None) -> Given:
+    return Given(data, True, grid)
+
+
+def ints(*values: int) -> Given:
+    return const(np.array(values, np.int64))
+
+
+#: Kind, inputs, attributes, types of the outputs where they are not the first input's.
+CASES: list[tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]] = [
+    ("GatherND", [_codes(3, 4, 5), Given(_whole(-3, 3, 2, 2))], {}, ()),
+    ("GatherND", [_real(2, 4, 5), Given(_whole(-4, 4, 2, 3, 1))], {"batch_dims": 1}, ()),
+    ("Gather", [_codes(2, 3, 5, 4), Given(_whole(-5, 5, 2, 6))], {"axis": 2, "batch_dims": 1}, ()),
+    ("GatherElements", [_codes(3, 4), Given(_whole(-4, 4, 3, 2))], {"axis": 1}, ()),
+    ("ScatterND", [_codes(4, 3), ints(2, 0).data.reshape(2, 1), _codes(2, 3)], {}, ()),
+    ("ScatterND", [_codes(4, 3), np.array([[1], [1]]), _codes(2, 3)], {"reduction": "add"}, ()),
+    ("ScatterND", [_real(4, 3), np.array([[1, -1], [1, 2]]), _real(2)], {"reduction": "max"}, ()),
+    ("ScatterElements", [_codes(3, 3), np.array([[0, 1, -1]]), _codes(1, 3)], {"axis": 0}, ()),
+    ("ScatterElements", [_codes(3, 3), np.array([[0, 0, 1]]), _codes(1, 3)], {"axis": 1, "reduction": "add"}, ()),
+    ("ScatterElements", [_real(3, 3), np.array([[0, 0, 1]]), _real(1, 3)], {"axis": 1, "reduction": "mul"}, ()),
+    ("ReverseSequence", [_codes(4, 3, 2), Given(np.array([4, 1, 2]))], {"time_axis": 0, "batch_axis": 1}, ()),
+    ("DynamicUpdateSlice", [_codes(4, 5), _codes(2, 2), Given(np.array([3, 1], np.int32))], {}, ()),
+    ("SparseToDense", [np.array([[0, 1], [2, 0]], np.int32), ints(3, 2), _codes(2), const(np.array(7, np.int8))], {}, ("int8",)),
+    ("SegmentSum", [_real(4, 2), const(np.array([0, 0, 2, 2], np.int32))], {}, ()),
+    ("UnsortedSegment", [_whole(-9, 9, 4, 2, dtype="int32"), np.array([2, -1, 0, 2], np.int32), ints(4)], {"reduction": "max"}, ()),
+    ("UnsortedSegment", [_real(4, 2), np.array([2, 1, 0, 2], np.int32), ints(3)], {"reduction": "prod"}, ()),
+    ("TopK", [np.array([[3, 1, 3, 2], [5, 5, 5, 0]], np.int8), ints(3)], {"axis": 1}, ("int8", "int64")),
+    ("TopK", [_real(3, 4), ints(2)], {"axis": 0, "largest": 0}, ("float32", "int32")),
+    ("NonZero", [np.array([[3, 0, 4], [3, 3, 1]], np.int8)], {}, ("int64",)),
+    ("OneHot", [_whole(-4, 6, 3, 2), ints(5), np.array([0.5, 2], np.float32)], {"axis": 1}, ("float32",)),
+    ("OneHot", [_whole(-4, 4, 3), ints(4), np.array([0, 9], np.int32)], {"wraps": 1}, ("int32",)),
+    *[(kind, [_whole(-99, 99, 3, 4, dtype="int32"), _whole(-99, 99, 4, dtype="int32")], {}, ())
+      for kind in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")],
+    *[("BitShift", [_whole(-99, 99, 6, dtype="int32"), np.array([0, 1, 7, 31, 32, 40], np.int32)], {"direction": way}, ())
+      for way in ("LEFT", "RIGHT")],
+    ("Bitcast", [_real(3, 2)], {"to": "int16", "ratio": 2}, ("int16",)),
+    ("Bitcast", [_whole(0, 99, 3, 4, dtype="int16")], {"to": "int64", "ratio": -4}, ("int64",)),
+    ("Rank", [_real(3, 2)], {}, ("int32",)),
+    ("Range", [const(np.array(2.0, np.float32)), const(np.array(4.0, np.float32)), const(np.array(0.3, np.float32))], {}, ("float32",)),
+    ("Trilu", [_real(2, 3, 4), const(np.array(1))], {"upper": 0}, ()),
+    ("ZerosLike", [_real(2, 3)], {}, ()),
+    ("MatrixDiag", [_real(2, 3)], {}, ()),
+    ("MatrixSetDiag", [_codes(2, 3, 4), _codes(2, 3)], {}, ()),
+    ("InteriorPad", [_codes(3, 4), const(np.array(9, np.int8))], {"low": (1, -2), "high": (-1, 2), "interior": (1, 2)}, ()),
+    ("Bucketize", [_real(7), const(np.array([-0.5, 0.0, 0.5], np.float32))], {}, ("int32",)),
+    ("FakeQuant", [_real(3, 4)], {"min": -1.1, "max": 1.3}, ()),
+    ("Real", [_real(3, 2)], {}, ()),
+    ("Imag", [_real(3, 2)], {}, ()),
+    *[(kind, [_codes(2, 3, 4), ints(0, 2)], {"keepdims": 0}, ()) for kind in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd")],
+    ("ReduceLogSumExp", [_codes(2, 3, 4), ints(1)], {}, ()),
+    ("ReduceMean", [_whole(-9, 9, 3, 4, dtype="int32"), ints(1)], {}, ()),
+    ("ReduceSum", [_whole(-9, 9, 3, 4, dtype="int32"), ints()], {"keepdims": 0}, ()),
+    ("CumSum", [_codes(2, 5)], {"axis": 1, "exclusive": 1, "reverse": 1}, ()),
+    ("CumSum", [_whole(-9, 9, 3, 4, dtype="int32")], {"axis": 0}, ()),
+    ("Softsign", [_codes(2, 5)], {}, ()),
+    ("Shrink", [_codes(2, 5)], {"bias": 0.3, "lambd": 0.7}, ()),
+    ("FloorDiv", [_whole(-9, 9, 6, dtype="int32"), _whole(1, 5, 6, dtype="int32")], {}, ()),
+    ("LRN", [_codes(1, 5, 2, 3)], {"size": 3, "alpha": 0.1, "data_format": "channels_first"}, ()),
+    ("RMSNormalization", [_codes(2, 6), const(_real(6))], {}, ()),
+    ("L2Pool", [_codes(1, 2, 5, 5)],
+     {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "auto_pad": "SAME_UPPER", "data_format": "channels_first"}, ()),
+    ("ConvInteger", [_whole(0, 255, 1, 2, 5, 5, dtype="uint8"), const(_whole(0, 255, 3, 2, 3, 3, dtype="uint8")),
+                     const(np.array(7, np.uint8)), const(np.array([1, 2, 3], np.uint8))],
+     {"strides": (1, 1), "pads": (1, 0, 1, 2), "dilations": (1, 1), "data_format": "channels_first"}, ("int32",)),
+    ("Einsum", [_codes(2, 3, 4), _codes(2, 4, 5)], {"equation": "bij,bjk->bik"}, ()),
+    *[("Pad", [_codes(4, 5), ints(2, 1, 3, 4)], {"mode": mode}, ()) for mode in ("symmetric", "wrap", "reflect", "edge")],
+    ("Pad", [_codes(4, 5), ints(-1, 1, 2, -2)], {"mode": "edge"}, ()),
+    *[("Resize", [_codes(1, 2, 3, 5), ints(7, 4)],
+       {"mode": mode, "coordinate_transformation_mode": places, "nearest_mode": nearest, "data_format": "channels_first"}, ())
+      for mode, nearest in (("linear", "floor"), ("nearest", "ceil"), ("nearest", "round_prefer_floor"))
+      for places in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")],
+]  # fmt: skip
+
+
+def _graph(case: tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]) -> tuple[Graph, dict[str, Array]]:
+    """The graph of one operator, and values of its inputs. Results of real kinds are on a grid of their own."""
+    kind, values, attributes, types = case
+    given = [value if isinstance(value, Given) else Given(value) for value in values]
+    tensors = {
+        f"i{place}": Tensor(f"i{place}", canonical_dtype(item.data.dtype), item.data.shape, item.data if item.constant else None, item.grid)
+        for place, item in enumerate(given)
+    }
+    first = tensors["i0"]
+    rule, names = KINDS[kind].rule, [f"o{place}" for place in range(max(len(types), 1))]
+    op = Op(kind, tuple(tensors), tuple(names), attributes)
+    for name, dtype in zip(names, types or (first.dtype,), strict=True):
+        grid = None if dtype != "int8" else _OTHER if rule == "real" else _GRID
+        tensors[name] = Tensor(name, dtype, None, None, grid)
+    inputs = {f"i{place}": item.data for place, item in enumerate(given) if not item.constant}
+    results = evaluate_op(Graph("", tensors, (op,), tuple(inputs), tuple(names)), op, [item.data for item in given])
+    for name, result in zip(names, results, strict=True):
+        shape: tuple[int | str, ...] = result.stored.shape if kind != "NonZero" else (result.stored.shape[0], "?")
+        tensors[name] = Tensor(name, tensors[name].dtype, shape, None, tensors[name].quantization)
+    return Graph(kind, tensors, (op,), tuple(inputs), tuple(names)), inputs
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0] if isinstance(case, tuple) else None)
+def test_a_kind_means_what_it_means(case: Any) -> None:
+    graph, feed = _graph(case)
+    expected, found = evaluate(graph, feed), run(live(graph), graph, feed)
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype and found[name].shape == values.shape
+        if values.dtype.kind == "f":
+            assert np.allclose(found[name], values, rtol=1e-6, atol=1e-6)
+        else:
+            assert np.array_equal(found[name], values)
+
+
+def test_all_are_read_as_they_were(tmp_path: Any) -> None:
+    graph = joined([graph for graph, _ in map(_graph, CASES) if graph.name != "NonZero" and graph.inputs])
+    qconvert.save(graph, tmp_path / "model.pt2")
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
+
+
+def test_what_has_no_form_is_known() -> None:
+    """Results whose sizes depend on values, loops over boxes, states, and what nobody knows."""
+    missing = set(KINDS) - set(operators("torch", "write"))
+    assert missing <= {
+        "Opaque",
+        "ReadState",
+        "WriteState",
+        "Unique",
+        "NonMaxSuppression",
+        "SelectBoxes",
+        "DetectionPostProcess",
+        "StartGather",
+        "ReduceWindow",
+    }
+
+
+def test_products_of_quantized_values_are_refused() -> None:
+    graph, _ = _graph(("ScatterND", [_codes(4, 3), np.array([[1]]), _codes(1, 3)], {}, ()))
+    changed = graph.evolve(ops=[graph.ops[0].with_attributes(reduction="mul")])
+    with pytest.raises(qconvert.QConvertError, match="products of quantized values"):
+        build(changed)
