@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_writable
 from qconvert.graph import Graph
 from qconvert.graph.kinds.opaque import custom_name, is_custom
-from qconvert.plugins import Format, format_named, format_of, formats, named_changes
+from qconvert.plugins import Format, format_named, format_of, formats, named_changes, target_named
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
 
@@ -72,7 +72,9 @@ def convert(
             partial: "allow" lets operators run on real values where they have no scale or no integer kernel, and lists them; "forbid"
             makes them an error;
             external_data: whether the constants of an ONNX result go to a file beside it even if they are less than 1 GiB;
-            form: "qdq", "qoperator" or "qonnx", the form of an ONNX result; "" for qdq.
+            form: "qdq", "qoperator" or "qonnx", the form of an ONNX result, "" for qdq; of a PyTorch result "program" or "modules", "" for
+            what the suffix says;
+            freeze: whether TorchScript is one function, without the modules around its constants.
 
     Raises:
         QConvertError: anything that the user can cause; nothing is written then.
@@ -82,7 +84,9 @@ def convert(
     source, result = Path(source), Path(result)
     writer = format_named(result_format) if result_format else format_of(result)
     reader = source_format_of(source, source_format)
-    chosen = chosen_target(writer, target or (writer.own_target if reader is writer else ""))
+    form = _form(writer, result, target, options)
+    own = writer.own_target if reader is writer and not form else ""
+    chosen = chosen_target(writer, target or own, form)
     _require_suffix(source, result, reader, writer)
     require_writable(result, force=force, reads=[source])
     given = Given.of(options, reader, writer, passes, chosen)
@@ -133,6 +137,13 @@ def convert(
         files={name: str(path) for name, path in named.items()},
         custom=dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
     )
+
+
+def _form(writer: Format, result: Path, target: str, options: Mapping[str, Any]) -> str:
+    """Which of its format's forms a result gets: the one stated, the target's, or what its name says; "" where there is one form."""
+    if writer.form_of is None:
+        return ""
+    return writer.form_of(result, {**(target_named(target).write_options if target else {}), **options})
 
 
 def _as_read(graph: Graph) -> Graph:

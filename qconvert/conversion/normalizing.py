@@ -100,9 +100,9 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     return checked(options, (option for item in passes().values() for option in item.options), "no pass")
 
 
-def chosen_target(writer: Format, name: str) -> Target | None:
-    """The target of that name, or the format's default; raises OptionError if it is for another format."""
-    wanted = name or writer.default_target
+def chosen_target(writer: Format, name: str, form: str = "") -> Target | None:
+    """The target of that name, or the format's default, or the first for the form; raises OptionError if it is for another one."""
+    wanted = name or _default_target(writer, form)
     if not wanted:
         return None
     target = target_named(wanted)
@@ -112,4 +112,19 @@ def chosen_target(writer: Format, name: str) -> Target | None:
             f"the target {wanted} is for {target.format} files, not {writer.name}",
             remedy=f"Targets of {writer.name}: {known}.",
         )
+    if form and _form(target) not in ("", form):
+        known = ", ".join(item.name for item in targets().values() if item.format == writer.name and _form(item) in ("", form))
+        raise OptionError(f"the target {wanted} is for the form {_form(target)}, not {form}", remedy=f"Targets of {form}: {known}.")
     return target
+
+
+def _default_target(writer: Format, form: str) -> str:
+    usual = writer.default_target
+    if not form or not usual or _form(target_named(usual)) in ("", form):
+        return usual
+    return next((item.name for item in targets().values() if item.format == writer.name and _form(item) == form), usual)
+
+
+def _form(target: Target) -> str:
+    """The form of files that a target is for; "" for any."""
+    return str(target.write_options.get("form", ""))

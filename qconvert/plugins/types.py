@@ -33,6 +33,8 @@ class Format:
             should know of the form that it chose, in words or as Changes, which may declare that they are exact.
         default_target: the target that a conversion to this format uses when none is named.
         own_target: likewise for a conversion from this format to itself.
+        form_of: (file, write options) -> which of the format's forms will be written there, where targets are for one form each: the target
+            that a conversion uses when none is named is then the first of the form. Raises OptionError where both contradict each other.
         recognizes: the first 64 bytes of a file -> whether they are this format's; None if nothing tells. It is asked only of a file that
             could not be read as what its suffix or the user says, so that the error names the right format.
         contents: file -> what it says of itself, name -> text or number, and under "operators" its own operators with their counts.
@@ -55,6 +57,7 @@ class Format:
     write: Callable[[Graph, Path, Mapping[str, Any]], tuple[Change | str, ...] | None] | None = None
     default_target: str = ""
     own_target: str = ""
+    form_of: Callable[[Path, Mapping[str, Any]], str] | None = None
     recognizes: Callable[[bytes], bool] | None = None
     contents: Callable[[Path], Mapping[str, Any]] | None = None
     companions: Callable[[Path], tuple[Path, ...]] | None = None

@@ -6,18 +6,42 @@ channel, and refuses int8 data (measured with 2.13). torch-xnnpack: ExecuTorch's
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from qconvert.plugins import Target
+
+if TYPE_CHECKING:  # targets are listed without numpy
+    from qconvert.graph import Graph, Op
 
 __all__ = ["TARGETS"]
 
 _PASSES = ("expand_definitions", "carry_custom", "dynamic_range", "fuse_dilation", "assign_layout", "float_io", "integer_io")
 
 #: Compilers recognize products of dequantized values, not sums of integers.
-_PLAIN = {"numerics": "fast"}
+_PLAIN = {"numerics": "fast", "form": "program"}
+#: Kinds that torch.ao.nn.quantized and the operators quantized:: have kernels for (formats/torch/quantized_modules/kernels.py).
+_QUANTIZED = (
+    "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "Relu", "Clip", "HardSwish", "LeakyRelu", "Elu", "Celu", "Sigmoid", "Tanh",
+    "HardSigmoid", "Softmax", "BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "MaxPool",
+    "AveragePool", "GlobalAveragePool", "ReduceMean", "Resize",
+)  # fmt: skip
+
+
+def _obstacle(kind: str) -> Callable[[Graph, Op], str]:
+    """Why no engine of PyTorch has a quantized kernel for an operator."""
+
+    def obstacle(graph: Graph, op: Op) -> str:
+        from qconvert.formats.torch.quantized_modules.kernels import KERNELS
+
+        return KERNELS[kind](graph, op)
+
+    return obstacle
+
 
 _TORCH = Target(
     "torch", "torch", "PyTorch: real values between Quantize and Dequantize, integers stored as in the source",
-    passes=(*_PASSES[:-2], "match_rounding", *_PASSES[-2:]), layout="channels_first",
+    passes=(*_PASSES[:-2], "match_rounding", *_PASSES[-2:]), write_options={"form": "program"}, layout="channels_first",
 )  # fmt: skip
 
 TARGETS = (
@@ -25,6 +49,10 @@ TARGETS = (
     _TORCH.derive(name="torch-x86", summary="PyTorch compiled by inductor on x86-64 CPUs: uint8 activations, a scale for each channel",
                   write_options=_PLAIN, cpu="x86", activations="uint8",
                   passes=(*_PASSES[:-2], "store_activations", "per_tensor_to_per_axis", "int32_bias_to_float", *_PASSES[-2:])),
+    _TORCH.derive(name="torch-modules", summary="TorchScript of quantized modules (.pt, .ptl), for versions without torch.export",
+                  write_options={"form": "modules"}, activations="uint8", integer_kernels=dict.fromkeys(_QUANTIZED, ("uint8",)),
+                  kernel_faults={kind: _obstacle(kind) for kind in _QUANTIZED}, real_biases=("Conv", "Gemm"),
+                  passes=(*_PASSES[:-2], "store_activations", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
                   write_options=_PLAIN, activations="int8", weights="int8",
                   passes=(*_PASSES[:-2], "store_activations", "symmetric_weights", "int32_bias_to_float", *_PASSES[-2:])),

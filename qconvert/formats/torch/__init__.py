@@ -26,6 +26,10 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
 
 
 def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    if _form_of(path, options) == "modules":
+        from qconvert.formats.torch.quantized_modules.writer import write as write_modules
+
+        return write_modules(graph, path, options)
     from qconvert.formats.torch.writer import write
 
     return write(graph, path, options)
@@ -43,6 +47,19 @@ def _modules(path: Path) -> Mapping[str, str]:
     return modules(path)
 
 
+def _form_of(path: Path, options: Mapping[str, Any]) -> str:
+    """What is written under a name: programs of torch.export in .pt2, TorchScript of quantized modules in .pt and .ptl."""
+    suffix, stated = path.suffix.lower(), str(options.get("form") or "")
+    if suffix == ".pth":
+        reason = "files that end in .pth are pickles, which hold no graph"
+        raise OptionError(reason, file=str(path), remedy="Use a name that ends in .pt2 for torch.export, or in .pt for TorchScript.")
+    usual = next((form for form, suffixes in _SUFFIXES.items() if suffix in suffixes), "")
+    if stated in _SUFFIXES and usual and stated != usual:
+        reason = f"a file that ends in {suffix} holds {_HOLDS[usual]}, not {_HOLDS[stated]}"
+        raise OptionError(reason, file=str(path), remedy=f"Use a name that ends in {_SUFFIXES[stated][0]}, or --form {usual}.")
+    return usual or (stated if stated in _SUFFIXES else "program")
+
+
 def _recognizes(start: bytes) -> bool:
     """A zip archive whose first entry lies in a folder, as in every file of today; an older .pt2 begins with its version."""
     name = start[30 : 30 + int.from_bytes(start[26:28], "little")]
@@ -50,6 +67,14 @@ def _recognizes(start: bytes) -> bool:
     return start[:4] == b"PK\x03\x04" and inside and name.isascii() and name.decode("ascii").isprintable()
 
 
+#: Forms of what is written -> the suffixes under which PyTorch's users look for them, and what they are.
+_SUFFIXES = {"program": (".pt2",), "modules": (".pt", ".ptl")}
+_HOLDS = {"program": "a torch.export program", "modules": "TorchScript"}
+_WRITE_OPTIONS = (
+    NUMERICS,
+    Option("form", str, "", "PyTorch: program (a torch.export program, .pt2) or modules (TorchScript, .pt and .ptl).", tuple(_SUFFIXES)),
+    Option("freeze", bool, False, "TorchScript of PyTorch: one function, without the modules around its constants."),
+)
 _READ_OPTIONS = (
     Option("input_shape", str, "", "shapes of inputs of a PyTorch file, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
     Option("graph", str, "", "the network of a state_dict without quantization: .onnx or .pt2.", is_file=True, beside=True),
@@ -81,7 +106,8 @@ def qconvert_formats() -> Iterable[Format]:
             parameters=_parameters,
             modules=_modules,
             read_options=_READ_OPTIONS,
-            write_options=(NUMERICS,),
+            form_of=_form_of,
+            write_options=_WRITE_OPTIONS,
             normal_form=("absorb_quantization", "fuse_dynamic", "fold_qat_batch_norm", "restate_attributes"),
         )
     ]

@@ -34,6 +34,7 @@ def finished(
         metadata: further entries.
     """
     draft = session.draft
+    outputs = [_stored(draft, output) for output in outputs]
     outputs = _apart(draft, inputs, draft.distinct(outputs))
     session.trained.extend(find_fake_quantization(draft))
     scale_weights(draft, outputs)
@@ -43,6 +44,14 @@ def finished(
     entries = {**session.metadata(producer), **(metadata or {})}
     graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=entries, states=states or {})
     return graph.evolve(ops=draft.ops)
+
+
+def _stored(draft: Draft, name: str) -> str:
+    """An output; the integers that int_repr takes from a quantized tensor are what the graph stores of it."""
+    maker = draft.producers.get(name)
+    if maker is None or maker.kind != "Reinterpret" or draft.tensors[name].is_quantized:
+        return name
+    return maker.inputs[0] if draft.tensors[maker.inputs[0]].is_quantized else name
 
 
 def _apart(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.errors import MissingPackageError
 
-__all__ = ["torch_package"]
+__all__ = ["quantized_modules", "torch_package"]
 
 _REMEDY = (
     "Install it with: pip install 'qconvert[torch]'. The build without GPU libraries is much smaller: "
@@ -32,3 +32,9 @@ def torch_package() -> Any:
         state = "is not installed" if absent else f"cannot be imported: {error}"
         raise MissingPackageError(f"the package torch, which writes PyTorch's files, {state}", remedy=_REMEDY) from error
     return torch
+
+
+def quantized_modules(fused: bool = False) -> Any:
+    """The modules torch.ao.nn.quantized, or those with a Relu inside, torch.ao.nn.intrinsic.quantized."""
+    torch_package()
+    return import_module("torch.ao.nn.intrinsic.quantized" if fused else "torch.ao.nn.quantized")

@@ -1,7 +1,8 @@
-"""What qconvert wrote beside a torch.export program: names of the source, which PyTorch does not keep, and the graph's metadata.
+"""What qconvert wrote beside a program or modules: names of the source, which PyTorch does not keep, and the graph's metadata.
 
 The notes give names, and say where operators are spelled as several calls, which a reader looks at (export/noted.py): a false note makes a
-wrong name, never another function.
+wrong name, never another function. Those beside TorchScript state shapes and types of inputs too, as the option --input-shape does, which
+rules over them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.noted import Noted, noted
-from qconvert.formats.reading.signatures import with_signatures
+from qconvert.formats.reading.signatures import noted_signatures, with_signatures
 from qconvert.formats.torch.archive import Archive
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.graph.metadata import FUSED_PADDING, SOURCE_FORMAT
+from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
+from qconvert.graph.stated import unstated
 
-__all__ = ["NOTES", "Notes", "read_notes", "with_notes"]
+__all__ = ["NOTES", "Notes", "graph_notes", "read_notes", "with_notes"]
 
 #: The name of the notes among the archive's further files.
 NOTES = "qconvert.json"
@@ -36,6 +38,7 @@ class Notes:
         padding: calls that pad for the operator behind them.
         sizes: symbols of the program -> names of sizes.
         spelled: operators that are spelled as several calls.
+        inputs: shapes and types of inputs, as the option --input-shape states them.
     """
 
     name: str | None
@@ -46,6 +49,24 @@ class Notes:
     padding: Sequence[str]
     sizes: Mapping[str, str]
     spelled: Sequence[Noted]
+    inputs: str = ""
+
+
+def graph_notes(graph: Graph, provenance: Mapping[str, str], numerics: str = "") -> dict[str, Any]:
+    """What is noted of a graph as a whole: its name, metadata, entry points and attributes that PyTorch cannot state.
+
+    Args:
+        graph: that is written.
+        provenance: where it came from.
+        numerics: "exact" where operators are spelled to be so.
+    """
+    metadata = {**graph.metadata, **provenance, **noted_signatures(graph)}
+    metadata = {key: value for key, value in metadata.items() if key not in (SOURCE_KERNELS, NUMERICS)}
+    if numerics:
+        metadata[NUMERICS] = numerics
+    if attributes := unstated(graph):
+        metadata[STATED_ATTRIBUTES] = json.dumps(attributes)
+    return {"name": graph.name, "metadata": metadata}
 
 
 def read_notes(archive: Archive) -> Notes | None:
@@ -62,7 +83,8 @@ def read_notes(archive: Archive) -> Notes | None:
         padding = [str(name) for name in found.get("padding", [])]
         name = None if "name" not in found else str(found["name"])
         spelled = [noted(item) for item in found.get("spelled", [])]
-        return Notes(name, metadata, buffers, tensors, names, padding, _texts(found, "sizes"), spelled)
+        inputs = str(found.get("inputs", ""))
+        return Notes(name, metadata, buffers, tensors, names, padding, _texts(found, "sizes"), spelled, inputs)
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidModelError(f"the notes {NOTES} are no map of names") from error
 
@@ -105,14 +127,14 @@ def _renamed(graph: Graph, names: Mapping[str, str], sources: Mapping[str, str],
     def sized(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
 
+    def sourced(op: Op) -> str:
+        return sources.get(op.outputs[0] if op.outputs else "") or sources.get(_node(op.source), op.source)
+
     tensors = {
         new(name): Tensor(new(name), tensor.dtype, sized(tensor.shape), tensor.data, tensor.quantization)
         for name, tensor in graph.tensors.items()
     }
-    ops = tuple(
-        Op(op.kind, tuple(map(new, op.inputs)), tuple(map(new, op.outputs)), op.attributes, sources.get(_node(op.source), op.source))
-        for op in graph.ops
-    )
+    ops = tuple(Op(op.kind, tuple(map(new, op.inputs)), tuple(map(new, op.outputs)), op.attributes, sourced(op)) for op in graph.ops)
     return replace(graph, tensors=tensors, ops=ops, inputs=tuple(map(new, graph.inputs)), outputs=tuple(map(new, graph.outputs)))
 
 

@@ -13,7 +13,7 @@ from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.pickled import TorchType
 from qconvert.graph import Array
 
-__all__ = ["Module", "torch_type"]
+__all__ = ["Module", "tensor_of", "torch_type"]
 
 #: Canonical storage types that PyTorch calls otherwise, or stores in another type.
 _TYPES = {
@@ -54,11 +54,16 @@ class Module:
             return made
         if node.data is not None:
             self.buffers[node] = name = self._free(node.name)
-            self.module.register_buffer(name, _tensor(node.data))
+            self.module.register_buffer(name, self._constant(node))
             return graph.get_attr(name)
         arguments = tuple(self._argument(value) for value in node.arguments)
         named = {key: self._argument(value) for key, value in node.named.items()}
         return graph.call_function(node.function or self._function(node.operator), arguments, named)
+
+    def _constant(self, node: Node) -> Any:
+        """The tensor of a constant."""
+        assert node.data is not None
+        return tensor_of(node.data)
 
     def _free(self, wanted: str) -> str:
         name, count = wanted, 1
@@ -86,7 +91,7 @@ def torch_type(name: str) -> Any:
     return getattr(torch_package(), _TYPES.get(name, name))
 
 
-def _tensor(data: Array) -> Any:
+def tensor_of(data: Array) -> Any:
     """A tensor of PyTorch with a copy of the data."""
     torch = torch_package()
     name = data.dtype.name.replace("_", "") if data.dtype.name.startswith("float8") else data.dtype.name

@@ -64,15 +64,21 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     if is_safetensors(path):
         raise UnsupportedError("the file holds tensors, and no graph", remedy=_GRAPH_BESIDE)
     archive = opened(path)
-    given = GivenInputs(options.get("input_shape", ""))
+    stated = str(options.get("input_shape", ""))
+    given = GivenInputs(stated)
     try:
         with np.errstate(all="ignore"):  # numbers beyond a type are what the file says; what cannot be is refused by name
             if not holds_graph(archive):
                 raise _without_graph(archive)
-            if _is_torchscript(archive):
-                return with_engine(read_torchscript(archive, path.stem, given), options.get("engine", ""))
             notes = read_notes(archive)
-            return with_notes(read_program(archive, path.stem, given, notes), notes)
+            if not _is_torchscript(archive):
+                return with_notes(read_program(archive, path.stem, given, notes), notes)
+            if notes is not None and not stated:
+                given = GivenInputs(notes.inputs)
+            graph = read_torchscript(archive, path.stem, given)
+            if notes is None or options.get("engine", ""):  # what qconvert wrote means the operators, not one engine's roundings
+                graph = with_engine(graph, options.get("engine", ""))
+            return with_notes(graph, notes)
     except RecursionError as error:
         raise InvalidModelError("its values are nested too deeply") from error
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.reading.noted import stated
-from qconvert.formats.reading.signatures import noted_signatures
+from qconvert.formats.torch.building import fill
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.notes import NOTES
+from qconvert.formats.torch.notes import NOTES, graph_notes
 from qconvert.formats.torch.program import Module, torch_type
-from qconvert.formats.torch.writers.sums import computes_on_grids
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Graph
-from qconvert.graph.metadata import NUMERICS, SOURCE_KERNELS, SOURCE_PRODUCER, STATED_ATTRIBUTES
-from qconvert.graph.stated import unstated
+from qconvert.graph.metadata import NUMERICS, SOURCE_PRODUCER
 from qconvert.plugins import operators
 
 __all__ = ["build", "live", "write"]
@@ -57,19 +54,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
 def build(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunction] | None = None) -> Builder:
     """The calls and constants of a graph; see write() and live()."""
-    known = {**operators("torch", "write"), **(instead or {})}
-    missing = Counter(op.kind for op in graph.ops if op.kind not in known)
-    if missing:
-        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without a form in PyTorch: {listed}")
     builder = Builder(graph, numerics)
-    for name in graph.inputs:
-        builder.take_input(name)
-    for op in graph.ops:
-        builder.op, builder.wide = op, builder.is_exact and computes_on_grids(graph, op)
-        known[op.kind](op, builder)
-    builder.op, builder.wide = None, False
-    builder.finish_program()
+    fill(builder, {**operators("torch", "write"), **(instead or {})})
     return builder
 
 
@@ -128,15 +114,10 @@ def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
 def _notes(builder: Builder, made: Module, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
     """What a reader finds again: names of tensors and operators by the program's own, and the graph's metadata."""
     graph = builder.graph
-    metadata = {**graph.metadata, **provenance, **noted_signatures(graph), NUMERICS: "exact" if builder.is_exact else ""}
-    metadata = {key: value for key, value in metadata.items() if key not in (SOURCE_KERNELS, NUMERICS) or (key == NUMERICS and value)}
-    if attributes := unstated(graph):
-        metadata[STATED_ATTRIBUTES] = json.dumps(attributes)
     nodes = _aligned(made, program)
     buffers = {target: builder.names[node] for node, target in made.buffers.items() if node in builder.names}
     return {
-        "name": graph.name,
-        "metadata": metadata,
+        **graph_notes(graph, provenance, "exact" if builder.is_exact else ""),
         "buffers": {target: name for target, name in buffers.items() if target != name},
         "tensors": {found: builder.names[node] for node, found in nodes.items() if node in builder.names and builder.names[node] != found},
         "operators": {found: builder.sources[node] for node, found in nodes.items() if builder.sources.get(node)},

@@ -203,6 +203,14 @@ class Builder:
         low, high = quantization.limits(dtype)
         return int(low), int(high)
 
+    def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:
+        """Adds a pad of the stored values of `tensor` with the stored value `value`, both sides of the last axis first."""
+        return self.aten("constant_pad_nd", node, pads, value)
+
+    def given_out(self, name: str) -> Node:
+        """The node of an output of the program: the tensor's stored values."""
+        return self.stored(name)  # type: ignore[no-any-return]
+
     def finish(self, op: Op, node: Any, index: int = 0) -> None:
         """Ends an operator: its real value becomes output `index`, with the fused activation, quantized if the tensor is."""
         tensor = self.tensor(op.outputs[index])
@@ -273,7 +281,7 @@ class Builder:
 
     def finish_program(self) -> None:
         """Says what the program returns, and drops what it does not need for that."""
-        self.outputs = [self.stored(name) for name in self.graph.outputs]
+        self.outputs = [self.given_out(name) for name in self.graph.outputs]
         self.nodes = needed(self.nodes, self.outputs)
 
     def take_input(self, name: str) -> Node:

@@ -129,7 +129,7 @@ def test_a_graph_is_a_module_in_memory() -> None:
     assert np.array_equal(run(module, graph, feed)["Identity"], evaluate(graph, feed)["Identity"])
     weights = graph[next(op for op in graph.ops if op.kind == "Gemm").inputs[1]]
     assert any(np.array_equal(buffer.numpy(), weights.data) for buffer in module.buffers() if buffer.shape == weights.shape)
-    with pytest.raises(qconvert.QConvertError, match="of the format onnx"):
+    with pytest.raises(qconvert.QConvertError, match="is for onnx files, not torch"):
         qconvert.to_torch(graph, target="generic")
 
 

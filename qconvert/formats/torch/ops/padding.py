@@ -25,7 +25,7 @@ def padded(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
     before = [0] * (rank - len(pads) // 2) + list(pads[::2])[::-1]
     behind = [0] * (rank - len(pads) // 2) + list(pads[1::2])[::-1]
     inputs = [name, sizes_tensor(c, [*before, *behind], "pads")]
-    filler = c.filler(value or 0, name, "padding") if mode == "constant" and (value or c.lookup(name).is_quantized) else ""
+    filler = c.filler(value, name, "padding") if mode == "constant" and value else ""  # without one it is real zero
     inputs += [filler] if filler else []
     return c.emit("Pad", inputs) if mode == "constant" else c.emit("Pad", inputs, mode=mode)
 

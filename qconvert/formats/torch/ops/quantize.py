@@ -43,6 +43,36 @@ def read_dequantize(c: Call) -> Ref:
     return c.emit("Dequantize", [c.name("self")], dtype="float32", grid=None)
 
 
+def read_int_repr(c: Call) -> Ref:
+    """aten::int_repr(x): the stored integers as plain numbers."""
+    if not c.operand("self").is_quantized:
+        raise c.invalid("its data are not quantized")
+    return c.emit("Reinterpret", [c.name("self")], grid=None)
+
+
+def _unlabelled(c: Call) -> Ref:
+    """The integers of a call that labels them; those that int_repr took from a quantized tensor are its own."""
+    name = c.name("self")
+    maker = c.producer(name)
+    if maker is not None and maker.kind == "Reinterpret" and not c.lookup(name).is_quantized:
+        return Ref(maker.inputs[0])
+    return Ref(name)
+
+
+def read_make(c: Call) -> Ref:
+    """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a grid."""
+    tensor = c.lookup(_unlabelled(c).name)
+    return Ref(c.labelled(tensor, c.grid(dtype=tensor.dtype)))
+
+
+def read_make_along(c: Call) -> Ref:
+    """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
+    tensor, scales = c.lookup(_unlabelled(c).name), c.constant("scale")
+    if scales is None or c.constant("zero_point") is None:
+        raise c.unsupported("scales along an axis that are computed at run time")
+    return Ref(c.labelled(tensor, grid_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype)))
+
+
 def _exact_scales(c: Call) -> Array | None:
     """The scales along an axis as the file has them, float32 or float64; None if they are computed at run time."""
     scales = c.constant("scales")
@@ -145,6 +175,9 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
         Operator("T self, T scale, T zero_point, i dtype", read_quantize),
     ],
     "aten::dequantize": Operator("T self", read_dequantize),
+    "aten::int_repr": Operator("T self", read_int_repr),
+    "aten::_make_per_tensor_quantized_tensor": Operator("T self, f scale, i zero_point", read_make),
+    "aten::_make_per_channel_quantized_tensor": Operator("T self, T scale, T zero_point, i axis", read_make_along),
     f"{_DECOMPOSED}quantize_per_tensor": [
         Operator(f"T input, f scale, i zero_point, {_LIMITS}", read_decomposed_quantize),
         Operator(f"T input, T scale, T zero_point, {_LIMITS}", read_decomposed_quantize),

@@ -64,11 +64,15 @@ class Interpreter:
         constants: of the file, by their places.
         listed: what the code calls CONSTANTS.c0 and so on.
         budget: of steps.
+
+    Attributes:
+        variables: of the method that run() follows, by name, as it leaves them.
     """
 
     def __init__(self, code: Code, calls: Calls, constants: Constants, listed: Sequence[Any], budget: Budget) -> None:
         self.objects = Objects(self, code, constants)
         self.budget = budget
+        self.variables: dict[str, Any] = {}
         self._code = code
         self._calls = calls
         self._listed = listed
@@ -111,7 +115,10 @@ class Interpreter:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise InvalidModelError(f"its code calls itself more than {_DEEPEST} times", where=method.file)
-        frame = Frame(self, method, place, {})
+        values: dict[str, Any] = {}
+        if self._depth == 1:
+            self.variables = values
+        frame = Frame(self, method, place, values)
         frame.bind_arguments(given, named)
         try:
             frame.statements(method.node.body)

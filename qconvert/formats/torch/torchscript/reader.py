@@ -21,11 +21,11 @@ from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.guesses import Guesses, guessed
 from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
-from qconvert.formats.torch.values import EndlessError, leaves
+from qconvert.formats.torch.values import EndlessError, Ref, leaves
 from qconvert.graph import Graph
 from qconvert.graph.metadata import GUESSED_SHAPES
 
-__all__ = ["read"]
+__all__ = ["read", "read_named"]
 
 #: Version of archives that PyTorch 2.13 still reads (caffe2/serialize/versions.h, kMaxSupportedFileFormatVersion).
 _NEWEST = 10
@@ -34,7 +34,12 @@ _STEPS, _MOST_FURTHER = 120_000, 2**20
 
 
 def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
-    """The graph of a TorchScript model.
+    """The graph of a TorchScript model; see read_named()."""
+    return read_named(archive, name, given)[0]
+
+
+def read_named(archive: Archive, name: str, given: GivenInputs) -> tuple[Graph, dict[str, str]]:
+    """The graph of a TorchScript model, and variables of its method `forward` -> the tensors that they are.
 
     Args:
         archive: the model's.
@@ -52,7 +57,8 @@ def read(archive: Archive, name: str, given: GivenInputs) -> Graph:
     if guesses:
         metadata[GUESSED_SHAPES] = json.dumps([f"{key}: {', '.join(map(str, shape))}" for key, (shape, _) in guesses.items()])
     names = [item.name for item in leaves(inputs) if isinstance(item, Input)]
-    return finished(script.session, name, names, outputs, "TorchScript", metadata=metadata)
+    graph = finished(script.session, name, names, outputs, "TorchScript", metadata=metadata)
+    return graph, {key: value.name for key, value in script.variables.items() if isinstance(value, Ref)}
 
 
 def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[list[str], Guesses]:
@@ -90,6 +96,7 @@ class _Script:
         size = sum(archive.size(name) for name in archive if name == "data.pkl" or name.startswith("code/"))
         self.session = Session(Draft(), Constants(Draft()), SCALAR_TYPES)
         self._most = _STEPS + min(size, _MOST_FURTHER)
+        self.variables: dict[str, Any] = {}
 
     def followed(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
         """Follows `forward`; the names of its outputs."""
@@ -98,6 +105,7 @@ class _Script:
         calls = Calls(self.session, OPERATORS)
         interpreter = Interpreter(self._code, calls, constants, self._constants(), Budget(self._most))
         result = interpreter.run(self._model(), "forward", arguments(inputs, draft, guesses))
+        self.variables = interpreter.variables
         return flattened(result, constants)
 
     def _model(self) -> ScriptObject:

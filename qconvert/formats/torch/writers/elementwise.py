@@ -11,7 +11,7 @@ from qconvert.formats.torch.writers.kernels import pair_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
+__all__ = ["WRITERS", "bounds_of"]
 
 
 def simple(operator: str, *attributes: str, after: Callable[[Op], tuple[Any, ...]] | None = None) -> WriteFunction:
@@ -27,7 +27,7 @@ def simple(operator: str, *attributes: str, after: Callable[[Op], tuple[Any, ...
 def write_clip(op: Op, b: Builder) -> None:
     """Clip: bounds that are single constants are numbers, others tensors."""
     names = (*op.inputs[1:3], "", "")[:2]
-    bounds = [_bound(op, b, name) for name in names]
+    bounds = bounds_of(op, b)
     if any(isinstance(bound, float | int) or bound is None for bound in bounds) and not any(_is_node(bound) for bound in bounds):
         node = b.real(op.inputs[0])
         b.finish(op, node if bounds == [None, None] else b.clipped(node, *bounds))
@@ -36,6 +36,11 @@ def write_clip(op: Op, b: Builder) -> None:
     for operator, name in zip(("maximum", "minimum"), names, strict=True):
         node = b.aten(operator, node, b.real(name)) if name else node
     b.finish(op, node)
+
+
+def bounds_of(op: Op, b: Builder) -> list[Any]:
+    """The two bounds of a Clip, each a number, None for none, or its node."""
+    return [_bound(op, b, name) for name in (*op.inputs[1:3], "", "")[:2]]
 
 
 def _is_node(bound: Any) -> bool:

@@ -133,7 +133,7 @@ def write_pad(op: Op, b: Builder) -> None:
             if filler is None:
                 raise b.unsupported(op, "a filler that is computed at run time")
             value = filler.reshape(-1)[0].item()
-        b.set(op.outputs[0], b.aten("constant_pad_nd", b.stored(data.name), torch_pads(begins, ends), value))
+        b.set(op.outputs[0], b.pad(data, b.stored(data.name), torch_pads(begins, ends), value))
         return
     mode = {"reflect": "reflect", "edge": "replicate"}.get(str(op["mode"]))
     moved = [axis for axis in range(rank) if begins[axis] or ends[axis]]

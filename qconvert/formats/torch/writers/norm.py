@@ -9,7 +9,7 @@ from qconvert.formats.torch.writers.kernels import reduced_as_kernels
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
+__all__ = ["WRITERS", "axes_of"]
 
 
 def write_batch_norm(op: Op, b: Builder) -> None:
@@ -59,15 +59,15 @@ def write_reduction(operator: str) -> WriteFunction:
     def write(op: Op, b: Builder) -> None:
         if op.kind in ("ReduceMean", "ReduceSum") and "int" in b.tensor(op.inputs[0]).dtype and not b.tensor(op.inputs[0]).is_quantized:
             _reduce_integers(op, b)
-        elif not reduced_as_kernels(op, b, _axes(op, b)):
-            b.finish(op, b.aten(operator, b.real(op.inputs[0]), _axes(op, b), bool(op["keepdims"])))
+        elif not reduced_as_kernels(op, b, axes_of(op, b)):
+            b.finish(op, b.aten(operator, b.real(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
 
     return write
 
 
 def _reduce_integers(op: Op, b: Builder) -> None:
     """Sums of plain integers, which PyTorch makes in int64, and means, which are cut off."""
-    axes, tensor = _axes(op, b), b.tensor(op.outputs[0])
+    axes, tensor = axes_of(op, b), b.tensor(op.outputs[0])
     node = b.aten("sum.dim_IntList", b.stored(op.inputs[0]), axes, bool(op["keepdims"]))
     if op.kind == "ReduceMean":
         sizes = [b.shape(op, op.inputs[0])[axis] for axis in axes]
@@ -78,7 +78,8 @@ def _reduce_integers(op: Op, b: Builder) -> None:
     b.set(tensor.name, node if tensor.dtype == "int64" else b.aten("to.dtype", node, b.dtype(tensor.dtype)))
 
 
-def _axes(op: Op, b: Builder) -> list[int]:
+def axes_of(op: Op, b: Builder) -> list[int]:
+    """The axes of a reduction, from 0 on; all where none are stated."""
     rank = b.rank(op)
     stated = b.integers(op, 1) if len(op.inputs) > 1 and op.inputs[1] else []
     return [axis % max(rank, 1) for axis in stated] or list(range(rank))
@@ -117,7 +118,7 @@ def write_of_sum(before: str, after: str) -> WriteFunction:
 
     def write(op: Op, b: Builder) -> None:
         node = b.real(op.inputs[0])
-        node = b.aten("sum.dim_IntList", b.aten(before, node) if before else node, _axes(op, b), bool(op["keepdims"]))
+        node = b.aten("sum.dim_IntList", b.aten(before, node) if before else node, axes_of(op, b), bool(op["keepdims"]))
         b.note_operator()
         b.finish(op, b.aten(after, node) if after else node)
 
@@ -127,7 +128,7 @@ def write_of_sum(before: str, after: str) -> WriteFunction:
 def write_product(op: Op, b: Builder) -> None:
     """ReduceProd, one axis after the other."""
     node = b.real(op.inputs[0])
-    for axis in sorted(_axes(op, b), reverse=True):
+    for axis in sorted(axes_of(op, b), reverse=True):
         node = b.aten("prod.dim_int", node, axis, bool(op["keepdims"]))
     dtype = b.tensor(op.outputs[0]).dtype
     b.note_operator()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Op
 from qconvert.graph.kinds.resize import nearest, positions
 
-__all__ = ["WRITERS"]
+__all__ = ["WRITERS", "known_sizes", "nearest_operator"]
 
 _NEAREST = {("asymmetric", "floor"): "upsample_nearest", ("half_pixel", "round_prefer_ceil"): "_upsample_nearest_exact",
             ("half_pixel", "round_prefer_floor"): "_upsample_nearest_exact"}  # fmt: skip
@@ -25,7 +25,7 @@ def write_resize(op: Op, b: Builder) -> None:
     """Resize: nearest and linear."""
     b.channels_first(op)
     mode, places, spatial = str(op["mode"]), str(op["coordinate_transformation_mode"]), b.rank(op) - 2
-    known = _known_sizes(op, b)
+    known = known_sizes(op, b)
     aligned = places in ("half_pixel", "pytorch_half_pixel", "align_corners")
     if mode == "nearest":
         _write_nearest(op, b, known)
@@ -37,7 +37,7 @@ def write_resize(op: Op, b: Builder) -> None:
         raise b.unsupported(op, f"mode {mode} over {spatial} axes and {places} places")
 
 
-def _known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
+def known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
     """The spatial sizes before and after, if all are known."""
     before, after = (b.shape(op, name)[2:] for name in (op.inputs[0], op.outputs[0]))
     sizes = [[size for size in shape if isinstance(size, int)] for shape in (before, after)]
@@ -47,9 +47,7 @@ def _known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
 def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None) -> None:
     """Stored values that are repeated or left out: by an operator that has these places, else by their indices along each axis."""
     places, spatial = str(op["coordinate_transformation_mode"]), b.rank(op) - 2
-    name = _NEAREST.get((places, str(op["nearest_mode"])))
-    if known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)) and places == "half_pixel":
-        name = "upsample_nearest"  # repeats each element, as all ways of placing points do
+    name = nearest_operator(op, known)
     if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
         b.finish(op, b.aten(f"{name}{spatial}d", b.real(op.inputs[0]), sizes_of(b, op.inputs[1])))
         return
@@ -61,6 +59,14 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
         chosen = np.clip(nearest(str(op["nearest_mode"]), *positions(places, before, after)), 0, before - 1)
         node = b.aten("index_select", node, axis, b.buffer(chosen, f"{op.outputs[0]}/places"))
     b.finish(op, node)
+
+
+def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) -> str | None:
+    """The operator that takes the nearest element, without its number of axes; None if PyTorch places points otherwise."""
+    places = str(op["coordinate_transformation_mode"])
+    if known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)) and places == "half_pixel":
+        return "upsample_nearest"  # repeats each element, as all ways of placing points do
+    return _NEAREST.get((places, str(op["nearest_mode"])))
 
 
 def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:

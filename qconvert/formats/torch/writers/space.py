@@ -55,7 +55,7 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
     for index, axis in enumerate(axes):
         begins[axis], ends[axis] = pads[index], pads[len(blocks) + index]
     zero = 0 if grid is None else int(grid.zero_point[0])
-    node = b.aten("constant_pad_nd", b.stored(op.inputs[0]), torch_pads(begins, ends), zero)
+    node = b.pad(b.tensor(op.inputs[0]), b.stored(op.inputs[0]), torch_pads(begins, ends), zero)
     cut, inner, outer = [-1], [], [0]
     for axis in range(1, rank):
         size = sizes[axis - 1] + begins[axis] + ends[axis]

@@ -69,6 +69,6 @@ def padded_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -
         if not grid.is_per_tensor:
             raise b.unsupported(op, "data with scales along an axis")
         value = int(grid.zero_point[0]) if filler is None else integer_range(data.dtype)[0]
-    node = b.aten("constant_pad_nd", b.stored(data.name), torch_pads(pads[:spatial], pads[spatial:]), 0.0 if value is None else value)
+    node = b.pad(data, b.stored(data.name), torch_pads(pads[:spatial], pads[spatial:]), 0.0 if value is None else value)
     b.helpers.add(node)
     return node

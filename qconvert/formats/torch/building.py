@@ -1,0 +1,33 @@
+"""What all forms of PyTorch's files share: a builder is given a graph's inputs, operators and outputs in their order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.writers.sums import computes_on_grids
+from qconvert.formats.torch.writing import Builder
+
+__all__ = ["fill"]
+
+
+def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
+    """Writes a graph's inputs, operators and outputs into its builder, by functions for the kinds.
+
+    Raises:
+        UnsupportedError: operators that have no form in PyTorch; kinds are all listed.
+    """
+    graph = builder.graph
+    missing = Counter(op.kind for op in graph.ops if op.kind not in known)
+    if missing:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
+        raise UnsupportedError(f"operators without a form in PyTorch: {listed}")
+    for name in graph.inputs:
+        builder.take_input(name)
+    for op in graph.ops:
+        builder.op, builder.wide = op, builder.is_exact and computes_on_grids(graph, op)
+        known[op.kind](op, builder)
+    builder.op, builder.wide = None, False
+    builder.finish_program()

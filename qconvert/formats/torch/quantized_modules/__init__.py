@@ -1,0 +1,27 @@
+"""Graphs as modules of torch.ao.nn.quantized, which TorchScript keeps: a function for each kind that PyTorch has a quantized kernel for.
+
+Operators that the kernels do not take are on real values between a dequantize and a quantize, by the functions of writers/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.torch.quantized_modules import elementwise, joins, layers, norm, pool
+from qconvert.formats.torch.quantized_modules.builder import ModuleFunction
+from qconvert.formats.torch.quantized_modules.kernels import kernel_obstacle
+from qconvert.formats.torch.writing import WriteFunction
+
+__all__ = ["WRITERS", "module_writers"]
+
+WRITERS: Mapping[str, ModuleFunction] = {**layers.WRITERS, **elementwise.WRITERS, **norm.WRITERS, **pool.WRITERS, **joins.WRITERS}
+
+
+def module_writers(real: Mapping[str, WriteFunction]) -> Mapping[str, ModuleFunction]:
+    """The write functions of modules, by kind, beside those on real values."""
+    chosen = {kind: _either(write, real[kind]) for kind, write in WRITERS.items() if kind in real}
+    return {**real, **chosen, "Reinterpret": joins.write_reinterpret}
+
+
+def _either(write: ModuleFunction, real: WriteFunction) -> ModuleFunction:
+    return lambda op, b: real(op, b) if kernel_obstacle(b.graph, op) else write(op, b)

@@ -1,0 +1,213 @@
+"""What an operator's write function sees where modules of torch.ao.nn.quantized are written.
+
+A quantized tensor exists in one form: PyTorch's own, with its scale and zero point inside. Its real values stand behind aten::dequantize,
+and movements move it as it is. All calls are of TorchScript's operators, of such as PyTorch 1.13 has too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize
+from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.pickled import TorchType
+from qconvert.formats.torch.writing import Builder
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+
+__all__ = ["LAYER", "Layer", "ModuleBuilder", "ModuleFunction"]
+
+#: The operator of nodes that call a layer.
+LAYER = "layer"
+#: Storage types -> PyTorch's types of quantized tensors.
+_QUANTIZED = {
+    **dict.fromkeys(("int8", "int4", "int2"), "qint8"), **dict.fromkeys(("uint8", "uint4", "uint2"), "quint8"), "int32": "qint32",
+}  # fmt: skip
+_REMEDY = "Write a torch.export program, which has integers of all types: a name that ends in .pt2, or --form program."
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A module of torch.ao.nn.quantized, or of torch.ao.nn.intrinsic.quantized, which have a Relu inside.
+
+    Attributes:
+        kind: its class.
+        arguments: of its constructor: numbers, and arrays that are tensors there.
+        grid: scale and zero point of its results, where they are attributes.
+        weights: of layers with packed weights: qint8, with their grid.
+        bias: real numbers, or None.
+        parameters: real numbers that are attributes, by name.
+        fused: whether it has a Relu inside.
+    """
+
+    kind: str
+    arguments: tuple[Any, ...] = ()
+    grid: tuple[float, int] | None = None
+    weights: tuple[Array, Quantization] | None = None
+    bias: Array | None = None
+    parameters: Mapping[str, Array] = field(default_factory=dict)
+    fused: bool = False
+
+
+class ModuleBuilder(Builder):
+    """Collects layers besides calls and constants.
+
+    Attributes:
+        layers: node of a call -> the layer.
+        grids: node of a constant that is a quantized tensor -> its grid.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph, "fast")
+        self.layers: dict[Node, Layer] = {}
+        self.grids: dict[Node, Quantization] = {}
+        _require_storable(graph)
+
+    def aten(self, operator: str, *arguments: Any, **named: Any) -> Node:
+        """Adds a call of aten's operator; that of several axes at once, which PyTorch 1.x lacks, as several calls."""
+        if operator == "squeeze.dims":
+            node, axes = arguments
+            for axis in sorted(axes, reverse=True):
+                node = super().aten("squeeze", node, axis)
+            return super().aten("alias", node) if node is arguments[0] else node
+        return super().aten(operator, *arguments, **named)
+
+    def layer(self, op: Op, layer: Layer, *nodes: Node) -> Node:
+        """Adds a call of a layer, which is named after the operator's result."""
+        node = self._added(Node(LAYER, nodes, name=op.outputs[0].partition(";")[0]))
+        self.layers[node] = layer
+        self.sources[node] = op.source
+        return node
+
+    def stored(self, name: str) -> Any:
+        """The node of a tensor as it is stored: a quantized tensor, or plain numbers. None for ""."""
+        node = super().stored(name)
+        tensor = self.graph.tensors[name] if name else None
+        if tensor is not None and tensor.quantization is not None and node.data is not None:
+            self.grids[node] = self._held(tensor.dtype, tensor.quantization, name)
+        return node
+
+    def _held(self, dtype: str, grid: Quantization, name: str) -> Quantization:
+        """A grid that a quantized tensor can hold."""
+        self.quantized_type(dtype)
+        if grid.block_size:
+            raise UnsupportedError("scales in blocks cannot be written as modules of PyTorch", where=f"tensor {name!r}")
+        return grid
+
+    def quantized_type(self, dtype: str) -> TorchType:
+        """PyTorch's type of quantized tensors for a storage type."""
+        if dtype not in _QUANTIZED:
+            raise UnsupportedError(f"PyTorch has no quantized tensors of {dtype}", remedy=_REMEDY)
+        return TorchType(_QUANTIZED[dtype])
+
+    def labelled(self, node: Node, grid: Quantization, name: str) -> Node:
+        """A quantized tensor of the plain integers that a node gives."""
+        if not grid.is_per_tensor:
+            raise UnsupportedError(
+                "activations with scales along an axis cannot be written as modules of PyTorch", where=f"tensor {name!r}"
+            )
+        return self.aten("_make_per_tensor_quantized_tensor", node, float(grid.scale[0]), int(grid.zero_point[0]))
+
+    def take_input(self, name: str) -> Node:
+        """Adds an input; integers with a grid become a quantized tensor."""
+        node, tensor = super().take_input(name), self.graph[name]
+        if tensor.quantization is not None:
+            self.quantized_type(tensor.dtype)
+            self._values[name] = self.labelled(node, tensor.quantization, name)
+        return node
+
+    def given_out(self, name: str) -> Node:
+        """An output: the integers of a quantized tensor."""
+        node: Node = self.stored(name)
+        return self.aten("int_repr", node) if self.graph[name].is_quantized else node
+
+    def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
+        """Adds a dequantize of a quantized tensor; a constant of plain integers becomes one."""
+        if node.data is not None and node not in self.grids:
+            self.grids[node] = self._held(dtype, quantization, name)
+        return self.aten("dequantize", node)
+
+    def quantize(self, node: Any, tensor: Tensor) -> Node:
+        """Adds a quantize of real values onto the grid of `tensor`, within its limits."""
+        grid = tensor.quantization
+        assert grid is not None
+        kind = self.quantized_type(tensor.dtype)
+        if grid.axis is not None or grid.block_size:
+            scales, points = self._parameters(grid, tensor.name)
+            return self.aten("quantize_per_channel", node, scales, points, grid.axis, kind)
+        node = self.aten("quantize_per_tensor", node, float(grid.scale[0]), int(grid.zero_point[0]), kind)
+        limits = self.limits(tensor.dtype, grid)
+        return node if limits == integer_range(tensor.dtype) else self._within(node, grid, *limits)
+
+    def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:
+        """Adds a pad; in a quantized tensor the filler is a real value."""
+        grid = tensor.quantization
+        real = value if grid is None else float((value - int(grid.zero_point[0])) * np.float64(grid.scale[0]))
+        return super().pad(tensor, node, pads, real)
+
+    def _within(self, node: Node, grid: Quantization, low: int, high: int) -> Node:
+        """A quantized tensor clipped to a range of its integers; bounds are real values, which PyTorch rounds to them."""
+        scale, point = np.float64(grid.scale[0]), int(grid.zero_point[0])
+        return self.clamp(node, float((low - point) * scale), float((high - point) * scale))
+
+    def clamp(self, node: Node, low: float, high: float) -> Node:
+        """A quantized tensor between real bounds, both of which qnnpack wants. It takes channels that are last in memory for others."""
+        return self.aten("hardtanh", self.aten("contiguous", node), low, high)
+
+    def grid_of(self, name: str) -> tuple[float, int]:
+        """Scale and zero point of a tensor of bytes."""
+        grid = self.graph[name].quantization
+        assert grid is not None
+        return float(grid.scale[0]), int(grid.zero_point[0])
+
+    def has_relu(self, op: Op) -> bool:
+        """Whether an operator has a relu that its grid does not imply."""
+        tensor = self.tensor(op.outputs[0])
+        return op.attributes.get("activation") == "relu" and not self._implied(tensor, ACTIVATIONS["relu"])
+
+    def close(self, op: Op, node: Node) -> None:
+        """Ends an operator whose node is a quantized tensor on the result's grid already, but for an activation other than relu."""
+        tensor = self.tensor(op.outputs[0])
+        bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        if bounds not in ((None, None), ACTIVATIONS["relu"]) and not self._implied(tensor, bounds):
+            assert tensor.quantization is not None
+            node = self._within(node, tensor.quantization, *clip_range(tensor, bounds))
+        self.set(tensor.name, node)
+
+    def real_vector(self, name: str) -> Array:
+        """The real values of a constant in float32."""
+        tensor = self.tensor(name)
+        assert tensor.data is not None
+        data = tensor.data if tensor.quantization is None else dequantize(tensor.data, tensor.quantization)
+        return np.asarray(data, np.float32)
+
+
+ModuleFunction = Callable[[Op, ModuleBuilder], None]
+
+
+def _require_storable(graph: Graph) -> None:
+    """Raises UnsupportedError, with all such tensors counted, where PyTorch has no quantized tensors of a type."""
+    found: dict[str, list[str]] = {}
+    for name, tensor in graph.tensors.items():
+        if tensor.quantization is not None and tensor.dtype not in _QUANTIZED and not _is_bias(tensor):
+            found.setdefault(tensor.dtype, []).append(name)
+    if not found:
+        return
+    listed = "; ".join(f"{len(names)} of {dtype}, such as {names[0]!r} ({_user(graph, names[0])})" for dtype, names in found.items())
+    raise UnsupportedError(f"PyTorch's quantized tensors are of 8 bits or int32, and the model has others: {listed}", remedy=_REMEDY)
+
+
+def _is_bias(tensor: Tensor) -> bool:
+    """Whether a tensor is an integer constant that becomes real numbers anyway."""
+    return tensor.is_constant and tensor.dtype == "int64"
+
+
+def _user(graph: Graph, name: str) -> str:
+    """The operator that makes or reads a tensor, in words."""
+    op = next((op for op in graph.ops if name in (*op.outputs, *op.inputs)), None)
+    return "no operator's" if op is None else f"of {op.kind} {op.source}".strip()

@@ -1,0 +1,30 @@
+"""Joining tensors, and other grids for the same integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.formats.torch.quantized_modules.builder import ModuleBuilder, ModuleFunction
+from qconvert.graph import Op
+
+__all__ = ["WRITERS", "write_reinterpret"]
+
+
+def write_concat(op: Op, b: ModuleBuilder) -> None:
+    """Concat of bytes: moved where all have one grid, else rounded onto the result's."""
+    result = b.tensor(op.outputs[0])
+    if all(b.tensor(name).shares_grid(result) for name in op.inputs):
+        b.close(op, b.aten("cat", [b.stored(each) for each in op.inputs], int(op["axis"])))
+        return
+    name = "quantized.cat_relu" if b.has_relu(op) else "quantized.cat"
+    b.close(op, b.call(name, [b.stored(each) for each in op.inputs], int(op["axis"]), *b.grid_of(op.outputs[0])))
+
+
+def write_reinterpret(op: Op, b: ModuleBuilder) -> None:
+    """Reinterpret: the same integers under another grid, or none."""
+    source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    node = b.aten("int_repr", b.stored(source.name)) if source.is_quantized else b.stored(source.name)
+    b.set(result.name, node if result.quantization is None else b.labelled(node, result.quantization, result.name))
+
+
+WRITERS: Mapping[str, ModuleFunction] = {"Concat": write_concat}

@@ -1,0 +1,179 @@
+"""Which operators PyTorch's quantized kernels take, in all engines that a file may be loaded with: fbgemm, x86 (a choice of fbgemm and
+onednn for each layer) and qnnpack.
+
+A file is packed anew by the engine of the process that loads it. So what one of them refuses, or computes wrongly, is written on real
+values: measured with 2.13 (tests/formats/torch/test_module_kernels.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import is_dynamic
+from qconvert.graph.kinds.spatial import SAME
+
+__all__ = ["KERNELS", "is_bytes", "kernel_obstacle"]
+
+#: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs on real values:"; "" where one does.
+Obstacle = Callable[[Graph, Op], str]
+
+_BYTES = "data or a result that are not uint8 with one scale"
+_GRID = "a result on another grid than its data"
+_LAYOUT = "channels that are last"
+
+
+def kernel_obstacle(graph: Graph, op: Op) -> str:
+    """Why an operator runs on real values; "" where a quantized kernel takes it."""
+    found = KERNELS.get(op.kind)
+    return f"PyTorch has no quantized {op.kind}" if found is None else found(graph, op)
+
+
+def is_bytes(tensor: Tensor) -> bool:
+    """Whether a tensor is what the kernels take: uint8 with one scale, in the whole range of the type."""
+    grid = tensor.quantization
+    return tensor.dtype == "uint8" and grid is not None and grid.is_per_tensor and grid.limits("uint8") == (0, 255)
+
+
+def _bytes(graph: Graph, *names: str) -> bool:
+    return all(is_bytes(graph[name]) for name in names if name)
+
+
+def _rounded(graph: Graph, op: Op) -> str:
+    """Of kernels whose result has any grid."""
+    return "" if _bytes(graph, *op.inputs, op.outputs[0]) else _BYTES
+
+
+def _kept(graph: Graph, op: Op) -> str:
+    """Of kernels whose result has the grid of the data."""
+    if not _bytes(graph, op.inputs[0], op.outputs[0]):
+        return _BYTES
+    return "" if graph[op.inputs[0]].shares_grid(graph[op.outputs[0]]) else _GRID
+
+
+def _layout(op: Op) -> str:
+    return _LAYOUT if op.attributes.get("data_format", "channels_first") != "channels_first" else ""
+
+
+def _packed(graph: Graph, op: Op, axis: int = 0) -> str:
+    """Of layers with packed weights: constants of 8 bits with one scale, or one along `axis`, and a number for each output as bias."""
+    weights = graph[op.inputs[1]]
+    grid = weights.quantization
+    if is_dynamic(op) or not _bytes(graph, op.inputs[0], op.outputs[0]):
+        return _BYTES
+    if weights.data is None or grid is None or grid.block_size or weights.dtype not in ("int8", "uint8") or grid.axis not in (None, axis):
+        return "weights that are no constants of 8 bits with a scale for each output"
+    bias = graph[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] else None
+    if bias is not None and (bias.data is None or bias.data.shape != (weights.data.shape[axis],)):
+        return "a bias that is no constant for each output"
+    return ""
+
+
+def _conv(graph: Graph, op: Op) -> str:
+    return _layout(op) or ("" if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank") or _packed(graph, op)
+
+
+def _matmul(graph: Graph, op: Op) -> str:
+    left, right = (graph[name] for name in op.inputs[:2])
+    if right.data is not None and right.rank == 2 and not op["trans_a"]:
+        return _packed(graph, op, 0 if op["trans_b"] else 1)
+    if left.rank != right.rank or (left.shape or ())[:-2] != (right.shape or ())[:-2]:
+        return "operands of different batches"
+    return "a Relu inside" if op["activation"] == "relu" else _rounded(graph, op)
+
+
+def _fixed(scale: float, point: int) -> Obstacle:
+    """Of curves whose kernels have one grid for results."""
+
+    def obstacle(graph: Graph, op: Op) -> str:
+        result = graph[op.outputs[0]]
+        if not _bytes(graph, op.inputs[0], result.name):
+            return _BYTES
+        grid = result.quantization
+        fits = grid is not None and (float(grid.scale[0]), int(grid.zero_point[0])) == (scale, point)
+        return "" if fits else f"a result whose scale is not 1/{1 / scale:g}"
+
+    return obstacle
+
+
+def _hard_sigmoid(graph: Graph, op: Op) -> str:
+    usual = np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5
+    return _fixed(1 / 256, 0)(graph, op) if usual else "other numbers than PyTorch's"
+
+
+def _clip(graph: Graph, op: Op) -> str:
+    bounds = [graph.constant(name) if name else None for name in op.inputs[1:3]]
+    known = all(not name or (bound is not None and bound.size == 1) for name, bound in zip(op.inputs[1:3], bounds, strict=True))
+    return _kept(graph, op) if known else "bounds that are computed"
+
+
+def _softmax(graph: Graph, op: Op) -> str:
+    return _rounded(graph, op) if op["beta"] == 1 else "a beta"
+
+
+def _norm(graph: Graph, op: Op) -> str:
+    """Of normalizations by constants."""
+    if any(graph.constant(name) is None for name in op.inputs[1:] if name):
+        return "parameters that are computed"
+    return _layout(op) or ("further results" if any(op.outputs[1:]) else "" if _bytes(graph, op.inputs[0], op.outputs[0]) else _BYTES)
+
+
+def _batch_norm(graph: Graph, op: Op) -> str:
+    return _norm(graph, op) if graph[op.inputs[0]].rank in (4, 5) and len(op.inputs) == 5 else "data of another rank than 4 or 5"
+
+
+def _layer_norm(graph: Graph, op: Op) -> str:
+    shape = graph[op.inputs[0]].shape
+    known = shape is not None and all(isinstance(size, int) for size in shape[int(op["axis"]) % len(shape) :])
+    return _norm(graph, op) if known else "axes of unknown size"
+
+
+def _instance_norm(graph: Graph, op: Op) -> str:
+    return _norm(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank than 3, 4 or 5"
+
+
+def _max_pool(graph: Graph, op: Op) -> str:
+    if len(op["kernel_shape"]) > 2:
+        return "three axes, which qnnpack has no kernel for"
+    return _layout(op) or ("further results" if any(op.outputs[1:]) else _kept(graph, op))
+
+
+def _average_pool(graph: Graph, op: Op) -> str:
+    """qnnpack counts padding in any case."""
+    if len(op["kernel_shape"]) not in (2, 3) or op["ceil_mode"]:
+        return "one axis, or a size that is rounded up"
+    pads = [int(pad) for pad in op["pads"]]
+    if op["auto_pad"] in SAME or (any(pads) and (not op["count_include_pad"] or pads[: len(pads) // 2] != pads[len(pads) // 2 :])):
+        return "padding that does not count, which qnnpack counts, or differs on both sides"
+    return _layout(op) or _kept(graph, op)
+
+
+def _global_average(graph: Graph, op: Op) -> str:
+    return _layout(op) or (_kept(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank")
+
+
+def _mean(graph: Graph, op: Op) -> str:
+    known = len(op.inputs) < 2 or not op.inputs[1] or graph.constant(op.inputs[1]) is not None
+    return _kept(graph, op) if known else "axes that are computed"
+
+
+def _resize(graph: Graph, op: Op) -> str:
+    if op["mode"] != "nearest" or graph[op.inputs[0]].rank not in (4, 5):
+        return "values between those of the data, or one axis"
+    return _layout(op) or _kept(graph, op)
+
+
+#: Kinds that have a quantized kernel -> why it does not take an operator. ConvTranspose is none of them: onednn, and x86 with it, computes
+#: something else where a group has other numbers of inputs and outputs, fbgemm where they are equal and the kernel is 2, qnnpack over three
+#: axes; and fbgemm takes no scale for each output.
+KERNELS: Mapping[str, Obstacle] = {
+    "Conv": _conv, "Gemm": _packed, "MatMul": _matmul,
+    **dict.fromkeys(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), _rounded),
+    "Sigmoid": _fixed(1 / 256, 0), "Tanh": _fixed(1 / 128, 128), "HardSigmoid": _hard_sigmoid,
+    "Relu": _kept, "Clip": _clip, "Softmax": _softmax,
+    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _norm,
+    "InstanceNormalization": _instance_norm,
+    "MaxPool": _max_pool, "AveragePool": _average_pool, "GlobalAveragePool": _global_average, "ReduceMean": _mean, "Resize": _resize,
+}  # fmt: skip
