@@ -30,19 +30,24 @@ from qconvert.arithmetic import (
     xnnpack_adds,
 )
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.kinds import nudged_scales
+from qconvert.graph.kinds import KINDS, nudged_scales
+from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import Target
 
 __all__ = ["TorchRounding", "without_torch"]
 
+#: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/fidelity.md).
+_COARSE = ("LeakyRelu", "HardSwish")
+
 
 def without_torch(graph: Graph) -> Graph:
-    """The graph without the roundings of PyTorch's engines."""
-    return graph.evolve(ops=[_plain(op) for op in graph.ops])
+    """The graph without the roundings of PyTorch's engines, as of a source whose kernels nobody knows."""
+    metadata = {key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}
+    return graph.evolve(ops=[_plain(op) for op in graph.ops], metadata=metadata)
 
 
 def _plain(op: Op) -> Op:
-    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS)
+    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch")
     return op.with_attributes(arithmetic="") if known else op
 
 
@@ -70,6 +75,10 @@ class TorchRounding:
             self._add_as(op)
         elif arithmetic in TORCH_AVERAGES:
             self._average_as(op)
+        elif op.kind == "Resize" and arithmetic == "torch":
+            self._resize_as(op)
+        elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op):
+            self._on_reals(op)
         else:
             self.ops.append(op)
 
@@ -101,6 +110,41 @@ class TorchRounding:
         total = self._tensor(Tensor("", "float32", result.shape), f"{result.name}/real")
         self.ops.append(replace(_plain(op), inputs=tuple(real), outputs=(total,)))
         self.ops.append(Op("Quantize", (total,), op.outputs, {}, op.source))
+
+    def _on_8_bits(self, op: Op) -> bool:
+        """Whether data and result are of 8 bits with one scale each."""
+        sides = [self._graph[name] for name in (*KINDS[op.kind].data(op), *op.outputs)]
+        return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in sides)
+
+    def _on_reals(self, op: Op) -> None:
+        """An operator between Dequantize and Quantize."""
+        self.done["operators on real values, since LiteRT's kernels for integers are coarser than PyTorch's"] += 1
+        data = self._tensor(Tensor("", "float32", self._graph[op.inputs[0]].shape), f"{op.inputs[0]}/real")
+        result = self._tensor(Tensor("", "float32", self._graph[op.outputs[0]].shape), f"{op.outputs[0]}/real")
+        self.ops.append(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
+        self.ops.append(replace(op, inputs=(data, *op.inputs[1:]), outputs=(result,)))
+        self.ops.append(Op("Quantize", (result,), op.outputs, {}, op.source))
+
+    def _resize_as(self, op: Op) -> None:
+        """An interpolation of stored integers as plain numbers, whose sums are exact where weights are: on a grid of steps of 1."""
+        data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
+        if data.dtype not in ("int8", "uint8") or not data.shares_grid(result):
+            self.ops.append(_plain(op))
+            return
+        self.done["interpolations of stored integers, whose ties PyTorch takes to the even one"] += 1
+        steps = Quantization.per_tensor(1.0, integer_range(data.dtype)[0])
+        given, found = (
+            self._tensor(replace(t, quantization=steps), f"{result.name}/{hint}") for t, hint in ((data, "of"), (result, "steps"))
+        )
+        self.ops.append(Op("Reinterpret", (data.name,), (given,), {}, op.source))
+        if self._runtime == "tflite":
+            real, total = (self._tensor(Tensor("", "float32", t.shape), f"{t.name}/real") for t in (data, result))
+            self.ops.append(Op("Dequantize", (given,), (real,), {}, op.source))
+            self.ops.append(replace(_plain(op), inputs=(real, *op.inputs[1:]), outputs=(total,)))
+            self.ops.append(Op("Quantize", (total,), (found,), {}, op.source))
+        else:
+            self.ops.append(replace(_plain(op), inputs=(given, *op.inputs[1:]), outputs=(found,)))
+        self.ops.append(Op("Reinterpret", (found,), op.outputs, {}, op.source))
 
     def _pair(self, op: Op) -> tuple[tuple[Quantization, Quantization], Quantization] | None:
         """The grids of an Add of 8-bit data; None where its `arithmetic` is of no such one."""

@@ -215,6 +215,20 @@ def _averaging(op: Op, b: Builder) -> Callable[[Any], Any]:
     return lambda data: functions.avg_pool2d(data, *window, False, True)
 
 
+def _resize(op: Op, b: Builder) -> Any:
+    data = b.tensor(op.inputs[0])
+    places = {"half_pixel": False, "align_corners": True}.get(str(op["coordinate_transformation_mode"]))
+    if not op["arithmetic"] or places is None or not _is_quantized(data) or data.rank != 4 or b.constant(op.inputs[1]) is None:
+        return None
+    torch, on, sizes = torch_package(), _on(data), b.integers(op, 1)
+
+    def resize(values: Any) -> Any:
+        stored = on(values.contiguous())
+        return torch.nn.functional.interpolate(stored, sizes, mode="bilinear", align_corners=places).int_repr()
+
+    return resize, b.stored(data.name)
+
+
 def _quantize(op: Op, b: Builder) -> Any:
     if b.tensor(op.inputs[0]).dtype != "float32":
         return None
@@ -234,5 +248,6 @@ _PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {
     "AveragePool": _average,
     "GlobalAveragePool": _average,
     "ReduceMean": _average,
+    "Resize": _resize,
     "Quantize": _quantize,
 }

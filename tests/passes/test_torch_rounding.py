@@ -113,3 +113,34 @@ def test_a_convolution_is_equal_for_every_sum(name: str) -> None:
         steps = np.rint((total - sizes[0] * sizes[1] * zero).astype(np.float32) * factor) + zero
         assert np.count_nonzero(steps != torch_average(name, total, grid, sizes, "uint8")) == missed
         assert not missed or (name.startswith("fbgemm") and sizes[1] in (3, 5) and missed < 0.02 * total.size)
+
+
+def test_interpolations_take_ties_of_stored_integers_to_the_even_one(tmp_path: Path) -> None:
+    """By a factor of 2, where all weights are sixteenths: sums are exact, and a twelfth of them are ties."""
+    grid = Quantization.per_tensor(0.0371, 117)
+    tensors = [Tensor("x", "uint8", (1, 3, 4, 5), None, grid), Tensor("y", "uint8", (1, 3, 8, 10), None, grid)]
+    tensors.append(Tensor("sizes", "int64", (2,), np.array([8, 10])))
+    places = {"mode": "linear", "coordinate_transformation_mode": "half_pixel", "data_format": "channels_first"}
+    graph = _graph(Op("Resize", ("x", "sizes"), ("y",), {**places, "arithmetic": "torch"}), tensors, ("x",))
+    rng = np.random.default_rng(4)
+    for suffix in _RUNTIMES:
+        feed = {"x": rng.integers(0, 256, (1, 3, 4, 5)).astype(np.uint8)}
+        found, said = _run(graph, tmp_path, suffix, feed)
+        assert any("interpolations of stored integers" in text for text in said)
+        assert np.array_equal(found["y"], evaluate(graph, feed)["y"])
+        graphs = graph.evolve(ops=[op.with_attributes(arithmetic="") for op in graph.ops])
+        assert (evaluate(graphs, feed)["y"] != evaluate(graph, feed)["y"]).any()
+
+
+@pytest.mark.parametrize("kind", ["LeakyRelu", "HardSwish", "Requantize"])
+def test_litert_computes_curves_and_grids_on_real_values(kind: str, tmp_path: Path) -> None:
+    """In all 256 integers, but for a tie."""
+    grids = Quantization.per_tensor(0.0371, 117), Quantization.per_tensor(0.0293, 40)
+    tensors = [Tensor(name, "uint8", (1, 256), None, grid) for name, grid in zip("xy", grids, strict=True)]
+    graph = _graph(Op(kind, ("x",), ("y",), {"alpha": 0.137} if kind == "LeakyRelu" else {}), tensors, ("x",))
+    feed = {"x": np.arange(256, dtype=np.uint8)[None]}
+    wanted = evaluate(graph, feed)["y"].astype(np.int16)
+    exact, _ = _run(graph, tmp_path, ".tflite", feed)
+    fast, _ = _run(graph, tmp_path, ".tflite", feed, numerics="fast")
+    assert np.count_nonzero(exact["y"] != wanted) <= 1
+    assert np.count_nonzero(fast["y"] != wanted) > 1 or kind == "HardSwish"  # whose kernel differs on other grids

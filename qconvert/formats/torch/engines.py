@@ -100,6 +100,8 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     if op.kind == "Add":
         return _of_add(graph, op, engine)
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if op.kind == "Resize":
+        return "torch" if op["mode"] == "linear" and data.shares_grid(result) else ""
     if op.kind not in ("AveragePool", "GlobalAveragePool", "ReduceMean") or not data.shares_grid(result):
         return ""
     called = op.source.partition(" ")[0]

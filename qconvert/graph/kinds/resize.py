@@ -6,11 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 
+from qconvert.arithmetic import saturate
 from qconvert.arithmetic.dtypes import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.kinds.attributes import choice, has
 from qconvert.graph.kinds.call import (
     Call,
+    ExactResult,
+    Result,
     spatial_axes,
 )
 from qconvert.graph.kinds.common import (
@@ -41,8 +44,11 @@ def _resize_shape(op: Op, s: ShapeContext) -> Shapes:
     return [with_spatial(op, data[0], sizes, channel_count(op, data))]
 
 
-def resize(call: Call) -> Array:
-    """Resize of ONNX to given sizes, linear or nearest, one spatial dimension after the other."""
+def resize(call: Call) -> Result:
+    """Resize of ONNX to given sizes, linear or nearest, one spatial dimension after the other.
+
+    With an `arithmetic` ties are those of stored integers.
+    """
     steps, scale = call.factor(0)
     whole = Fraction(1)
     for axis, size in zip(spatial_axes(call, steps.ndim), call.ints(1), strict=True):
@@ -55,7 +61,10 @@ def resize(call: Call) -> Array:
             whole *= denominator
         else:
             raise UnsupportedError(f"the resize mode {call['mode']!r}", where=str(call.op))
-    return np.asarray(steps / float(whole) * scale)
+    real, grid, result = np.asarray(steps / float(whole) * scale), call.quantization(), call.results[0]
+    if not call["arithmetic"] or grid is None or not grid.is_per_tensor or result.quantization != grid:
+        return real
+    return ExactResult(real, saturate(np.rint(steps / float(whole) + int(grid.zero_point[0])), result.dtype))
 
 
 def positions(mode: str, size: int, wanted: int) -> tuple[Array, int]:
@@ -109,6 +118,7 @@ KINDS = (
             mode=choice(("nearest", "linear", "cubic")),
             coordinate_transformation_mode=choice(_TRANSFORMATIONS),
             nearest_mode=choice(_NEAREST, "floor"),
+            arithmetic=choice(("", "torch"), ""),
         ),
     ),
 )

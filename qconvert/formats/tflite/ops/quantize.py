@@ -10,6 +10,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
+from qconvert.graph.metadata import SOURCE_KERNELS
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -67,11 +68,14 @@ def write_quantize(op: Op, w: Writing) -> None:
     """Quantize and Requantize as QUANTIZE.
 
     Where a step becomes more steps than its kernel's arithmetic holds, the real values stand between: one step more or less is then the
-    whole range, so that nothing is rounded otherwise.
+    whole range, so that nothing is rounded otherwise. They do too in models of PyTorch, whose engines compute them, while XNNPACK's kernel
+    has 8 bits of a step.
     """
     data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
-    grids = data.quantization, result.quantization
-    if grids[0] is None or grids[1] is None or float(grids[0].scale.max()) / float(grids[1].scale.min()) < _MOST[data.dtype == "int16"]:
+    first, second = data.quantization, result.quantization
+    by_reals = w.graph.metadata.get(SOURCE_KERNELS, "").startswith("torch-")
+    fits = first is None or second is None or float(first.scale.max()) / float(second.scale.min()) < _MOST[data.dtype == "int16"]
+    if first is None or (fits and not by_reals):
         w.emit("QUANTIZE", op.inputs[:1], op.outputs, "QuantizeOptions")
         return
     real = w.add(f"{op.outputs[0]}/real", "float32", data.shape)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.writers.kernels import end_stored
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writers.sums import whole
 from qconvert.formats.torch.writing import Builder, WriteFunction
@@ -80,6 +81,10 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
         node = _interpolated(op, b, node, axis, size, (numerators, denominator))
         total *= denominator
     node = b.aten("div.Tensor", node, float(total))
+    if on_grid and op["arithmetic"] and data.quantization is not None and data.shares_grid(b.tensor(op.outputs[0])):
+        point = int(data.quantization.zero_point[0])
+        end_stored(op, b, b.aten("round", b.aten("add.Tensor", node, point) if point else node))
+        return
     if on_grid and data.quantization is not None:
         node = b.aten("mul.Tensor", node, float(data.quantization.scale[0]))
     b.finish(op, node)
