@@ -103,11 +103,11 @@ def test_names_of_tensors_become_no_code(tmp_path: Path) -> None:
 
 @needs_torch
 def test_all_kinds_without_a_form_are_named_at_once(tmp_path: Path) -> None:
-    plain = Tensor("x", "float32", (2, 3))
-    ops = [Op("Einsum", (name,), (result,), {"equation": "ij->ji"}) for name, result in (("x", "a"), ("a", "b"))]
-    ops.append(Op("Det", ("b",), ("c",))) if "Det" in qconvert.graph.kinds.KINDS else ops.append(Op("Rfft2d", ("b",), ("c",)))
-    tensors = {name: replace(plain, name=name) for name in "xabc"}
-    with pytest.raises(UnsupportedError, match=r"Einsum \(2\), \w+ \(1\)"):
+    plain = Tensor("x", "float32", (6,))
+    ops = [Op("Unique", (name,), (result, f"{result}/places"), {"order": "first"}) for name, result in (("x", "a"), ("a", "b"))]
+    ops.append(Op("ReduceWindow", ("b",), ("c",)))
+    tensors = {name: replace(plain, name=name) for name in ("x", "a", "b", "c", "a/places", "b/places")}
+    with pytest.raises(UnsupportedError, match=r"ReduceWindow \(1\), Unique \(2\)"):
         from qconvert.formats.torch.writer import build
 
         build(Graph("g", tensors, tuple(ops), ("x",), ("c",)))
