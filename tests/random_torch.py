@@ -11,11 +11,14 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["FORMS", "LINES", "Program", "random_program"]
+__all__ = ["BLOCKS", "FORMS", "LINES", "Array", "NotWrittenError", "Program", "Written", "namespace", "random_program"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 FORMS = ("script", "trace", "export", "dynamic")
 _LARGEST = 3000  # elements of a tensor
@@ -283,6 +286,73 @@ class Program:
         body = [*self.lines, f"return {returned[0] if len(returned) == 1 else result[self.packing]}"]
         return _HELPER + head + "".join(f"    {line}\n" for text in body for line in text.split("\n"))
 
+    def written(self, form: str, folder: Path) -> Written:
+        """The program in a file, and what torch computes.
+
+        Args:
+            form: one of FORMS; "dynamic" leaves batches open, and gives inputs of another batch where the program takes them.
+            folder: of the file.
+
+        Raises:
+            NotWrittenError: the form does not take the program.
+        """
+        import torch
+
+        path = folder / ("model.pt" if form in ("script", "trace") else "model.pt2")
+        given = [value.clone() for value in self.arguments.values()]
+        try:
+            with torch.no_grad():
+                if path.suffix == ".pt":
+                    made = (
+                        self.scripted() if form == "script" else torch.jit.trace(self.live(), tuple(given), check_trace=False, strict=False)
+                    )
+                    torch.jit.save(made, path)
+                    outputs = torch.jit.load(path)(*(value.clone() for value in self.arguments.values()))
+                else:
+                    program = torch.export.export(self.live(), tuple(given), dynamic_shapes=self._open() if form == "dynamic" else None)
+                    torch.export.save(program, path)
+                    given, outputs = self._grown(program.module(), form == "dynamic")
+        except Exception as error:
+            raise NotWrittenError(str(error)) from error
+        inputs = {name: value.numpy() for name, value in zip(self.arguments, given, strict=True)}
+        shapes = "; ".join(",".join(map(str, value.shape)) + f":{value.dtype.name}" for value in inputs.values())
+        given = {name: value.numpy() for name, value in self.arguments.items()} if path.suffix == ".pt" else inputs
+        return Written(path, given, _flat(outputs), shapes if form == "script" else "")
+
+    def _open(self) -> dict[str, Any]:
+        import torch
+
+        return {name: {0: torch.export.Dim.AUTO} for name in self.arguments}
+
+    def _grown(self, module: Any, grows: bool) -> tuple[list[Any], Any]:
+        """Inputs of a larger batch where the program takes them, and what it gives."""
+        import torch
+
+        plain = list(self.arguments.values())
+        larger = [torch.cat([value, value[:1]]) for value in plain]
+        for given in [larger, plain] if grows else [plain]:
+            try:
+                return given, module(*(value.clone() for value in given))
+            except Exception:
+                if given is plain:
+                    raise
+        raise NotWrittenError
+
+    def live(self) -> Any:
+        """The program as a module of Python."""
+        import torch
+
+        names = namespace()
+        exec(compile(self.source(), "program", "exec"), names)
+        made = type("Live", (torch.nn.Module,), {key: names[key] for key in ("helper", "forward")})()
+        for name, child in self.module.named_children():
+            setattr(made, name, child)
+        for name, value in self.module.named_parameters(recurse=False):
+            setattr(made, name, value)
+        for name, value in self.module.named_buffers(recurse=False):
+            made.register_buffer(name, value)
+        return made.eval()
+
     def scripted(self) -> Any:
         """The program as a ScriptModule."""
         import torch
@@ -303,6 +373,43 @@ class Program:
         code = re.sub(r"\bF\.", "torch.nn.functional.", self.source())
         made._actual_script_module.define(code)  # which looks names up in this frame
         return made.eval()
+
+
+class NotWrittenError(Exception):
+    """What Python runs, and TorchScript or torch.export does not take."""
+
+
+@dataclass
+class Written:
+    """A program in a file.
+
+    Attributes:
+        path: of the file.
+        inputs: by name.
+        outputs: what torch computes of them, in order.
+        shapes: of the inputs, as --input-shape states them; "" where the file has them.
+    """
+
+    path: Path
+    inputs: dict[str, Array]
+    outputs: list[Any]
+    shapes: str = ""
+
+    def given(self, names: Any) -> dict[str, Array]:
+        """The inputs of a graph, which may leave some out."""
+        if len(names) == len(self.inputs):
+            return dict(zip(names, self.inputs.values(), strict=True))
+        return {name: self.inputs[name[0]] for name in names}
+
+
+def _flat(value: Any) -> list[Any]:
+    """The tensors in a result, in order, as arrays; bfloat16 as float32."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [each for item in value for each in _flat(item)]
+    value = value.detach()
+    return [(value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()]
 
 
 def random_program(seed: int, size: int = 8) -> Program:

@@ -82,9 +82,15 @@ def program(
     }
 
 
-def write(path: Path, document: Any, weights: Mapping[str, np.ndarray[Any, Any]], early: bool = False) -> Path:
-    """The archive of a program, in the layout of today or in that of PyTorch 2.1 to 2.7."""
+def write(path: Path, document: Any, weights: Mapping[str, np.ndarray[Any, Any]], early: bool | str = False) -> Path:
+    """The archive of a program, in the layout of today, in that of PyTorch 2.1 to 2.7, or in that of "2.8"."""
     with zipfile.ZipFile(path, "w") as archive:
+        if early == "2.8":
+            archive.writestr("m/models/model.json", json.dumps(document))
+            archive.writestr("m/data/weights/model.pt", saved(weights))
+            archive.writestr("m/data/constants/model.pt", saved({}))
+            archive.writestr("m/archive_format", "pt2")
+            return path
         if early:
             archive.writestr("serialized_exported_program.json", json.dumps(document))
             archive.writestr("serialized_state_dict.pt", saved(weights))

@@ -44,7 +44,10 @@ def test_a_wrong_weight_is_found(written: Path, tmp_path: Path) -> None:
     """The file on disk is what is judged: a changed byte of a weight changes what PyTorch computes."""
     content = bytearray(written.read_bytes())
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        largest = max((entry for entry in archive.infolist() if "weights/weight_" in entry.filename), key=lambda entry: entry.file_size)
+        weights = [entry for entry in archive.infolist() if "weights/weight_" in entry.filename]
+        if not weights:
+            pytest.skip("PyTorch before 2.9 keeps weights in a pickle")
+        largest = max(weights, key=lambda entry: entry.file_size)
         data = bytearray(archive.read(largest))
         data[:] = bytes(byte ^ 0x40 for byte in data)
         with zipfile.ZipFile(tmp_path / "wrong.pt2", "w") as changed:

@@ -22,8 +22,9 @@ from qconvert.graph.stated import unstated
 
 __all__ = ["NOTES", "Notes", "graph_notes", "read_notes", "with_notes"]
 
-#: The name of the notes among the archive's further files.
+#: The name of the notes among the archive's further files, and where these lie: in archives of today, and of PyTorch before 2.8.
 NOTES = "qconvert.json"
+_FOLDERS = ("extra", "extra_files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,11 @@ def read_notes(archive: Archive) -> Notes | None:
     Raises:
         InvalidModelError: they are no JSON object of texts.
     """
-    if f"extra/{NOTES}" not in archive:
+    places = [place for folder in _FOLDERS if (place := f"{folder}/{NOTES}") in archive]
+    if not places:
         return None
     try:
-        found = json.loads(archive.text(f"extra/{NOTES}"))
+        found = json.loads(archive.text(places[0]))
         metadata, buffers, tensors, names = (_texts(found, key) for key in ("metadata", "buffers", "tensors", "operators"))
         padding = [str(name) for name in found.get("padding", [])]
         name = None if "name" not in found else str(found["name"])

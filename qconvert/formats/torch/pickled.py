@@ -431,6 +431,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v2": _Machine.tensor,
     "torch._utils._rebuild_qtensor": _Machine.quantized,
     "torch._utils._rebuild_parameter": _Machine.parameter,
+    "torch._utils._rebuild_parameter_with_state": _Machine.parameter,
     "torch.jit._pickle.build_intlist": _Machine.as_list,
     "torch.jit._pickle.build_tensorlist": _Machine.as_list,
     "torch.jit._pickle.build_doublelist": _Machine.as_list,

@@ -53,7 +53,7 @@ _X = {"x": ("float32", (2, 3))}
 
 
 def _archive(
-    path: Path, nodes: list[Any], weights: dict[str, Any], *, inputs: Any = None, outputs: Any = ("y",), early: bool = False
+    path: Path, nodes: list[Any], weights: dict[str, Any], *, inputs: Any = None, outputs: Any = ("y",), early: bool | str = False
 ) -> Path:
     return write(path / "m.pt2", program(nodes, inputs or _X, outputs, weights), weights, early)
 
@@ -66,8 +66,8 @@ def _reals(shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_both_layouts_of_the_archive_are_read(tmp_path: Path, early: bool) -> None:
+@pytest.mark.parametrize("early", [False, True, "2.8"])
+def test_every_layout_of_the_archive_is_read(tmp_path: Path, early: bool | str) -> None:
     weight, x = _reals((4, 3)), _reals((2, 3), 1)
     graph = read(_archive(tmp_path, [_linear("%b_w")], {"w": weight}, early=early))
     assert np.allclose(run(graph, x)[0], x @ weight.T, atol=1e-6) and "w" in graph.tensors

@@ -1,4 +1,4 @@
-"""Parameters, buffers and constants of a torch.export archive: raw bytes beside a list of what they are, or in older files a pickle."""
+"""Parameters, buffers and constants of a torch.export archive: raw bytes beside a list of what they are, or before PyTorch 2.9 pickles."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTe
     found: dict[str, StoredTensor | WrappedTensor] = {}
     for folder, ending in _FOLDERS:
         name = f"{folder}/{model}{ending}"
+        found |= _dictionary(archive, f"{folder}/{model}.pt")
         if name not in archive:
             continue
         try:
@@ -53,13 +54,18 @@ def early_tensors(archive: Archive) -> dict[str, StoredTensor | WrappedTensor]:
     """The same of an archive of PyTorch 2.1 to 2.7, which keeps them as dictionaries that torch.save wrote."""
     found: dict[str, StoredTensor | WrappedTensor] = {}
     for entry in _EARLY:
-        if entry not in archive or not archive.storage(entry).size:
-            continue
-        values = saved(archive, entry)
-        if not isinstance(values, dict):
-            raise InvalidModelError("it holds no dictionary of tensors", where=entry)
-        found.update({str(key): value for key, value in values.items() if isinstance(value, (StoredTensor, WrappedTensor))})
+        found |= _dictionary(archive, entry)
     return found
+
+
+def _dictionary(archive: Archive, entry: str) -> dict[str, StoredTensor | WrappedTensor]:
+    """The tensors of a dictionary that torch.save wrote; none where the archive has no such entry."""
+    if entry not in archive or not archive.storage(entry).size:
+        return {}
+    values = saved(archive, entry)
+    if not isinstance(values, dict):
+        raise InvalidModelError("it holds no dictionary of tensors", where=entry)
+    return {str(key): value for key, value in values.items() if isinstance(value, (StoredTensor, WrappedTensor))}
 
 
 def saved(archive: Archive, entry: str) -> Any:
