@@ -45,7 +45,7 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
     for op in graph.ops:
         if own == "tflite":
             fitting.to_tflite(op, stated.get(id(op), ""))
-        elif own != "onnx" or (dynamic == "real" or (not dynamic and not graph.is_from("onnx"))):
+        elif own != "onnx" or (dynamic == "real" or (not dynamic and target is not None and not graph.is_from(target.format))):
             fitting.to_real(op, keeps_tensor=own == "onnx" and dynamic != "real")
         else:
             fitting.to_onnx(op, numerics)

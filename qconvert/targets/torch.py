@@ -42,18 +42,19 @@ def _obstacle(kind: str) -> Callable[[Graph, Op], str]:
 _TORCH = Target(
     "torch", "torch", "PyTorch: real values between Quantize and Dequantize, integers stored as in the source",
     passes=(*_PASSES[:-2], "match_rounding", *_PASSES[-2:]), write_options={"form": "program"}, layout="channels_first",
+    dynamic_range="onnx",
 )  # fmt: skip
 
 TARGETS = (
     _TORCH,
     _TORCH.derive(name="torch-x86", summary="PyTorch compiled by inductor on x86-64 CPUs: uint8 activations, a scale for each channel",
-                  write_options=_PLAIN, cpu="x86", activations="uint8",
+                  write_options=_PLAIN, dynamic_range="", cpu="x86", activations="uint8",
                   passes=(*_PASSES[:-2], "store_activations", "per_tensor_to_per_axis", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-modules", summary="TorchScript of quantized modules (.pt, .ptl), for versions without torch.export",
-                  write_options={"form": "modules"}, activations="uint8", integer_kernels=dict.fromkeys(_QUANTIZED, ("uint8",)),
+                  write_options={"form": "modules"}, dynamic_range="", activations="uint8", integer_kernels=dict.fromkeys(_QUANTIZED, ("uint8",)),
                   kernel_faults={kind: _obstacle(kind) for kind in _QUANTIZED}, real_biases=("Conv", "Gemm"),
                   passes=(*_PASSES[:-2], "store_activations", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
-                  write_options=_PLAIN, activations="int8", weights="int8",
+                  write_options=_PLAIN, dynamic_range="", activations="int8", weights="int8",
                   passes=(*_PASSES[:-2], "store_activations", "symmetric_weights", "int32_bias_to_float", *_PASSES[-2:])),
 )  # fmt: skip

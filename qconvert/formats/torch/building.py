@@ -9,8 +9,11 @@ from typing import Any
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.writers.sums import computes_on_grids
 from qconvert.formats.torch.writing import Builder
+from qconvert.graph.kinds.opaque import custom_name
 
 __all__ = ["fill"]
+
+_REMEDY = "Give them one in a plugin (hook qconvert_operators, format torch), or write ONNX, which carries custom operators."
 
 
 def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
@@ -20,10 +23,10 @@ def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
         UnsupportedError: operators that have no form in PyTorch; kinds are all listed.
     """
     graph = builder.graph
-    missing = Counter(op.kind for op in graph.ops if op.kind not in known)
+    missing = Counter(custom_name(op) if op.kind == "Opaque" else op.kind for op in graph.ops if op.kind not in known)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without a form in PyTorch: {listed}")
+        raise UnsupportedError(f"operators without a form in PyTorch: {listed}", remedy=_REMEDY)
     for name in graph.inputs:
         builder.take_input(name)
     for op in graph.ops:

@@ -171,8 +171,10 @@ class Builder:
         if quantization.axis is None:
             numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
             return self.call("quantized_decomposed.dequantize_per_tensor", node, *numbers, low, high, kind, **wide)
+        if self.wide:  # dequantize_per_channel multiplies in float32, whatever type it gives
+            return dequantized_exactly(self, node, quantization, self.graph.tensors[name])
         scales, points = self._parameters(quantization, name)
-        return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind, **wide)
+        return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a quantize of real values onto the grid of `tensor`."""
@@ -310,6 +312,15 @@ def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
         point = point if grid.zero_point.any() else 0
     shifted = steps if isinstance(point, int) and not point else b.aten("add.Tensor", steps, point)
     return b.aten("to.dtype", b.aten("clamp", shifted, float(low), float(high)), b.dtype(tensor.dtype))
+
+
+def dequantized_exactly(b: Builder, node: Node, grid: Quantization, tensor: Tensor) -> Node:
+    """Adds real values in float64 of integers with scales along an axis."""
+    shape = [-1 if axis == grid.axis else 1 for axis in range(tensor.rank or 0)]
+    real = b.aten("to.dtype", node, b.dtype("float64"))
+    if grid.zero_point.any():
+        real = b.aten("sub.Tensor", real, b.buffer(grid.zero_point.astype(np.float64).reshape(shape), f"{tensor.name}/zero_points"))
+    return b.aten("mul.Tensor", real, b.buffer(grid.scale.astype(np.float64).reshape(shape), f"{tensor.name}/scales"))
 
 
 WriteFunction = Callable[[Op, Builder], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -61,6 +62,84 @@ def test_an_open_batch_stays_open(tmp_path: Path) -> None:
     for batch in (1, 5):
         feed = inputs_of(graph, batch=batch)
         assert np.array_equal(run(module, graph, feed)["Identity"], evaluate(graph, feed)["Identity"])
+
+
+@needs_torch
+def test_fast_numerics_are_pytorchs_own_form(tmp_path: Path) -> None:
+    """Sums of whole numbers are nothing that a compiler recognizes; the targets for compilers have none."""
+    calls = {}
+    for name, options in {
+        "exact": {},
+        "fast": {"numerics": "fast"},
+        "x86": {"target": "torch-x86"},
+        "xnnpack": {"target": "torch-xnnpack"},
+    }.items():
+        qconvert.convert(FIXTURES / "tiny_wakeword_int8.tflite", tmp_path / f"{name}.pt2", **options)
+        with zipfile.ZipFile(tmp_path / f"{name}.pt2") as archive:
+            nodes = json.loads(archive.read("archive/models/model.json"))["graph_module"]["graph"]["nodes"]
+            notes = json.loads(archive.read("archive/extra/qconvert.json"))
+        calls[name] = {node["target"] for node in nodes}
+        assert bool(notes["spelled"]) == (name == "exact") and notes["metadata"].get("torch.numerics") == (
+            "exact" if name == "exact" else None
+        )
+    dequantize = "torch.ops.quantized_decomposed.dequantize_per_channel.default"
+    assert [name for name, found in calls.items() if dequantize in found] == ["fast", "x86", "xnnpack"]
+    assert [name for name, found in calls.items() if "torch.ops.aten.round.default" in found] == ["exact"]
+
+
+@needs_torch
+def test_a_false_note_is_not_believed(tmp_path: Path) -> None:
+    """The program rules: what it computes is what the graph means, whatever the note says of its operators."""
+    qconvert.convert(FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "model.pt2")
+    for name in ("scale", "kind", "inputs"):
+        _tamper(tmp_path / "model.pt2", tmp_path / f"{name}.pt2", name)
+        graph = qconvert.load(tmp_path / f"{name}.pt2")
+        feed = inputs_of(graph)
+        found = run(loaded(tmp_path / "model.pt2"), graph, feed)
+        assert all(np.array_equal(found[key], values) for key, values in evaluate(graph, feed).items())
+        assert sum(op.kind == "Gemm" and graph[op.inputs[0]].is_quantized for op in graph.ops) == 9
+
+
+def _tamper(source: Path, result: Path, what: str) -> None:
+    """A file whose notes say something else of the third operator."""
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(result, "w") as other:
+        for entry in archive.namelist():
+            data = archive.read(entry)
+            if entry.endswith("extra/qconvert.json"):
+                notes = json.loads(data)
+                op = notes["spelled"][2]
+                if what == "scale":
+                    op["grids"] = {
+                        name: [grid[0], grid[1]] if len(grid) == 3 else [grid[0] * 2, grid[1]] for name, grid in op["grids"].items()
+                    }
+                elif what == "kind":
+                    op["kind"], op["attributes"] = "MatMul", {"trans_b": 1}
+                else:
+                    op["inputs"][1] = notes["spelled"][3]["inputs"][1]
+                data = json.dumps(notes).encode()
+            other.writestr(entry, data)
+
+
+@needs_torch
+def test_a_file_loads_where_qconvert_is_not(tmp_path: Path) -> None:
+    """Plain PyTorch and the import that registers quantized_decomposed are all that is needed."""
+    qconvert.convert(FIXTURES / "tiny_wakeword_int8.tflite", tmp_path / "model.pt2")
+    graph = qconvert.load(tmp_path / "model.pt2")
+    feed = inputs_of(graph)
+    np.savez(tmp_path / "feed.npz", *feed.values())
+    code = """
+import sys, numpy as np, torch
+import torch.ao.quantization.fx._decomposed
+module = torch.export.load("model.pt2").module()
+feed = np.load("feed.npz")
+found = module(*[torch.from_numpy(feed[name]) for name in feed.files])
+assert not [name for name in sys.modules if name.startswith("qconvert")]
+np.savez("found.npz", *[value.numpy() for value in found])
+"""
+    subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    found = np.load(tmp_path / "found.npz")
+    for name, values in zip(found.files, evaluate(graph, feed).values(), strict=True):
+        assert np.array_equal(found[name], values) and found[name].dtype == values.dtype
 
 
 @needs_torch

@@ -11,6 +11,7 @@ from edge_graphs import joined
 from formats.torch.written import needs_torch, run
 
 import qconvert
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.formats.torch.writer import build, live
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype
@@ -116,6 +117,15 @@ CASES: list[tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]] = [
 ]  # fmt: skip
 
 
+_DETECTION = {
+    "max_detections": 4, "num_classes": 2, "nms_score_threshold": 0.1, "nms_iou_threshold": 0.5, "y_scale": 10.0, "x_scale": 10.0,
+    "h_scale": 5.0, "w_scale": 5.0,
+}  # fmt: skip
+for _classes in (1, 2):
+    _boxes = [_real(1, 9, 4), _RNG.uniform(0, 1, (1, 9, 3)).astype(np.float32), _RNG.uniform(0.2, 0.8, (9, 4)).astype(np.float32)]
+    CASES.append(("DetectionPostProcess", _boxes, {**_DETECTION, "max_classes_per_detection": _classes}, ("float32",) * 4))
+
+
 def _graph(case: tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]) -> tuple[Graph, dict[str, Array]]:
     """The graph of one operator, and values of its inputs. Results of real kinds are on a grid of their own."""
     kind, values, attributes, types = case
@@ -170,6 +180,36 @@ def test_what_has_no_form_is_known() -> None:
         "StartGather",
         "ReduceWindow",
     }
+
+
+def test_custom_operators_are_named() -> None:
+    custom = Op("Opaque", ("x",), ("y",), {"format": "tflite", "domain": "tflite.custom", "op_type": "Foo", "version": 1})
+    tensors = {name: Tensor(name, "float32", (2,)) for name in "xy"}
+    with pytest.raises(qconvert.QConvertError, match=r"tflite.custom.Foo \(1\)") as error:
+        build(Graph("g", tensors, (custom,), ("x",), ("y",)))
+    assert "plugin" in error.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["Gemm", "Conv", "ConvTranspose"])
+@pytest.mark.parametrize("rounding", DYNAMIC_ROUNDINGS)
+def test_data_are_rounded_when_the_program_runs(rounding: str, kind: str, tmp_path: Any) -> None:
+    """As the kernel does that the operator names, also for data of one sign, and of zeros."""
+    spatial = () if kind == "Gemm" else (5, 5)
+    grid = Quantization.per_axis([0.01, 0.02, 0.03], 0)
+    window = {"strides": (1, 1), "pads": (1, 0, 1, 1), "dilations": (1, 1), "data_format": "channels_first"} if spatial else {}
+    result = {"Gemm": (3, 3), "Conv": (3, 3, 5, 4), "ConvTranspose": (3, 3, 5, 6)}[kind]
+    tensors = [
+        Tensor("x", "float32", (3, 4, *spatial)), Tensor("w", "int8", (3, 4, *[3] * len(spatial)), _codes(3, 4, *[3] * len(spatial)), grid),
+        Tensor("b", "float32", (3,), _real(3)), Tensor("y", "float32", result),
+    ]  # fmt: skip
+    op = Op(kind, ("x", "w", "b"), ("y",), {"arithmetic": rounding, **window})
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+    x = _real(3, 4, *spatial)
+    x[0], x[1] = np.abs(x[0]), 0
+    for feed in ({"x": x}, {"x": -np.abs(x)}, {"x": np.zeros_like(x)}):
+        assert np.array_equal(run(live(graph), graph, feed)["y"], evaluate(graph, feed)["y"])
+    qconvert.save(graph, tmp_path / "model.pt2")
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
 
 
 def test_products_of_quantized_values_are_refused() -> None:

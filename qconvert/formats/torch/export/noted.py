@@ -27,6 +27,7 @@ from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.pickled import StoredTensor, TorchType
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.metadata import NUMERICS
 from qconvert.graph.validation import validate
 
 __all__ = ["SPELLED", "emit_noted", "with_noted"]
@@ -46,6 +47,7 @@ class _Held:
     constants: Mapping[str, StoredTensor]
     calls: Mapping[str, tuple[Call, int]]
     names: Mapping[str, str]  # of the graph that was written -> of the program
+    numerics: str
 
     def name(self, name: str) -> str:
         return self.names.get(name, name)
@@ -83,7 +85,7 @@ def _held(program: Program, stored: Mapping[str, Any], notes: Notes) -> _Held:
             constants[argument.name] = stored[target]
             names[notes.buffers.get(target, target)] = argument.name
     calls = {name: (call, index) for call in program.nodes for index, name in enumerate(_outputs(call)) if name}
-    return _Held(program, constants, calls, names)
+    return _Held(program, constants, calls, names, notes.metadata.get(NUMERICS) or "fast")
 
 
 def _outputs(call: Call) -> Iterator[str]:
@@ -120,7 +122,7 @@ def _is_written_so(held: _Held, item: Noted) -> bool:
     alone = Graph("", tensors, (item.op,), inputs, outputs)
     try:
         validate(alone)
-        builder = build(alone)
+        builder = build(alone, held.numerics)
     except QConvertError:
         return False
     pairs = zip(builder.outputs, outputs, strict=True)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.formats.torch.writers import elementwise, indexing, layers, moves, norm, numbers, pool, quantize, resize, sizes, space
+from qconvert.formats.torch.writers import (
+    detection,
+    elementwise,
+    indexing,
+    layers,
+    moves,
+    norm,
+    numbers,
+    pool,
+    quantize,
+    resize,
+    sizes,
+    space,
+)
 from qconvert.formats.torch.writing import WriteFunction
 
 __all__ = ["WRITERS"]
@@ -19,6 +32,7 @@ _WRITERS: Mapping[str, WriteFunction] = {
     **resize.WRITERS,
     **indexing.WRITERS,
     **numbers.WRITERS,
+    **detection.WRITERS,
     **sizes.WRITERS,
     **space.WRITERS,
 }

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.writers.dynamic import rounded_data
 from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writers.sums import integer_sum, sum_as_tflite
 from qconvert.formats.torch.writers.windows import padded, pads_of, real_data, symmetric, torch_pads
@@ -36,7 +37,6 @@ def _bias(op: Op, b: Builder) -> Any:
 
 def write_conv(op: Op, b: Builder) -> None:
     """Conv of one, two or three axes; padding that differs on both sides is added to the stored integers before."""
-    _require_static(op, b)
     spatial = b.rank(op) - 2
     data, pads = padded(op, b, spatial)
     sizes = (list(op["strides"]), pads, list(op["dilations"]), int(op["group"]))
@@ -47,7 +47,12 @@ def write_conv(op: Op, b: Builder) -> None:
     if b.wide and op["arithmetic"] == "tflite" and sum_as_tflite(op, b, data, convolved):
         return
     real = integer_sum(op, b, data, convolved, 1, _length(op, b))
-    b.finish(op, convolved(real_data(op, b, data), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+    b.finish(op, convolved(_data(op, b, data), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+
+
+def _data(op: Op, b: Builder, node: Node) -> Node:
+    """Real data, which an operator of dynamic range rounds."""
+    return rounded_data(op, b, node) if is_dynamic(op) else real_data(op, b, node)
 
 
 def _length(op: Op, b: Builder) -> int:
@@ -57,7 +62,6 @@ def _length(op: Op, b: Builder) -> int:
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose, whose weights PyTorch has as I,O/group,spatial; cropping that differs on both sides is a slice behind it."""
-    _require_static(op, b)
     b.channels_first(op)
     spatial, pads = b.rank(op) - 2, [int(pad) for pad in op["pads"]]
     begins, ends, extra = pads[:spatial], pads[spatial:], [int(value) for value in op["output_padding"]]
@@ -70,7 +74,11 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
         return b.aten(operator, x, _turned(op, b, w), bias, *sizes)
 
     real = integer_sum(op, b, b.stored(op.inputs[0]), convolved, 1, _length(op, b))
-    node = b.aten(operator, b.real(op.inputs[0]), _turned_weights(op, b), _bias(op, b), *sizes) if real is None else real
+    if real is None:
+        data = _data(op, b, b.stored(op.inputs[0]))
+        weights = _turned(op, b, b.real(op.inputs[1])) if b.wide else _turned_weights(op, b)
+        real = b.aten(operator, data, weights, _bias(op, b), *sizes)
+    node = real
     if not symmetric(pads):
         shape = b.shape(op, op.outputs[0])
         for axis, (begin, least) in enumerate(zip(begins, less, strict=True)):
@@ -79,11 +87,6 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
                 raise b.unsupported(op, "different cropping on both sides of an axis of unknown size")
             node = b.aten("slice.Tensor", node, 2 + axis, begin - least, begin - least + size)
     b.finish(op, node)
-
-
-def _require_static(op: Op, b: Builder) -> None:
-    if is_dynamic(op):
-        raise b.unsupported(op, "data that are rounded when it runs")
 
 
 def _turned(op: Op, b: Builder, weights: Node) -> Node:
@@ -127,7 +130,6 @@ def _turned_scales(grid: Quantization, group: int) -> Quantization | None:
 
 def write_gemm(op: Op, b: Builder) -> None:
     """Gemm: a linear layer; what is added and is no vector of the outputs is added behind it."""
-    _require_static(op, b)
     vector = len(op.inputs) > 2 and bool(op.inputs[2]) and b.tensor(op.inputs[2]).rank == 1
 
     def linear(x: Node, w: Node, bias: Node | None) -> Node:
@@ -137,7 +139,7 @@ def write_gemm(op: Op, b: Builder) -> None:
 
     axis = (b.tensor(op.outputs[0]).rank or 0) - 1
     real = integer_sum(op, b, b.stored(op.inputs[0]), linear, axis, _length(op, b))
-    b.finish(op, linear(b.real(op.inputs[0]), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+    b.finish(op, linear(_data(op, b, b.stored(op.inputs[0])), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
 
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
@@ -152,6 +154,7 @@ def write_matmul_integer(op: Op, b: Builder) -> None:
                 zero = b.aten("unsqueeze", zero, axis)
             node = b.aten("sub.Tensor", node, zero)
         operands.append(node)
+    b.note_operator()
     b.set(op.outputs[0], b.aten("matmul", *operands))
 
 
@@ -184,7 +187,6 @@ def write_einsum(op: Op, b: Builder) -> None:
 
 def write_matmul(op: Op, b: Builder) -> None:
     """MatMul, with its operands turned as it says."""
-    _require_static(op, b)
 
     def product(x: Node, w: Node, _: Node | None) -> Node:
         sides = ((x, "trans_a"), (w, "trans_b"))
@@ -193,7 +195,7 @@ def write_matmul(op: Op, b: Builder) -> None:
     shape = b.shape(op, op.inputs[0])
     length = shape[-2 if op["trans_a"] and len(shape) > 1 else -1]
     real = integer_sum(op, b, b.stored(op.inputs[0]), product, 0, length if isinstance(length, int) else 2**24)
-    b.finish(op, product(b.real(op.inputs[0]), b.real(op.inputs[1]), None) if real is None else real)
+    b.finish(op, product(_data(op, b, b.stored(op.inputs[0])), b.real(op.inputs[1]), None) if real is None else real)
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -32,6 +32,7 @@ def write_reinterpret(op: Op, b: Builder) -> None:
 def write_dynamic_quantize(op: Op, b: Builder) -> None:
     """DynamicQuantizeLinear, as ONNX defines it: steps of which 255 reach from the smallest value to the largest, and 0 is one."""
     data = b.stored(op.inputs[0])
+    b.note_operator()
     low, high = (
         b.aten(side, b.aten(extreme, data), limit) for extreme, side, limit in (("min", "clamp_max", 0.0), ("max", "clamp_min", 0.0))
     )
