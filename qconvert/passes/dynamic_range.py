@@ -26,12 +26,15 @@ from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
 
+#: The rank of the weights of a convolution over two dimensions.
+_FLAT_RANK = 4
 _TEXTS = {
     "real": "{} operators of dynamic range compute on their real data; their integer weights stay, behind a Dequantize",
     "tensor": "{} operators round their data by the range of the whole tensor, not of each row or image",
     "spelled": "{} operators round their data as the source's kernels do, spelled out",
     "rows": "{} operators round their data by the range of each row or image, not of the whole tensor",
     "again": "{} operators round their data when they run again, as the source's did",
+    "volume": "{} operators over three dimensions compute on their real data, as LiteRT has no kernel that rounds them",
     "wide": "{} operators compute on their real data, since their weights are not int8 with zero point 0 on any scale that they have",
 }
 
@@ -122,6 +125,10 @@ class _Fitting:
             again = "" if stated in OF_WHOLE_TENSORS else stated
             self.counts["again" if again else "rows"] += 1
             op = op.with_attributes(arithmetic=again or "dynamic")
+        if (self._graph[op.inputs[1]].rank or 0) > _FLAT_RANK:
+            self.counts["volume"] += 1
+            self._append_real(op)
+            return
         weights = self._signed(op)
         if weights == op.inputs[1]:
             self.ops.append(op)

@@ -53,6 +53,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
     if rule in ("move", "relabel", "state"):
         return Verdict("integers", "moves stored integers")
+    if op.kind == "Shape":
+        return Verdict("integers", "asks for sizes alone")
     if rule == "opaque":
         return Verdict("integers", "carried as it is, with its stored integers")
     if rule == "convert":

@@ -244,6 +244,12 @@ def test_real_values_are_not_called_exact() -> None:
     assert np.abs(before.astype(int) - after).max() <= 1
 
 
+def test_sizes_of_quantized_data_are_asked_for_as_they_are() -> None:
+    graph = make([Op("Shape", ("x",), ("s",))], [Tensor("x", "int8", ("n", 3), None, q(0.1)), Tensor("s", "int64", (2,))], "x", "s")
+    assert for_target(graph, "isolate_float")[0] is graph
+    assert target_named("tflite").judge(graph, graph.ops[0]).runs == "integers"
+
+
 def test_partial_forbid_lists_them() -> None:
     with pytest.raises(QConvertError, match="1 Softplus: tflite has no integer kernel") as caught:
         for_target(softplus(), "isolate_float", partial="forbid")

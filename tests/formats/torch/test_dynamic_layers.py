@@ -12,6 +12,7 @@ import pytest
 from qconvert import convert
 from qconvert.conversion.loading import load
 from qconvert.graph.kinds import is_dynamic
+from qconvert.runtimes.litert import LiteRT
 from tests.torchscript_models import Instance, Quantized, archive, graph_of, net, packed_conv, values_of
 
 _FOLDER = Path(__file__).parents[3] / "fixtures" / "torch" / "perceptron"
@@ -33,6 +34,23 @@ def test_tflite_rounds_each_row(tmp_path: Path) -> None:
     convert(_FOLDER / "dynamic_fbgemm_traced.pt", tmp_path / "model.tflite")
     found = [op["arithmetic"] for op in load(tmp_path / "model.tflite").ops if is_dynamic(op)]
     assert found == ["dynamic"] * 3
+
+
+def test_convolutions_of_all_ranks_in_tflite(tmp_path: Path) -> None:
+    """LiteRT has no kernel that rounds the data of three dimensions, and takes no integer weights there."""
+    source = _FOLDER.parent / "operators" / "onlyfbgemm_dynamic_convolutions_fbgemm_frozen.pt"
+    values = np.load(source.with_suffix(".npz"))
+    report = convert(source, tmp_path / "model.tflite", input_shape="2,4,5,5")
+    assert "1 operators over three dimensions compute on their real data" in str(report)
+    written = load(tmp_path / "model.tflite")
+    assert sum(is_dynamic(op) for op in written.ops) == 4
+    data = values["input_0"].transpose(0, 2, 3, 1) if written[written.inputs[0]].shape == (2, 5, 5, 4) else values["input_0"]
+    runtime = LiteRT((tmp_path / "model.tflite").read_bytes())
+    found = runtime.run_in_order([np.ascontiguousarray(data)])
+    for index, value in enumerate(found):
+        wanted = values[f"output_{index}"]
+        assert value.shape == wanted.shape
+        assert np.abs(value - wanted).max() <= 0.04 * np.abs(wanted).max(), index
 
 
 def test_a_program_s_rounding_is_part_of_its_layers(tmp_path: Path) -> None:

@@ -152,10 +152,13 @@ def _resize_sizes(op: Op, b: Builder) -> str:
 
 
 def write_space_to_depth(op: Op, b: Builder) -> None:
-    """SpaceToDepth as Reshape, Transpose, Reshape of stored values: onnxruntime's own takes floats alone."""
+    """SpaceToDepth as Reshape, Transpose, Reshape of stored values: onnxruntime's own takes floats, of late bytes too.
+
+    Where height or width are known only at run time, it is its own.
+    """
     require_channels_first(op, b)
     size = int(op["blocksize"])
-    if b.tensor(op.inputs[0]).dtype == "float32":
+    if _takes(op, b):
         b.node("SpaceToDepth", [b.stored(op.inputs[0])], op.outputs, blocksize=size)
         return
     channels, height, width = _static(op, b)
@@ -168,7 +171,7 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace likewise."""
     require_channels_first(op, b)
     size = int(op["blocksize"])
-    if b.tensor(op.inputs[0]).dtype == "float32":
+    if _takes(op, b):
         b.node("DepthToSpace", [b.stored(op.inputs[0])], op.outputs, blocksize=size, mode=op["mode"])
         return
     channels, height, width = _static(op, b)
@@ -177,6 +180,13 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
     if op["mode"] == "CRD":
         split, perm = ([-1, depth, size, size, height, width], [0, 1, 4, 2, 5, 3])
     _rearrange(op, b, split, perm, [-1, depth, height * size, width * size])
+
+
+def _takes(op: Op, b: Builder) -> bool:
+    """Whether ONNX's operator itself is written: for real values, and bytes of open sizes."""
+    data = b.tensor(op.inputs[0])
+    is_open = data.shape is not None and len(data.shape) == 4 and not all(isinstance(size, int) for size in data.shape[1:])
+    return data.dtype == "float32" or (is_open and data.dtype in ("int8", "uint8"))
 
 
 def _static(op: Op, b: Builder) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ __all__ = ["OPERATORS"]
 
 
 def read_convolution(spatial: int, transposed: bool) -> Operator:
-    """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin; those of one axis take another range, which is not known here."""
+    """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
 
     def read(c: Call) -> Ref:
         packed, data = c.packed("packed_weight"), c.operand("qx")
@@ -56,6 +56,6 @@ def _onto_grid_of(c: Call, data: str, result: str) -> Ref:
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **{f"quantized::conv{n}d_dynamic": read_convolution(n, transposed=False) for n in (2, 3)},
-    **{f"quantized::conv_transpose{n}d_dynamic": read_convolution(n, transposed=True) for n in (2, 3)},
+    **{f"quantized::conv{n}d_dynamic": read_convolution(n, transposed=False) for n in (1, 2, 3)},
+    **{f"quantized::conv_transpose{n}d_dynamic": read_convolution(n, transposed=True) for n in (1, 2, 3)},
 }
