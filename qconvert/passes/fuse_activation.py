@@ -1,6 +1,9 @@
 """fuse_activation: a Relu or Clip becomes the activation of the operator before it, or disappears where the grid implies it. Exact.
 
-- Relu, Clip to (0, 6) and Clip to (-1, 1) behind an operator that can carry an activation, if nobody else reads its result.
+- A Relu or Clip behind another on the same grid, if nobody else reads that: one Clip with the narrower bounds. Quantization-aware training
+  leaves several, as each fake quantization has limits of its own.
+- Relu, Clip to (0, 6) and Clip to (-1, 1), or to what these are on the grid, behind an operator that can carry an activation, if nobody
+  else reads its result.
 - A float Relu or Clip whose readers are all Quantize: if the smallest real value of their grids is at least the lower bound, and the
   largest at most the upper one, saturation gives the same integers.
 
@@ -11,13 +14,14 @@ or away from zero; where the bound is such a tie, nothing is fused.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.arithmetic import affine_range, round_half_away
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.plugins import Target
 
@@ -27,10 +31,13 @@ Bounds = tuple[float | None, float | None]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Drops what the grids imply first, then fuses what is left."""
+    """Joins limits that follow each other and drops what the grids imply first, then fuses what is left."""
+    graph, joined = _join(graph)
     graph, dropped = _drop_implied(graph)
     graph, fused = _fuse(graph)
     notes = []
+    if joined:
+        notes.append(f"{joined} Relu and Clip operators are joined with the one behind them")
     if fused:
         notes.append(f"{fused} Relu and Clip operators are activations of the operators before them")
     if dropped:
@@ -55,6 +62,53 @@ def _bounds(graph: Graph, op: Op) -> Bounds | None:
         found.append(None if value is None or math.isinf(value) else value)
     lower, upper = found
     return None if lower is not None and upper is not None and lower > upper else (lower, upper)
+
+
+def _join(graph: Graph) -> tuple[Graph, int]:
+    """Makes one Clip of two that follow each other."""
+    producers, consumers, public = graph.producers(), graph.consumers(), _public(graph)
+    limits: dict[int, tuple[Bounds, str]] = {}  # what an operator became: its bounds, and its data
+    gone: set[int] = set()
+    for op in graph.ops:
+        bounds = _bounds(graph, op)
+        before = producers.get(op.inputs[0]) if bounds is not None else None
+        if bounds is None or before is None or before.outputs[0] in public or len(consumers.get(before.outputs[0], [])) != 1:
+            continue
+        inner, data = limits.get(id(before), (_bounds(graph, before), before.inputs[0]))
+        tensors = [graph[name] for name in (data, before.outputs[0], op.outputs[0])]
+        if inner is None or any(tensor.dtype != tensors[0].dtype or tensor.quantization != tensors[0].quantization for tensor in tensors):
+            continue
+        narrower = _narrower(inner, bounds)
+        if narrower is not None:
+            limits[id(op)] = narrower, data
+            gone.add(id(before))
+    return (_joined(graph, limits, gone), len(gone)) if gone else (graph, 0)
+
+
+def _narrower(first: Bounds, second: Bounds) -> Bounds | None:
+    """The bounds of both; None if no value is within them."""
+    lower = max((bound for bound in (first[0], second[0]) if bound is not None), default=None)
+    upper = min((bound for bound in (first[1], second[1]) if bound is not None), default=None)
+    return None if lower is not None and upper is not None and lower > upper else (lower, upper)
+
+
+def _joined(graph: Graph, limits: Mapping[int, tuple[Bounds, str]], gone: set[int]) -> Graph:
+    tensors: dict[str, Tensor] = {}
+    names = graph.names(tensors)
+    ops = []
+    for op in graph.ops:
+        if id(op) in gone:
+            continue
+        if id(op) in limits:
+            bounds, data = limits[id(op)]
+            ends = []
+            for bound, hint in zip(bounds, ("lowest", "highest"), strict=True):
+                ends.append(names.fresh(f"{op.outputs[0]}/{hint}") if bound is not None else "")
+                if bound is not None:
+                    tensors[ends[-1]] = Tensor(ends[-1], "float32", (), np.array(bound, np.float32))
+            op = replace(op, kind="Clip", inputs=(data, *ends), attributes={})
+        ops.append(op)
+    return graph.evolve(tensors=tensors.values(), ops=ops)
 
 
 def _drop_implied(graph: Graph) -> tuple[Graph, int]:
@@ -97,7 +151,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
     gone: set[int] = set()
     for op in graph.ops:
         bounds = _bounds(graph, op)
-        activation = next((name for name, limits in ACTIVATIONS.items() if name and limits == bounds), "")
+        activation = _named(bounds, graph[op.outputs[0]])
         before = producers.get(op.inputs[0]) if activation else None
         if before is None or id(before) in fused or not _can_carry(before):
             continue
@@ -109,6 +163,19 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
     if not fused:
         return graph, 0
     return graph.evolve(ops=[fused.get(id(op), op) for op in graph.ops if id(op) not in gone]), len(gone)
+
+
+def _named(bounds: Bounds | None, tensor: Tensor) -> str:
+    """The activation with these bounds, or with the same integers on the tensor's grid; "" if there is none."""
+    q = tensor.quantization
+    for name, limits in ACTIVATIONS.items():
+        if not name or bounds is None:
+            continue
+        if limits == bounds:
+            return name
+        if q is not None and q.is_per_tensor and clip_range(tensor, limits) == clip_range(tensor, bounds):
+            return name
+    return ""
 
 
 def _can_carry(op: Op) -> bool:

@@ -82,10 +82,33 @@ def test_a_result_that_others_read_stays() -> None:
 
 def test_only_one_activation_is_fused() -> None:
     first, limits = clip("b", "y", (0.0, 6.0))
-    graph = make([Op("Add", ("x", "x"), ("a",)), Op("Relu", ("a",), ("b",)), first], [Tensor("x", "float32", (4,)), *limits], "x", "y")
-    changed, _ = applied(graph, "fuse_activation")
-    assert [op.kind for op in changed.ops] == ["Add", "Clip"]
-    assert_equal(graph, changed, {"x": np.float32([-3, 1, 2.5, 9])})
+    graph = make([Op("Add", ("x", "x"), ("b",), {"activation": "relu"}), first], [Tensor("x", "float32", (4,)), *limits], "x", "y")
+    assert applied(graph, "fuse_activation") == (graph, ())
+
+
+def test_limits_that_follow_each_other_are_one() -> None:
+    """Quantization-aware training: a reduced range, what an activation leaves on the grid, and the range once more."""
+    clips = [clip(f"t{index}", f"t{index + 1}", bounds) for index, bounds in enumerate([(None, 6.79), (0.0, 5.976), (None, 6.79)])]
+    ops = [Op("Mul", ("x", "x"), ("t0",)), *(op for op, _ in clips), Op("Relu", ("t3",), ("t4",)), Op("Neg", ("t2",), ("y",))]
+    grid = q(0.0818590298295021, -84)
+    tensors = [Tensor("x", "int8", (1, 256), None, q(0.1)), *(Tensor(f"t{index}", "int8", None, None, grid) for index in range(5))]
+    tensors += [Tensor("y", "int8", None, None, grid), *(limit for _, limits in clips for limit in limits)]
+    whole = make(ops[:5], tensors, "x", "t4")
+    changed, notes = applied(whole, "fuse_activation")
+    assert [op.kind for op in changed.ops] == ["Mul"] and changed.ops[0]["activation"] == "relu6"
+    assert notes[0] == "3 Relu and Clip operators are joined with the one behind them"
+    feed = {"x": np.arange(-128, 128).astype(np.int8)[None]}
+    assert_equal(whole, changed, feed)
+    read = make(ops, tensors, "x", "t4 y")  # somebody else reads what is between the second and the third
+    changed, _ = applied(read, "fuse_activation")
+    assert [op.kind for op in changed.ops] == ["Mul", "Clip", "Neg"]
+    assert_equal(read, changed, feed)
+
+
+def test_limits_that_leave_nothing_stay() -> None:
+    clips = [clip("x", "a", (None, 1.0)), clip("a", "y", (2.0, None))]
+    graph = make([op for op, _ in clips], [Tensor("x", "float32", (4,)), *(limit for _, limits in clips for limit in limits)], "x", "y")
+    assert applied(graph, "fuse_activation") == (graph, ())
 
 
 VALUES = np.concatenate([np.linspace(-9, 9, 1001), [0, -0.0, 6, 5.99999, 1e30, -1e30]]).astype(np.float32)

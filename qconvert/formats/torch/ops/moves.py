@@ -159,7 +159,10 @@ def _concatenated(c: Call, names: Sequence[str], axis: int, grid: Quantization |
     if len(names) == 1 and grid is None and not activation:
         return Ref(names[0])
     label = c.lookup(names[0]).quantization if grid is None else grid
-    return c.emit("Concat", names, grid=label, axis=axis, **({"activation": activation} if activation else {}))
+    if not activation:
+        return c.emit("Concat", names, grid=label, axis=axis)
+    joined = c.emit("Concat", names, grid=label, axis=axis, hint="joined")  # TFLite has no kernel for both
+    return c.emit(activation, [joined.name], grid=label)
 
 
 def read_cat(c: Call) -> Ref:
@@ -245,7 +248,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"aten::{name}": Operator("T self, i dim=0", read_unbind) for name in ("unbind", "unbind_copy")},
     **{f"aten::{name}": Operator("t tensors, i dim=0", read_cat) for name in ("cat", "concat", "concatenate")},
     "quantized::cat": read_quantized_cat(),
-    "quantized::cat_relu": read_quantized_cat("relu"),
+    "quantized::cat_relu": read_quantized_cat("Relu"),
     "aten::stack": Operator("t tensors, i dim=0", read_stack),
     "aten::hstack": Operator("t tensors", read_side_by_side(1, 1)),
     "aten::vstack": Operator("t tensors", read_side_by_side(2, 0)),
