@@ -62,10 +62,11 @@ class OperatorReading:
         numbers = [number(form) for form in forms]
         open_axes = [axis for axis, value in enumerate(numbers) if value is None]
         copied = [axis for axis in open_axes if axis < len(shape) and known.size(shape[axis]) == forms[axis]]
-        if 0 in numbers or -1 in numbers:
+        if 0 in numbers or numbers.count(-1) > 1:
             return None
-        rest = open_axes if len(open_axes) == 1 else [axis for axis in open_axes if axis not in copied]
-        if len(rest) > 1:
+        others = [axis for axis in open_axes if axis not in copied]
+        rest = others if len(open_axes) != 1 or -1 in numbers else open_axes
+        if len(rest) + numbers.count(-1) > 1:
             return None
         return [-1 if axis in rest else 0 if value is None else value for axis, value in enumerate(numbers)]
 

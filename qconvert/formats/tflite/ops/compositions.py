@@ -274,19 +274,26 @@ def _instance_normalization(f: Formula) -> None:
 
 
 def _group_normalization(f: Formula) -> None:
-    """GroupNormalization: the channels are split into groups, each of which is normalized with its space."""
-    shape, groups, last = f.w.shape(f.data, f.op), int(f.op["num_groups"]), f.op["data_format"] == "channels_last"
-    channels, rank = shape[-1 if last else 1], len(shape)
+    """GroupNormalization: the channels are split into groups, each of which is normalized with its space.
+
+    One size may be known only at run time, such as the batch.
+    """
+    groups, last = int(f.op["num_groups"]), f.op["data_format"] == "channels_last"
+    place = -1 if last else 1
+    known = f.w.tensor(f.data).shape or ()
+    shape = known if sum(isinstance(size, str) for size in known) == 1 else f.w.shape(f.data, f.op)
+    (channels,), rank = f.w.shape(f.data, f.op, slice(place, place + 1 or None)), len(shape)
     parts = (groups, channels // groups)
     split = (*shape[:-1], *parts) if last else (shape[0], *parts, *shape[2:])
     axes = [*range(1, rank - 1), rank] if last else list(range(2, rank + 1))
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(split))
-    data = f("RESHAPE", f.data, f.w.ints(split, f"{f.result}/groups"), shape=split)
+    sizes, joined = ([-1 if isinstance(size, str) else size for size in part] for part in (split, shape))
+    data = f("RESHAPE", f.data, f.w.ints(sizes, f"{f.result}/groups"), shape=split)
     numbers = f.w.ints(axes, f"{f.result}/axes")
     mean = f("MEAN", data, numbers, shape=kept, keepDims=True)
     variance = f("MEAN", f("SQUARED_DIFFERENCE", data, mean), numbers, shape=kept, keepDims=True)
     even = f("MUL", f("SUB", data, mean), f("RSQRT", f("ADD", variance, float(f.op["epsilon"]))))
-    whole = f("RESHAPE", even, f.w.ints(shape, f"{f.result}/whole"), shape=shape)
+    whole = f("RESHAPE", even, f.w.ints(joined, f"{f.result}/whole"), shape=shape)
     _scaled(f, whole, *(_along_channels(f, name) for name in f.op.inputs[1:3]))
 
 

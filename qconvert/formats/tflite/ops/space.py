@@ -98,7 +98,13 @@ _LINEAR: dict[str, dict[str, Any]] = {"asymmetric": {}, "half_pixel": {"halfPixe
 
 
 def write_resize(op: Op, w: Writing) -> None:
-    """Resize as RESIZE_BILINEAR or RESIZE_NEAREST_NEIGHBOR, where one of their coordinates gives the same positions."""
+    """Resize as RESIZE_BILINEAR or RESIZE_NEAREST_NEIGHBOR, where one of their coordinates gives the same positions.
+
+    The nearest of other than two dimensions are copied along each by itself.
+    """
+    if w.tensor(op.inputs[0]).rank not in (None, 4) and op["mode"] == "nearest":
+        _gathered(op, w, (str(op["coordinate_transformation_mode"]), str(op["nearest_mode"])))
+        return
     _require_channels_last(op, w)
     coordinates, size = str(op["coordinate_transformation_mode"]), w.index(op, 1)
     name, result = op.inputs[0], op.outputs[0]
@@ -123,15 +129,17 @@ def write_resize(op: Op, w: Writing) -> None:
 
 
 def _gathered(op: Op, w: Writing, form: tuple[str, str]) -> None:
-    """Rows and columns by a GATHER each, where no coordinates of the resizing operators give their positions."""
-    name, result = op.inputs[0], op.outputs[0]
-    wanted = w.shape(result, op, slice(1, 3))
-    for axis, (size, count) in enumerate(zip(w.shape(name, op, slice(1, 3)), wanted, strict=True), 1):
+    """Rows, columns and the like by a GATHER each, where no coordinates of the resizing operators give their positions."""
+    name, result, rank = op.inputs[0], op.outputs[0], w.tensor(op.inputs[0]).rank or 0
+    first = 1 if op["data_format"] == "channels_last" else 2
+    axes = range(first, first + rank - 2)
+    spatial = slice(axes.start, axes.stop)
+    for axis, size, count in zip(axes, w.shape(name, op, spatial), w.shape(result, op, spatial), strict=True):
         positions = _positions(size, count, *form)
         if (positions < 0).any():
             raise w.unsupported(op, f"coordinates {form[0]!r} rounded by {form[1]!r}")
         shape = w.tensor(name).shape or ()
-        found = result if axis == 2 else w.like(f"{result}/rows", name, (shape[0], count, *shape[2:]))
+        found = result if axis == axes[-1] else w.like(f"{result}/rows", name, (*shape[:axis], count, *shape[axis + 1 :]))
         indices = w.ints([int(value) for value in positions], f"{found}/positions")
         w.emit("GATHER", [name, indices], [found], "GatherOptions", axis=axis)
         name = found
