@@ -32,10 +32,13 @@ class Grid:
     Attributes:
         dtype: the storage type.
         quantization: per tensor.
+        is_spelled: whether it is computed on real values, x / scale + zero point rounded together: no grid breaks ties so where the zero
+            point is odd, and none has a zero point beyond its integers.
     """
 
     dtype: str
     quantization: Quantization
+    is_spelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

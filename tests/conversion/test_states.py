@@ -43,8 +43,6 @@ def test_a_state_is_what_the_torchscript_of_its_network_is(graph: Path) -> None:
 
 
 def test_the_graph_of_another_network_is_refused() -> None:
-    with pytest.raises(InvalidModelError, match=r"'output.weight' has the shape \(3, 4\), the graph's \(4, 4\) in Gemm 'linear'"):
-        qconvert.load(FOLDER / "small" / "qat_fbgemm_state.pth", graph=GRAPHS[0])
     with pytest.raises(InvalidModelError, match=r"constants of the graph are not in the file: .*tensors of the file are not in the graph"):
         qconvert.load(CLASSIFIER / "state_eager_fbgemm.pth", graph=FOLDER / "single" / "reference_fbgemm.pt2")
 

@@ -50,6 +50,6 @@ def joined(parameters: Parameters, graph: Graph, scopes: Mapping[str, str]) -> G
     Rounding(network, places, substitution.layers).run()
     round_at_run_time(network, substitution.layers)
     kept = {key: value for key, value in graph.metadata.items() if not key.startswith("source.")}
-    notes = [*parameters.notes, *substitution.notes]
+    notes = [*parameters.notes, *places.notes]
     metadata = {**kept, **parameters.metadata, **({ASSUMED: json.dumps(notes)} if notes else {})}
     return graph.evolve(tensors=network.tensors.values(), ops=network.ops, metadata=metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from qconvert.conversion.states.names import below, near, same_path
@@ -40,12 +41,14 @@ class Places:
     Attributes:
         behind: tensor -> its grid.
         inner: results of operators within a module of one grid, which keep none by themselves.
+        notes: what the user should know.
     """
 
     def __init__(self, network: Network, layers: Mapping[str, str]) -> None:
         self._network = network
         self.behind: dict[str, Grid] = {}
         self.inner: set[str] = set()
+        self.notes: list[str] = []
         self._taken: set[str] = set()
         self._layers: dict[str, list[str]] = {}
         self._module_of = dict(layers)
@@ -169,16 +172,34 @@ class Places:
             raise InvalidModelError(f"{len(left)} modules with grids have no operators of their own in the graph", remedy=_REMEDY)
         while left:
             found = {module: self._fitting(module) for module in left}
-            sure = {module: ops for module, ops in found.items() if len(ops) == 1}
-            chosen = {ops[0].outputs[0] for ops in sure.values()}
-            if not sure or len(chosen) != len(sure):
+            claimed = Counter(ops[0].outputs[0] for ops in found.values() if len(ops) == 1)
+            sure = {module: ops[0] for module, ops in found.items() if len(ops) == 1 and claimed[ops[0].outputs[0]] == 1}
+            sure = sure or self._numbered(found)
+            if not sure:
                 unused = [module for module in left if _is_unused(left[module])]
                 if not unused:
                     raise self._unplaced(found)
                 left = {module: grid for module, grid in left.items() if module not in unused}
-                continue
-            for module, ops in sure.items():
-                self.put_behind_relu(ops[0].outputs[0], left.pop(module))
+            for module, op in sure.items():
+                self.put_behind_relu(op.outputs[0], left.pop(module))
+
+    def _numbered(self, found: Mapping[str, list[Op]]) -> dict[str, Op]:
+        """Modules called alike but for a number, as many as there are operators that fit each: in the order of their numbers."""
+        groups: dict[str, list[str]] = {}
+        for module in found:
+            if module[-1:].isdecimal():
+                groups.setdefault(module.rstrip("0123456789"), []).append(module)
+        chosen: dict[str, Op] = {}
+        for stem, modules in groups.items():
+            ops = found[modules[0]]
+            if len(modules) == len(ops) and all([id(op) for op in found[module]] == [id(op) for op in ops] for module in modules):
+                ordered = sorted(modules, key=lambda module: (len(module), module))
+                chosen.update(zip(ordered, ops, strict=True))
+                self.notes.append(
+                    f"{', '.join(ordered[:4])} are taken to be {', '.join(op.outputs[0] for op in ops[:4])} of the graph, in the order of "
+                    f"their numbers (--modules '{stem}…=tensor' states otherwise)"
+                )
+        return chosen
 
     def _fitting(self, module: str) -> list[Op]:
         """The operators that a module without operators of its own can be."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.places import Places, keeps_grid
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Grid
 
 __all__ = ["Rounding"]
@@ -70,7 +72,7 @@ class Rounding:
         if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
             return None
         found = self._places.behind.get(name)
-        if found is not None or self._network.parameters.trained or name in self._places.inner or op.outputs[0] != name:
+        if found is not None or self._network.parameters.trained or name in self._places.inner or name not in KINDS[op.kind].results_of(op):
             return found
         held = [self._grids.get(item) for item in data]
         if not held or any(item is None for item in held) or name in self._kept_real:
@@ -147,6 +149,8 @@ class Rounding:
         """A tensor on its grid and back; returns the name of its real values, which keep the tensor's name where others see it."""
         network = self._network
         tensor = network[name]
+        if grid.is_spelled:
+            return self._spelled(computed, grid, called or name)
         on, limited = _without_limits(grid)
         if limited:
             bounds = [network.add(f"{name}/limit", Tensor("", "float32", (), bound)) for bound in limited]
@@ -159,6 +163,18 @@ class Rounding:
         self._ops.append(Op("Quantize", (computed,), (stored,), {}, ""))
         self._ops.append(Op("Dequantize", (stored,), (real,), {}, ""))
         return real
+
+    def _spelled(self, name: str, grid: Grid, called: str) -> str:
+        """The real values of data rounded as the grid says, part by part."""
+        q, network = grid.quantization, self._network
+        point, (low, high) = np.float32(q.zero_point[0]), q.limits(grid.dtype)
+        parts: list[tuple[str, list[Any]]] = [("Div", [q.scale[0]]), ("Add", [point]), ("Round", []), ("Clip", [low, high])]
+        for kind, numbers in [*parts, ("Sub", [point]), ("Mul", [q.scale[0]])]:
+            constants = [network.add(f"{called}/number", Tensor("", "float32", (), np.asarray(number, np.float32))) for number in numbers]
+            result = network.add(f"{called}/{kind.lower()}", Tensor("", "float32", network[name].shape))
+            self._ops.append(Op(kind, (name, *constants), (result,), {}, ""))
+            name = result
+        return name
 
 
 def _without_limits(grid: Grid) -> tuple[Quantization, list[Array]]:

@@ -11,11 +11,24 @@ from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Grid
 
-__all__ = ["place_observed", "place_sequences"]
+__all__ = ["place_sequences"]
 
+#: Operators that FX quantizes and that have an observer behind them.
+_OBSERVED = frozenset(
+    "Conv ConvTranspose Gemm MatMul Add Mul Concat BatchNormalization LayerNormalization InstanceNormalization GroupNormalization "
+    "HardSwish LeakyRelu Elu Sigmoid Tanh HardSigmoid Softmax Relu Clip MaxPool AveragePool GlobalAveragePool GlobalMaxPool ReduceMean "
+    "Resize Reshape Transpose Squeeze Unsqueeze".split()
+)
 _REMEDY = (
     "The graph has to be of the same network and of the same version of its code. A TorchScript file of the quantized model "
     "(torch.jit.trace) holds everything."
+)
+
+_OF_TRAINING = (
+    "A Dropout has one too, which no graph shows. Save the model under training itself, which holds everything:\n"
+    "    import torch\n"
+    "    model.eval().apply(torch.ao.quantization.disable_observer)\n"
+    "    torch.export.save(torch.export.export(model, example_inputs), 'model.pt2')"
 )
 
 
@@ -27,7 +40,7 @@ def place_sequences(network: Network, places: Places) -> None:
     """
     for path, grids in network.parameters.functions.items():
         if network.parameters.trained:
-            place_observed(network, places, grids)
+            _place_observed(network, places, grids)
         else:
             _place_functions(network, places, path, grids)
 
@@ -73,10 +86,6 @@ def _key(grid: Grid) -> tuple[Hashable, ...]:
     return grid.dtype, grid.quantization.key
 
 
-def _among(grid: Grid, others: Sequence[Grid]) -> bool:
-    return any(grid.dtype == other.dtype and grid.quantization == other.quantization for other in others)
-
-
 def _needs_grid(network: Network, places: Places, op: Op) -> bool:
     """Whether an operator of values computes what no grid of its data fits: sums and products of two values, activations, norms."""
     if not op.outputs or op.outputs[0] in places.behind or op.outputs[0] in places.inner or KINDS[op.kind].rule != "real":
@@ -87,51 +96,44 @@ def _needs_grid(network: Network, places: Places, op: Op) -> bool:
     return two and bool(network.data(op))
 
 
-def place_observed(network: Network, places: Places, grids: Sequence[Grid]) -> None:
-    """Places the observers of FX: of real inputs where they are first used, and behind every operator that it quantizes.
+def _place_observed(network: Network, places: Places, grids: Sequence[Grid]) -> None:
+    """Places the observers of FX: of each operator that it quantizes those of its data which have none yet, then that of its result.
 
-    An operator that keeps its data's grid shares its observer, which is listed once more under the next number.
+    An operator that keeps its data's grid has the same observer once more, unless a concatenation shares one among its data: so it is seen
+    whether the operators of the graph are those of the list.
     """
-    left = list(grids)
-    skipped: set[str] = set()
+    left = list(reversed(grids))
+    fused: set[str] = set()
     for op in network.ops:
-        if op.kind == "Dequantize" or not op.outputs or op.outputs[0] in skipped:
-            continue
-        data = [name for name in network.data(op) if network[name].dtype == "float32"]
-        if not data:
-            continue
-        if keeps_grid(op.kind) and op.kind != "Concat":
-            held = next((places.behind[name] for name in data if name in places.behind), None)
-            if held is not None and left and _among(left[0], [held]):
-                places.put(op.outputs[0], left.pop(0))
-            elif held is not None:
-                places.behind[op.outputs[0]] = held  # seen by what reads it; taken off again below
-                skipped.add(op.outputs[0])
+        data = [name for name in network.data(op) if network[name].dtype == "float32"] if op.kind in _OBSERVED else []
+        if not data or op.outputs[0] in fused:
             continue
         for name in data:
-            if name in network.graph.inputs and name not in places.behind and left:
-                places.put(name, left.pop(0))
-        if not all(name in places.behind for name in data):
-            continue
-        name = _end(network, op, skipped)
-        if not left:
+            if name not in places.behind:
+                places.put(name, _next(left, grids, op))
+        name = _end(network, op)
+        fused.add(name)
+        held, grid = places.behind[data[0]], _next(left, grids, op)
+        keeps = op.kind != "Concat" and (keeps_grid(op.kind) or (op.kind in ("Add", "Mul") and len(data) == 1))
+        if keeps and _key(held) != _key(grid) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
             raise _uneven(grids, op)
-        places.put(name, left.pop(0))
-    for name in skipped:
-        places.behind.pop(name, None)
-    if _without_repeated(left, grids[: len(grids) - len(left)], len(left)):
+        places.put(name, grid)
+    if left:
         raise _uneven(grids, None)
 
 
-def _end(network: Network, op: Op, skipped: set[str]) -> str:
+def _next(left: list[Grid], grids: Sequence[Grid], op: Op) -> Grid:
+    if not left:
+        raise _uneven(grids, op)
+    return left.pop()
+
+
+def _end(network: Network, op: Op) -> str:
     """The result of an operator with the Relu that was fused with it: FX has one observer for both."""
     reader = network.only_consumer(op.outputs[0])
-    if reader is None or reader.kind != "Relu":
-        return op.outputs[0]
-    skipped.add(reader.outputs[0])
-    return reader.outputs[0]
+    return op.outputs[0] if reader is None or reader.kind != "Relu" else reader.outputs[0]
 
 
 def _uneven(grids: Sequence[Grid], op: Op | None) -> InvalidModelError:
-    found = f"operators from {op} on have none" if op is not None else "some are left behind the last operator"
-    return InvalidModelError(f"{len(grids)} grids are listed in the order of the operators, and {found}", remedy=_REMEDY)
+    found = f"they do not fit from {op} on" if op is not None else "some are left behind the last operator"
+    return InvalidModelError(f"{len(grids)} observers are listed in the order of the operators, and {found}", remedy=_OF_TRAINING)

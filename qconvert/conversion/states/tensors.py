@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.conversion.states.names import module_of
+from qconvert.conversion.states.names import module_of, near
 from qconvert.conversion.states.network import PARTS, Network
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Op, Shape, Tensor
@@ -14,8 +14,10 @@ from qconvert.graph.kinds import KINDS
 
 __all__ = ["Substitution"]
 
-#: The epsilon of PyTorch's normalizations, for a graph that does not have them any more.
-_EPSILON = 1e-5
+_WITH_NORMS = (
+    "Export the float model with its normalizations: torch.export.save(torch.export.export(float_model.eval(), example_inputs), "
+    "'float.pt2'), or torch.onnx.export(…, dynamo=True, optimize=False)."
+)
 _NORMS = ("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization")
 
 
@@ -29,7 +31,6 @@ class Substitution:
         used: names of tensors that have found their place.
         unknown: constants of the graph that the file should hold and does not, by name: what they are.
         layers: operator's result -> its module, of those with weights of the file.
-        notes: what the user should know.
     """
 
     def __init__(self, network: Network) -> None:
@@ -37,11 +38,9 @@ class Substitution:
         self.used: set[str] = set()
         self.unknown: dict[str, str] = {}
         self.layers: dict[str, str] = {}
-        self.notes: list[str] = []
         self._tensors: dict[str, Tensor] = dict(network.known)
         self._made: dict[tuple[str, str, Shape], str] = {}
         self._absent = set(network.parameters.absent)
-        self._assumed: list[str] = []
 
     def run(self) -> None:
         """Replaces what can be replaced."""
@@ -51,11 +50,6 @@ class Substitution:
         for op in self._network.ops:
             ops += self._replaced(op)
         self._network.replace_ops(ops)
-        if self._assumed:
-            self.notes.append(
-                f"the graph has no normalization behind {len(self._assumed)} layers that hold one ({self._assumed[0]!r} …): its epsilon is "
-                f"taken to be {_EPSILON}"
-            )
 
     def _fold(self) -> None:
         """Weights of modules that hold the normalization behind them, with the epsilon that the graph says."""
@@ -67,10 +61,15 @@ class Substitution:
                 norm = network.only_consumer(op.outputs[0])
                 if norm is not None and norm.kind == "BatchNormalization":
                     behind[owner] = float(norm["epsilon"])
+        lacking = [module for module, folding in network.parameters.folded.items() if folding.has_norm and module not in behind]
+        if lacking:
+            raise InvalidModelError(
+                f"{len(lacking)} layers hold the batch normalization behind them, whose epsilon the graph does not say any more, since it "
+                f"is part of weights there: {near(lacking, ())}",
+                remedy=_WITH_NORMS,
+            )
         for module, folding in network.parameters.folded.items():
-            if folding.has_norm and module not in behind:
-                self._assumed.append(module)
-            found = folding.tensors(behind.get(module, _EPSILON))
+            found = folding.tensors(behind.get(module, 0.0))
             self._tensors.update(found)
             if f"{module}.bias".removeprefix(".") not in found:
                 self._absent.add(f"{module}.bias".removeprefix("."))

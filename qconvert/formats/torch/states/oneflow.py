@@ -112,8 +112,8 @@ def observed(entries: Entries, how: Observers) -> Parameters:
         if low is None or high is None or low.size != 1 or high.size != 1:
             raise InvalidModelError("its range of data is no pair of numbers", where=module)
         scale, point = how.scales(low.reshape(-1), high.reshape(-1))
-        data[module] = grid(scale, point, module, how.dtype, *how.limits)
-        odd += int(point[0]) % 2
+        data[module] = _grid(how, scale, point, module)
+        odd += data[module].is_spelled
         weight = entries.numbers(module, "weight")
         if weight is not None:
             folded[module] = _folding(entries, module, weight, how)
@@ -126,9 +126,19 @@ def observed(entries: Entries, how: Observers) -> Parameters:
     notes = [f"a state_dict does not say how its observers compute: {how} (--oneflow states otherwise)"]
     if odd:
         notes.append(
-            f"{odd} grids of data have odd zero points: OneFlow rounds x / scale + zero point together, a grid x / scale, ties apart"
+            f"data of {odd} layers are rounded in real operators: OneFlow rounds x / scale + zero point together, as no grid does if the "
+            "zero point is odd or beyond its integers"
         )
     return Parameters(tensors, folded=folded, data=data, trained=True, notes=tuple(notes))
+
+
+def _grid(how: Observers, scale: Array, point: Array, module: str) -> Grid:
+    """The grid of data, which is spelled out where no grid of integers rounds so."""
+    low, high = how.limits
+    if not np.isfinite(point).all() or (low <= point[0] <= high and point[0] % 2 == 0):
+        return grid(scale, point, module, how.dtype, low, high)
+    checked = grid(scale, 0, module, how.dtype, low, high).quantization
+    return Grid(how.dtype, Quantization(checked.scale, point.astype(np.int64), quant_min=low, quant_max=high), True)
 
 
 def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Folding:

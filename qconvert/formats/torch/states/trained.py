@@ -179,7 +179,8 @@ def _folded(
             factor = norm["weight"].astype(np.float32) / deviation
             weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
             offset = np.zeros(factor.shape) if bias is None else bias.astype(np.float64)
-            bias = (norm["bias"] + (offset - norm["running_mean"]) * factor.astype(np.float64)).astype(np.float32)
+            last = norm["weight"].astype(np.float64) / np.sqrt(norm["running_var"].astype(np.float64) + epsilon)
+            bias = ((offset - norm["running_mean"]) * last + norm["bias"]).astype(np.float32)
         if not np.isfinite(weight).all() or not np.isfinite(bias).all():
             raise InvalidModelError("its normalization makes weights that are no numbers", where=module)
     found: dict[str, Any] = {}
