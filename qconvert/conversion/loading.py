@@ -67,7 +67,8 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     shared = {option.name: options[option.name] for option in other.read_options if option.name in options and not option.beside}
     network = load(beside, **shared)
     try:
-        return joined(parameters, network, other.modules(beside) if other.modules is not None else {})
+        graph = joined(parameters, network, other.modules(beside) if other.modules is not None else {})
+        return parameters.finished(pass_named("absorb_quantization").run(graph, None)[0])
     except QConvertError as error:
         error.file = error.file or f"{path} with {beside.name}"
         raise

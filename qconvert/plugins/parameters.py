@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qconvert.graph import Quantization, Tensor
+    from qconvert.graph import Graph, Quantization, Tensor
 
 __all__ = ["Folding", "Grid", "Parameters"]
 
@@ -57,6 +57,7 @@ class Parameters:
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see graph/kinds/attributes.py.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
             Else what has a grid stays on one until an operator without a quantized form comes.
+        finished: what is still to be done to the graph of quantized operators that comes out, such as noting whose kernels they have.
         places: module -> name of a tensor in the graph, as the user states it.
         metadata: of the graph.
         notes: what the user should know.
@@ -72,6 +73,7 @@ class Parameters:
     fixed: Mapping[str, Grid] = field(default_factory=dict)
     dynamic: Mapping[str, str] = field(default_factory=dict)
     trained: bool = False
+    finished: Callable[[Graph], Graph] = lambda graph: graph
     places: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -147,9 +147,11 @@ class Places:
         """Behind the data of modules that take real values in a quantized network: before the first operator of each."""
         if self._network.parameters.trained:
             return
-        for path, grid in self._network.parameters.data.items():
-            first = next((op for op in self._network.ops if self._is_of(op, path)), None)
-            data = self._network.data(first) if first is not None else []
+        listed = self._network.parameters.data
+        if len(listed) > _MOST:
+            raise InvalidModelError(f"{len(listed)} modules have grids of their data", remedy=_REMEDY)
+        for path, grid in listed.items():
+            data = next((found for op in self._network.ops if self._is_of(op, path) and (found := self._network.data(op))), [])
             if not data:
                 modules = {module for module in (*self._of_scope, *self._layers) if module}
                 raise InvalidModelError(

@@ -109,7 +109,7 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
         return _of_mean(graph, op, engine, order)
     if data.rank != 4:
         return ""
-    adaptive = "adaptive" in called
+    adaptive = op.kind == "GlobalAveragePool" or "adaptive" in called
     if engine == "qnnpack" and (op.kind == "GlobalAveragePool" or (_divides(data, op) if adaptive else not op["ceil_mode"])):
         return "qnnpack"
     last = order.is_last(data.name)

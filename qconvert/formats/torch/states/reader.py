@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.formats.torch.engines import with_engine
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor, unpickled
 from qconvert.formats.torch.states.converted import converted
 from qconvert.formats.torch.states.entries import Entries, plain_tensor
@@ -32,7 +34,7 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
 
     Args:
         path: of the file.
-        options: "oneflow" and "modules".
+        options: "oneflow", "modules", and "engine", see with_engine().
 
     Raises:
         FileAccessError: the file cannot be read.
@@ -44,17 +46,19 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
     with np.errstate(all="ignore"):
         try:
             entries = Entries(_state(path))
-            found = _of_torchao(entries) or _of_torch(entries, how)
+            found = _of_torchao(entries) or _of_torch(entries, how, options.get("engine", ""))
         except RecursionError as error:
             raise InvalidModelError("its values are nested too deeply") from error
     metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "a state_dict of PyTorch", **found.metadata}
     return replace(found, metadata=metadata, places=places)
 
 
-def _of_torch(entries: Entries, how: Observers) -> Parameters:
+def _of_torch(entries: Entries, how: Observers, engine: str) -> Parameters:
     if has_observers(entries):
         return observed(entries, how)
-    return trained(entries) if is_trained(entries) else converted(entries)
+    if is_trained(entries):
+        return trained(entries)
+    return replace(converted(entries), finished=partial(with_engine, wanted=engine))
 
 
 def _of_torchao(entries: Entries) -> Parameters | None:
