@@ -32,8 +32,7 @@ class Grid:
     Attributes:
         dtype: the storage type.
         quantization: per tensor.
-        is_spelled: whether it is computed on real values, x / scale + zero point rounded together: no grid breaks ties so where the zero
-            point is odd, and none has a zero point beyond its integers.
+        is_spelled: whether it is computed on real values, since its zero point is beyond the integers of its type.
     """
 
     dtype: str

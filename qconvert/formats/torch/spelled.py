@@ -122,7 +122,7 @@ class _Walk:
         return a, known * np.float32(sign if op.kind == "Add" else -sign)
 
     def _bounds(self, op: Op) -> tuple[float, float, str] | None:
-        """The limits of a Clip, or of a Max or Min with a constant, and its data."""
+        """The limits of a Clip, of a Max or Min with a constant or of a choice by comparison, and its data."""
         if op.kind == "Clip":
             numbers = [-np.inf, np.inf]
             for place, name in enumerate(op.inputs[1:]):
@@ -132,6 +132,8 @@ class _Walk:
                 if known is not None:
                     numbers[place] = float(known.reshape(()))
             return numbers[0], numbers[1], op.inputs[0]
+        if op.kind == "Where":
+            return self._chosen(op)
         if op.kind not in ("Max", "Min") or len(op.inputs) != 2:
             return None
         for data, other in (op.inputs, op.inputs[::-1]):
@@ -140,6 +142,19 @@ class _Walk:
                 bound = float(known.reshape(()))
                 return (bound, np.inf, data) if op.kind == "Max" else (-np.inf, bound, data)
         return None
+
+    def _chosen(self, op: Op) -> tuple[float, float, str] | None:
+        """The limit of where(x > limit, limit, x), as Brevitas clips, or of one with "<"."""
+        test = self._draft.producers.get(op.inputs[0])
+        if test is None or test.kind not in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
+            return None
+        limit, chosen = self._number(test.inputs[1]), self._number(op.inputs[1])
+        if limit is None or chosen is None or limit.size != 1 or chosen.size != 1 or op.inputs[2] != test.inputs[0]:
+            return None
+        bound = float(limit.reshape(()))
+        if bound != float(chosen.reshape(())):
+            return None
+        return (-np.inf, bound, test.inputs[0]) if test.kind.startswith("Greater") else (bound, np.inf, test.inputs[0])
 
 
 def _agree(first: Array, second: Array, tolerance: float) -> bool:

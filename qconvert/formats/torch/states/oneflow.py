@@ -125,17 +125,14 @@ def observed(entries: Entries, how: Observers) -> Parameters:
             tensors[name] = plain_tensor(value, name)
     notes = [f"a state_dict does not say how its observers compute: {how} (--oneflow states otherwise)"]
     if odd:
-        notes.append(
-            f"data of {odd} layers are rounded in real operators: OneFlow rounds x / scale + zero point together, as no grid does if the "
-            "zero point is odd or beyond its integers"
-        )
+        notes.append(f"data of {odd} layers are rounded in real operators, since their zero points are beyond the integers of a grid")
     return Parameters(tensors, folded=folded, data=data, trained=True, notes=tuple(notes))
 
 
 def _grid(how: Observers, scale: Array, point: Array, module: str) -> Grid:
-    """The grid of data, which is spelled out where no grid of integers rounds so."""
+    """The grid of data, which is spelled out where its zero point is beyond the integers, as of a range without 0."""
     low, high = how.limits
-    if not np.isfinite(point).all() or (low <= point[0] <= high and point[0] % 2 == 0):
+    if not np.isfinite(point).all() or low <= point[0] <= high:
         return grid(scale, point, module, how.dtype, low, high)
     checked = grid(scale, 0, module, how.dtype, low, high).quantization
     return Grid(how.dtype, Quantization(checked.scale, point.astype(np.int64), quant_min=low, quant_max=high), True)
