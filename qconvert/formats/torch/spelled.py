@@ -138,7 +138,7 @@ class _Walk:
             return None
         for data, other in (op.inputs, op.inputs[::-1]):
             known = self._number(other)
-            if known is not None and known.size == 1 and self._number(data) is None:
+            if known is not None and known.size == 1:  # of a constant, both sides are known
                 bound = float(known.reshape(()))
                 return (bound, np.inf, data) if op.kind == "Max" else (-np.inf, bound, data)
         return None

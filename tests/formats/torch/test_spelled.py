@@ -15,7 +15,8 @@ _SCALE, _POINT = np.float32(0.05), 3.0
 
 
 def _graph(path: Path, nodes: list[Any], shape: tuple[int, ...] = (200,), **weights: Any) -> Graph:
-    found = {"s": np.array(_SCALE), "i": np.array(1 / _SCALE, np.float32), "z": np.array(_POINT, np.float32), **weights}
+    found = {"s": np.array(_SCALE), "i": np.array(1 / _SCALE, np.float32), "z": np.array(_POINT, np.float32)}
+    found |= {"h": np.array(127, np.float32), "w": np.array(-128, np.float32), "v": np.array(100, np.float32), **weights}
     found = {name: np.asarray(value) for name, value in found.items()}
     return read(write(path / "m.pt2", program(nodes, {"x": ("float32", shape)}, ["y"], found), found))
 
@@ -47,6 +48,9 @@ _SPELLINGS = {
                      node("aten.sub.Tensor", "d", self="%q", other="%b_z"), _back("%d")],
     "point outside": [_divide(), _round("%a"), node("aten.add.Tensor", "p", self="%r", other="%b_z"), _clamp("%p"),
                       node("aten.sub.Tensor", "d", self="%q", other="%b_z"), _back("%d")],
+    "chosen": [_divide(), _round("%a"), node("aten.gt.Tensor", "g", self="%r", other="%b_h"),
+               node("aten.where.self", "c", condition="%g", self="%b_h", other="%r"), node("aten.lt.Tensor", "l", self="%c", other="%b_w"),
+               node("aten.where.self", "q", condition="%l", self="%b_w", other="%c"), _back()],
     "limits": [_divide(), _round("%a"), _clamp("%r", low=-7, high=7), _back()],
     "16 bits": [_divide(), _round("%a"), _clamp("%r", low=-32768, high=32767), _back()],
 }  # fmt: skip
@@ -68,6 +72,8 @@ def test_a_spelling_becomes_a_grid(tmp_path: Path, name: str) -> None:
 
 
 _OTHERS = {
+    "chosen by another number": [_divide(), _round("%a"), node("aten.gt.Tensor", "g", self="%r", other="%b_h"),
+                                 node("aten.where.self", "c", condition="%g", self="%b_v", other="%r"), _clamp("%c"), _back()],
     "another scale": [_divide(), _round("%a"), _clamp("%r"), _back(scale="%b_t")],
     "another point": [_divide(), node("aten.add.Tensor", "p", self="%a", other="%b_z"), _round("%p"), _clamp("%r"), _back()],
     "no rounding": [_divide(), _clamp("%a"), _back()],
@@ -86,7 +92,9 @@ def test_another_function_stays_as_it_is(tmp_path: Path, name: str) -> None:
     assert not any(op.kind in ("Quantize", "Dequantize") for op in graph.ops)
 
 
-def test_weights_keep_the_integers_that_the_program_computes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_tensors", [False, True])
+def test_weights_keep_the_integers_that_the_program_computes(tmp_path: Path, are_tensors: bool) -> None:
+    """Limits are numbers, or, as ModelOpt has them, tensors."""
     weight = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
     nodes = [
         node("aten.abs.default", "b", self="%b_w"),
@@ -94,11 +102,11 @@ def test_weights_keep_the_integers_that_the_program_computes(tmp_path: Path) -> 
         node("aten.div.Tensor", "k", self="%m", other=127.0),
         node("aten.div.Tensor", "a", self="%b_w", other="%k"),
         _round("%a"),
-        _clamp("%r", low=-127),
+        node("aten.clamp.Tensor", "q", self="%r", min="%b_n", max="%b_h") if are_tensors else _clamp("%r", low=-127),
         node("aten.mul.Tensor", "v", self="%q", other="%k"),
         node("aten.linear.default", "y", input="%x", weight="%v"),
     ]
-    graph = _graph(tmp_path, nodes, (2, 6), w=weight)
+    graph = _graph(tmp_path, nodes, (2, 6), w=weight, n=np.array(-127, np.float32))
     (tensor,) = [tensor for tensor in graph.constants() if tensor.is_quantized]
     scale = (np.abs(weight).max(1) / np.float32(127)).astype(np.float32)
     assert tensor.name == "w" and np.array_equal(tensor.data, np.clip(np.rint(weight / scale[:, None]), -127, 127))
