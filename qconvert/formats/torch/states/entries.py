@@ -36,8 +36,8 @@ class Entries:
 
     def ending(self, suffix: str) -> list[str]:
         """The modules that have an entry of this name left, in the file's order; "" is the network itself."""
-        found = (name.removesuffix(suffix) for name in self.left() if name == suffix or name.endswith(f".{suffix}"))
-        return [name.removesuffix(".") for name in found]
+        ending = f".{suffix}"
+        return [name[: -len(ending)] for name in self.left() if name == suffix or (name.endswith(ending) and name != ending)]
 
     def take(self, module: str, name: str) -> Any:
         """An entry of a module; None if there is none."""
