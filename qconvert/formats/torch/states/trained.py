@@ -33,7 +33,7 @@ _LISTED = re.compile(r"^(?P<path>(?:.*\.)?)activation_post_process_(?P<number>\d
 _BESIDE = (
     "fake_quant_enabled", "observer_enabled", "static_enabled", "learning_enabled", "eps",
     "activation_post_process.eps", "activation_post_process.min_val", "activation_post_process.max_val",
-    "activation_post_process.histogram", "min_val", "max_val",
+    "activation_post_process.histogram", "activation_post_process.scale", "activation_post_process.zero_point", "min_val", "max_val",
 )  # fmt: skip
 _STATISTICS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
