@@ -39,6 +39,13 @@ _CUSTOM = Option("custom", str, "carry", "Custom operators: carry or refuse; kee
 _DYNAMIC = Option(
     "dynamic", str, "", "dynamic range in ONNX: keep (rounded when it runs) or real, the default for other sources.", ("keep", "real")
 )
+_BIASES = Option(
+    "biases",
+    str,
+    "round",
+    "real biases of PyTorch's layers: round (integer kernels) or keep (equal, on real values, slower).",
+    ("round", "keep"),
+)
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
 #: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
@@ -51,7 +58,7 @@ _REGISTER = (
     _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
          options=(_IO_LAYOUT,), after=("fuse_dilation", "fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
     _pass("match_rounding", "additions, and convolutions of 16-bit data, round as the source's kernel does",
-         options=(NUMERICS,), exact=False, within=4e-3),
+         options=(NUMERICS, _BIASES), exact=False, within=4e-3),
     _pass("dynamic_range", "operators that round real data when they run do so as the target does, or compute on real data",
          options=(_DYNAMIC, NUMERICS), exact=False, within=0.05),
     _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",

@@ -31,11 +31,11 @@ from qconvert.plugins import Target
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round") -> tuple[Graph, tuple[str, ...]]:
     """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrites those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
     if source.startswith("torch-"):
-        return _of_torch(graph, target, numerics)
+        return _of_torch(graph, target, numerics, biases)
     if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
         return graph, ()
     own = onnxruntime_add if target.format == "onnx" else _exact_add
@@ -51,12 +51,12 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact") -> tuple[Graph
     return (graph.evolve(ops=ops), listed) if listed else (graph, ())
 
 
-def _of_torch(graph: Graph, target: Target, numerics: str) -> tuple[Graph, tuple[str, ...]]:
+def _of_torch(graph: Graph, target: Target, numerics: str, biases: str) -> tuple[Graph, tuple[str, ...]]:
     if numerics != "exact":
         return without_torch(graph), ()
     if target.format not in ("onnx", "tflite"):
         return graph, ()
-    rewriting = TorchRounding(graph, target)
+    rewriting = TorchRounding(graph, target, biases == "keep")
     for op in graph.ops:
         rewriting.visit(op)
     notes = tuple(f"{count} {text}" for text, count in rewriting.done.items())

@@ -32,12 +32,14 @@ from qconvert.arithmetic import (
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS, nudged_scales
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.passes.torch_layers import exact_layer
 from qconvert.plugins import Target
 
 __all__ = ["TorchRounding", "without_torch"]
 
 #: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/fidelity.md).
 _COARSE = ("LeakyRelu", "HardSwish")
+_LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
 
 def without_torch(graph: Graph) -> Graph:
@@ -60,8 +62,8 @@ class TorchRounding:
         done: what was done, in words, and how often.
     """
 
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, target: Target, keeps_biases: bool) -> None:
+        self._graph, self._keeps_biases = graph, keeps_biases
         self._runtime = target.format
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
@@ -75,6 +77,10 @@ class TorchRounding:
             self._add_as(op)
         elif arithmetic in TORCH_AVERAGES:
             self._average_as(op)
+        elif self._keeps_biases and op.kind in _LAYERS and (found := exact_layer(self._graph, op)) is not None:
+            self.done["layers on real values, since their biases are real"] += 1
+            self.ops += found[0]
+            self.tensors.update((tensor.name, tensor) for tensor in found[1])
         elif op.kind == "Resize" and arithmetic == "torch":
             self._resize_as(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op):

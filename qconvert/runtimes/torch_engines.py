@@ -99,7 +99,13 @@ def _weights(data: Array, grid: Quantization, axis: int) -> Any:
 
 
 def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | None:
-    """Data, weights with their grid, and the real bias of a layer that engines have kernels for."""
+    """Data, weights with their grid, and the real bias of a layer that qnnpack has kernels for.
+
+    Those of the other engines add products in pairs of 16 bits, which saturate: depthwise ones everywhere, all on CPUs without VNNI. Else
+    they give what the operators mean, which is computed in their place.
+    """
+    if torch_package().backends.quantized.engine != "qnnpack":
+        return None
     data, weights = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
     bias = b.tensor(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
     known = weights.data is not None and weights.quantization is not None and (bias is None or bias.data is not None)
@@ -154,8 +160,6 @@ def _conv_transpose(op: Op, b: Builder) -> Any:
     sizes = _spatial(op, rank) if found is not None and rank in (1, 2, 3) else None
     if found is None or sizes is None or op["activation"] or (int(op["group"]) != 1 and not found[2].is_per_tensor):
         return None
-    if rank == 1 and torch_package().backends.quantized.engine not in ("fbgemm", "qnnpack"):
-        return None  # oneDNN's gives other values altogether (2.13)
     data, weights, grid, bias = found
     group = int(op["group"])
     split = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:]).swapaxes(1, 2)

@@ -158,3 +158,15 @@ def test_a_written_program_has_the_engines_roundings(engine: str, tmp_path: Path
     found = module(*[torch.from_numpy(value) for value in feed.values()])
     for name, value in zip(graph.outputs, found, strict=True):
         assert np.array_equal(value.numpy(), wanted[name]), name
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+def test_real_biases_are_kept_where_the_user_wants_it(suffix: str, tmp_path: Path) -> None:
+    """x86 adds real biases: integer kernels differ by one here and there, layers on real values nowhere."""
+    source, shares = _FIXTURES / "vision" / "fx_fbgemm_frozen.pt", {}
+    for biases in ("round", "keep"):
+        qconvert.convert(source, tmp_path / f"model{suffix}", engine="fbgemm", input_shape="2,3,12,12", biases=biases, force=True)
+        found = qconvert.check(source, tmp_path / f"model{suffix}", per_op=True, samples=8)
+        assert found.verdict == "passed"
+        shares[biases] = [op.equal for op in found.operators if "conv2d" in op.operator]
+    assert min(shares["round"]) < 1 == min(shares["keep"])
