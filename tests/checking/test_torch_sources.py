@@ -82,7 +82,7 @@ def test_the_other_commands_read_it_so_too(shaped: Path) -> None:
 @needs_torch
 @pytest.mark.parametrize(
     ("name", "chosen"),
-    [("vision/eager_qnnpack_frozen", "one of both refuses others"), ("operators/convolutions_tensor_qnnpack_frozen", "")],
+    [("vision/eager_qnnpack_frozen", "the source refuses others"), ("operators/convolutions_tensor_qnnpack_frozen", "")],
 )
 def test_sizes_that_a_file_leaves_open_are_found(name: str, chosen: str, tmp_path: Path) -> None:
     """A slice leaves nothing of images of 2 x 2, of which no runtime takes an average; transposed convolutions have real biases."""
