@@ -122,6 +122,9 @@ class Archive:
             raise InvalidModelError(f"the entry {info.filename!r} is damaged: nothing begins where the directory says")
         _, name, extra = _LOCAL_HEADER.unpack(header)
         start = info.header_offset + 30 + name + extra
+        stated = info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437")
+        if bytes(self._mapping[info.header_offset + 30 : info.header_offset + 30 + name]) != stated:
+            raise InvalidModelError(f"the entry {info.filename!r} is damaged: it has another name where it lies")
         if start + info.compress_size > len(self._mapping):
             raise InvalidModelError(f"the entry {info.filename!r} is damaged: it runs beyond the end of the file")
         return start, info.compress_size

@@ -19,14 +19,13 @@ from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, NAMES, QUANTIZED, STORAGES
 from qconvert.formats.torch.finite import require_finite
+from qconvert.formats.torch.strided import Storages, require_sizes
 from qconvert.graph import Array
 
 __all__ = ["ScriptObject", "StoredTensor", "TorchType", "WrappedTensor", "unpickled"]
 
 #: The largest real data.pkl seen has 60,000.
 _MOST_OPCODES = 1_000_000
-#: Bytes of all tensors together, if they share or repeat those of their storages: this, and so many times the storages.
-_SHARED, _SHARED_TIMES = 2**24, 8
 _READABLE = (
     "Save a file that holds a graph and no code of yours: in the program that has the model,\n"
     "    import torch\n"
@@ -137,7 +136,7 @@ class _Machine:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._bytes: dict[str, Array] = {}
-        self._shared = self._stored = 0
+        self._storages = Storages()
 
     def run(self, content: bytes) -> Any:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(BytesIO(content))):
@@ -356,32 +355,17 @@ class _Machine:
         """The values of a tensor in its storage: a view, whose every element lies within it."""
         if not isinstance(storage, _Storage):
             raise ValueError("a tensor without a storage")
-        numbers = (offset, *sizes, *strides)
-        if len(sizes) != len(strides) or any(type(number) is not int or not 0 <= number < 2**62 for number in numbers) or len(sizes) > 32:
-            raise ValueError(f"a tensor of sizes {tuple(sizes)} and strides {tuple(strides)} at {offset}")
         shape = tuple(sizes)
-        if self._storage is None:
-            kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
+        kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
+        require_sizes(offset, sizes, strides)
+        if self._storage is None:  # only shapes and types count
             return np.broadcast_to(np.zeros((), kind), shape if math.prod(shape) < 2**40 else ()), storage.dtype, shape
         if storage.key not in self._bytes:
             self._bytes[storage.key] = self._storage(storage.key)
-            self._stored += self._bytes[storage.key].nbytes
         content = self._bytes[storage.key]
         if storage.dtype in FLOAT_QPARAMS_STORAGES:
             return content, storage.dtype, shape
-        kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
-        self._shared += math.prod(shape) * kind.itemsize
-        if self._shared > _SHARED + _SHARED_TIMES * self._stored:
-            raise ValueError(f"a tensor of shape {shape} repeats the {storage.count} elements of its storage")
-        available = min(content.nbytes // kind.itemsize, storage.count)
-        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        if 0 in shape:
-            return np.zeros(shape, kind), storage.dtype, shape
-        if last >= available:
-            raise ValueError(f"the storage {storage.key!r} has {available} elements, and a tensor of shape {shape} ends at {last + 1}")
-        flat = content[: available * kind.itemsize].view(kind)
-        steps = tuple(stride * kind.itemsize for stride in strides)
-        return np.lib.stride_tricks.as_strided(flat[offset:], shape, steps, writeable=False), storage.dtype, shape
+        return self._storages.view(storage.key, content, kind, (offset, sizes, strides), storage.count), storage.dtype, shape
 
 
 _Handler = Callable[[_Machine, Any], None]

@@ -81,3 +81,12 @@ def test_an_entry_without_a_name_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(InvalidModelError, match="leaves it"):
         Archive(path)
+
+
+def test_an_entry_of_another_name_where_it_lies_is_refused(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "a.pt", {"m/data.pkl": b"x" * 40})
+    content = bytearray(path.read_bytes())
+    content[30 : 30 + len("m/data.pkl")] = b"m/tada.pkl"
+    path.write_bytes(content)
+    with pytest.raises(InvalidModelError, match="another name"):
+        Archive(path).read("data.pkl")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
 from tests.torch_export import Wrapped, node, program, read, run, saved, write
+from tests.torch_export_models import zipped
 
 _FIXTURES = Path(__file__).parents[3] / "fixtures" / "torch"
 _NETWORKS = sorted(str(path.relative_to(_FIXTURES))[:-4] for path in _FIXTURES.rglob("*.pt2") if path.parent.name != "shapes")
@@ -270,6 +273,27 @@ def test_a_view_that_is_changed_changes_what_it_is_a_view_of(tmp_path: Path) -> 
     x = _reals((2, 3))
     y, z = run(read(_archive(tmp_path, nodes, {}, outputs=("y", "z"))), x)
     assert np.array_equal(y, 2 * (np.maximum(x, 0) + 2)) and np.isclose(z, (np.maximum(x, 0) + 2).sum())
+
+
+def test_changes_through_long_chains_of_views_end_in_one_error(tmp_path: Path) -> None:
+    nodes = [node("aten.relu.default", "v0", self="%x")]
+    nodes += [node("aten.view.default", f"v{index + 1}", self=f"%v{index}", size=[2, 3]) for index in range(150)]
+    nodes += [node("aten.add_.Tensor", f"a{index}", self="%v150", other=1) for index in range(150)]
+    with pytest.raises(InvalidModelError, match="too many views"):
+        read(_archive(tmp_path, [*nodes, node("aten.neg.default", "y", self="%v0")], {}))
+
+
+def test_tensors_that_repeat_few_elements_are_bounded_together(tmp_path: Path) -> None:
+    path = _archive(tmp_path, [_linear("%b_w")], {"w": _reals((4, 3)), **{f"w{index}": _reals((4, 3)) for index in range(80)}})
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    key = "m/data/weights/model_weights_config.json"
+    config = json.loads(entries[key])
+    for entry in config["config"].values():
+        entry["tensor_meta"] |= {"sizes": [{"as_int": 1024}] * 2, "strides": [{"as_int": 0}] * 2}
+    zipped(path, {**entries, key: json.dumps(config)}, root="")
+    with pytest.raises(InvalidModelError, match="repeats the 12 elements"):
+        read(path)
 
 
 @pytest.mark.parametrize("reads_before", [False, True])

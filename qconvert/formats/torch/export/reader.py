@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +24,16 @@ from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
 from qconvert.formats.torch.reading import Session
-from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.values import EndlessError, Ref
 from qconvert.graph import Graph, Op, Tensor
 
 __all__ = ["program_entry", "read"]
 
 #: Where programs stand in an archive of today, and in one of PyTorch 2.1 to 2.7.
 _FOLDER, _EARLY = "models/", "serialized_exported_program.json"
+
+#: Operators that write views back: so many, and four more for each node.
+_WRITTEN_BACK = 1000
 
 
 def program_entry(archive: Archive) -> str:
@@ -85,7 +88,8 @@ class _Reading:
         self._draft = draft
         self._calls = calls
         self._values: dict[str, Any] = {}
-        self._in_place = InPlace(calls.call, constants.name)
+        self._in_place = InPlace(self._called, constants.name)
+        self._most = _WRITTEN_BACK + 4 * len(program.nodes)
         self.states: dict[str, Tensor] = {}
         #: Buffers that the program changes: their names in the graph -> (state, name of the new value).
         self._changed: dict[str, tuple[str, str]] = {}
@@ -178,6 +182,13 @@ class _Reading:
             if state in self.states:
                 last = flattened(self._in_place.now(self._values[value]), constants)[0]
                 self._draft.append(Op("WriteState", (last,), (), {"state": state}))
+
+    def _called(self, name: str, given: Sequence[Any], called: Mapping[str, Any], where: str, hint: str) -> Any:
+        """What an operator gives that stands for a change in place; of long chains of views there may be many to a node."""
+        self._most -= 1
+        if self._most < 0:
+            raise EndlessError("its changes in place have too many views to be written back", where=where)
+        return self._calls.call(name, given, called, where, hint)
 
     def _follow(self, node: Node, values: dict[str, Any]) -> None:
         """Reads one node and notes what it computes."""

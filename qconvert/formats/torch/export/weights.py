@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -15,6 +12,7 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import sizes_of
 from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor, unpickled
+from qconvert.formats.torch.strided import Storages
 
 __all__ = ["early_tensors", "saved", "stored_tensors"]
 
@@ -33,6 +31,7 @@ def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTe
         InvalidModelError: a tensor does not lie within its bytes, or the list is damaged.
     """
     found: dict[str, StoredTensor | WrappedTensor] = {}
+    storages = Storages()
     for folder, ending in _FOLDERS:
         name = f"{folder}/{model}{ending}"
         found |= _dictionary(archive, f"{folder}/{model}.pt")
@@ -42,7 +41,7 @@ def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTe
             config = json.loads(archive.text(name))["config"]
             for key, entry in config.items():
                 path = f"{folder}/{entry['path_name']}"
-                value = _pickled(archive, path, str(key)) if entry.get("use_pickle") else _tensor(archive, path, entry, str(key))
+                value = _pickled(archive, path, str(key)) if entry.get("use_pickle") else _tensor(archive, storages, path, entry, str(key))
                 if value is not None:
                     found[str(key)] = value
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -84,7 +83,7 @@ def _pickled(archive: Archive, path: str, name: str) -> StoredTensor | WrappedTe
     return value if isinstance(value, (StoredTensor, WrappedTensor)) else None
 
 
-def _tensor(archive: Archive, path: str, entry: Mapping[str, Any], name: str) -> StoredTensor | None:
+def _tensor(archive: Archive, storages: Storages, path: str, entry: Mapping[str, Any], name: str) -> StoredTensor | None:
     meta = entry.get("tensor_meta")
     if meta is None:  # an object of somebody's class
         return None
@@ -93,20 +92,8 @@ def _tensor(archive: Archive, path: str, entry: Mapping[str, Any], name: str) ->
         raise UnsupportedError(f"storage type number {meta['dtype']} is not covered", where=name)
     shape, strides = sizes_of(meta["sizes"]), sizes_of(meta["strides"])
     (offset,) = sizes_of([meta["storage_offset"]])
-    kind = numpy_dtype(dtype)
-    content = archive.storage(path)
-    available = content.nbytes // kind.itemsize
-    numbers = (offset, *shape, *strides)
-    if len(shape) != len(strides) or len(shape) > 32 or any(not isinstance(number, int) or not 0 <= number < 2**62 for number in numbers):
-        raise InvalidModelError(f"sizes {shape} and strides {strides} are no tensor's", where=name)
-    sizes, steps, first = [int(s) for s in shape], [int(s) for s in strides], int(offset)
-    if 0 in sizes:
-        if math.prod(size for size in sizes if size) >= 2**40:
-            raise InvalidModelError(f"sizes {shape} are no tensor's", where=name)
-        return StoredTensor(np.zeros(sizes, kind), dtype, tuple(sizes))
-    last = first + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-    if last >= available or math.prod(sizes) > max(available, 2**24):
-        raise InvalidModelError(f"its {available} stored elements are too few for a tensor of shape {tuple(sizes)}", where=name)
-    flat = content[: available * kind.itemsize].view(kind)
-    data = np.lib.stride_tricks.as_strided(flat[first:], sizes, [step * kind.itemsize for step in steps], writeable=False)
-    return StoredTensor(data, dtype, tuple(sizes))
+    try:
+        data = storages.view(path, archive.storage(path), numpy_dtype(dtype), (offset, shape, strides))
+    except ValueError as error:
+        raise InvalidModelError(str(error), where=name) from error
+    return StoredTensor(data, dtype, tuple(data.shape))

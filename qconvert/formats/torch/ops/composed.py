@@ -105,6 +105,7 @@ def _diagonal(c: Call) -> _Diagonal:
     rest = [size_of(c, c.name("self"), axis) for axis in order[:-2]]
     name = c.emit("Transpose", [c.name("self")], perm=order, hint="last").name if order != tuple(range(rank)) else c.name("self")
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    c.take(8 * count)
     places = (np.arange(count, dtype=np.int64) + max(-offset, 0)) * columns + np.arange(count) + max(offset, 0)
     return _Diagonal(reshaped(c, name, [*rest, rows * columns], hint="flat_").name, order, (rows, columns), rest, places)
 
@@ -119,6 +120,7 @@ def read_diagonal_scatter(c: Call) -> Ref:
     """aten::diagonal_scatter(x, src, offset, dim1, dim2): the diagonal replaced."""
     found = _diagonal(c)
     size = found.sizes[0] * found.sizes[1]
+    c.take(8 * size)
     places = np.arange(size, dtype=np.int64)
     places[found.places] = size + np.arange(len(found.places))
     source = typed(c, c["src"], c.operand("self").dtype, "source")
@@ -137,6 +139,7 @@ def read_trace(c: Call) -> Ref:
     if len(shape) != 2:
         raise c.invalid(f"a matrix of shape {shape}")
     name = c.name("self") if c.is_real(c.name("self")) else typed(c, Ref(c.name("self")), "int64", "whole")
+    c.take(8 * shape[0] * shape[1])
     eye = c.const(np.eye(*shape, dtype=numpy_dtype(c.lookup(name).dtype)), "diagonal")
     masked = c.emit("Mul", [name, eye], hint="masked").name
     return c.emit("ReduceSum", [masked, c.list64([0, 1], "axes")], keepdims=0)

@@ -46,11 +46,12 @@ def _every(c: Call, source: str, axis: int, start: int, end: int, step: int) -> 
     name, size = c.name("self"), c.operand("self").static_shape
     if size is None:
         raise c.unknown_shape("self")
+    c.take(8 * size[axis])
     places = np.arange(size[axis])
     replaced = places[start:end:step]
     places[replaced] = size[axis] + np.arange(len(replaced))
     both = c.emit("Concat", [name, source], hint="both", axis=axis)
-    return c.emit("Gather", [both.name, c.list64([int(place) for place in places], "places")], axis=axis)
+    return c.emit("Gather", [both.name, c.const(places, "places")], axis=axis)
 
 
 def read_slice_scatter(c: Call) -> Ref:

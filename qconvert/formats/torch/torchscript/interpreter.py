@@ -29,6 +29,8 @@ __all__ = ["Budget", "Interpreter"]
 _DEEPEST = 100
 #: Steps that an operator on tensors takes, and each tensor that it reads.
 _OPERATOR, _OPERAND = 16, 4
+#: Steps of an operator that writes a view back, which is several of the graph.
+_WRITTEN_BACK = 64
 _OTHER_SHAPES = "Inputs of other shapes may be meant: --input-shape."
 #: Of numbers known only at run time: the same operators by the names that torch.export gives them.
 _SIZES = {f"aten::{name}": f"prim::{name}" for name in ("add", "sub", "mul", "floordiv", "eq", "ne", "lt", "le", "gt", "ge")}
@@ -167,7 +169,7 @@ class Interpreter:
 
     def _called(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
         """What an operator on tensors gives that stands for one of the code."""
-        self.budget.spend(_OPERATOR)
+        self.budget.spend(_WRITTEN_BACK)
         return self._calls.call(name, given, named, where, hint)
 
     def _of_tensors(self, name: str, given: list[Any], named: dict[str, Any], where: str, hint: str) -> Any:
