@@ -17,6 +17,7 @@ from qconvert.checking.restated import restated
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.loading import source_format
+from qconvert.conversion.normalizing import chosen_target
 from qconvert.conversion.pipeline import Observer
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
@@ -109,7 +110,7 @@ class RoundtripReport:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A format, the ONNX form or "", and the target that fits a graph to it with the fewest changes, or the one asked for."""
+    """A format, its form or "", and the target that fits a graph to it with the fewest changes, or the one asked for."""
 
     format: Format
     form: str
@@ -142,7 +143,7 @@ def roundtrip(
 
     Args:
         model: the file.
-        via: a format that can be written and read, and for onnx a form: "onnx:qdq", "onnx:qoperator", "qgraph".
+        via: a format that can be written and read, and perhaps a form: "onnx:qdq", "onnx:qoperator", "torch:modules", "qgraph".
         times: how often there and back.
         target: what the files on the way are for; by default the target that changes least.
         keep: a folder for the files; they are deleted without.
@@ -160,7 +161,9 @@ def roundtrip(
         raise OptionError("a round trip is made at least once")
     source = source_format(model)
     there = _form(via, target)
-    own = _Form(source, _own_form(model) if source.name == "onnx" else "", source.own_target or source.default_target)
+    own = _Form(source, "", source.own_target or source.default_target)
+    if source.write is not None:
+        own = _form(f"{source.name}:{_own_form(model)}" if source.name == "onnx" else source.name, "")
     runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))
     trip = _Trip(model, own, there, [there, own] if source.write is not None else [there], runs)
     with _folder(keep) as folder:
@@ -243,8 +246,9 @@ def _comparable(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Gr
 
 
 def _file_name(model: Path, number: int, station: _Form) -> str:
-    form = f".{station.form}" if station.form else ""
-    return f"{model.stem}.{number}{form}{station.format.suffixes[0]}"
+    form, found = f".{station.form}" if station.form else "", station.format
+    suffix = next((end for end in found.suffixes if found.form_of is None or found.form_of(Path(f"x{end}"), {}) == station.form), "")
+    return f"{model.stem}.{number}{form}{suffix}"
 
 
 def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:
@@ -265,12 +269,21 @@ def _form(via: str, target: str) -> _Form:
     found = format_named(name)
     if found.read is None or found.write is None:
         raise OptionError(f"the format {name} cannot be {'written' if found.write is None else 'read'}")
-    if form and name != "onnx":
+    forms = _forms(found)
+    if form and not forms:
         raise OptionError(f"the format {name} has no forms, so not {form!r} either")
-    chosen = target or found.own_target or found.default_target
+    if form and form not in forms:
+        raise OptionError(f"there is no form {form!r} of {name}", remedy=f"Use {' or '.join(forms)}.")
+    form = form or (forms[0] if forms else "")
     if target and target_named(target).format != name:
         raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}")
-    return _Form(found, form or ("qdq" if name == "onnx" else ""), chosen)
+    chosen = chosen_target(found, target or (found.own_target if found.form_of is None else ""), form)
+    return _Form(found, form, chosen.name if chosen is not None else "")
+
+
+def _forms(format: Format) -> tuple[str, ...]:
+    """The forms that a format is written in, the usual one first."""
+    return next((tuple(map(str, option.choices)) for option in format.write_options if option.name == "form"), ())
 
 
 def _own_form(path: Path) -> str:

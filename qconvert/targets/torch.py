@@ -28,6 +28,20 @@ _QUANTIZED = (
 )  # fmt: skip
 
 
+#: What inductor lowers to integer kernels of oneDNN; additions behind a convolution become part of it, everything else is real.
+_LOWERED = ("Conv", "Gemm")
+
+
+def _not_lowered(graph: Graph, op: Op) -> str:
+    """Why inductor computes a layer on real values."""
+    weights = graph[op.inputs[1]]
+    if not weights.is_constant or weights.dtype != "int8":
+        return "weights that are no int8 constants"
+    if op.kind == "Gemm" and (weights.quantization is None or weights.quantization.axis is None):
+        return "weights with one scale, beside which inductor leaves linear layers as they are"
+    return ""
+
+
 def _obstacle(kind: str) -> Callable[[Graph, Op], str]:
     """Why no engine of PyTorch has a quantized kernel for an operator."""
 
@@ -49,7 +63,10 @@ TARGETS = (
     _TORCH,
     _TORCH.derive(name="torch-x86", summary="PyTorch compiled by inductor on x86-64 CPUs: uint8 activations, a scale for each channel",
                   write_options=_PLAIN, dynamic_range="", cpu="x86", activations="uint8",
-                  passes=(*_PASSES[:-2], "store_activations", "per_tensor_to_per_axis", "int32_bias_to_float", *_PASSES[-2:])),
+                  integer_kernels=dict.fromkeys(_LOWERED, ("uint8",)),
+                  kernel_faults=dict.fromkeys(_LOWERED, _not_lowered), real_biases=_LOWERED, real_results=_LOWERED,
+                  passes=(*_PASSES[:4], "matmul_to_gemm", *_PASSES[4:-2], "store_activations", "per_tensor_to_per_axis",
+                          "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-modules", summary="TorchScript of quantized modules (.pt, .ptl), for versions without torch.export",
                   write_options={"form": "modules"}, dynamic_range="", activations="uint8",
                   integer_kernels=dict.fromkeys(_QUANTIZED, ("uint8",)),
@@ -57,5 +74,6 @@ TARGETS = (
                   passes=(*_PASSES[:-2], "store_activations", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
                   write_options=_PLAIN, dynamic_range="", activations="int8", weights="int8",
+                  quant_ranges={"int8": (-127, 127)},
                   passes=(*_PASSES[:-2], "store_activations", "symmetric_weights", "int32_bias_to_float", *_PASSES[-2:])),
 )  # fmt: skip

@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from qconvert.formats.torch.reading import Call
-from qconvert.graph import Array, Quantization
+from qconvert.graph import Array, Op, Quantization
 
-__all__ = ["is_constant", "rearranged"]
+__all__ = ["is_constant", "rearranged", "unmoved"]
 
 #: Tensors that lead to one, beyond which it counts as computed: each operator that asks looks at so many.
 _MOST = 256
+#: Movements between a constant and an operator that reads it in another order.
+_MOST_MOVES = 4
 
 
 def is_constant(c: Call, name: str) -> bool:
@@ -48,3 +50,22 @@ def rearranged(c: Call, name: str, move: Callable[[Array], Array], grid: Callabl
         return None
     stored = rearranged(c, op.inputs[0], move, grid)
     return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, grid=None, hint="weights").name
+
+
+def unmoved(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:
+    """The dequantized constant that transpositions and reshapes lead from to weights, and `move` leads back to; None if none is so."""
+    moves: list[Op] = []
+    op = c.producer(name)
+    while op is not None and op.kind in ("Transpose", "Reshape") and len(moves) < _MOST_MOVES:
+        moves.append(op)
+        op = c.producer(op.inputs[0])
+    stored = c.lookup(op.inputs[0]).data if op is not None and op.kind == "Dequantize" and moves else None
+    if op is None or stored is None:
+        return None
+    places = wanted = np.arange(stored.size).reshape(stored.shape)
+    for step in reversed(moves):
+        shape = c.lookup(step.outputs[0]).static_shape
+        if shape is None:
+            return None
+        places = places.transpose(step["perm"]) if step.kind == "Transpose" else places.reshape(shape)
+    return op.outputs[0] if np.array_equal(move(places), wanted) else None

@@ -102,6 +102,15 @@ def test_tflite_to_modules_and_back(name: str, tmp_path: Path) -> None:
 
 
 @needs_torch
+def test_a_round_trip_names_the_form() -> None:
+    report = qconvert.roundtrip(FIXTURES / "tiny_wakeword_int8.tflite", via="torch:modules", samples=1)
+    assert report.via == "torch:modules"
+    assert [line for line in report.legs[0].differences if not line.endswith("axis -1 -> 1")] == []
+    with pytest.raises(OptionError, match="there is no form 'qdq' of torch"):
+        qconvert.roundtrip(FIXTURES / "tiny_wakeword_int8.tflite", via="torch:qdq")
+
+
+@needs_torch
 def test_onnx_to_modules_and_back(tmp_path: Path) -> None:
     """What differs is what the report of the conversion says: bytes moved by 128, and real biases."""
     source = FIXTURES / "onnx/ort_conv_qdq_s8s8_perchannel.onnx"

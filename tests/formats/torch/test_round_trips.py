@@ -57,3 +57,22 @@ def test_a_pad_of_stored_integers_keeps_its_filler(filler: int | None, tmp_path:
         assert [len(op.inputs) for op in found.ops] == [1, 2, 1]
     else:
         assert qconvert.diff(graph, found) == []
+
+
+@needs_torch
+@pytest.mark.parametrize("group", [1, 2])
+def test_weights_of_transposed_convolutions_keep_their_order_and_scales(group: int, tmp_path: Path) -> None:
+    """Programs for compilers turn them when they run, also those of groups with scales of their own."""
+    rng = np.random.default_rng(2)
+    scales = Quantization(rng.uniform(0.01, 0.1, 6).astype(np.float32), np.zeros(6, np.int64), 0)
+    grids = Quantization.per_tensor(0.02, 131), Quantization.per_tensor(0.8, 117)
+    tensors = [
+        Tensor("x", "uint8", (1, 4, 5, 5), None, grids[0]), Tensor("y", "uint8", (1, 6, 9, 9), None, grids[1]),
+        Tensor("w", "int8", (6, 4 // group, 3, 3), rng.integers(-127, 128, (6, 4 // group, 3, 3)).astype(np.int8), scales),
+    ]  # fmt: skip
+    sizes = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "output_padding": (0, 0), "group": group}
+    op = Op("ConvTranspose", ("x", "w"), ("y",), {**sizes, "data_format": "channels_first"})
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+    for name, options in (("fast.pt2", {"numerics": "fast"}), ("exact.pt2", {}), ("model.pt", {})):
+        qconvert.save(graph, tmp_path / name, **options)
+        assert qconvert.diff(graph, qconvert.load(tmp_path / name)) == []

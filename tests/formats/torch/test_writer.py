@@ -21,6 +21,7 @@ from qconvert.errors import MissingPackageError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
+from qconvert.targets.audit import audit
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 #: Models that use each kind of layer of the spine.
@@ -282,3 +283,32 @@ def test_names_are_found_again_where_pytorch_asks_for_sizes_first(tmp_path: Path
         name for op in graph.ops if op.kind in ("Expand", "Relu") for name in op.outputs
     ]
     assert again.outputs == ("third",)
+
+
+def test_xnnpack_gets_no_weight_of_minus_128() -> None:
+    """A channel that has one gets another scale, at a cost that is said; where a common divisor leaves all values as they are, at none."""
+    rng = np.random.default_rng(4)
+    data = rng.integers(-127, 128, (3, 8)).astype(np.int8)
+    data[1, 0] = -128
+    data[2] = np.array([-128, 64, 32, 2, 4, -6, 0, 126], np.int8)
+    grid = Quantization(np.array([0.1, 0.2, 0.3], np.float32), np.zeros(3, np.int64), 0)
+    tensors = [
+        Tensor("x", "int8", (1, 8), None, Quantization.per_tensor(0.5, 3)), Tensor("w", "int8", (3, 8), data, grid),
+        Tensor("y", "int8", (1, 3), None, Quantization.per_tensor(0.5, 3)),
+    ]  # fmt: skip
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Gemm", ("x", "w"), ("y",)),), ("x",), ("y",))
+    found, changes = normalize(graph, target_named("torch-xnnpack"))
+    weights = found[found.ops[0].inputs[1]]
+    assert weights.data is not None and weights.quantization is not None and weights.data.min() >= -127
+    before, after = data * grid.scale[:, None], weights.data * weights.quantization.scale[:, None]
+    assert np.array_equal(before[0], after[0]) and np.allclose(before[2], after[2], rtol=1e-6) and not np.allclose(before[1], after[1])
+    assert any("1 of 3 scales stay" in change.text and change.costs for change in changes)
+
+
+@pytest.mark.parametrize(("name", "lowered"), [("tiny_resnet_cifar10_int8.tflite", 10), ("onnx/torch_fx_fbgemm_attention.onnx", 5)])
+def test_the_audit_says_what_inductor_lowers(name: str, lowered: int) -> None:
+    """As counted in its code (docs/pytorch.md)."""
+    chosen = target_named("torch-x86")
+    graph, _ = normalize(qconvert.load(FIXTURES / name), chosen)
+    found = [line for line in audit(graph, chosen) if line.kind in ("Conv", "Gemm", "MatMul", "ConvTranspose")]
+    assert sum(line.count for line in found if line.integer) == lowered

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.sizing import batched
 from qconvert.formats.torch.values import Ref
-from qconvert.formats.torch.weights import rearranged
+from qconvert.formats.torch.weights import rearranged, unmoved
 from qconvert.graph import Quantization
 from qconvert.graph.kinds.spatial import swapped_weights
 
@@ -53,9 +53,12 @@ def _transposed(c: Call, spatial: int) -> Ref:
     sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
         raise c.invalid(f"{groups} groups of weights of shape {shape} for {spatial} axes")
-    weights = rearranged(
-        c, c.name("weight"), lambda data: swapped_weights(data, groups), lambda grid: _scales_first(c, grid, groups)
-    ) or _turned(c, groups, spatial)
+    name = c.name("weight")
+    weights = (
+        unmoved(c, name, lambda data: swapped_weights(data, groups))
+        or rearranged(c, name, lambda data: swapped_weights(data, groups), lambda grid: _scales_first(c, grid, groups))
+        or _turned(c, groups, spatial)
+    )
     pads, padding = c.integers("padding", spatial) * 2, c.integers("output_padding", spatial)
     factors = [weights, *_bias(c)]
     return batched(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writers.sums import integer_sum, sum_as_tflite
 from qconvert.formats.torch.writers.windows import padded, pads_of, real_data, symmetric, torch_pads
 from qconvert.formats.torch.writing import Builder, WriteFunction
-from qconvert.graph import Op, Quantization
+from qconvert.graph import Op
 from qconvert.graph.kinds import is_dynamic
 from qconvert.graph.kinds.spatial import swapped_weights
 
@@ -107,25 +106,11 @@ def _turned_weights(op: Op, b: Builder) -> Any:
         if group != 1:
             raise b.unsupported(op, "weights of groups that are computed at run time")
         return b.aten("transpose.int", b.real(weights.name), 0, 1)
-    grid = weights.quantization
+    if weights.quantization is not None:
+        return _turned(op, b, b.real(weights.name))  # inductor takes a transposed convolution of dequantized weights for another one
     node = b.buffer(swapped_weights(weights.data, group), weights.name)
     b.turned[node] = weights.name
-    if grid is None:
-        return node
-    if grid.axis is not None:
-        turned = _turned_scales(grid, group)
-        if turned is None:
-            raise b.unsupported(op, "groups whose weights have different scales")
-        grid = turned
-    return b.dequantize(node, weights.dtype, grid, weights.name)
-
-
-def _turned_scales(grid: Quantization, group: int) -> Quantization | None:
-    """The grid of the turned weights, whose outputs of one group run along axis 1; None if groups have different scales."""
-    scale, points = (values.reshape(group, -1) for values in (grid.scale, grid.zero_point))
-    if grid.axis != 0 or (scale != scale[0]).any() or (points != points[0]).any():
-        return None
-    return replace(grid, scale=scale[0], zero_point=points[0], axis=1)
+    return node
 
 
 def write_gemm(op: Op, b: Builder) -> None:
