@@ -22,11 +22,12 @@ from qconvert.formats.torch.finite import require_finite
 from qconvert.formats.torch.strided import Storages, require_sizes
 from qconvert.graph import Array
 
-__all__ = ["ScriptObject", "StoredTensor", "TorchType", "WrappedTensor", "unpickled"]
+__all__ = ["READABLE", "ScriptObject", "StoredTensor", "TorchType", "WrappedTensor", "unpickled"]
 
 #: The largest real data.pkl seen has 60,000.
 _MOST_OPCODES = 1_000_000
-_READABLE = (
+#: How a model is saved that is read without running anything.
+READABLE = (
     "Save a file that holds a graph and no code of yours: in the program that has the model,\n"
     "    import torch\n"
     "    program = torch.export.export(model.eval(), example_inputs)\n"
@@ -150,7 +151,7 @@ class _Machine:
             elif name in _HANDLERS:
                 _HANDLERS[name](self, argument)
             else:
-                raise UnsupportedError(f"the pickle {self._what} uses the opcode {name}, which PyTorch's files do not", remedy=_READABLE)
+                raise UnsupportedError(f"the pickle {self._what} uses the opcode {name}, which PyTorch's files do not", remedy=READABLE)
         if len(self._stack) != 1:
             raise ValueError(f"{len(self._stack)} values are left")
         found = self._pop()
@@ -292,7 +293,7 @@ class _Machine:
         reason = (
             "holds a whole module, that is, code of classes" if code else "names something that is not data, and that loading it would run"
         )
-        return UnsupportedError(f"the pickle {self._what} {reason}", where=name, remedy=_READABLE)
+        return UnsupportedError(f"the pickle {self._what} {reason}", where=name, remedy=READABLE)
 
     def tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, *rest: Any) -> StoredTensor:
         """torch._utils._rebuild_tensor_v2(storage, storage_offset, size, stride, requires_grad, backward_hooks)."""

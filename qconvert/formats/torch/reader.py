@@ -11,17 +11,11 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.given_inputs import GivenInputs
-from qconvert.formats.torch.pickled import unpickled
+from qconvert.formats.torch.pickled import READABLE, unpickled
 from qconvert.graph import Graph
 
 __all__ = ["holds_graph", "opened", "read"]
 
-_READABLE = (
-    "Save it so that it can be read without running anything:\n"
-    "    import torch\n"
-    "    program = torch.export.export(model.eval(), example_inputs)\n"
-    "    torch.export.save(program, 'model.pt2')"
-)
 _GRAPH_BESIDE = (
     "Give a graph of the network without quantization, whose modules have the same names: --graph float.pt2, written by\n"
     "    import torch\n"
@@ -37,9 +31,9 @@ _SAVED_AGAIN = (
 #: Files of PyTorch that are no zip archives: place and bytes of their mark, what they are, and the remedy.
 _CONTAINERS = (
     (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", "a pickle of PyTorch before 1.6", _SAVED_AGAIN),
-    (0, b"\x80", "a bare pickle, which runs what it says", _READABLE),
+    (0, b"\x80", "a bare pickle, which runs what it says", READABLE),
     (4, b"PTMF", "a flatbuffer of the lite interpreter", _SAVED_AGAIN),
-    (4, b"ET", "a program of ExecuTorch, lowered for a device", _READABLE),
+    (4, b"ET", "a program of ExecuTorch, lowered for a device", READABLE),
 )
 
 
@@ -122,11 +116,11 @@ def _without_graph(archive: Archive) -> QConvertError:
     """The error for an archive that holds no graph: what it holds instead. Its pickle is looked at, and names what it would run."""
     inner = [name for name in archive if name.endswith((".pt", ".pt2", ".ptl", ".pth"))]
     if "data.pkl" not in archive:
-        remedy = f"It is an archive around {inner[0]}: take that out." if inner else _READABLE
+        remedy = f"It is an archive around {inner[0]}: take that out." if inner else READABLE
         return UnsupportedError("the file holds no graph", remedy=remedy)
     found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
     if not isinstance(found, dict):
-        return UnsupportedError("the file holds no graph", remedy=_READABLE)
+        return UnsupportedError("the file holds no graph", remedy=READABLE)
     return UnsupportedError(
         f"the file holds the {len(found)} entries of a dictionary such as a state_dict, and no graph", remedy=_GRAPH_BESIDE
     )
