@@ -164,7 +164,7 @@ class Builder:
         low, high = self.limits(dtype, quantization)
         kind = self.dtype(dtype)
         if quantization.block_size:
-            raise UnsupportedError("scales in blocks cannot be written for PyTorch yet", where=f"tensor {name!r}")
+            return dequantized_in_blocks(self, node, quantization, self.graph.tensors[name])
         wide = {"out_dtype": self.dtype("float64")} if self.wide else {}
         if self.wide:
             self.note_operator()
@@ -312,6 +312,23 @@ def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
         point = point if grid.zero_point.any() else 0
     shifted = steps if isinstance(point, int) and not point else b.aten("add.Tensor", steps, point)
     return b.aten("to.dtype", b.aten("clamp", shifted, float(low), float(high)), b.dtype(tensor.dtype))
+
+
+def dequantized_in_blocks(b: Builder, node: Node, grid: Quantization, tensor: Tensor) -> Node:
+    """Adds real values of integers with a scale for each block: by PyTorch's operator for groups of rows, else spelled out."""
+    shape, axis = tensor.static_shape, grid.axis or 0
+    if shape is None or shape[axis] % grid.block_size:
+        raise UnsupportedError("blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}")
+    low, high = b.limits(tensor.dtype, grid)
+    values = [(grid.scale.astype(np.float32), "scale"), (grid.zero_point.astype(np.int32), "zero_point")]
+    scales, points = (b.buffer(data, f"{tensor.name}/{hint}") for data, hint in values)
+    if len(shape) == 2 and axis == 1 and grid.block_size > 1:
+        operator = "quantized_decomposed.dequantize_per_channel_group"
+        return b.call(operator, node, scales, points, low, high, b.dtype(tensor.dtype), grid.block_size, b.dtype("float32"))
+    parts = [*shape[:axis], shape[axis] // grid.block_size, grid.block_size, *shape[axis + 1 :]]
+    real = b.aten("reshape", b.aten("to.dtype", node, b.dtype("float32")), parts)
+    steps = b.aten("sub.Tensor", real, b.aten("unsqueeze", points, axis + 1))
+    return b.aten("reshape", b.aten("mul.Tensor", steps, b.aten("unsqueeze", scales, axis + 1)), list(shape))
 
 
 def dequantized_exactly(b: Builder, node: Node, grid: Quantization, tensor: Tensor) -> Node:

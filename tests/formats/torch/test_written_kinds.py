@@ -212,6 +212,34 @@ def test_data_are_rounded_when_the_program_runs(rounding: str, kind: str, tmp_pa
     assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
 
 
+@pytest.mark.parametrize("kind", ["Gemm", "MatMul"])
+def test_scales_in_blocks(kind: str, tmp_path: Any) -> None:
+    """Groups of rows have an operator; blocks along another axis are spelled out."""
+    shape, axis = ((4, 6), 1) if kind == "Gemm" else ((6, 4), 0)
+    blocks = tuple(size // 3 if place == axis else size for place, size in enumerate(shape))
+    grid = Quantization(_RNG.uniform(0.01, 0.1, blocks).astype(np.float32), _whole(-4, 4, *blocks), axis, 3)
+    tensors = [Tensor("x", "float32", (2, 6)), Tensor("w", "int8", shape, _codes(*shape), grid), Tensor("y", "float32", (2, 4))]
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op(kind, ("x", "w"), ("y",)),), ("x",), ("y",))
+    feed = {"x": _real(2, 6)}
+    assert np.allclose(run(live(graph), graph, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-6, atol=1e-6)
+    qconvert.save(graph, tmp_path / "model.pt2")
+    found = qconvert.load(tmp_path / "model.pt2")
+    assert np.allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-6, atol=1e-6)
+    if kind == "Gemm":
+        (product,) = [op for op in found.ops if op.kind == "Gemm"]
+        made = found.producers().get(product.inputs[1])
+        weights = found[product.inputs[1] if made is None else made.inputs[0]]
+        assert weights.quantization == grid and np.array_equal(weights.data, graph["w"].data)
+
+
+def test_layers_are_normalized_over_open_sizes() -> None:
+    tensors = [Tensor("x", "float32", (2, "n")), Tensor("w", "float32", (1,), np.array([2], np.float32)), Tensor("y", "float32", (2, "n"))]
+    op = Op("LayerNormalization", ("x", "w"), ("y",), {"axis": 1})
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+    feed = {"x": _real(2, 5)}
+    assert np.allclose(run(live(graph), graph, feed)["y"], evaluate(graph, feed)["y"], atol=1e-6)
+
+
 def test_products_of_quantized_values_are_refused() -> None:
     graph, _ = _graph(("ScatterND", [_codes(4, 3), np.array([[1]]), _codes(1, 3)], {}, ()))
     changed = graph.evolve(ops=[graph.ops[0].with_attributes(reduction="mul")])

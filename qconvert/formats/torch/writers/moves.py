@@ -19,7 +19,8 @@ __all__ = ["WRITERS"]
 def write_reshape(op: Op, b: Builder) -> None:
     """Reshape; a size of 0 is the data's, unless allowzero."""
     wanted: list[Any] = sizes_of(b, op.inputs[1])
-    if not op["allowzero"]:
+    if not op["allowzero"] and 0 in wanted:
+        b.note_operator()
         wanted = [size_at(op, b, index) if isinstance(size, int) and size == 0 else size for index, size in enumerate(wanted)]
     b.set(op.outputs[0], b.aten("reshape", b.stored(op.inputs[0]), wanted))
 

@@ -22,10 +22,21 @@ def write_layer_norm(op: Op, b: Builder) -> None:
     """LayerNormalization over the axes from `axis` on."""
     shape = b.shape(op, op.inputs[0])
     sizes = shape[int(op["axis"]) % len(shape) :]
-    if any(isinstance(size, str) for size in sizes) or op.outputs[1:]:
-        raise b.unsupported(op, f"sizes {sizes} or further results")
-    parameters = [b.real(name) for name in (*op.inputs[1:3], "", "")[:2]]
-    b.finish(op, b.aten("layer_norm", b.real(op.inputs[0]), [int(size) for size in sizes], *parameters, float(op["epsilon"])))
+    if op.outputs[1:]:
+        raise b.unsupported(op, "further results")
+    first = len(shape) - len(sizes)
+    known = [b.aten("sym_size.int", b.stored(op.inputs[0]), first + place) if isinstance(size, str) else size
+             for place, size in enumerate(sizes)]  # fmt: skip
+    names = (*op.inputs[1:3], "", "")[:2]
+    if all(not name or b.tensor(name).shape == tuple(sizes) for name in names):
+        parameters = [b.real(name) for name in names]
+        b.finish(op, b.aten("layer_norm", b.real(op.inputs[0]), known, *parameters, float(op["epsilon"])))
+        return
+    node = b.aten("layer_norm", b.real(op.inputs[0]), known, None, None, float(op["epsilon"]))
+    for operator, name in zip(("mul.Tensor", "add.Tensor"), names, strict=True):  # parameters that are broadcast
+        node = b.aten(operator, node, b.real(name)) if name else node
+    b.note_operator()
+    b.finish(op, node)
 
 
 def write_instance_norm(op: Op, b: Builder) -> None:
@@ -45,6 +56,8 @@ def write_group_norm(op: Op, b: Builder) -> None:
 def write_softmax(op: Op, b: Builder) -> None:
     """Softmax, of data times beta, and LogSoftmax."""
     node = b.real(op.inputs[0])
+    if int(op["axis"]) < 0:  # a reader counts axes from the front
+        b.note_operator()
     if op.kind == "LogSoftmax":
         b.finish(op, b.aten("log_softmax.int", node, int(op["axis"])))
         return
@@ -60,6 +73,7 @@ def write_reduction(operator: str) -> WriteFunction:
         if op.kind in ("ReduceMean", "ReduceSum") and "int" in b.tensor(op.inputs[0]).dtype and not b.tensor(op.inputs[0]).is_quantized:
             _reduce_integers(op, b)
         elif not reduced_as_kernels(op, b, axes_of(op, b)):
+            b.note_operator()  # its axes keep their name
             b.finish(op, b.aten(operator, b.real(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
 
     return write

@@ -29,7 +29,8 @@ def computes_on_grids(graph: Graph, op: Op) -> bool:
     """Whether an operator computes real values of integers on grids, or rounds real values onto one."""
     if KINDS[op.kind].rule not in ("real", "index", "convert") or op.kind == "Dequantize":
         return False
-    return any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
+    grids = [graph[name].quantization for name in (*op.inputs, *op.outputs) if name]
+    return any(grid is not None for grid in grids) and not any(grid is not None and grid.block_size for grid in grids)
 
 
 def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node | None], Node], axis: int, length: int) -> Node | None:
