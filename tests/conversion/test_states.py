@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,33 @@ def test_strange_names_end_in_one_error(tmp_path: Path, extra: dict[str, Any]) -
     with pytest.raises(InvalidModelError) as caught:
         qconvert.load(path, graph=GRAPHS[0])
     assert len(str(caught.value)) < 4000
+
+
+@pytest.mark.parametrize("file", ["classifier/state_eager_fbgemm.pth", "classifier/state_fx_qnnpack.pth", "small/qat_fbgemm_state.pth"])
+def test_mutated_states_end_in_errors(tmp_path: Path, file: str) -> None:
+    """Bytes of the pickle are others; what is read then is a graph, or refused in one message."""
+    rng, path = random.Random(0), tmp_path / "a.pth"
+    with zipfile.ZipFile(FOLDER / file) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    (pickled,) = [name for name in entries if name.endswith("/data.pkl")]
+    read = 0
+    for _ in range(120):
+        content = bytearray(entries[pickled])
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in entries.items():
+                archive.writestr(name, bytes(content) if name == pickled else data)
+        try:
+            read += bool(qconvert.load(path, graph=GRAPHS[0]).ops)
+        except QConvertError as error:
+            assert len(str(error)) < 6000
+    assert read < 120
+
+
+def test_nothing_is_written_under_the_name_of_tensors(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"end in \.safetensors hold tensors, and no graph"):
+        qconvert.convert(GRAPHS[0], tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x10\0\0\0\0\0\0\0{", b"\xff\xff\xff\xff\xff\xff\xff\xff{}", b"\x02\0\0\0\0\0\0\0{}"])

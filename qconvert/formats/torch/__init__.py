@@ -50,8 +50,8 @@ def _modules(path: Path) -> Mapping[str, str]:
 def _form_of(path: Path, options: Mapping[str, Any]) -> str:
     """What is written under a name: programs of torch.export in .pt2, TorchScript of quantized modules in .pt and .ptl."""
     suffix, stated = path.suffix.lower(), str(options.get("form") or "")
-    if suffix == ".pth":
-        reason = "files that end in .pth are pickles, which hold no graph"
+    if suffix in (".pth", ".safetensors"):
+        reason = f"files that end in {suffix} hold tensors, and no graph"
         raise OptionError(reason, file=str(path), remedy="Use a name that ends in .pt2 for torch.export, or in .pt for TorchScript.")
     usual = next((form for form, suffixes in _SUFFIXES.items() if suffix in suffixes), "")
     if stated in _SUFFIXES and usual and stated != usual:
