@@ -34,7 +34,7 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round") -> tuple[Graph, tuple[str, ...]]:
     """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrites those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
-    if source.startswith("torch-"):
+    if source.startswith("torch-") or (graph.is_from("torch") and biases == "keep"):
         return _of_torch(graph, target, numerics, biases)
     if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
         return graph, ()

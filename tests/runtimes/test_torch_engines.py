@@ -170,3 +170,16 @@ def test_real_biases_are_kept_where_the_user_wants_it(suffix: str, tmp_path: Pat
         assert found.verdict == "passed"
         shares[biases] = [op.equal for op in found.operators if "conv2d" in op.operator]
     assert min(shares["round"]) < 1 == min(shares["keep"])
+
+
+def test_networks_in_training_are_equal_with_real_biases(tmp_path: Path) -> None:
+    """Fake quantization with affine weights, which LiteRT's integer kernels do not take; real values of them are PyTorch's."""
+    from qconvert.plugins import runtimes
+
+    source = next(iter(sorted((_FIXTURES / "single").glob("qat_*.pt2"))))
+    values = np.load(source.with_suffix(".npz"))
+    for suffix, name, kernels in ((".onnx", "onnxruntime", "optimized"), (".tflite", "litert", "default")):
+        qconvert.convert(source, tmp_path / f"model{suffix}", biases="keep")
+        model = runtimes()[name].open(ModelFile(tmp_path / f"model{suffix}", kernels))
+        (found,) = model.run(dict.fromkeys(model.inputs, values["input_0"])).values()
+        assert np.abs(found.astype(np.float64) - values["output_0"]).max() < 1e-5
