@@ -35,6 +35,7 @@ def other_attributes(graph: Graph, other: Graph) -> dict[str, str]:
             lines = (
                 _activation(graph, op, other, pair)
                 + _rounding(graph, op, other, pair)
+                + _formula(op, pair)
                 + _numbers(op, pair, _factor(other, writers.get(next(iter(pair.inputs), ""))))
             )
             if lines:
@@ -113,6 +114,12 @@ def _factor(graph: Graph, op: Op | None) -> float:
         return 1.0
     constants = [tensor for tensor in map(graph.__getitem__, op.inputs) if tensor.data is not None and not tensor.is_quantized]
     return float(constants[0].data.reshape(-1)[0]) if constants and constants[0].data is not None and constants[0].data.size == 1 else 1.0
+
+
+def _formula(op: Op, pair: Op) -> list[str]:
+    """Another formula of one function, which a coarse grid hardly shows."""
+    own, its = (str(item["approximate"]) if "approximate" in KINDS[op.kind].attributes else "" for item in (op, pair))
+    return [f"approximate is {its!r} instead of {own!r}"] if own != its else []
 
 
 def _numbers(op: Op, pair: Op, factor: float) -> list[str]:

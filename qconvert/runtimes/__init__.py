@@ -41,7 +41,7 @@ RUNTIMES = (
     Runtime(
         "torch", ("torch",), "PyTorch on the CPU: programs written anew from what is read (default), or the file itself", "PyTorch",
         open=_from("torch", "open_model"), reach=_from("reach_torch", "reach"), kernels=("anew", "trusted"), layout="channels_first",
-        runs_code=True, inside=_from("torch_inside", "TorchInside"),
+        runs_code=True, inside=_from("torch_inside", "inside_of"),
     ),
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ from qconvert.plugins import ModelFile, format_named
 from qconvert.runtimes.quiet import captured
 from qconvert.runtimes.torch_engines import engine_of, running, writers_of
 
-__all__ = ["TorchModel", "open_model", "program"]
+__all__ = ["TorchModel", "as_array", "loaded", "open_model", "program"]
 
 _ANEW = "PyTorch ran programs that were written anew from what was read of the file, which itself was not loaded"
 
@@ -65,7 +65,7 @@ def open_model(file: ModelFile) -> TorchModel:
     engine = engine_of(graph)
     if file.kernels == "trusted":
         words = f"PyTorch loaded the file as it is, and ran what it says{f', by its engine {engine}' if engine else ''}"
-        return TorchModel(graph, called(_trusted(file.path, engine), engine), words)
+        return TorchModel(graph, called(loaded(file.path, engine), engine), words)
     function, refused = program(graph, engine)
     words = _ANEW + (f"; quantized operators ran by its engine {engine}" if engine else "")
     return TorchModel(graph, function, "" if refused else words, refused)
@@ -93,7 +93,7 @@ def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
     return [found[name] for name in graph.outputs]
 
 
-def _trusted(path: Path, engine: str) -> Any:
+def loaded(path: Path, engine: str) -> Any:
     """The file as PyTorch loads it, which runs code that it holds."""
     torch = torch_package()
     content = io.BytesIO(bytes(map_file(path)))
@@ -121,7 +121,7 @@ def called(module: Any, engine: str = "") -> Callable[[Sequence[Array]], list[Ar
                 found = module(*[torch.from_numpy(np.array(value, order="C")) for value in values])
         except Exception as error:  # as above
             raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
-        return [_array(value) for value in _flat(found)]
+        return [as_array(value) for value in _flat(found)]
 
     return call
 
@@ -133,7 +133,7 @@ def _flat(value: Any) -> list[Any]:
     return [tensor for item in value for tensor in _flat(item)] if isinstance(value, (list, tuple)) else [value]
 
 
-def _array(value: Any) -> Array:
+def as_array(value: Any) -> Array:
     """A tensor as numpy has it; of a quantized one the stored integers."""
     tensor = value.int_repr() if value.is_quantized else value
     return np.asarray(tensor.detach().cpu().numpy())

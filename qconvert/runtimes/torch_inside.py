@@ -9,11 +9,20 @@ import numpy as np
 from qconvert.conversion.loading import as_read
 from qconvert.graph import Array, Graph
 from qconvert.graph.cutting import cut
-from qconvert.plugins import ModelFile, Pieces, format_named
+from qconvert.plugins import Inside, ModelFile, Pieces, format_named
 from qconvert.runtimes.torch import program
 from qconvert.runtimes.torch_engines import engine_of
 
-__all__ = ["TorchInside"]
+__all__ = ["TorchInside", "inside_of"]
+
+
+def inside_of(file: ModelFile, graph: Graph) -> Inside:
+    """See plugins.Runtime: of the file itself where it is trusted, else of the program that is made anew of it."""
+    if file.kernels == "trusted":
+        from qconvert.runtimes.torch_trusted import TrustedInside
+
+        return TrustedInside(file, graph)
+    return TorchInside(file, graph)
 
 
 class TorchInside:

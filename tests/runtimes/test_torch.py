@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ from qconvert.arithmetic import quantize
 from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
 from qconvert.plugins import ModelFile, runtime_of
+from qconvert.runtimes import torch_inside
 from qconvert.runtimes.torch import open_model
 from qconvert.runtimes.torch_inside import TorchInside
+from qconvert.runtimes.torch_trusted import TrustedInside
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MODEL = FIXTURES / "tiny_wakeword_int8.tflite"
@@ -124,7 +128,7 @@ def test_inner_tensors_are_those_of_the_run_and_pieces_compute_them_again(name: 
 
 @needs_torch
 def test_sizes_are_no_place_to_cut_a_program(tmp_path: Path) -> None:
-    graph, inside = inside_of(TORCH / "vision" / "fx_fbgemm_frozen.pt")
+    graph, inside = inside_of(TORCH / "shapes" / "fx_fbgemm_frozen.pt")
     sizes = {name for op in graph.ops if op.kind in ("Shape", "Gather", "Pack") for name in op.outputs}
     assert sizes and sizes.isdisjoint(inside.names)
 
@@ -137,3 +141,53 @@ def test_what_pytorch_cannot_be_given_is_evaluated_inside_too(monkeypatch: pytes
     assert np.allclose(values[graph.outputs[0]], evaluate(graph, feed)[graph.outputs[0]], atol=1e-6)
     part = inside.pieces(inside.names, frozenset(graph.outputs))
     assert np.array_equal(part.run(values)[graph.outputs[0]], values[graph.outputs[0]])
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["classifier/eager_fbgemm_traced.pt", "single/eager_fbgemm_scripted.pt", "classifier/pt2e_x86.pt2"])
+def test_a_trusted_file_gives_out_its_own_tensors(name: str) -> None:
+    """They come from the file's packed kernels: the integers of each tensor lie next to those of the program written anew."""
+    file = TORCH / name
+    graph, anew = inside_of(file)
+    feed = {graph.inputs[0]: np.load(file.with_suffix(".npz"))["input_0"]}
+    trusted = torch_inside.inside_of(ModelFile(file, "trusted"), graph)
+    assert isinstance(trusted, TrustedInside) and not trusted.cuts
+    values, near = trusted.values(feed), anew.values(feed)
+    quantized = {op.outputs[0] for op in graph.ops if op.outputs and graph[op.outputs[0]].is_quantized}
+    assert quantized <= values.keys() and graph.outputs[0] in values
+    for tensor in quantized:
+        assert values[tensor].dtype == near[tensor].dtype and values[tensor].shape == near[tensor].shape
+        assert np.abs(values[tensor].astype(int) - near[tensor].astype(int)).max() <= 2, tensor
+    if "single" not in name:  # that file was not run in training, so that its outputs are those of the file beside it
+        assert np.allclose(values[graph.outputs[0]], np.load(file.with_suffix(".npz"))["output_0"], atol=1e-6)
+
+
+@needs_torch
+def test_tensors_that_stand_for_none_are_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that ran and tensors that were read are put beside each other in order; one that is missing shifts no other."""
+    file = TORCH / "classifier" / "eager_fbgemm_traced.pt"
+    graph, _ = inside_of(file)
+    inside = TrustedInside(ModelFile(file, "trusted"), graph)
+    feed = {graph.inputs[0]: np.load(file.with_suffix(".npz"))["input_0"]}
+    every, run = inside.values(feed), inside._probe.run
+    place = [call.operator for call in run([torch_tensor(feed[graph.inputs[0]])])].index("quantized::conv2d")
+    less = replace(inside._probe, run=lambda inputs: [call for number, call in enumerate(run(inputs)) if number != place])
+    monkeypatch.setattr(inside, "_probe", less)
+    found = inside.values(feed)
+    assert len(found) == len(every) - 1
+    assert all(np.array_equal(value, every[name]) for name, value in found.items())
+
+
+def torch_tensor(value: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(value)
+
+
+@needs_torch
+def test_a_file_whose_calls_have_other_names_is_run_as_it_is_read(written: Path) -> None:
+    """Programs of our own have the operators' names of their source; their inner tensors are then those of programs written anew."""
+    with pytest.raises(RuntimeRefusedError, match="otherwise"):
+        TrustedInside(ModelFile(written, "trusted"), qconvert.load(written))
+    report = qconvert.check(MODEL, written, samples=1, per_op=True, kernels="torch:trusted")
+    assert report.verdict == "passed" and any("does not give out the inner tensors of model.pt2" in text for text in report.notes)

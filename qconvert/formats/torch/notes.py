@@ -110,15 +110,18 @@ def _texts(notes: Any, key: str) -> dict[str, str]:
 
 
 def _usable(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
-    """The names that give no two tensors one name."""
-    kept = set(graph.tensors) - names.keys()
+    """The names that give no two tensors one name: of two that are to have one, the first; what has it without a note gets another."""
     found: dict[str, str] = {}
+    taken: set[str] = set()
     for old, new in names.items():
-        if old in graph.tensors and new and new not in kept:
-            kept.add(new)
+        if old in graph.tensors and new and new not in taken:
+            taken.add(new)
             found[old] = new
-        else:
-            kept.add(old)
+    free = graph.names(taken)
+    for old in graph.tensors:
+        if old not in found and old in taken:
+            found[old] = free.fresh(old)
+            taken.add(found[old])
     return found
 
 

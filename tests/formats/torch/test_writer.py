@@ -19,6 +19,7 @@ import qconvert
 from qconvert.conversion.normalizing import normalize
 from qconvert.errors import MissingPackageError, UnsupportedError
 from qconvert.evaluate import evaluate
+from qconvert.formats.torch.notes import Notes, with_notes
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
 from qconvert.targets.audit import audit
@@ -312,3 +313,12 @@ def test_the_audit_says_what_inductor_lowers(name: str, lowered: int) -> None:
     graph, _ = normalize(qconvert.load(FIXTURES / name), chosen)
     found = [line for line in audit(graph, chosen) if line.kind in ("Conv", "Gemm", "MatMul", "ConvTranspose")]
     assert sum(line.count for line in found if line.integer) == lowered
+
+
+def test_a_noted_name_wins_over_that_of_a_tensor_without_a_note() -> None:
+    tensors = {name: Tensor(name, "float32", (4,)) for name in ("x", "relu", "relu_1")}
+    graph = Graph("names", tensors, (Op("Relu", ("x",), ("relu",)), Op("Relu", ("relu",), ("relu_1",))), ("x",), ("relu_1",))
+    notes = Notes(None, {}, {}, {"relu_1": "relu", "x": "relu"}, {}, [], {}, [])
+    named = with_notes(graph, notes)
+    assert named.outputs == ("relu",) and named.inputs == ("x",)
+    assert [op.outputs for op in named.ops] == [("relu_2",), ("relu",)] and named.ops[1].inputs == ("relu_2",)

@@ -1,0 +1,198 @@
+"""The inner tensors of PyTorch's files as PyTorch itself loads them, which runs what they say.
+
+A program has names for what its calls give. TorchScript keeps none that a reader finds again: there the calls that ran and the tensors that
+our reader made of them are put beside each other in their order, by operator, type and grid. What has no partner is not given out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qconvert.conversion.loading import as_read
+from qconvert.errors import RuntimeRefusedError
+from qconvert.formats.torch.frameworks import torch_package
+from qconvert.graph import Array, Graph, Tensor
+from qconvert.plugins import ModelFile, Pieces, format_named
+from qconvert.runtimes.quiet import captured
+from qconvert.runtimes.torch import as_array, loaded
+from qconvert.runtimes.torch_engines import engine_of, running
+
+__all__ = ["TrustedInside"]
+
+
+class _Call(NamedTuple):
+    """A call that ran; its name is that of the program, "" where that gives none."""
+
+    operator: str
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A loaded file that tells of its calls.
+
+    Attributes:
+        operators: names of what it calls, such as "aten::relu".
+        run: inputs as PyTorch's tensors -> the calls that give a tensor.
+    """
+
+    operators: frozenset[str]
+    run: Callable[[Sequence[Any]], list[_Call]]
+
+
+class TrustedInside:
+    """A file that PyTorch loads itself, which gives out its inner tensors.
+
+    Args:
+        file: the file.
+        graph: whose activations are wanted.
+
+    Raises:
+        RuntimeRefusedError: PyTorch does not load it, or calls most operators otherwise than the reader does.
+    """
+
+    cuts = False
+
+    def __init__(self, file: ModelFile, graph: Graph) -> None:
+        self._graph = as_read(file.path, format_named("torch"), file.options)
+        self._engine = engine_of(self._graph)
+        self._probe = _probe_of(loaded(file.path, self._engine))
+        known = sum(_operator(op.source) in self._probe.operators for op in self._graph.ops)
+        if 2 * known < len(self._graph.ops):  # programs of our own have the names of their sources
+            raise RuntimeRefusedError("it calls most operators otherwise than the file")
+        own = self._graph.tensors
+        self.names = frozenset(name for name in graph.tensors if name in own and not own[name].is_constant)
+
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        torch = torch_package()
+        try:
+            with torch.no_grad(), warnings.catch_warnings(), running(self._engine), captured():
+                warnings.simplefilter("ignore")
+                calls = self._probe.run([torch.from_numpy(np.array(value, order="C")) for value in feed.values()])
+        except Exception as error:  # PyTorch's errors share no base class but Exception
+            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}") from error
+        found = dict(_matched(self._graph, calls))
+        return {name: np.asarray(value) for name, value in {**feed, **found}.items() if name in self.names}
+
+    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
+        raise NotImplementedError("PyTorch does not cut files")
+
+
+def _probe_of(module: Any) -> _Probe:
+    try:
+        return _of_script(module) if isinstance(module, torch_package().jit.ScriptModule) else _of_program(module)
+    except Exception as error:  # as above
+        raise RuntimeRefusedError(f"PyTorch does not tell what it calls: {str(error).strip()[:300]}") from error
+
+
+def _of_script(module: Any) -> _Probe:
+    """TorchScript: its code, with methods in place of their calls, returns all that the operators outside of branches give."""
+    torch = torch_package()
+    graph = module.inlined_graph.copy()
+    torch._C._jit_pass_inline(graph)
+    tensor = torch._C.TensorType.get()
+    nodes = [node for node in graph.nodes() if "::" in node.kind() and not node.kind().startswith("prim::")]
+    calls = [(node.kind(), value) for node in nodes for value in node.outputs() if value.type().isSubtypeOf(tensor)]
+    values = [value for _, value in calls]
+    every = graph.create("prim::TupleConstruct", values)
+    graph.appendNode(every)
+    every.output().setType(torch._C.TupleType([value.type() for value in values]))
+    for _ in list(graph.outputs()):
+        graph.eraseOutput(0)
+    graph.registerOutput(every.output())
+    function = torch._C._create_function_from_graph("probe", graph)
+    kinds = [kind for kind, _ in calls]
+
+    def run(inputs: Sequence[Any]) -> list[_Call]:
+        return [_Call(kind, "", value) for kind, value in zip(kinds, function(module._c, *inputs), strict=True)]
+
+    return _Probe(frozenset(kinds), run)
+
+
+def _of_program(module: Any) -> _Probe:
+    """torch.export: the nodes are run one after the other."""
+    torch = torch_package()
+
+    class Told(torch.fx.Interpreter):  # type: ignore[name-defined,misc]
+        """Runs a program and keeps what its calls give."""
+
+        def __init__(self) -> None:
+            super().__init__(module)
+            self.calls: list[_Call] = []
+
+        def run_node(self, node: Any) -> Any:
+            found = super().run_node(node)
+            first = next(iter(found), None) if isinstance(found, (list, tuple)) else found
+            if node.op == "call_function" and isinstance(first, torch.Tensor):
+                self.calls.append(_Call(_called(node), node.name, first))
+            return found
+
+    def run(inputs: Sequence[Any]) -> list[_Call]:
+        told = Told()
+        told.run(*inputs)
+        return told.calls
+
+    return _Probe(frozenset(_called(node) for node in module.graph.nodes if node.op == "call_function"), run)
+
+
+def _called(node: Any) -> str:
+    """The operator of a call, as "aten::add"."""
+    return "::".join(str(node.target).split(".")[:2])
+
+
+def _operator(source: str) -> str:
+    return source.partition(" ")[0]
+
+
+def _matched(graph: Graph, calls: Sequence[_Call]) -> Iterator[tuple[str, Array]]:
+    """Tensors of the graph, each with what the call gave that stands for it."""
+    made = [(_operator(op.source), name) for op in graph.ops for name in op.outputs if name]
+    outputs = {name for _, name in made}  # what is called y/… is a part of the call that gives y
+    own = [(operator, graph[name]) for operator, name in made if name.rpartition("/")[0] not in outputs]
+    for tensor, value in _by_name(own, calls) if all(call.name for call in calls) else _in_order(own, calls):
+        found = as_array(value)
+        if _fits(found, tensor):
+            yield tensor.name, found
+
+
+def _by_name(own: Sequence[tuple[str, Tensor]], calls: Sequence[_Call]) -> Iterator[tuple[Tensor, Any]]:
+    values = {call.name: call.value for call in calls}
+    return ((tensor, values[tensor.name]) for _, tensor in own if tensor.name in values)
+
+
+def _in_order(own: Sequence[tuple[str, Tensor]], calls: Sequence[_Call]) -> Iterator[tuple[Tensor, Any]]:
+    first = [(operator, _key(tensor)) for operator, tensor in own]
+    second = [(call.operator, _key_of(call.value)) for call in calls]
+    for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():
+        for place in range(block.size):
+            yield own[block.a + place][1], calls[block.b + place].value
+
+
+def _key(tensor: Tensor) -> Hashable:
+    grid = tensor.quantization
+    if grid is None:
+        return tensor.dtype
+    return (tensor.dtype, float(grid.scale[0]), int(grid.zero_point[0])) if grid.is_per_tensor else None
+
+
+def _key_of(value: Any) -> Hashable:
+    dtype = str(value.int_repr().dtype if value.is_quantized else value.dtype).removeprefix("torch.")
+    if not value.is_quantized:
+        return dtype
+    per_tensor = value.qscheme() == torch_package().per_tensor_affine
+    return (dtype, float(np.float32(value.q_scale())), int(value.q_zero_point())) if per_tensor else None
+
+
+def _fits(value: Array, tensor: Tensor) -> bool:
+    if value.dtype.name != tensor.dtype:
+        return False
+    if tensor.shape is None or len(tensor.shape) != value.ndim:
+        return False
+    return all(isinstance(size, str) or size == own for size, own in zip(tensor.shape, value.shape, strict=True))
