@@ -57,6 +57,23 @@ def test_the_program_computes_what_the_graph_means(name: str, tmp_path: Path) ->
 
 
 @needs_torch
+@pytest.mark.parametrize(("name", "model"), [("vww", "tiny_vww_mobilenet_int8"), ("toycar", "tiny_ad_toycar_int8"), ("aww", "aww_int8")])
+def test_litert_golden_outputs_are_reproduced(name: str, model: str) -> None:
+    """Real inputs of MLPerf Tiny, and what LiteRT made of them."""
+    from qconvert.data import load_inputs
+
+    graph = qconvert.load(FIXTURES / f"{model}.tflite")
+    module, grid = qconvert.to_torch(graph), graph[graph.outputs[0]].quantization
+    assert grid is not None
+    feeds, _ = load_inputs(graph, [FIXTURES / "mlperf_tiny" / name / "input"], 10)
+    assert len(feeds) == 10
+    for number, feed in enumerate(feeds):
+        stored = run(module, graph, feed)[graph.outputs[0]].astype(np.float32)
+        golden = np.fromfile(FIXTURES / "mlperf_tiny" / name / "output_tflite" / f"{number}.bin", np.float32)
+        assert np.array_equal(((stored - np.float32(grid.zero_point[0])) * grid.scale[0]).reshape(-1), golden)
+
+
+@needs_torch
 def test_an_open_batch_stays_open(tmp_path: Path) -> None:
     qconvert.convert(FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "model.pt2")
     graph = _normalized(FIXTURES / "tiny_ad_toycar_int8.tflite")
