@@ -77,8 +77,11 @@ class Option:
 
 #: What passes and writers share: whether results are to be equal to those of the source's kernels.
 NUMERICS = Option("numerics", str, "exact", "exact: equal to the source's kernels; fast: the fastest form.", ("exact", "fast"))
-#: What form of ONNX is written; QONNX has nodes of its own for what a pass may spell otherwise.
-FORM = Option("form", str, "", "ONNX: qdq (the default), qoperator or qonnx.", ("qdq", "qoperator", "qonnx"))
+#: What form of ONNX is written; QONNX has nodes of its own for what a pass may spell otherwise. Other formats have forms of their own.
+FORM = Option(
+    "form", str, "", "ONNX: qdq (the default), qoperator or qonnx; PyTorch: program (.pt2) or modules (.pt, .ptl).",
+    ("qdq", "qoperator", "qonnx"),
+)  # fmt: skip
 
 
 def parsed(texts: Sequence[str]) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError
 from qconvert.plugins import Format, Option, hookimpl
-from qconvert.plugins.options import NUMERICS
+from qconvert.plugins.options import FORM, NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -72,7 +73,7 @@ _SUFFIXES = {"program": (".pt2",), "modules": (".pt", ".ptl")}
 _HOLDS = {"program": "a torch.export program", "modules": "TorchScript"}
 _WRITE_OPTIONS = (
     NUMERICS,
-    Option("form", str, "", "PyTorch: program (a torch.export program, .pt2) or modules (TorchScript, .pt and .ptl).", tuple(_SUFFIXES)),
+    replace(FORM, choices=tuple(_SUFFIXES)),
     Option("freeze", bool, False, "TorchScript of PyTorch: one function, without the modules around its constants."),
 )
 _READ_OPTIONS = (

@@ -259,7 +259,7 @@ def test_names_and_forms_that_contradict_each_other_are_refused(tmp_path: Path) 
     cases: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("model.pt2", {"form": "modules"}, "holds a torch.export program, not TorchScript"),
         ("model.pt", {"form": "program"}, "holds TorchScript, not a torch.export program"),
-        ("model.pth", {}, "pickles, which hold no graph"),
+        ("model.pth", {}, "hold tensors, and no graph"),
         ("model.pt", {"target": "torch-x86"}, "holds TorchScript, not a torch.export program"),
         ("model.pt2", {"target": "torch-modules"}, "holds a torch.export program, not TorchScript"),
         ("model.pt", {"form": "qdq"}, "there is no form 'qdq'"),
