@@ -151,7 +151,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
     gone: set[int] = set()
     for op in graph.ops:
         bounds = _bounds(graph, op)
-        activation = _named(bounds, graph[op.outputs[0]])
+        activation = _named(bounds, graph[op.outputs[0]]) if bounds is not None else ""
         before = producers.get(op.inputs[0]) if activation else None
         if before is None or id(before) in fused or not _can_carry(before):
             continue
@@ -165,11 +165,11 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
     return graph.evolve(ops=[fused.get(id(op), op) for op in graph.ops if id(op) not in gone]), len(gone)
 
 
-def _named(bounds: Bounds | None, tensor: Tensor) -> str:
+def _named(bounds: Bounds, tensor: Tensor) -> str:
     """The activation with these bounds, or with the same integers on the tensor's grid; "" if there is none."""
     q = tensor.quantization
     for name, limits in ACTIVATIONS.items():
-        if not name or bounds is None:
+        if not name:
             continue
         if limits == bounds:
             return name
