@@ -237,7 +237,9 @@ def test_wrong_use_is_json_where_json_is_asked_for(line: str) -> None:
 
 
 def test_the_option_of_another_format_says_who_takes_it(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"takes the option 'form'\nIt belongs to writing onnx and the pass spell_weights\. Known"):
+    with pytest.raises(
+        OptionError, match=r"takes the option 'form'\nIt belongs to writing onnx, writing torch and the pass spell_weights\. Known"
+    ):
         convert(MODEL, tmp_path / "out.tflite", form="qoperator")
     with pytest.raises(OptionError, match=r"takes the option 'partial'\nIt belongs to the pass isolate_float\. Known"):
         convert(MODEL, tmp_path / "out.onnx", partial="forbid")

@@ -97,12 +97,12 @@ def test_a_round_trip_without_a_runtime_could_not_be_judged(package: str) -> Non
 
 #: Lets a function of each command fail as nobody expects.
 BROKEN = {
-    "check": (["check", MODEL, MODEL], "import qconvert.checking.check as m; m.side_of = lambda *a: {}['lost']"),
+    "check": (["check", MODEL, MODEL], "import qconvert.checking.check as m; m.sides_of = lambda *a: {}['lost']"),
     "convert": (["convert", MODEL, "x.onnx"], "import qconvert.conversion.converting as m; m.load = lambda *a: {}['lost']"),
     "audit": (["audit", MODEL, "--target", "tflite"], "import qconvert.checking.auditing as m; m.load = lambda *a: {}['lost']"),
     "roundtrip": (["roundtrip", MODEL, "--via", "qgraph"], "import qconvert.checking.roundtrips as m; m.load = lambda *a: {}['lost']"),
     "inspect": (["inspect", MODEL], "import qconvert.conversion as m; m.load = lambda *a: {}['lost']"),
-    "diff": (["diff", MODEL, MODEL], "import qconvert.conversion as m; m.load = lambda *a: {}['lost']"),
+    "diff": (["diff", MODEL, MODEL], "import qconvert.conversion.read_options as m; m.load_pair = lambda *a: {}['lost']"),
 }
 
 

@@ -11,6 +11,7 @@ from qconvert.errors import OptionError
 from qconvert.plugins import Format, Option, Target, declared_options, formats, pass_named
 from qconvert.plugins import passes as known_passes
 from qconvert.plugins.options import checked
+from qconvert.plugins.rules import listed
 
 __all__ = ["Given", "files_of"]
 
@@ -59,7 +60,7 @@ def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:
     found = [f"writing {item.name}" for item in formats().values() if name in {option.name for option in item.write_options}]
     found += [f"reading {item.name}" for item in formats().values() if name in {option.name for option in item.read_options}]
     found += [f"the pass {item.name}" for item in known_passes().values() if name in {option.name for option in item.options}]
-    return f"It belongs to {' and '.join(found)}." if found else ""
+    return f"It belongs to {listed(found)}." if found else ""
 
 
 def _picked(given: Mapping[str, Any], declared: Sequence[Option]) -> dict[str, Any]:
