@@ -15,7 +15,7 @@ from qconvert.formats.torch.pickled import StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 from qconvert.plugins import Grid
 
-__all__ = ["Entries", "grid", "parent", "plain_tensor"]
+__all__ = ["Entries", "grid", "parent", "plain_tensor", "rest"]
 
 
 @dataclass(slots=True)
@@ -107,3 +107,14 @@ def plain_tensor(stored: StoredTensor, name: str) -> Tensor:
     if stored.dtype in FLOAT_QPARAMS_STORAGES:
         raise UnsupportedError(f"a tensor of {stored.dtype}, whose bytes hold several values, is not covered in a state_dict", where=name)
     return Tensor(name, QUANTIZED.get(stored.dtype, stored.dtype), stored.shape, stored.data, grid_of(stored, name))
+
+
+def rest(entries: Entries) -> dict[str, Tensor]:
+    """Takes all that is left; returns the tensors of it by name, without the counters of normalizations."""
+    tensors: dict[str, Tensor] = {}
+    for name in entries.left():
+        value = entries.values[name]
+        entries.used.add(name)
+        if isinstance(value, StoredTensor) and not name.endswith("num_batches_tracked"):
+            tensors[name] = plain_tensor(value, name)
+    return tensors

@@ -16,8 +16,7 @@ from functools import partial
 import numpy as np
 
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.torch.pickled import StoredTensor
-from qconvert.formats.torch.states.entries import Entries, grid, plain_tensor
+from qconvert.formats.torch.states.entries import Entries, grid, rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.plugins import Folding, Grid, Parameters
 
@@ -117,12 +116,7 @@ def observed(entries: Entries, how: Observers) -> Parameters:
         weight = entries.numbers(module, "weight")
         if weight is not None:
             folded[module] = _folding(entries, module, weight, how)
-    tensors: dict[str, Tensor] = {}
-    for name in entries.left():
-        value = entries.values[name]
-        entries.used.add(name)
-        if isinstance(value, StoredTensor) and not name.endswith("num_batches_tracked"):
-            tensors[name] = plain_tensor(value, name)
+    tensors = rest(entries)
     notes = [f"a state_dict does not say how its observers compute: {how} (--oneflow states otherwise)"]
     if odd:
         notes.append(f"data of {odd} layers are rounded in real operators, since their zero points are beyond the integers of a grid")

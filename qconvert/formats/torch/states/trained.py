@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.torch.pickled import StoredTensor
 from qconvert.formats.torch.rounding import ROUNDED, integers
-from qconvert.formats.torch.states.entries import Entries, grid, parent, plain_tensor
+from qconvert.formats.torch.states.entries import Entries, grid, parent, rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.plugins import Folding, Grid, Parameters
@@ -69,12 +68,7 @@ def trained(entries: Entries) -> Parameters:
         if is_on:
             said.append(fake)
             observed += [fake] if is_observing else []
-    tensors: dict[str, Tensor] = {}
-    for name in entries.left():
-        value = entries.values[name]
-        entries.used.add(name)
-        if isinstance(value, StoredTensor) and not name.endswith("num_batches_tracked"):
-            tensors[name] = plain_tensor(value, name)
+    tensors = rest(entries)
     metadata = {TRAINED_SCALES: json.dumps(said)} | ({OBSERVED_SCALES: json.dumps(observed)} if observed else {})
     limits = ", ".join(sorted(set(ranges)))
     note = f"a state_dict does not hold the limits of integers: by the ranges beside the scales they are {limits} for activations"
