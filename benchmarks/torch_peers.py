@@ -129,7 +129,7 @@ def _in_litert(result: Path, path: Path, about: dict[str, Any]) -> tuple[str, st
     found = [_real(interpreter.get_tensor(item["index"]), item["quantization"]) for item in interpreter.get_output_details()]
     types = {item["index"]: np.dtype(item["dtype"]).kind for item in interpreter.get_tensor_details()}
     operators = [op for op in interpreter._get_ops_details() if op["op_name"] != "DELEGATE"]
-    integer = sum(all(types.get(int(op[side][0])) == "i" for side in ("inputs", "outputs")) for op in operators)
+    integer = sum(all(types.get(int(op[side][0])) in ("i", "u") for side in ("inputs", "outputs")) for op in operators)
     return _difference(found, arrays), f"{integer} of {len(operators)}"
 
 
