@@ -354,6 +354,8 @@ class Call(OperatorReading):
         first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None
         label = (first.quantization if first is not None else None) if grid is _KEEP else grid
         kept = first.dtype if first is not None else "float32"
+        if kept != "float64":  # PyTorch's kernels take numbers in the precision of their sums
+            attributes = {key: float(np.float32(value)) if isinstance(value, float) else value for key, value in attributes.items()}
         stored = dtype or what.result_type or kept
         if what.rule == "index" or (grid is _KEEP and stored != kept):
             label = None
