@@ -128,3 +128,16 @@ def test_what_holds_no_graph_is_refused_with_the_remedy(path: Path) -> None:
     with pytest.raises(QConvertError) as error:
         load(path)
     assert "torch.export.save" in str(error.value)
+
+
+def test_numbers_are_those_of_pytorchs_kernels() -> None:
+    """Kernels take a slope or an epsilon in float32, as ONNX stores it."""
+    numbers = {
+        (op.kind, key): value
+        for path in ("activations/fx_fbgemm_frozen.pt", "norms/fx_fbgemm_frozen.pt")
+        for op in load(_FOLDER / path).ops
+        for key, value in op.attributes.items()
+        if isinstance(value, float)
+    }
+    assert ("LeakyRelu", "alpha") in numbers and any(key == "epsilon" for _, key in numbers)
+    assert all(value == float(np.float32(value)) for value in numbers.values())
