@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,17 +16,6 @@ from qconvert.graph import Graph
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'qconvert[torch]'")
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-NETWORKS = Path(__file__).parents[2] / "fixtures"
-
-
-@pytest.fixture(scope="module")
-def forms() -> ModuleType:
-    sys.path.insert(0, str(NETWORKS))
-    try:
-        return pytest.importorskip("torch_networks.forms", reason="torch_networks needs torch")
-    finally:
-        sys.path.remove(str(NETWORKS))
 
 
 def outputs(graph: Graph, inputs: Any) -> np.ndarray:
@@ -48,8 +35,8 @@ def states(module: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("engine", ["fbgemm", "qnnpack"])
 @pytest.mark.parametrize("flow", ["eager", "fx"])
 @pytest.mark.parametrize("network", ["classifier"])
-def test_converted_modules_keep_integers_and_scales(forms: ModuleType, network: str, flow: str, engine: str) -> None:
-    module, inputs = forms._quantized(network, flow, engine), forms._float(network)[1][0]
+def test_converted_modules_keep_integers_and_scales(networks: ModuleType, network: str, flow: str, engine: str) -> None:
+    module, inputs = networks._quantized(network, flow, engine), networks._float(network)[1][0]
     graph = qconvert.from_torch(module, inputs)
     convs = [child for child in module.modules() if hasattr(child, "weight") and callable(child.weight)]
     found = {graph[op.inputs[1]].name: graph[op.inputs[1]] for op in graph.ops if op.kind in ("Conv", "Gemm")}
@@ -65,9 +52,9 @@ def test_converted_modules_keep_integers_and_scales(forms: ModuleType, network: 
 
 @pytest.mark.parametrize("mapping", ["fbgemm", "qnnpack_plain", "channel_affine", "eager_fbgemm"])
 @pytest.mark.parametrize("network", ["normalized"])
-def test_training_modules_give_their_own_forward_and_stay_as_they_are(forms: ModuleType, network: str, mapping: str) -> None:
+def test_training_modules_give_their_own_forward_and_stay_as_they_are(networks: ModuleType, network: str, mapping: str) -> None:
     """With observers switched on: the module's own forward would move its averages."""
-    module, inputs = copy.deepcopy(forms._trained(network, mapping)), forms._float(network)[1][0]
+    module, inputs = copy.deepcopy(networks._trained(network, mapping)), networks._float(network)[1][0]
     expected = computed(module, inputs)
     module.apply(torch.ao.quantization.enable_observer)
     module.train()
@@ -79,17 +66,17 @@ def test_training_modules_give_their_own_forward_and_stay_as_they_are(forms: Mod
 
 @pytest.mark.parametrize("qat", ["", "before", "after"])
 @pytest.mark.parametrize("kind", ["x86", "xnnpack"])
-def test_graphs_of_pt2e(forms: ModuleType, kind: str, qat: str) -> None:
+def test_graphs_of_pt2e(networks: ModuleType, kind: str, qat: str) -> None:
     pytest.importorskip("torchao", reason="torchao is not installed")
-    model, samples = forms._float("classifier")
-    module = forms.flows.pt2e(model, samples, kind, qat=qat).module()
+    model, samples = networks._float("classifier")
+    module = networks.flows.pt2e(model, samples, kind, qat=qat).module()
     graph = qconvert.from_torch(module, samples[0])
     assert [graph[op.inputs[1]].dtype for op in graph.ops if op.kind == "Conv"] == ["int8", "int8"]
     assert np.abs(outputs(graph, samples[0]) - computed(module, samples[0])).max() < 1e-6
 
 
-def test_float_modules_keep_the_names_of_their_parameters(forms: ModuleType) -> None:
-    model, samples = forms._float("classifier")
+def test_float_modules_keep_the_names_of_their_parameters(networks: ModuleType) -> None:
+    model, samples = networks._float("classifier")
     batch = torch.export.Dim("batch", min=1, max=64)
     graph = qconvert.from_torch(model, samples[0], dynamic_shapes=({0: batch},))
     assert {"first.weight", "second.bias", "output.weight"} <= set(graph.tensors)
@@ -97,8 +84,8 @@ def test_float_modules_keep_the_names_of_their_parameters(forms: ModuleType) -> 
     assert np.abs(outputs(graph, samples[0]) - computed(model, samples[0])).max() < 1e-6
 
 
-def test_programs_and_scripts_are_taken_as_they_are(forms: ModuleType) -> None:
-    model, samples = forms._float("classifier")
+def test_programs_and_scripts_are_taken_as_they_are(networks: ModuleType) -> None:
+    model, samples = networks._float("classifier")
     expected = computed(model, samples[0])
     for held in (torch.export.export(model, samples[0]), torch.jit.trace(model, samples[0])):
         assert np.abs(outputs(qconvert.from_torch(held, samples[0]), samples[0]) - expected).max() < 1e-6
@@ -120,11 +107,11 @@ def test_learned_steps_are_rounded_as_their_kernel_rounds_them() -> None:
 
 
 @pytest.mark.parametrize("config", ["int8_weight", "int8_dynamic", "int4_weight"])
-def test_tensors_of_torchao(forms: ModuleType, config: str) -> None:
+def test_tensors_of_torchao(networks: ModuleType, config: str) -> None:
     pytest.importorskip("torchao", reason="torchao is not installed")
     from torchao import quantization as ao
 
-    model, samples = forms._float("perceptron")
+    model, samples = networks._float("perceptron")
     model = copy.deepcopy(model)
     configs = {"int8_weight": ao.Int8WeightOnlyConfig, "int8_dynamic": ao.Int8DynamicActivationInt8WeightConfig}
     int4 = ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=ao.PerGroup(16))
@@ -137,10 +124,10 @@ def test_tensors_of_torchao(forms: ModuleType, config: str) -> None:
 @pytest.mark.parametrize(
     "name", ["google_symmetric", "google_affine", "google_channel", "google_16", "google_4", "cambricon", "cambricon_16"]
 )
-def test_networks_with_the_observers_of_oneflow(forms: ModuleType, name: str) -> None:
+def test_networks_with_the_observers_of_oneflow(networks: ModuleType, name: str) -> None:
     """The integers of every layer are those of its formula; cambricon's scales are powers of two."""
     torch.manual_seed(0)
-    module, samples = forms.Network(*forms.ONEFLOW[name]).train(), [torch.randn(2, 3, 6, 6) for _ in range(4)]
+    module, samples = networks.Network(*networks.ONEFLOW[name]).train(), [torch.randn(2, 3, 6, 6) for _ in range(4)]
     for sample in samples:
         module(sample)
     graph = qconvert.from_torch(module.eval(), samples[0])
@@ -156,9 +143,9 @@ def test_networks_with_the_observers_of_oneflow(forms: ModuleType, name: str) ->
     assert np.abs(outputs(graph, (samples[0],)) - computed(module, (samples[0],))).max() < 1e-6
 
 
-def test_a_module_with_observers_alone_is_refused(forms: ModuleType) -> None:
-    model, samples = forms._float("classifier")
-    prepared = forms.flows._fx_prepared(model, samples, "fbgemm")
+def test_a_module_with_observers_alone_is_refused(networks: ModuleType) -> None:
+    model, samples = networks._float("classifier")
+    prepared = networks.flows._fx_prepared(model, samples, "fbgemm")
     with pytest.raises(UnsupportedError, match="prepared, and not converted") as caught:
         qconvert.from_torch(prepared, samples[0])
     assert "convert_fx" in caught.value.remedy

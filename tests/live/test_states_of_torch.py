@@ -4,7 +4,6 @@ under training."""
 from __future__ import annotations
 
 import copy
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,15 +20,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-
-
-@pytest.fixture(scope="module")
-def networks() -> ModuleType:
-    sys.path.insert(0, str(FIXTURES))
-    try:
-        return pytest.importorskip("torch_networks.forms", reason="torch_networks needs torch")
-    finally:
-        sys.path.remove(str(FIXTURES))
 
 
 def exported(folder: Path, model: Any, inputs: Any, suffix: str) -> Path:

@@ -42,7 +42,6 @@ class Builder:
         nodes: in order, also such as nothing depends on.
         names: node -> the canonical tensor whose stored values it gives.
         sources: node -> the operator of the source that it stands for.
-        turned: nodes of constants in another order of axes than the canonical tensor's -> the tensor.
         helpers: nodes that pad for the operator behind them.
         deferred: lists of sizes that have no node of their own until one is asked for.
         sizes_of: what finds these sizes.
@@ -58,7 +57,6 @@ class Builder:
         self.nodes: list[Node] = []
         self.names: dict[Node, str] = {}
         self.sources: dict[Node, str] = {}
-        self.turned: dict[Node, str] = {}
         self.helpers: set[Node] = set()
         self.deferred: set[str] = set()
         self.sizes_of: Callable[[Builder, str], list[Any]] | None = None

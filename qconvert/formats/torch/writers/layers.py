@@ -108,9 +108,7 @@ def _turned_weights(op: Op, b: Builder) -> Any:
         return b.aten("transpose.int", b.real(weights.name), 0, 1)
     if weights.quantization is not None:
         return _turned(op, b, b.real(weights.name))  # inductor takes a transposed convolution of dequantized weights for another one
-    node = b.buffer(swapped_weights(weights.data, group), weights.name)
-    b.turned[node] = weights.name
-    return node
+    return b.buffer(swapped_weights(weights.data, group), weights.name)
 
 
 def write_gemm(op: Op, b: Builder) -> None:
