@@ -31,6 +31,7 @@ FLOORS = (
     "conversion",
     "live",
     "runtimes",
+    "calibration",
     "checking",
     "qconvert",
     "cli",

@@ -1,0 +1,8 @@
+"""Calibration: choosing grids from data. The methods (observers of activations, scales of weights, corrections) are pure numpy."""
+
+from __future__ import annotations
+
+from qconvert.calibration.methods import METHODS, Method, observer
+from qconvert.calibration.observer import Histogram, Observer, Range, grid_of
+
+__all__ = ["METHODS", "Histogram", "Method", "Observer", "Range", "grid_of", "observer"]

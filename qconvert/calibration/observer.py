@@ -1,0 +1,142 @@
+"""What observers share: they see the values of one tensor, run after run, and choose the range that its grid is to hold.
+
+An observer keeps no values, so its memory does not grow with the number of runs. It can be pickled, and two that saw different runs are
+merged into one that saw both, so that many processes or machines observe at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from qconvert.arithmetic import choose_google_affine, choose_google_symmetric
+from qconvert.errors import InvalidModelError, OptionError
+from qconvert.graph import Array, Quantization, integer_range
+from qconvert.plugins import Grid
+
+__all__ = ["Histogram", "Observer", "Range", "grid_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Real values that a grid is to hold.
+
+    Attributes:
+        lowest: float64, one value, or one for each index along `axis`.
+        highest: likewise.
+        axis: the dimension that they run along; None means one range for the whole tensor.
+    """
+
+    lowest: Array
+    highest: Array
+    axis: int | None = None
+
+
+class Histogram(NamedTuple):
+    """How often values were seen.
+
+    Attributes:
+        counts: int64, of each bin.
+        edges: float64, one more than bins.
+    """
+
+    counts: Array
+    edges: Array
+
+
+class Observer(ABC):
+    """Sees the values of one tensor: update() for each run; next_pass() between passes over the same data; then range() or grid().
+
+    Attributes:
+        passes: how often it has to see the data.
+        number: of the pass that it is in, from 0.
+        lowest: the smallest value so far; infinity before the first.
+        highest: the largest, likewise.
+        count: how many values there were, in the first pass.
+    """
+
+    passes: ClassVar[int] = 1
+
+    def __init__(self) -> None:
+        self.lowest, self.highest, self.count, self.number = np.inf, -np.inf, 0, 0
+
+    def update(self, values: Array) -> None:
+        """Takes the values of one run, in the tensor's shape (MNN's methods look at it, others do not).
+
+        Raises:
+            InvalidModelError: some are NaN or infinite; who knows the tensor's name fills in `where`.
+        """
+        values = np.asarray(values, np.float32)
+        if not values.size or self.number >= self.passes:
+            return
+        lowest, highest = float(values.min()), float(values.max())  # both are NaN if any value is
+        if not (np.isfinite(lowest) and np.isfinite(highest)):
+            what = "NaN" if np.isnan(lowest) else "infinite"
+            raise InvalidModelError(f"it has values that are {what}", remedy="Look for the sample that gives them, or the faulty operator.")
+        if not self.number:
+            self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
+            self.count += values.size
+        self._observe(values, lowest, highest)
+
+    @abstractmethod
+    def _observe(self, values: Array, lowest: float, highest: float) -> None:
+        """Takes finite float32 values, at least one, between these two."""
+
+    def next_pass(self) -> None:
+        """Says that the same data comes once more. Who has seen it as often as needed ignores it then."""
+        self.number += 1
+
+    def merge(self, other: Self) -> None:
+        """Takes in what another one saw, in the same pass, with the same options; the other stays as it is.
+
+        Of methods with two passes, all are merged behind the first; after next_pass(), copies of the merged one see the second pass.
+        These share what the first pass gave, and it is counted once when they are merged.
+        """
+        if not self.number:
+            self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
+            self.count += other.count
+
+    @abstractmethod
+    def range(self) -> Range:
+        """The range that the method chooses; from 0 to 0 if there were no values."""
+
+    def grid(self, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
+        """The grid that holds the range; see grid_of(). Methods that choose a scale themselves give that."""
+        return grid_of(self.range(), dtype, symmetric=symmetric, narrow=narrow)
+
+    def histogram(self) -> Histogram | None:
+        """What was seen, for a plot, if the method counts it."""
+        return None
+
+    @property
+    def absmax(self) -> float:
+        return max(-self.lowest, self.highest, 0.0)
+
+
+def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
+    """The grid of an integer type that holds a range, which is extended to hold 0 (arithmetic/scales.py has the formulas).
+
+    Args:
+        range: the range.
+        dtype: int4 to int16, or unsigned.
+        symmetric: with the zero point in the middle: 0, or 128 of uint8.
+        narrow: without the smallest stored value, so that both signs have as many.
+
+    Raises:
+        OptionError: an unsigned or affine grid is to be narrow.
+    """
+    low, high = integer_range(dtype)
+    bits = (high - low).bit_length()
+    if narrow and not (symmetric and low < 0):
+        raise OptionError("a narrow range is one of signed symmetric grids")
+    if not symmetric:
+        chosen = choose_google_affine(range.lowest, range.highest, bits, range.axis).shifted(low)
+        return Grid(dtype, chosen)
+    chosen = choose_google_symmetric(np.minimum(range.lowest, range.highest), np.maximum(range.lowest, range.highest), bits, range.axis)
+    if low == 0:
+        chosen = chosen.shifted((high + 1) // 2)
+    limits = (-high, high) if narrow else (None, None)
+    return Grid(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))

@@ -1,0 +1,125 @@
+"""Observers: what each method chooses, streaming, merging, strange values."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from qconvert.calibration import METHODS, Observer, Range, grid_of, observer
+from qconvert.errors import InvalidModelError, OptionError
+from qconvert.graph import Array
+
+RUNS = st.lists(
+    hnp.arrays(np.float32, st.integers(0, 40), elements=st.floats(-1e6, 1e6, width=32)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def seen(method: str, runs: Sequence[Array], **options: object) -> Observer:
+    found = observer(method, **options)()
+    for number in range(found.passes):
+        if number:
+            found.next_pass()
+        for values in runs:
+            found.update(values)
+    return found
+
+
+def ends(found: Observer) -> tuple[float, float]:
+    chosen = found.range()
+    return float(chosen.lowest[0]), float(chosen.highest[0])
+
+
+@given(RUNS, st.integers(0, 6))
+def test_min_max_merges_exactly(runs: list[Array], cut: int) -> None:
+    whole = seen("min-max", runs)
+    parts = seen("min-max", runs[:cut])
+    parts.merge(seen("min-max", runs[cut:]))
+    assert ends(parts) == ends(whole) and parts.count == whole.count
+    values = np.concatenate(runs)
+    assert ends(whole) == ((values.min(), values.max()) if values.size else (0.0, 0.0))
+
+
+def test_what_comes_again_is_ignored() -> None:
+    found = seen("moving-average", [np.array([1, 2], np.float32)])
+    before = ends(found)
+    found.next_pass()
+    found.update(np.array([5, 6], np.float32))
+    assert ends(found) == before and found.count == 2
+
+
+@given(RUNS, st.integers(0, 6))
+def test_moving_averages_merge_in_order(runs: list[Array], cut: int) -> None:
+    whole = seen("moving-average", runs, constant=0.1)
+    parts = seen("moving-average", runs[:cut], constant=0.1)
+    parts.merge(seen("moving-average", runs[cut:], constant=0.1))
+    np.testing.assert_allclose(ends(parts), ends(whole), rtol=1e-12, atol=1e-9)
+
+
+def test_moving_average_is_that_of_pytorch() -> None:
+    from torch import from_numpy
+    from torch.ao.quantization import MovingAverageMinMaxObserver
+
+    runs = [np.random.default_rng(i).normal(size=50).astype(np.float32) * (i + 1) for i in range(5)]
+    theirs = MovingAverageMinMaxObserver(averaging_constant=0.01)
+    for values in runs:
+        theirs(from_numpy(values))
+    np.testing.assert_allclose(ends(seen("moving-average", runs)), (float(theirs.min_val), float(theirs.max_val)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_strange_values(method: str) -> None:
+    assert ends(seen(method, [])) == (0, 0)
+    assert ends(seen(method, [np.zeros((0, 3), np.float32)])) == (0, 0)
+    zeros = seen(method, [np.zeros((1, 2, 3, 4), np.float32)])
+    assert ends(zeros) == (0, 0)
+    assert zeros.grid("int8").quantization.scale[0] > 0
+    for value, word in ((np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")):
+        with pytest.raises(InvalidModelError, match=word):
+            seen(method, [np.array([1, value], np.float32)])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_observers_are_pickled(method: str) -> None:
+    runs = [np.random.default_rng(i).normal(size=(1, 3, 12, 12)).astype(np.float32) for i in range(3)]
+    found = pickle.loads(pickle.dumps(observer(method)))()
+    for number in range(found.passes):
+        if number:
+            found.next_pass()
+        for values in runs:
+            found.update(values)
+            found = pickle.loads(pickle.dumps(found))
+    assert ends(found) == ends(seen(method, runs))
+
+
+def test_unknown_methods_and_options() -> None:
+    with pytest.raises(OptionError, match="no method of calibration 'minmax'"):
+        observer("minmax")
+    with pytest.raises(OptionError, match="no calibration by min-max takes the option 'bins'"):
+        observer("min-max", bins=3)
+
+
+def test_grids_of_a_range() -> None:
+    found = Range(np.array([-1.0]), np.array([3.0]))
+    signed = grid_of(found, "int8", symmetric=True)
+    assert signed.quantization.scale[0] == np.float32(3) / np.float32(127) and signed.quantization.is_symmetric
+    assert grid_of(found, "uint8", symmetric=True).quantization.zero_point[0] == 128
+    affine = grid_of(found, "int8").quantization
+    assert affine.scale[0] == np.float32(4) / np.float32(255) and affine.zero_point[0] == 64 - 128
+    assert grid_of(found, "uint8").quantization.zero_point[0] == 64
+    narrow = grid_of(found, "int8", symmetric=True, narrow=True)
+    assert narrow.quantization.limits("int8") == (-127, 127)
+    assert grid_of(Range(np.array([2.0]), np.array([4.0]))).quantization.zero_point[0] == -128, "0 is always in it"
+    wide = grid_of(found, "int16", symmetric=True)
+    assert wide.quantization.scale[0] == np.float32(3) / np.float32(32767)
+    with pytest.raises(OptionError, match="narrow"):
+        grid_of(found, "uint8", narrow=True)
+    axis = grid_of(Range(np.array([-1.0, 0.0]), np.array([3.0, 0.0]), 1)).quantization
+    assert axis.axis == 1 and axis.scale.tolist() == [np.float32(4) / np.float32(255), 1]
