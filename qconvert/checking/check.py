@@ -148,7 +148,7 @@ class _Check:
         declared = frozenset() if quick else declared_names(other, graph)
         border = Border.of(graph, other, declared)
         if data:
-            feeds, note = load_inputs(self.files[0].graph, data, samples, preparation or Preparation())
+            feeds, note = load_inputs(self.files[0].graph, data, samples, (preparation or Preparation()).stretching())
             feeds = _completed(feeds, graph, seed, models[0])
             outputs = _outputs(border, feeds, [models[0].run(feed) for feed in feeds], models[1], self.progress)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qconvert.data.at_random import accepted_inputs, random_inputs
-from qconvert.data.files import load_inputs
+from qconvert.data.files import InputFiles, load_inputs
 from qconvert.data.preparation import Preparation, numbers
 
-__all__ = ["Preparation", "accepted_inputs", "load_inputs", "numbers", "random_inputs"]
+__all__ = ["InputFiles", "Preparation", "accepted_inputs", "load_inputs", "numbers", "random_inputs"]

@@ -1,46 +1,150 @@
-"""Inputs of a graph from files: .npz (several inputs by name), .npy, .bin and images."""
+"""Inputs of a graph from files: .npz (several inputs by name), .npy, .bin and images; an array may hold many samples."""
 
 from __future__ import annotations
 
-import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from qconvert.data.fitting import bytes_of, fitted, image_of, samples_in
 from qconvert.data.preparation import Preparation
-from qconvert.errors import FileAccessError, MissingPackageError, OptionError
-from qconvert.graph import Array, Graph, Tensor, numpy_dtype
+from qconvert.errors import FileAccessError, OptionError
+from qconvert.graph import Array, Graph, Tensor
 
-__all__ = ["SUFFIXES", "load_inputs"]
+__all__ = ["SUFFIXES", "InputFiles", "load_inputs"]
 
 _IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm")
 #: Suffixes of files that hold inputs; others in a folder are skipped.
 SUFFIXES = (".npz", ".npy", ".bin", *_IMAGES)
 
+_T = TypeVar("_T")
+
 _AS_IT_IS = Preparation()
-_REMEDY = "Write the input's own type and shape, or images."
+#: What a damaged file makes numpy, Pillow or the file system raise.
+_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, zipfile.BadZipFile)
 
 
-def load_inputs(
-    graph: Graph, paths: Sequence[str | Path], samples: int, preparation: Preparation = _AS_IT_IS
-) -> tuple[list[dict[str, Array]], str]:
-    """Inputs from files, in the order of the paths, those of a folder by name with numbers counted (2 before 10).
+class InputFiles(Sequence[dict[str, Array]]):
+    """Inputs of a model in files, read one at a time when they are asked for, in the order of the paths, those of a folder by name with
+    numbers counted (2 before 10). An array with a further first axis, or one that is longer where the input has 1, holds many samples.
 
     Args:
         graph: the source; its inputs say which type and shape is wanted.
         paths: files, and folders whose files are taken.
-        samples: how many at most.
+        samples: how many at most; None for all.
         preparation: of images, and of real numbers that are no image.
 
-    Returns: stored values by input name for each file, and in words what was skipped, or "".
+    Attributes:
+        note: in words what was skipped, or "".
 
     Raises:
         FileAccessError: a path does not exist or a file cannot be read.
         OptionError: a file does not fit the model's inputs, or there is none.
     """
+
+    def __init__(self, graph: Graph, paths: Sequence[str | Path], samples: int | None = None, preparation: Preparation = _AS_IT_IS) -> None:
+        files, skipped = _listed(paths)
+        self._inputs = {name: graph[name] for name in graph.inputs}
+        self._preparation = preparation
+        self._samples = [one for file in files for one in self._samples_of(file, samples)][:samples]
+        count = len(skipped)
+        self.note = f"{count} file{'s' * (count > 1)} of other kinds skipped, the first {skipped[0].name}" if skipped else ""
+        if not self._samples:
+            raise OptionError("there is no sample", file=", ".join(map(str, paths)))
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Array]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Array]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self._read(*one) for one in self._samples[index]]
+        return self._read(*self._samples[index])
+
+    def where(self, index: int) -> str:
+        """Where a sample is from, for people."""
+        file, row = self._samples[index]
+        return str(file) if row is None else f"{file}[{row}]"
+
+    def _samples_of(self, file: Path, samples: int | None) -> Iterable[tuple[Path, int | None]]:
+        """The samples in a file: the file and, if there are several, the row in its arrays."""
+        counts = set[int]()
+        if file.suffix.lower() == ".npy":
+            counts = {samples_in(self._only_input(file), _readable(file, partial(_mapped, file)).shape)}
+        elif file.suffix.lower() == ".npz":
+            counts = {samples_in(self._inputs[name], shape) for name, shape in _readable(file, partial(self._shapes, file))}
+        if len(counts) > 1:
+            raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", file=str(file))
+        count = min(counts, default=0)
+        return [(file, row) for row in range(count if samples is None else min(count, samples))] if count else [(file, None)]
+
+    def _shapes(self, file: Path) -> list[tuple[str, tuple[int, ...]]]:
+        with np.load(file, allow_pickle=False) as arrays:
+            return [(name, arrays[stored].shape) for name, stored in self._stored(file, arrays.files)]
+
+    def _stored(self, file: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Each input with the name of its array in an .npz file; a model of one input takes the only array under any name."""
+        for name in self._inputs:
+            stored = names[0] if len(self._inputs) == 1 == len(names) else name
+            if stored not in names:
+                has = ", ".join(names[:8])
+                raise OptionError(f"has no array for the input {name!r}; it has {has or 'none'}", file=str(file))
+            yield name, stored
+
+    def _read(self, file: Path, row: int | None) -> dict[str, Array]:
+        return _readable(file, lambda: self._from_file(file, row))
+
+    def _from_file(self, file: Path, row: int | None) -> dict[str, Array]:
+        suffix = file.suffix.lower()
+        if suffix == ".npz":
+            return {name: self._fitted(name, data if row is None else data[row], file) for name, data in self._arrays(file).items()}
+        tensor = self._only_input(file)
+        if suffix in _IMAGES:
+            return {tensor.name: image_of(tensor, file, self._preparation)}
+        if suffix != ".npy":
+            return {tensor.name: self._fitted(tensor.name, bytes_of(tensor, file), file)}
+        return {tensor.name: self._fitted(tensor.name, np.load(file, allow_pickle=False) if row is None else _mapped(file)[row], file)}
+
+    def _arrays(self, file: Path) -> dict[str, Array]:
+        """The arrays of an .npz file by input; those of the last file are kept, whose rows are asked for one after the other."""
+        last: tuple[Path, dict[str, Array]] | None = getattr(self, "_last", None)
+        if last is None or last[0] != file:
+            with np.load(file, allow_pickle=False) as arrays:
+                last = file, {name: np.asarray(arrays[stored]) for name, stored in self._stored(file, arrays.files)}
+            self._last = last
+        return last[1]
+
+    def _fitted(self, name: str, data: Array, file: Path) -> Array:
+        return fitted(self._inputs[name], data, str(file), self._preparation)
+
+    def _only_input(self, file: Path) -> Tensor:
+        if len(self._inputs) != 1:
+            remedy = "Use .npz files with an array for each."
+            raise OptionError(f"the model has {len(self._inputs)} inputs", file=str(file), remedy=remedy)
+        return next(iter(self._inputs.values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_last"}
+
+
+def load_inputs(
+    graph: Graph, paths: Sequence[str | Path], samples: int, preparation: Preparation = _AS_IT_IS
+) -> tuple[list[dict[str, Array]], str]:
+    """Inputs from files: stored values by input name for each sample, and in words what was skipped, or "". See InputFiles."""
+    found = InputFiles(graph, paths, samples, preparation)
+    return list(found), found.note
+
+
+def _listed(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
+    """The files of inputs, and what else is in their folders."""
     files: list[Path] = []
     skipped: list[Path] = []
     for path in map(Path, paths):
@@ -56,9 +160,7 @@ def load_inputs(
     if not files:
         remedy = f"Files of inputs end in {', '.join(SUFFIXES)}."
         raise OptionError("there is no input file", file=", ".join(map(str, paths)), remedy=remedy)
-    found = [_from_file(graph, file, preparation) for file in files[:samples]]
-    count = len(skipped)
-    return found, f"{count} file{'s' * (count > 1)} of other kinds skipped, the first {skipped[0].name}" if skipped else ""
+    return files, skipped
 
 
 def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
@@ -67,123 +169,15 @@ def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part.lower()) for part in parts if part], path.name
 
 
-def _from_file(graph: Graph, file: Path, preparation: Preparation) -> dict[str, Array]:
-    suffix = file.suffix.lower()
-    try:
-        if suffix == ".npz":
-            return dict(_arrays(graph, file, preparation))
-        tensor = _only_input(graph, file)
-        if suffix in _IMAGES:
-            return {tensor.name: _image(tensor, file, preparation)}
-        data = np.load(file, allow_pickle=False) if suffix == ".npy" else _raw(tensor, file)
-        return {tensor.name: _fitted(tensor, data, file, preparation)}
-    except (OSError, EOFError, ValueError, SyntaxError, zipfile.BadZipFile) as error:
-        raise FileAccessError(f"is no usable input: {error}", file=str(file)) from error
-
-
-def _arrays(graph: Graph, file: Path, preparation: Preparation) -> Iterator[tuple[str, Array]]:
-    """The arrays of an .npz file, by the names of inputs; a model of one input takes the only array under any name."""
-    with np.load(file, allow_pickle=False) as arrays:
-        names = {name: name for name in graph.inputs}
-        if len(graph.inputs) == 1 == len(arrays.files):
-            names = {graph.inputs[0]: arrays.files[0]}
-        for name, stored in names.items():
-            if stored not in arrays.files:
-                has = ", ".join(arrays.files[:8])
-                raise OptionError(f"has no array for the input {name!r}; it has {has or 'none'}", file=str(file))
-            yield name, _fitted(graph[name], np.asarray(arrays[stored]), file, preparation)
-
-
-def _only_input(graph: Graph, file: Path) -> Tensor:
-    if len(graph.inputs) != 1:
-        raise OptionError(f"the model has {len(graph.inputs)} inputs", file=str(file), remedy="Use .npz files with an array for each.")
-    return graph[graph.inputs[0]]
-
-
-def _fitted(tensor: Tensor, data: Array, file: Path, preparation: Preparation) -> Array:
-    """`data` in the input's shape and type; real numbers are prepared and quantized, uint8 pixels of an int8 input lose 128."""
-    data = data.reshape(_shape(tensor, data, file))
-    if data.dtype.kind == "f" and preparation.given:
-        data = preparation.normalized(data, 1 if _channels_first(data.shape) else -1)
-    wanted = numpy_dtype(tensor.dtype)
-    if data.dtype == wanted:
-        return data
-    if data.dtype == np.uint8 and tensor.dtype == "int8":
-        return (data.astype(np.int16) - 128).astype(np.int8)
-    if tensor.quantization is not None and data.dtype.kind == "f":
-        from qconvert.arithmetic import quantize
-
-        return quantize(data, tensor.quantization, tensor.dtype)
-    same_sort = data.dtype.kind in "iu" if "int" in tensor.dtype else data.dtype.kind in "fiu" and "float" in tensor.dtype
-    found = data.astype(wanted)
-    if not same_sort or ("int" in tensor.dtype and not np.array_equal(found, data)):
-        raise OptionError(f"holds {data.dtype} values, the input {tensor.name!r} is {tensor.dtype}", file=str(file), remedy=_REMEDY)
+def _mapped(file: Path) -> Array:
+    """An .npy file whose rows are read when they are asked for."""
+    found: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     return found
 
 
-def _shape(tensor: Tensor, data: Array, file: Path) -> tuple[int, ...]:
-    """The shape of the input for `data`: its own where that fits, else with a batch of 1 before it; raw data take what is left."""
-    wanted = tensor.shape
-    if wanted is None or _fits(data.shape, wanted):
-        return tuple(data.shape)
-    if _fits((1, *data.shape), wanted):
-        return (1, *data.shape)
-    free = [axis for axis, size in enumerate(wanted) if isinstance(size, str)]
-    known: list[int] = [size if isinstance(size, int) else 1 for size in wanted]
-    if free and data.ndim == 1 and np.prod(known):
-        known[free[-1]] = data.size // int(np.prod(known))
-    count = int(np.prod(known))
-    if data.size == count and (data.ndim == 1 or (not free and _alike(data.shape, wanted))):
-        return tuple(known)
-    words = f"({', '.join(map(str, wanted))})"
-    raise OptionError(f"has the shape {data.shape}, the input {tensor.name!r} has {words}", file=str(file), remedy=_REMEDY)
-
-
-def _alike(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
-    """Whether two shapes differ by sizes of 1 alone."""
-    return [size for size in shape if size != 1] == [size for size in wanted if size != 1]
-
-
-def _fits(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
-    return len(shape) == len(wanted) and all(isinstance(size, str) or size == own for own, size in zip(shape, wanted, strict=True))
-
-
-def _raw(tensor: Tensor, file: Path) -> Array:
-    """Bytes of the input's own type; of float32 if there are four for each element of one sample; of uint8 for an int8 input."""
-    raw = file.read_bytes()
-    shape, size = tensor.shape or (), numpy_dtype(tensor.dtype).itemsize
-    count = math.prod(size for size in shape if isinstance(size, int))
-    is_open = any(isinstance(size, str) for size in shape)
-    if len(raw) == 4 * count and size != 4 and not any(isinstance(size, str) for size in shape[1:]):
-        return np.frombuffer(raw, np.float32)
-    if len(raw) != size * count and (not is_open or not count or len(raw) % (size * count)):
-        raise OptionError(f"holds {len(raw)} bytes, the input {tensor.name!r} has {size * count}", file=str(file), remedy=_REMEDY)
-    return np.frombuffer(raw, numpy_dtype(tensor.dtype))
-
-
-def _channels_first(shape: Sequence[int | str]) -> bool:
-    return len(shape) == 4 and shape[3] not in (1, 3) and shape[1] in (1, 3)
-
-
-def _image(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
-    """An image resized to the input (channels last, or first if only that fits). Integers get pixels as they are, 0 to 255, shifted for
-    int8, unless a preparation is asked for; real inputs get prepared values, -1 to 1 by default."""
+def _readable(file: Path, read: Callable[[], _T]) -> _T:
+    """What `read` gives; what a damaged file makes it raise becomes a FileAccessError."""
     try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise MissingPackageError("images need the package pillow", remedy="Install it with: pip install 'qconvert[images]'") from error
-    shape = tensor.shape or ()
-    first = _channels_first(shape)
-    height, width, channels = (*shape[2:], *shape[1:2]) if first else shape[1:] if len(shape) == 4 else ("", "", "")
-    if channels not in (1, 3):
-        raise OptionError(f"an image does not fit the input {tensor.name!r} of shape {shape}", file=str(file))
-    try:
-        with Image.open(file) as image:
-            size = (width if isinstance(width, int) else image.width, height if isinstance(height, int) else image.height)
-            converted = image.convert("L" if channels == 1 else "RGB").resize(size, Image.Resampling.BILINEAR)
-            pixels = np.asarray(converted).reshape(1, size[1], size[0], channels)
-    except (UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise FileAccessError(f"is no image that can be read: {error}", file=str(file)) from error
-    is_real = "float" in tensor.dtype
-    values = preparation.image(pixels) if is_real or preparation.given else pixels
-    return _fitted(tensor, np.ascontiguousarray(values.transpose(0, 3, 1, 2) if first else values), file, _AS_IT_IS)
+        return read()
+    except _DAMAGE as error:
+        raise FileAccessError(f"is no usable input: {error}", file=str(file)) from error

@@ -3,42 +3,124 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from qconvert.errors import OptionError
 from qconvert.graph import Array
 
-__all__ = ["Preparation", "numbers"]
+__all__ = ["COLOURS", "Preparation", "channels_first", "numbers"]
+
+#: Orders of colour -> Pillow's mode, and the order in which its channels are taken.
+COLOURS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "rgb": ("RGB", (0, 1, 2)), "bgr": ("RGB", (2, 1, 0)), "gray": ("L", (0,)),
+    "rgba": ("RGBA", (0, 1, 2, 3)), "bgra": ("RGBA", (2, 1, 0, 3)),
+}  # fmt: skip
+_LAYOUTS = ("nchw", "nhwc")
+_STRETCH = "stretch"
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is done with pixels, 0 to 255, and real numbers from files: first brought onto `range`, then (value - mean) / std.
+    """What is done with images, and with real numbers from files.
+
+    An image is brought to its size: `share`, `resize` and `crop`, in this order. Its pixels, 0 to 255, are then brought onto `range`, and
+    these and real numbers that are no image become (value - mean) / std.
 
     Attributes:
-        mean, std: one number, or one for each channel.
+        mean, std: one number, or one for each channel, in the order of `colour`.
         range: the values that pixels 0 and 255 become; None: -1 to 1 for an image without mean and std, 0 to 1 with them.
+        resize: "stretch" for the input's own size; one number for the shorter side; height and width. None: an image that has another size
+            than the input is an error.
+        crop: height and width of the middle that is kept behind resizing, or one number for both; () for all.
+        share: the share of height and width, around the middle, that is kept before resizing.
+        colour: "rgb", "bgr", "gray", "rgba" or "bgra"; "" for gray or RGB, by the number of the input's channels.
+        layout: "nchw" or "nhwc"; "" for what the input's shape says.
     """
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     range: tuple[float, float] | None = None
+    resize: str | tuple[int, ...] | None = None
+    crop: tuple[int, ...] = ()
+    share: tuple[float, float] = (1.0, 1.0)
+    colour: str = ""
+    layout: str = ""
 
     def __post_init__(self) -> None:
-        """Raises OptionError for numbers that mean nothing."""
+        """Raises OptionError for what means nothing."""
         if not all(map(math.isfinite, (*self.mean, *self.std, *(self.range or ())))):
             raise OptionError("mean, std and range are finite numbers")
         if any(value <= 0 for value in self.std):
             raise OptionError("a std is above 0")
         if self.range is not None and self.range[0] >= self.range[1]:
             raise OptionError(f"the range {self.range[0]:g} to {self.range[1]:g} is empty", remedy="Write --range LOWEST,LARGEST.")
+        if isinstance(self.resize, str) and self.resize != _STRETCH:
+            raise OptionError(f"{self.resize!r} is no rule of resizing", remedy="Write stretch, SHORTER or HEIGHT,WIDTH.")
+        for name, sizes in (("resize", self.resize or ()), ("crop", self.crop)):
+            if not isinstance(sizes, str) and (len(sizes) > 2 or any(size < 1 or size != int(size) for size in sizes)):
+                raise OptionError(f"{name} takes one or two whole numbers above 0", remedy=f"Write --{name} 224 or --{name} 224,224.")
+        if len(self.share) != 2 or not all(0 < part <= 1 for part in self.share):
+            raise OptionError("a share of an image is above 0 and at most 1")
+        for name, given, known in (("colour", self.colour, (*COLOURS,)), ("layout", self.layout, _LAYOUTS)):
+            if given and given not in known:
+                raise OptionError(f"there is no {name} {given!r}", remedy=f"Use one of {', '.join(known)}.")
 
     @property
     def given(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether other values are asked for than those of pixels."""
         return bool(self.mean or self.std or self.range is not None)
+
+    def stretching(self) -> Preparation:
+        """The same, with images stretched to the input's size where no other rule is stated."""
+        return replace(self, resize=self.resize or _STRETCH)
+
+    def mode(self, channels: int) -> tuple[str, tuple[int, ...]]:
+        """Pillow's mode of an image of so many channels, and the order of its channels."""
+        found = COLOURS[self.colour or ("gray" if channels == 1 else "rgb")]
+        if len(found[1]) != channels:
+            raise OptionError(f"the colour {self.colour or 'rgb'} has {len(found[1])} channels, the input {channels}")
+        return found
+
+    def sized(self, image: Any, wanted: tuple[int | None, int | None]) -> Any:
+        """An image of Pillow's brought to its size.
+
+        Args:
+            image: the image.
+            wanted: height and width of the input; None where any will do.
+
+        Raises:
+            OptionError: it has another size than the input then.
+        """
+        from PIL import Image
+
+        if self.share != (1.0, 1.0):
+            image = _middle(image, max(1, round(image.height * self.share[0])), max(1, round(image.width * self.share[1])))
+        size = self._resized((image.height, image.width), wanted)
+        if size != (image.height, image.width):
+            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        if self.crop:
+            image = _middle(image, self.crop[0], self.crop[-1])
+        size = image.height, image.width
+        if any(own not in (None, other) for own, other in zip(wanted, size, strict=True)):
+            takes = " x ".join("any" if own is None else str(own) for own in wanted)
+            remedy = "Say how images are brought to it: --resize stretch, --resize SHORTER or HEIGHT,WIDTH, --crop HEIGHT,WIDTH."
+            raise OptionError(f"is {size[0]} x {size[1]} pixels, the input takes {takes}", remedy=remedy)
+        return image
+
+    def _resized(self, size: tuple[int, int], wanted: tuple[int | None, int | None]) -> tuple[int, int]:
+        """Height and width behind resizing."""
+        if self.resize is None:
+            return size
+        if isinstance(self.resize, str):
+            return wanted[0] or size[0], wanted[1] or size[1]
+        if len(self.resize) == 1:
+            ratio = self.resize[0] / min(size)
+            return max(self.resize[0], round(size[0] * ratio)), max(self.resize[0], round(size[1] * ratio))
+        return self.resize[0], self.resize[1]
 
     def image(self, pixels: Array) -> Array:
         """Real values of pixels, the channels last."""
@@ -51,6 +133,10 @@ class Preparation:
         found = values if mean is None else values - mean
         return np.asarray(found if std is None else found / std, np.float32)
 
+    def is_channels_first(self, shape: Sequence[int | str]) -> bool:
+        """Whether an input of this shape has its channels first."""
+        return self.layout == "nchw" if self.layout else channels_first(shape)
+
     @staticmethod
     def _along(numbers: tuple[float, ...], values: Array, axis: int, name: str) -> Array | None:
         if len(numbers) < 2:
@@ -59,6 +145,23 @@ class Preparation:
             channels = values.shape[axis] if values.ndim else 1
             raise OptionError(f"--{name} has {len(numbers)} numbers, the input has {channels} channels")
         return np.asarray(numbers).reshape([len(numbers) if at == axis % values.ndim else 1 for at in range(values.ndim)])
+
+
+def channels_first(shape: Sequence[int | str]) -> bool:
+    """Whether a shape looks like that of images with their channels first: only that gives 1 or 3 channels."""
+    return len(shape) == 4 and shape[3] not in (1, 3) and shape[1] in (1, 3)
+
+
+def _middle(image: Any, height: int, width: int) -> Any:
+    """The middle of an image.
+
+    Raises:
+        OptionError: the image is smaller.
+    """
+    if height > image.height or width > image.width:
+        raise OptionError(f"is {image.height} x {image.width} pixels, of which {height} x {width} cannot be cut", remedy="Use --resize.")
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def numbers(text: str, option: str, count: int = 0) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from qconvert import Graph, Preparation, Quantization, Tensor
-from qconvert.data import load_inputs, numbers
+from qconvert.data import InputFiles, load_inputs, numbers
 from qconvert.errors import FileAccessError, OptionError
 
 GRID = Quantization.per_tensor(0.5, 3)
@@ -84,7 +85,7 @@ def test_values_fit_the_input(data: np.ndarray, expected: list[int], tmp_path: P
 
 @pytest.mark.parametrize(("data", "words"), [
     (np.zeros((2, 2), np.int8), r"shape \(2, 2\), the input 'x' has \(1, 4\)"),
-    (np.zeros((2, 4), np.int8), r"shape \(2, 4\)"),
+    (np.zeros((2, 1, 2), np.int8), r"shape \(2, 1, 2\)"),
     (np.zeros((1, 5), np.int8), r"shape \(1, 5\)"),
     (np.array([[1, 2, 3, 400]], np.int64), "int64 values, the input 'x' is int8"),
     (np.array([[True, False, True, True]]), "bool values, the input 'x' is int8"),
@@ -144,7 +145,7 @@ def test_images_are_prepared(preparation: Preparation, expected: np.ndarray, pic
     (feed,), _ = load_inputs(PICTURE, [picture], 1, preparation)
     assert np.allclose(feed["x"][0], expected, atol=1e-5)
     first = graph_of(of("float32", (1, 3, 2, 8)))
-    (feed,), _ = load_inputs(first, [picture], 1, preparation)
+    (feed,), _ = load_inputs(first, [picture], 1, preparation.stretching())
     assert feed["x"].shape == (1, 3, 2, 8)
     assert np.allclose(feed["x"][0, :, :, 0], expected[:, 0].T, atol=1e-5)
 
@@ -179,3 +180,81 @@ def test_preparations_that_mean_nothing() -> None:
         numbers("a", "mean")
     with pytest.raises(OptionError, match="--range takes 2 numbers, not 3"):
         numbers("1,2,3", "range", 2)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 1, 4)])
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_an_array_of_many_samples_is_read_row_by_row(shape: tuple[int, ...], suffix: str, tmp_path: Path) -> None:
+    data = np.arange(12, dtype=np.int8).reshape(shape)
+    if suffix == ".npy":
+        np.save(tmp_path / "a.npy", data)
+    else:
+        np.savez(tmp_path / "a.npz", data)
+    np.save(tmp_path / "b.npy", np.full((1, 4), 99, np.int8))
+    found = InputFiles(ROW, [tmp_path])
+    assert len(found) == 4 and [feed["x"].tolist() for feed in found[1:]] == [[[4, 5, 6, 7]], [[8, 9, 10, 11]], [[99] * 4]]
+    assert (found.where(1), found.where(3)) == (f"{tmp_path / ('a' + suffix)}[1]", str(tmp_path / "b.npy"))
+    again = pickle.loads(pickle.dumps(found))
+    assert np.array_equal(again[2]["x"], found[2]["x"])
+    assert len(InputFiles(ROW, [tmp_path], 2)) == 2
+
+
+def test_arrays_of_different_numbers_of_samples_are_refused(tmp_path: Path) -> None:
+    graph = graph_of(of("float32", (1, 2), name="a"), of("float32", (1, 3), name="b"))
+    np.savez(tmp_path / "x.npz", a=np.zeros((4, 2), np.float32), b=np.zeros((5, 3), np.float32))
+    with pytest.raises(OptionError, match="its arrays hold 4 and 5 samples"):
+        InputFiles(graph, [tmp_path])
+
+
+def gradient(folder: Path, height: int, width: int) -> Path:
+    """An image whose red is the row and whose green is the column."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[..., 0], pixels[..., 1] = np.arange(height)[:, None], np.arange(width)
+    Image.fromarray(pixels).save(folder / "g.png")
+    return folder / "g.png"
+
+
+def test_an_image_of_another_size_needs_a_rule(tmp_path: Path) -> None:
+    path, graph = gradient(tmp_path, 8, 20), graph_of(of("uint8", (1, 4, 4, 3)))
+    with pytest.raises(OptionError, match="is 8 x 20 pixels, the input takes 4 x 4") as caught:
+        load_inputs(graph, [path], 1)
+    assert caught.value.file == str(path) and "--resize" in caught.value.remedy
+    with pytest.raises(OptionError, match="is 4 x 10 pixels, the input takes 4 x 4"):
+        load_inputs(graph, [path], 1, Preparation(resize=(4,)))
+    with pytest.raises(OptionError, match="is 8 x 20 pixels, of which 9 x 9 cannot be cut"):
+        load_inputs(graph, [path], 1, Preparation(crop=(9,)))
+
+
+@pytest.mark.parametrize(("preparation", "rows", "columns"), [
+    (Preparation(crop=(4,)), [2, 3, 4, 5], [8, 9, 10, 11]),
+    (Preparation(crop=(4, 4)), [2, 3, 4, 5], [8, 9, 10, 11]),
+    (Preparation(share=(0.5, 0.2)), [2, 3, 4, 5], [8, 9, 10, 11]),
+    (Preparation(resize=(4,), crop=(4, 4)), [1, 3, 4, 6], [6, 9, 10, 12]),
+    (Preparation(resize="stretch"), [1, 3, 4, 6], [2, 7, 12, 17]),
+    (Preparation(resize=(4, 4)), [1, 3, 4, 6], [2, 7, 12, 17]),
+])  # fmt: skip
+def test_images_are_brought_to_the_size(preparation: Preparation, rows: list[int], columns: list[int], tmp_path: Path) -> None:
+    (feed,), _ = load_inputs(graph_of(of("uint8", (1, 4, 4, 3))), [gradient(tmp_path, 8, 20)], 1, preparation)
+    assert np.abs(feed["x"][0, :, 0, 0].astype(int) - rows).max() <= 1
+    assert np.abs(feed["x"][0, 0, :, 1].astype(int) - columns).max() <= 1
+
+
+def test_orders_of_colour_and_layouts(picture: Path) -> None:
+    graph = graph_of(of("uint8", (1, 2, 3, 3)))
+    for colour, order in (("rgb", [0, 1, 2]), ("bgr", [2, 1, 0])):
+        (feed,), _ = load_inputs(graph, [picture], 1, Preparation(colour=colour))
+        assert np.array_equal(feed["x"][0], PIXELS[..., order])
+    (feed,), _ = load_inputs(graph_of(of("uint8", (1, 3, 2, 3))), [picture], 1, Preparation(layout="nchw"))
+    assert np.array_equal(feed["x"][0], PIXELS.transpose(2, 0, 1))
+    (feed,), _ = load_inputs(graph_of(of("uint8", (1, 2, 3, 4))), [picture], 1, Preparation(colour="bgra"))
+    assert np.array_equal(feed["x"][0, ..., :3], PIXELS[..., ::-1]) and (feed["x"][0, ..., 3] == 255).all()
+    with pytest.raises(OptionError, match="the colour gray has 1 channels, the input 3"):
+        load_inputs(graph, [picture], 1, Preparation(colour="gray"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"resize": "fit"}, {"crop": (0,)}, {"resize": (1, 2, 3)}, {"share": (0, 1)}, {"colour": "cmyk"}, {"layout": "chw"}]
+)
+def test_rules_of_size_and_colour_that_mean_nothing(wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        Preparation(**wrong)

@@ -1,0 +1,124 @@
+"""Arrays and images brought to the type and the shape of an input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.data.preparation import Preparation
+from qconvert.errors import FileAccessError, MissingPackageError, OptionError
+from qconvert.graph import Array, Tensor, numpy_dtype
+
+__all__ = ["bytes_of", "fitted", "image_of", "samples_in"]
+
+_AS_IT_IS = Preparation()
+_REMEDY = "Write the input's own type and shape, or images."
+
+
+def samples_in(tensor: Tensor, shape: tuple[int, ...]) -> int:
+    """How many samples an array of this shape holds along its first axis, if it holds several; 0 if it is one."""
+    wanted = tensor.shape
+    if wanted is None or not shape or _fits(shape, wanted) or _fits((1, *shape), wanted):
+        return 0
+    if wanted and _fits(shape[1:], wanted):
+        return shape[0]
+    return shape[0] if wanted and wanted[0] == 1 and shape[0] > 1 and _fits((1, *shape[1:]), wanted) else 0
+
+
+def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) -> Array:
+    """`data` in the input's shape and type; real numbers are prepared and quantized, uint8 pixels of an int8 input lose 128.
+
+    Args:
+        tensor: the input.
+        data: its values.
+        where: where they come from, for errors.
+        preparation: of real numbers.
+    """
+    data = data.reshape(_shape(tensor, data, where))
+    if data.dtype.kind == "f" and preparation.given:
+        data = preparation.normalized(data, 1 if preparation.is_channels_first(data.shape) else -1)
+    wanted = numpy_dtype(tensor.dtype)
+    if data.dtype == wanted:
+        return data
+    if data.dtype == np.uint8 and tensor.dtype == "int8":
+        return (data.astype(np.int16) - 128).astype(np.int8)
+    if tensor.quantization is not None and data.dtype.kind == "f":
+        from qconvert.arithmetic import quantize
+
+        return quantize(data, tensor.quantization, tensor.dtype)
+    same_sort = data.dtype.kind in "iu" if "int" in tensor.dtype else data.dtype.kind in "fiu" and "float" in tensor.dtype
+    found = data.astype(wanted)
+    if not same_sort or ("int" in tensor.dtype and not np.array_equal(found, data)):
+        raise OptionError(f"holds {data.dtype} values, the input {tensor.name!r} is {tensor.dtype}", file=where, remedy=_REMEDY)
+    return found
+
+
+def _shape(tensor: Tensor, data: Array, where: str) -> tuple[int, ...]:
+    """The shape of the input for `data`: its own where that fits, else with a batch of 1 before it; raw data take what is left."""
+    wanted = tensor.shape
+    if wanted is None or _fits(data.shape, wanted):
+        return tuple(data.shape)
+    if _fits((1, *data.shape), wanted):
+        return (1, *data.shape)
+    free = [axis for axis, size in enumerate(wanted) if isinstance(size, str)]
+    known: list[int] = [size if isinstance(size, int) else 1 for size in wanted]
+    if free and data.ndim == 1 and np.prod(known):
+        known[free[-1]] = data.size // int(np.prod(known))
+    count = int(np.prod(known))
+    if data.size == count and (data.ndim == 1 or (not free and _alike(data.shape, wanted))):
+        return tuple(known)
+    words = f"({', '.join(map(str, wanted))})"
+    raise OptionError(f"has the shape {data.shape}, the input {tensor.name!r} has {words}", file=where, remedy=_REMEDY)
+
+
+def _alike(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
+    """Whether two shapes differ by sizes of 1 alone."""
+    return [size for size in shape if size != 1] == [size for size in wanted if size != 1]
+
+
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | str]) -> bool:
+    return len(shape) == len(wanted) and all(isinstance(size, str) or size == own for own, size in zip(shape, wanted, strict=True))
+
+
+def bytes_of(tensor: Tensor, file: Path) -> Array:
+    """Bytes of the input's own type; of float32 if there are four for each element of one sample; of uint8 for an int8 input."""
+    raw = file.read_bytes()
+    shape, size = tensor.shape or (), numpy_dtype(tensor.dtype).itemsize
+    count = math.prod(size for size in shape if isinstance(size, int))
+    is_open = any(isinstance(size, str) for size in shape)
+    if len(raw) == 4 * count and size != 4 and not any(isinstance(size, str) for size in shape[1:]):
+        return np.frombuffer(raw, np.float32)
+    if len(raw) != size * count and (not is_open or not count or len(raw) % (size * count)):
+        raise OptionError(f"holds {len(raw)} bytes, the input {tensor.name!r} has {size * count}", file=str(file), remedy=_REMEDY)
+    return np.frombuffer(raw, numpy_dtype(tensor.dtype))
+
+
+def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
+    """An image as an input. Integers get pixels as they are, 0 to 255, shifted for int8, unless a preparation is asked for; real inputs
+    get prepared values, -1 to 1 by default."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise MissingPackageError("images need the package pillow", remedy="Install it with: pip install 'qconvert[images]'") from error
+    shape = tensor.shape or ()
+    first = preparation.is_channels_first(shape)
+    height, width, channels = (*shape[2:], *shape[1:2]) if first else shape[1:] if len(shape) == 4 else ("", "", "")
+    if channels not in (1, 3, 4) or isinstance(channels, str):
+        raise OptionError(f"an image does not fit the input {tensor.name!r} of shape {shape}", file=str(file))
+    wanted = tuple(size if isinstance(size, int) else None for size in (height, width))
+    try:
+        mode, order = preparation.mode(channels)
+        with Image.open(file) as image:
+            converted = preparation.sized(image.convert(mode), (wanted[0], wanted[1]))
+            pixels = np.asarray(converted).reshape(1, converted.height, converted.width, channels)[..., list(order)]
+        is_real = "float" in tensor.dtype
+        values = preparation.image(pixels) if is_real or preparation.given else pixels
+    except (UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise FileAccessError(f"is no image that can be read: {error}", file=str(file)) from error
+    except OptionError as error:
+        error.file = error.file or str(file)
+        raise
+    return fitted(tensor, np.ascontiguousarray(values.transpose(0, 3, 1, 2) if first else values), str(file), _AS_IT_IS)
