@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "REALS", "Array", "canonical_dtype", "equal_data", "integer_range", "numpy_dtype", "read_only"]
+__all__ = ["DTYPES", "INTEGERS", "REALS", "Array", "canonical_dtype", "equal_data", "integer_range", "numpy_dtype", "read_only"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,6 +41,9 @@ _RANGES = {
     "int64": (-(2**63), 2**63 - 1),
     "uint64": (0, 2**64 - 1),
 }
+
+#: Types whose values are whole numbers.
+INTEGERS = tuple(_RANGES)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from qconvert.calibration.methods import METHODS, Method, observer
-from qconvert.calibration.observer import Histogram, Observer, Range, grid_of
+from qconvert.calibration.observer import Histogram, Observer
 
-__all__ = ["METHODS", "Histogram", "Method", "Observer", "Range", "grid_of", "observer"]
+__all__ = ["METHODS", "Histogram", "Method", "Observer", "observer"]

@@ -6,7 +6,8 @@ from typing import Self
 
 import numpy as np
 
-from qconvert.calibration.observer import Observer, Range
+from qconvert.calibration.observer import Observer
+from qconvert.encodings import Range
 from qconvert.graph import Array
 
 __all__ = ["MinMax", "MovingAverage"]

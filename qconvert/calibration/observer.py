@@ -7,32 +7,15 @@ merged into one that saw both, so that many processes or machines observe at onc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from qconvert.arithmetic import choose_google_affine, choose_google_symmetric
-from qconvert.errors import InvalidModelError, OptionError
-from qconvert.graph import Array, Quantization, integer_range
-from qconvert.plugins import Grid
+from qconvert.encodings import Grid, Range, grid_of
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Array
 
-__all__ = ["Histogram", "Observer", "Range", "grid_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Real values that a grid is to hold.
-
-    Attributes:
-        lowest: float64, one value, or one for each index along `axis`.
-        highest: likewise.
-        axis: the dimension that they run along; None means one range for the whole tensor.
-    """
-
-    lowest: Array
-    highest: Array
-    axis: int | None = None
+__all__ = ["Histogram", "Observer"]
 
 
 class Histogram(NamedTuple):
@@ -114,29 +97,3 @@ class Observer(ABC):
     @property
     def absmax(self) -> float:
         return max(-self.lowest, self.highest, 0.0)
-
-
-def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
-    """The grid of an integer type that holds a range, which is extended to hold 0 (arithmetic/scales.py has the formulas).
-
-    Args:
-        range: the range.
-        dtype: int4 to int16, or unsigned.
-        symmetric: with the zero point in the middle: 0, or 128 of uint8.
-        narrow: without the smallest stored value, so that both signs have as many.
-
-    Raises:
-        OptionError: an unsigned or affine grid is to be narrow.
-    """
-    low, high = integer_range(dtype)
-    bits = (high - low).bit_length()
-    if narrow and not (symmetric and low < 0):
-        raise OptionError("a narrow range is one of signed symmetric grids")
-    if not symmetric:
-        chosen = choose_google_affine(range.lowest, range.highest, bits, range.axis).shifted(low)
-        return Grid(dtype, chosen)
-    chosen = choose_google_symmetric(np.minimum(range.lowest, range.highest), np.maximum(range.lowest, range.highest), bits, range.axis)
-    if low == 0:
-        chosen = chosen.shifted((high + 1) // 2)
-    limits = (-high, high) if narrow else (None, None)
-    return Grid(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))

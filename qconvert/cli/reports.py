@@ -216,8 +216,9 @@ def formats_document() -> dict[str, Any]:
             {
                 "name": f.name,
                 "suffixes": list(f.suffixes),
-                "reads": f.read is not None,
-                "writes": f.write is not None,
+                "content": f.content,
+                "reads": f.read is not None or f.read_encodings is not None,
+                "writes": f.write is not None or f.write_encodings is not None,
                 "summary": f.summary,
                 "read_options": _options_document(f.read_options),
                 "write_options": _options_document(f.write_options),

@@ -6,9 +6,10 @@ from qconvert.plugins.change import Change, Cost, at_worst, named_changes
 from qconvert.plugins.hooks import hookimpl
 from qconvert.plugins.host import LoadedPlugin, loaded
 from qconvert.plugins.options import Option
-from qconvert.plugins.parameters import Folding, Grid, Parameters
+from qconvert.plugins.parameters import Folding, Parameters
 from qconvert.plugins.registry import (
     declared_options,
+    encodings_format_of,
     format_named,
     format_of,
     formats,
@@ -32,7 +33,6 @@ __all__ = [
     "Derived",
     "Folding",
     "Format",
-    "Grid",
     "Inside",
     "Layer",
     "LoadedModel",
@@ -48,6 +48,7 @@ __all__ = [
     "Violation",
     "at_worst",
     "declared_options",
+    "encodings_format_of",
     "format_named",
     "format_of",
     "formats",

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qconvert.graph import Graph, Quantization, Tensor
+    from qconvert.encodings import Grid
+    from qconvert.graph import Graph, Tensor
 
-__all__ = ["Folding", "Grid", "Parameters"]
+__all__ = ["Folding", "Parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +24,6 @@ class Folding:
 
     tensors: Callable[[float], Mapping[str, Tensor]]
     has_norm: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Where values are rounded to.
-
-    Attributes:
-        dtype: the storage type.
-        quantization: per tensor.
-        is_spelled: whether it is computed on real values, since its zero point is beyond the integers of its type.
-    """
-
-    dtype: str
-    quantization: Quantization
-    is_spelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from qconvert.plugins.types import Format, Pass, Runtime
 
 __all__ = [
     "declared_options",
+    "encodings_format_of",
     "format_named",
     "format_of",
     "formats",
@@ -106,12 +107,37 @@ def format_named(name: str) -> Format:
 
 
 def format_of(path: Path) -> Format:
-    """The format that a file's suffix stands for; raises OptionError if none does."""
-    for candidate in formats().values():
+    """The format of models that a file's suffix stands for; raises OptionError if none does."""
+    models = [item for item in formats().values() if item.content == "model"]
+    for candidate in models:
         if path.suffix.lower() in candidate.suffixes:
             return candidate
-    known = ", ".join(suffix for item in formats().values() for suffix in item.suffixes)
+    known = ", ".join(suffix for item in models for suffix in item.suffixes)
     raise OptionError(f"the suffix {path.suffix!r} belongs to no known format", file=str(path), remedy=f"Known suffixes: {known}.")
+
+
+def encodings_format_of(path: Path, *, is_read: bool) -> Format:
+    """The format of encodings that a file is of: by its suffix, and where several share it by its content, or, if it is yet to be
+    written, the first.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        OptionError: no format has the suffix, or the file is of none of those that do.
+    """
+    known = [item for item in formats().values() if item.content == "encodings"]
+    known = [item for item in known if (item.read_encodings if is_read else item.write_encodings) is not None]
+    fitting = [item for item in known if path.suffix.lower() in item.suffixes]
+    if not fitting:
+        suffixes = ", ".join(dict.fromkeys(suffix for item in known for suffix in item.suffixes))
+        reason = f"the suffix {path.suffix!r} belongs to no format of encodings"
+        raise OptionError(reason, file=str(path), remedy=f"Known suffixes: {suffixes}.")
+    if not is_read:
+        return fitting[0]
+    for candidate in fitting:
+        if candidate.holds is None or candidate.holds(path):
+            return candidate
+    names = ", ".join(item.name for item in fitting)
+    raise OptionError(f"by its content this is none of the formats of encodings with the suffix {path.suffix}: {names}", file=str(path))
 
 
 def target_named(name: str) -> Target:

@@ -12,6 +12,7 @@ from qconvert.plugins.options import Option
 from qconvert.plugins.parameters import Parameters
 
 if TYPE_CHECKING:
+    from qconvert.encodings import Encodings
     from qconvert.graph import Array, Graph, Op, Tensor
     from qconvert.graph.cutting import Cut
 
@@ -21,6 +22,9 @@ __all__ = ["Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pie
 @dataclass(frozen=True, slots=True)
 class Format:
     """A file format. `read` and `write` import what they need when they are called.
+
+    A file of the content "encodings" holds scales without a model (qconvert.encodings): `read_encodings` and `write_encodings` read and
+    write it. Several such formats share a suffix: `holds` tells them apart.
 
     Attributes:
         name: as on the command line, such as "tflite".
@@ -46,7 +50,12 @@ class Format:
         scopes: whether `write` keeps functions and states.
         check: looks at a file that `write` has made, before it is moved into place: whether names, order, types and sizes contradict each
             other. Raises QConvertError. It infers nothing and takes a small part of the time of writing; None for no such check.
-        read_options, write_options: what `read` and `write` take; `write` gets the mapping "provenance" besides.
+        content: what its files hold: "model" or "encodings".
+        read_encodings: (file, options) -> Encodings, or None if it cannot be read.
+        write_encodings: (Encodings, the graph without quantization that they belong to or None, file, options) -> notes, as of `write`.
+        holds: file -> whether it is of this format by its content; it raises FileAccessError alone. None where the suffix says it.
+        read_options, write_options: what `read` and `write`, or `read_encodings` and `write_encodings`, take; `write` gets the mapping
+            "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
     """
 
@@ -67,6 +76,10 @@ class Format:
     narrow_ranges: bool = False
     scopes: bool = False
     check: Callable[[Path], None] | None = None
+    content: str = "model"
+    read_encodings: Callable[[Path, Mapping[str, Any]], Encodings] | None = None
+    write_encodings: Callable[[Encodings, Graph | None, Path, Mapping[str, Any]], tuple[Change | str, ...] | None] | None = None
+    holds: Callable[[Path], bool] | None = None
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
 

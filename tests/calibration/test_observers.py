@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qconvert.calibration import METHODS, Observer, Range, grid_of, observer
+from qconvert.calibration import METHODS, Observer, observer
+from qconvert.encodings import Range, grid_of
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from qconvert.conversion.states.names import below, near, same_path
 from qconvert.conversion.states.network import Network
+from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
-from qconvert.plugins import Grid
 
 __all__ = ["Places", "keeps_grid"]
 

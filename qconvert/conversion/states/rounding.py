@@ -11,10 +11,10 @@ import numpy as np
 from qconvert.conversion.states.names import same_path
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.places import Places, keeps_grid
+from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
-from qconvert.plugins import Grid
 
 __all__ = ["Rounding"]
 

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.places import Places, keeps_grid
+from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
-from qconvert.plugins import Grid
 
 __all__ = ["place_sequences"]
 

@@ -6,7 +6,6 @@ and is read here: 8 bytes of length, JSON with type, shape and byte range of eac
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
+from qconvert.files.documents import json_of
 from qconvert.formats.qgraph.from_document import from_document
 from qconvert.graph import Array, Graph, numpy_dtype
 
@@ -44,7 +44,7 @@ def read(path: Path) -> Graph:
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("qgraph"), str):
         raise InvalidModelError("a safetensors file without a graph in its metadata")
-    return from_document(_json(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
+    return from_document(json_of(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
 
 
 def _header(data: mmap.mmap) -> tuple[dict[str, Any], int]:
@@ -54,23 +54,10 @@ def _header(data: mmap.mmap) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(data[:8], "little")
     if length > min(len(data) - 8, _LARGEST_HEADER):
         raise InvalidModelError(f"the header claims {length} bytes in a file of {len(data)}")
-    header = _json(data[8 : 8 + length], "the header")
+    header = json_of(data[8 : 8 + length], "the header")
     if not isinstance(header, dict):
         raise InvalidModelError("the header is no JSON object")
     return header, 8 + length
-
-
-def _json(text: str | bytes, what: str) -> Any:
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a key occurs twice")
-        return found
-
-    try:
-        return json.loads(text, object_pairs_hook=distinct)
-    except (ValueError, RecursionError) as error:
-        raise InvalidModelError(f"{what} is no JSON: {error}") from error
 
 
 def _arrays(data: mmap.mmap, start: int, header: dict[str, Any]) -> dict[str, Array]:

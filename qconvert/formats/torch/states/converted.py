@@ -15,11 +15,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.pickled import StoredTensor, TorchType
 from qconvert.formats.torch.states.entries import Entries, grid, plain_tensor
 from qconvert.graph import Quantization, Tensor
-from qconvert.plugins import Grid, Parameters
+from qconvert.plugins import Parameters
 
 __all__ = ["converted"]
 

@@ -15,10 +15,11 @@ from functools import partial
 
 import numpy as np
 
+from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.states.entries import Entries, grid, rest
 from qconvert.graph import Array, Quantization, Tensor
-from qconvert.plugins import Folding, Grid, Parameters
+from qconvert.plugins import Folding, Parameters
 
 __all__ = ["Observers", "has_observers", "observed"]
 

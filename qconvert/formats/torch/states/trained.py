@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.rounding import ROUNDED, integers
 from qconvert.formats.torch.states.entries import Entries, grid, parent, rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
-from qconvert.plugins import Folding, Grid, Parameters
+from qconvert.plugins import Folding, Parameters
 
 __all__ = ["is_trained", "trained"]
 

@@ -1,0 +1,9 @@
+"""Scales without a model: one type for whatever a file says beside a network, and its form as JSON (docs/encodings.schema.json)."""
+
+from __future__ import annotations
+
+from qconvert.encodings.document import from_document, to_document
+from qconvert.encodings.ranges import grid_of
+from qconvert.encodings.types import Encoding, Encodings, Grid, Place, Range
+
+__all__ = ["Encoding", "Encodings", "Grid", "Place", "Range", "from_document", "grid_of", "to_document"]

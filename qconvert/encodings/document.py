@@ -1,0 +1,211 @@
+"""Encodings as a JSON document (docs/encodings.schema.json), and back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import INTEGERS, Array, integer_range, numpy_dtype
+from qconvert.encodings.types import ROLES, WEIGHTS, Encoding, Encodings, Grid, Place, Range
+from qconvert.files.documents import fail, integer, listed, number, object_of, text, text_map, texts
+from qconvert.graph import Quantization
+
+__all__ = ["VERSION", "from_document", "to_document"]
+
+#: Of the document's form.
+VERSION = 1
+#: In front of the place of an error.
+_ROOT = "encodings, "
+#: Dimensions of scales and integers.
+_DEEPEST = 16
+#: Types that numpy has.
+_WIDE = frozenset(("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))
+
+
+def to_document(encodings: Encodings) -> dict[str, Any]:
+    """The JSON values of encodings. Scales are numbers whose nearest float32 is the scale, integers bytes in base64."""
+    beside = {"origin": encodings.origin, "weights": encodings.weights}
+    return {
+        "encodings": VERSION,
+        **{name: value for name, value in beside.items() if value},
+        **({"metadata": dict(encodings.metadata)} if encodings.metadata else {}),
+        **({"notes": list(encodings.notes)} if encodings.notes else {}),
+        "entries": [_entry_document(place, found) for place, found in encodings.entries.items()],
+    }
+
+
+def _entry_document(place: Place, found: Encoding) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": place.name}
+    if place.role != "tensor":
+        entry |= {"role": place.role, "index": place.index}
+    if found.grid is not None:
+        entry["grid"] = _grid_document(found.grid)
+    if found.range is not None:
+        lowest, highest = found.range.lowest.tolist(), found.range.highest.tolist()
+        entry["range"] = {"lowest": lowest, "highest": highest, "axis": found.range.axis}
+    if found.integers is not None:
+        entry["integers"] = _integers_document(found.integers)
+    if found.origin:
+        entry["origin"] = found.origin
+    return entry if found.required else {**entry, "required": False}
+
+
+def _grid_document(grid: Grid) -> dict[str, Any]:
+    q = grid.quantization
+    limits = {"quant_min": q.quant_min, "quant_max": q.quant_max}
+    return {
+        "dtype": grid.dtype,
+        "scale": q.scale.astype(np.float64).tolist(),
+        "zero_point": q.zero_point.tolist(),
+        "axis": q.axis,
+        "block_size": q.block_size,
+        **{name: limit for name, limit in limits.items() if limit is not None},
+        **({"spelled": True} if grid.is_spelled else {}),
+    }
+
+
+def _integers_document(values: Array) -> dict[str, Any]:
+    wide = values if values.dtype.itemsize > 1 else values.astype(np.int8 if values.dtype.name.startswith("int") else np.uint8)
+    data = np.ascontiguousarray(wide.astype(wide.dtype.newbyteorder("<"), copy=False))
+    return {"shape": list(values.shape), "data": base64.b64encode(data.tobytes()).decode("ascii")}
+
+
+def from_document(document: Any) -> Encodings:
+    """The encodings of a document.
+
+    Raises:
+        InvalidModelError: it does not have the form of docs/encodings.schema.json, or says what no encoding can be; `where` is the place.
+    """
+    fields = object_of(document, f"{_ROOT}document", {"encodings", "entries"}, {"origin", "weights", "metadata", "notes", "$schema"})
+    if fields["encodings"] != VERSION or isinstance(fields["encodings"], bool):
+        fail(f"{_ROOT}encodings", f"version {fields['encodings']!r} of the document; version {VERSION} can be read")
+    pairs = listed(fields["entries"], f"{_ROOT}entries", _entry)
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        twice = next(place for index, (place, _) in enumerate(pairs) if place in dict(pairs[:index]))
+        fail(f"{_ROOT}entries", f"two entries are of {twice}")
+    return Encodings(
+        entries,
+        text(fields.get("origin", ""), f"{_ROOT}origin"),
+        _choice(fields.get("weights", ""), f"{_ROOT}weights", WEIGHTS),
+        text_map(fields.get("metadata", {}), f"{_ROOT}metadata"),
+        texts(fields.get("notes", []), f"{_ROOT}notes"),
+    )
+
+
+def _choice(value: Any, at: str, choices: tuple[str, ...]) -> str:
+    if text(value, at) not in choices:
+        fail(at, f"is {value!r}, not one of {', '.join(map(repr, choices))}")
+    return str(value)
+
+
+def _entry(item: Any, at: str) -> tuple[Place, Encoding]:
+    fields = object_of(item, at, {"name"}, {"role", "index", "grid", "range", "integers", "origin", "required"})
+    place = Place(
+        text(fields["name"], f"{at}.name"),
+        _choice(fields.get("role", "tensor"), f"{at}.role", ROLES),
+        integer(fields.get("index", 0), f"{at}.index", 0),
+    )
+    if ("grid" in fields) == ("range" in fields):
+        fail(at, "has a grid and a range" if "grid" in fields else "has neither a grid nor a range")
+    required = fields.get("required", True)
+    if not isinstance(required, bool):
+        fail(f"{at}.required", "is neither true nor false")
+    grid = _grid(fields["grid"], f"{at}.grid") if "grid" in fields else None
+    found = _range(fields["range"], f"{at}.range") if "range" in fields else None
+    integers = None
+    if "integers" in fields:
+        if grid is None:
+            fail(f"{at}.integers", "need a grid")
+        integers = _integers(fields["integers"], f"{at}.integers", grid.dtype)
+    return place, Encoding(grid, found, integers, text(fields.get("origin", ""), f"{at}.origin"), required)
+
+
+def _grid(value: Any, at: str) -> Grid:
+    fields = object_of(value, at, {"dtype", "scale"}, {"zero_point", "axis", "block_size", "quant_min", "quant_max", "spelled"})
+    dtype = text(fields["dtype"], f"{at}.dtype")
+    if dtype not in INTEGERS and not dtype.startswith("float"):
+        fail(f"{at}.dtype", f"there is no type {dtype!r} of a grid")
+    with np.errstate(over="ignore"):
+        scale = _nested(fields["scale"], f"{at}.scale", number).astype(np.float32)
+    zero_point = _nested(fields.get("zero_point", 0), f"{at}.zero_point", integer).astype(np.int64)
+    if zero_point.size == 1:
+        zero_point = np.broadcast_to(zero_point.reshape(-1)[0], scale.shape).copy()
+    if zero_point.shape != scale.shape:
+        fail(at, f"has {scale.size} scales and {zero_point.size} zero points")
+    axis, block_size = _axis(fields, at), integer(fields.get("block_size", 0), f"{at}.block_size", 0)
+    if (scale.ndim > 1) != bool(block_size) or (block_size and (axis is None or axis >= scale.ndim)):
+        fail(at, f"blocks of {block_size} along axis {axis} do not fit scales of {scale.ndim} dimensions")
+    limits = [integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max")]
+    spelled = fields.get("spelled", False)
+    if not isinstance(spelled, bool):
+        fail(f"{at}.spelled", "is neither true nor false")
+    return Grid(dtype, Quantization(scale, zero_point, axis, block_size, *limits), spelled)
+
+
+def _axis(fields: Mapping[str, Any], at: str) -> int | None:
+    axis = fields.get("axis")
+    return None if axis is None else integer(axis, f"{at}.axis", 0)
+
+
+def _nested(value: Any, at: str, read: Any) -> Array:
+    """Numbers in lists of lists, of one length in each dimension; one number is a list of one."""
+    if not isinstance(value, list):
+        return np.array([read(value, at)])
+    shape: list[int] = []
+    inner: Any = value
+    while isinstance(inner, list):
+        shape.append(len(inner))
+        inner = inner[0] if inner else None
+        if len(shape) > _DEEPEST:
+            fail(at, f"is nested more than {_DEEPEST} deep")
+    flat: list[Any] = []
+    _flatten(value, at, shape, read, flat)
+    if math.prod(shape) != len(flat) or not flat:
+        fail(at, "has no numbers" if not flat else "has lists of several lengths")
+    try:
+        return np.array(flat).reshape(shape)
+    except OverflowError:
+        fail(at, "has a number beyond 64 bits")
+
+
+def _flatten(value: list[Any], at: str, shape: list[int], read: Any, flat: list[Any]) -> None:
+    if len(value) != shape[0]:
+        fail(at, "has lists of several lengths")
+    for index, item in enumerate(value):
+        if len(shape) == 1:
+            flat.append(read(item, f"{at}[{index}]"))
+        elif isinstance(item, list):
+            _flatten(item, f"{at}[{index}]", shape[1:], read, flat)
+        else:
+            fail(f"{at}[{index}]", "is no list")
+
+
+def _range(value: Any, at: str) -> Range:
+    fields = object_of(value, at, {"lowest", "highest"}, {"axis"})
+    lowest, highest = (_nested(fields[name], f"{at}.{name}", number).astype(np.float64) for name in ("lowest", "highest"))
+    return Range(lowest, highest, _axis(fields, at))
+
+
+def _integers(value: Any, at: str, dtype: str) -> Array:
+    fields = object_of(value, at, {"shape", "data"}, ())
+    shape = tuple(listed(fields["shape"], f"{at}.shape", lambda item, place: integer(item, place, 0)))
+    try:
+        data = base64.b64decode(text(fields["data"], f"{at}.data"), validate=True)
+    except (binascii.Error, ValueError):
+        fail(f"{at}.data", "is not base64")
+    if dtype not in INTEGERS:
+        fail(at, f"are not kept in {dtype}")
+    stored = np.dtype(dtype) if dtype in _WIDE else np.dtype(np.int8 if dtype.startswith("int") else np.uint8)
+    if len(shape) > _DEEPEST or math.prod(shape) * stored.itemsize != len(data):
+        fail(at, f"{len(data)} bytes are not {shape} of {dtype}")
+    found = np.frombuffer(data, stored.newbyteorder("<")).reshape(shape).astype(stored, copy=False)
+    low, high = integer_range(dtype)
+    if found.size and not (low <= int(found.min()) and int(found.max()) <= high):
+        fail(at, f"hold values beyond {dtype}")
+    return found if dtype in _WIDE else found.astype(numpy_dtype(dtype))

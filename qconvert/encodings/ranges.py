@@ -1,0 +1,39 @@
+"""A grid made of a range."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic import choose_google_affine, choose_google_symmetric
+from qconvert.arithmetic.dtypes import integer_range
+from qconvert.encodings.types import Grid, Range
+from qconvert.errors import OptionError
+from qconvert.graph import Quantization
+
+__all__ = ["grid_of"]
+
+
+def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
+    """The grid of an integer type that holds a range, which is extended to hold 0 (arithmetic/scales.py has the formulas).
+
+    Args:
+        range: the range.
+        dtype: int4 to int16, or unsigned.
+        symmetric: with the zero point in the middle: 0, or 128 of uint8.
+        narrow: without the smallest stored value, so that both signs have as many.
+
+    Raises:
+        OptionError: an unsigned or affine grid is to be narrow.
+    """
+    low, high = integer_range(dtype)
+    bits = (high - low).bit_length()
+    if narrow and not (symmetric and low < 0):
+        raise OptionError("a narrow range is one of signed symmetric grids")
+    if not symmetric:
+        chosen = choose_google_affine(range.lowest, range.highest, bits, range.axis).shifted(low)
+        return Grid(dtype, chosen)
+    chosen = choose_google_symmetric(np.minimum(range.lowest, range.highest), np.maximum(range.lowest, range.highest), bits, range.axis)
+    if low == 0:
+        chosen = chosen.shifted((high + 1) // 2)
+    limits = (-high, high) if narrow else (None, None)
+    return Grid(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))

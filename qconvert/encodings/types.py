@@ -1,0 +1,204 @@
+"""Scales without a model: which grids, or ranges, the tensors of a network have that stands in another file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import INTEGERS, Array, canonical_dtype, equal_data, integer_range, read_only
+from qconvert.errors import InvalidModelError, OptionError
+from qconvert.graph import Quantization
+
+__all__ = ["Encoding", "Encodings", "Grid", "Place", "Range"]
+
+ROLES = ("tensor", "input", "output")
+#: How weights that have no encoding of their own are put on a grid, where a file leaves them out because its runtime derives them.
+WEIGHTS = ("", "max-abs")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where an encoding stands.
+
+    Attributes:
+        name: of a tensor, or of an operator: its own name in its file, or that of a tensor that it computes, perhaps with an activation
+            function behind it.
+        role: "tensor", or "input" or "output" of the operator.
+        index: which input or output of the operator, as the canonical operator has them: of a layer 1 are the weights, 2 the bias.
+    """
+
+    name: str
+    role: str = "tensor"
+    index: int = 0
+
+    def __str__(self) -> str:
+        return repr(self.name) if self.role == "tensor" else f"{self.role} {self.index} of {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where values are rounded to.
+
+    Attributes:
+        dtype: the storage type.
+        quantization: its scales. In an Encoding several scales without an axis are those of the output channels of the operator that reads
+            the tensor, whose layout the file does not say.
+        is_spelled: whether it is computed on real values, since its zero point is beyond the integers of its type.
+    """
+
+    dtype: str
+    quantization: Quantization
+    is_spelled: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Range:
+    """The real values that a tensor takes.
+
+    Attributes:
+        lowest: float64, of one dimension: one value, or one for each index along `axis`.
+        highest: likewise.
+        axis: as of a Quantization, or, in an Encoding, of a Grid.
+    """
+
+    lowest: Array
+    highest: Array
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lowest", "highest"):
+            object.__setattr__(self, name, read_only(np.atleast_1d(np.asarray(getattr(self, name), np.float64))))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Range):
+            return NotImplemented
+        return self.axis == other.axis and equal_data(self.lowest, other.lowest) and equal_data(self.highest, other.highest)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoding:
+    """How one tensor is quantized: a grid, or a range that a grid is yet to be made of.
+
+    Attributes:
+        grid: where its values are rounded to; or None.
+        range: the real values that it takes; or None.
+        integers: the stored values of a constant, of the tensor's shape in the graph: nothing is rounded then. Only with a grid.
+        origin: what says so, such as "KL of 200 inputs".
+        required: whether it is an error if a graph has no such place. Runtimes list tensors that are theirs alone.
+    """
+
+    grid: Grid | None = None
+    range: Range | None = None
+    integers: Array | None = None
+    origin: str = ""
+    required: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.grid is None) == (self.range is None):
+            raise ValueError("an encoding is either a grid or a range")
+        if self.integers is not None:
+            if self.grid is None:
+                raise ValueError("integers need a grid")
+            object.__setattr__(self, "integers", read_only(self.integers))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Encoding):
+            return NotImplemented
+        same = (self.grid, self.range, self.origin, self.required) == (other.grid, other.range, other.origin, other.required)
+        return same and equal_data(self.integers, other.integers)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Encodings:
+    """The encodings of a network.
+
+    Attributes:
+        entries: by their places; a text stands for the tensor of that name.
+        origin: what made them, such as "MNN's Pipeline pipeline.json".
+        weights: how weights without an entry, of layers whose data have one, are put on grids: "" for not at all, "max-abs" for int8 with
+            scale max|w| / 127 of each output channel, which is what runtimes do that state no scales of weights.
+        metadata: texts that the file states beside.
+        notes: what the user should know.
+
+    Raises:
+        InvalidModelError: a place is none, or a grid is none: a scale that is no positive number, a zero point or integers beyond the type,
+            a range that is empty or not finite.
+    """
+
+    entries: Mapping[Place, Encoding]
+    origin: str = ""
+    weights: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.weights not in WEIGHTS:
+            raise OptionError(f"there is no way {self.weights!r} to put weights on grids", remedy="Use max-abs, or nothing.")
+        entries = {Place(place) if isinstance(place, str) else place: found for place, found in self.entries.items()}
+        object.__setattr__(self, "entries", entries)
+        for place, found in entries.items():
+            _require_place(place)
+            if found.grid is not None:
+                _require_grid(found.grid, str(place))
+                _require_integers(found, str(place))
+            elif found.range is not None:
+                _require_range(found.range, str(place))
+
+    def __getitem__(self, place: Place | str) -> Encoding:
+        return self.entries[Place(place) if isinstance(place, str) else place]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def evolve(self, entries: Mapping[Place, Encoding]) -> Encodings:
+        """A copy with other entries."""
+        return replace(self, entries=entries)
+
+
+def _require_place(place: Place) -> None:
+    if not place.name or place.role not in ROLES or place.index < 0:
+        raise InvalidModelError(f"an encoding has no place: {place!r}", where=str(place))
+
+
+def _require_grid(grid: Grid, where: str) -> None:
+    """Raises InvalidModelError where a grid is none."""
+    q = grid.quantization
+    if not (np.isfinite(q.scale).all() and (q.scale > 0).all() and q.scale.size):
+        worst = next((float(s) for s in q.scale.reshape(-1) if not (np.isfinite(s) and s > 0)), None)
+        reason = "has no scale" if worst is None else f"has the scale {worst}, which is no positive number of float32"
+        raise InvalidModelError(reason, where=where)
+    if q.zero_point.shape != q.scale.shape:
+        raise InvalidModelError(f"has {q.scale.size} scales and {q.zero_point.size} zero points", where=where)
+    if grid.dtype not in INTEGERS:
+        if not grid.dtype.startswith("float"):
+            raise InvalidModelError(f"has the type {grid.dtype!r}, which no grid has", where=where)
+        return
+    low, high = integer_range(grid.dtype)
+    used = q.limits(grid.dtype)
+    if not low <= used[0] <= used[1] <= high:
+        raise InvalidModelError(f"uses the values {used[0]} to {used[1]} of {grid.dtype}", where=where)
+    if not grid.is_spelled and not ((low <= q.zero_point) & (q.zero_point <= high)).all():
+        worst_point = next(int(z) for z in q.zero_point.reshape(-1) if not low <= z <= high)
+        raise InvalidModelError(f"has the zero point {worst_point}, beyond {grid.dtype}", where=where)
+
+
+def _require_integers(found: Encoding, where: str) -> None:
+    if found.integers is None or found.grid is None:
+        return
+    if canonical_dtype(found.integers.dtype) != found.grid.dtype:
+        raise InvalidModelError(f"has integers of {found.integers.dtype} on a grid of {found.grid.dtype}", where=where)
+
+
+def _require_range(found: Range, where: str) -> None:
+    if found.lowest.ndim != 1 or found.lowest.shape != found.highest.shape or not found.lowest.size:
+        raise InvalidModelError(f"has {found.lowest.size} lowest and {found.highest.size} highest values", where=where)
+    if not (np.isfinite(found.lowest).all() and np.isfinite(found.highest).all()):
+        raise InvalidModelError("has a range that is not finite", where=where)
+    if (found.lowest > found.highest).any():
+        raise InvalidModelError("has a lowest value above the highest", where=where)

@@ -1,0 +1,115 @@
+"""Values of a JSON document that somebody else wrote: each is of the sort that is asked for, or the error names its place.
+
+`at` is the place in the document, such as "graph document, tensors[3].name".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, TypeVar
+
+from qconvert.errors import InvalidModelError
+
+__all__ = ["fail", "integer", "json_of", "listed", "number", "object_of", "sort_of", "special", "text", "text_map", "texts"]
+
+T = TypeVar("T")
+
+
+def json_of(data: str | bytes, what: str) -> Any:
+    """The values of a JSON text.
+
+    Args:
+        data: the text, bytes in UTF-8.
+        what: it is, for the error.
+
+    Raises:
+        InvalidModelError: it is no JSON, is nested too deep, or an object has a key twice.
+    """
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key occurs twice")
+        return found
+
+    try:
+        return json.loads(data, object_pairs_hook=distinct)
+    except (ValueError, RecursionError) as error:
+        raise InvalidModelError(f"{what} is no JSON: {error}") from error
+
+
+def fail(at: str, reason: str) -> NoReturn:
+    """Raises InvalidModelError at a place."""
+    raise InvalidModelError(reason, where=at)
+
+
+def sort_of(value: Any) -> str:
+    """What a value is, in words."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def object_of(value: Any, at: str, required: Iterable[str], optional: Iterable[str]) -> dict[str, Any]:
+    """An object with these members and no others."""
+    if not isinstance(value, dict):
+        fail(at, f"is {sort_of(value)}, not an object")
+    missing, unknown = set(required) - value.keys(), value.keys() - set(required) - set(optional)
+    if missing or unknown:
+        fail(at, f"lacks {min(missing)!r}" if missing else f"has {min(unknown)!r}, which does not belong there")
+    return value
+
+
+def listed(value: Any, at: str, read: Callable[[Any, str], T]) -> list[T]:
+    """A list, each item read by a function of the item and its place."""
+    if not isinstance(value, list):
+        fail(at, f"is {sort_of(value)}, not a list")
+    return [read(item, f"{at}[{index}]") for index, item in enumerate(value)]
+
+
+def text(value: Any, at: str) -> str:
+    """A text without halves of surrogate pairs."""
+    if not isinstance(value, str):
+        fail(at, f"is {sort_of(value)}, not text")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        fail(at, "holds half a surrogate pair")
+    return value
+
+
+def texts(value: Any, at: str) -> tuple[str, ...]:
+    """A list of texts."""
+    return tuple(listed(value, at, text))
+
+
+def text_map(value: Any, at: str) -> dict[str, str]:
+    """An object whose values are texts."""
+    if not isinstance(value, dict):
+        fail(at, f"is {sort_of(value)}, not an object")
+    return {text(key, at): text(item, f"{at}[{key!r}]") for key, item in value.items()}
+
+
+def integer(value: Any, at: str, least: int = -(2**63)) -> int:
+    """A whole number of 64 bits."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        fail(at, "is no integer")
+    if not least <= value < 2**63:
+        fail(at, f"is {value}, outside {least} to 2^63 - 1")
+    return value
+
+
+def number(value: Any, at: str) -> float:
+    """A number, {"float": "inf"} and the like too."""
+    value = special(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        fail(at, f"is {sort_of(value)}, not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        fail(at, "is a number beyond the range of a float")
+
+
+def special(value: Any) -> Any:
+    """The float that {"float": "inf"} and the like stand for; any other value as it is."""
+    if isinstance(value, dict) and value.keys() == {"float"} and value["float"] in ("inf", "-inf", "nan"):
+        return float(value["float"])
+    return value
