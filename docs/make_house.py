@@ -25,7 +25,7 @@ FLOORS = (
     "encodings",
     "plugins",
     "data",
-    "formats.reading",
+    "formats.reading formats.flatbuffers",
     "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings",
     "targets",
     "passes",

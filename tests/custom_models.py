@@ -37,8 +37,8 @@ def custom_model(code: str | bytes = "My-Op.2", options: dict[str, Any] | bytes 
 
 def altered(data: bytes, code: str | bytes | None, options: bytes | None = None) -> bytes:
     """The model with another code, and other bytes as options, of its custom operators."""
-    from qconvert.formats.tflite.flatbuffer import packed
-    from qconvert.formats.tflite.schema import root, unpacked
+    from qconvert.formats.flatbuffers import packed, unpacked
+    from qconvert.formats.tflite.schema import root
 
     found = unpacked(root(data))
     for item in found.operatorCodes:

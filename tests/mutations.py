@@ -255,10 +255,10 @@ def _put(holder: Any, key: Any, value: Any) -> None:
 
 def _tflite(data: bytes, rng: Rng) -> bytes:
     """Fields of the file's tables changed, and packed again."""
+    from qconvert.formats.flatbuffers import packed, unpacked
     from qconvert.formats.tflite import schema
-    from qconvert.formats.tflite.flatbuffer import packed
 
-    model = schema.unpacked(schema.root(data))
+    model = unpacked(schema.root(data))
     places = [place for place in _places(model) if place[2] is not None]
     pool = [item.decode() for _, _, item in places if isinstance(item, bytes) and len(item) < 100 and item.isascii()]
     for _ in range(rng.integers(1, 4)):

@@ -134,7 +134,7 @@ def _option_tables() -> dict[str, str]:
 
 def _tflite(rng: Rng) -> bytes:
     """An operator that is read, with up to four inputs and two outputs."""
-    from qconvert.formats.tflite.schema import fields
+    from qconvert.formats.tflite.schema import TFLITE
     from qconvert.plugins import operators
 
     builtin = str(_one(rng, [name for name in sorted(operators("tflite", "read")) if name.isupper()]))
@@ -161,7 +161,7 @@ def _tflite(rng: Rng) -> bytes:
     options: Any = None
     if table is not None and rng.random() < 0.9:
         options = {}
-        for field in fields(table):
+        for field in TFLITE.fields(table):
             if field.kind == "scalar" and rng.random() < 0.7:
                 options[field.name] = _option(rng, field.detail)
             elif field.kind == "vector" and rng.random() < 0.7:

@@ -102,8 +102,8 @@ def test_max_pooling_with_argmax_and_back(height: int, width: int, padding: int,
 
 
 def with_options(data: bytes, options: list[bytes]) -> bytes:
-    from qconvert.formats.tflite.flatbuffer import packed
-    from qconvert.formats.tflite.schema import root, unpacked
+    from qconvert.formats.flatbuffers import packed, unpacked
+    from qconvert.formats.tflite.schema import root
 
     found = unpacked(root(data))
     for op, content in zip(found.subgraphs[0].operators, options, strict=True):

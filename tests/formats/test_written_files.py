@@ -12,11 +12,11 @@ from passes.graphs import constant, make, q
 
 from qconvert import Graph, Op, Tensor
 from qconvert.errors import InvalidModelError
+from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.onnx.check import check as check_onnx
 from qconvert.formats.onnx.writer import build as build_onnx
 from qconvert.formats.tflite.check import check as check_tflite
-from qconvert.formats.tflite.flatbuffer import packed
-from qconvert.formats.tflite.schema import root, unpacked
+from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.writer import build as build_tflite
 
 

@@ -15,8 +15,8 @@ from passes.graphs import applied, assert_equal, constant, make, q
 from qconvert import Graph, Op, Signature, Tensor, convert, load, save
 from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
-from qconvert.formats.tflite.flatbuffer import packed
-from qconvert.formats.tflite.schema import root, unpacked
+from qconvert.formats.flatbuffers import packed, unpacked
+from qconvert.formats.tflite.schema import root
 from qconvert.graph.validation import validate
 from qconvert.plugins import target_named
 from qconvert.runtimes.litert import LiteRT

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.flatbuffer import packed
-from qconvert.formats.tflite.schema import root, unpacked
+from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 

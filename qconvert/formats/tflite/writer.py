@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.flatbuffers import LARGEST, TooLargeError, packed
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
-from qconvert.formats.tflite.flatbuffer import LARGEST, TooLargeError, packed
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing, as_int32
 from qconvert.formats.tflite.written import taken

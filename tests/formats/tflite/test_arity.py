@@ -13,10 +13,10 @@ from tflite_models import Array, TensorSpec, single_op
 
 from qconvert.conversion import normalize
 from qconvert.errors import InvalidModelError, QConvertError
+from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.onnx.writer import build as build_onnx
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.arity import ARITY, wrong_arity
-from qconvert.formats.tflite.flatbuffer import packed
 from qconvert.formats.tflite.ops import READERS
 from qconvert.formats.tflite.writer import build
 from qconvert.plugins import target_named
@@ -77,7 +77,7 @@ SOURCES = [made[0] for name in OPERATORS for dtype in ("int8", "float32") if (ma
 
 def _changed(data: bytes, rng: random.Random) -> bytes:
     """A model with one thing that is not as its operator wants it."""
-    model = schema.unpacked(schema.root(data))
+    model = unpacked(schema.root(data))
     subgraph = model.subgraphs[0]
     operator, tensor = rng.choice(subgraph.operators), rng.choice(subgraph.tensors)
     inputs = operator.inputs.tolist()

@@ -15,8 +15,8 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert
 
 from qconvert import Graph, convert, load
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.flatbuffer import packed
 from qconvert.graph.metadata import SOURCE_SIGNATURES
 
 
@@ -59,8 +59,8 @@ def test_a_note_of_signatures_is_checked(tmp_path: Path) -> None:
 
 
 def _with_second_subgraph(signatures: dict[str, Any] | None, indices: tuple[int, ...]) -> bytes:
-    made = schema.unpacked(schema.root(_relu(signatures)))
-    made.subgraphs = [made.subgraphs[0], schema.unpacked(schema.root(_relu(None))).subgraphs[0]]
+    made = unpacked(schema.root(_relu(signatures)))
+    made.subgraphs = [made.subgraphs[0], unpacked(schema.root(_relu(None))).subgraphs[0]]
     made.subgraphs[1].name = "decoder"
     for found, index in zip(made.signatureDefs or [], indices, strict=True):
         found.subgraphIndex = index

@@ -11,9 +11,9 @@ import flatbuffers
 import numpy as np
 import pytest
 
-from qconvert.formats.tflite import flatbuffer, schema
-from qconvert.formats.tflite.flatbuffer import TooLargeError, packed
-from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, SCALARS, Field, fields, members, root, unpacked
+from qconvert.formats.flatbuffers import SCALARS, Field, Schema, TableObject, TooLargeError, packed, packing, unpacked
+from qconvert.formats.tflite import schema
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, root
 from qconvert.formats.tflite.schema_table import TABLES, UNIONS
 
 generated = pytest.importorskip("ai_edge_litert.schema_py_generated")
@@ -29,7 +29,7 @@ def test_tables_agree_with_the_writing_functions_of_the_module() -> None:
     for function, kind, slot, default in re.findall(pattern, source, re.M):
         table = max((name for name in TABLES if function.startswith(f"{name}Add")), key=len)
         slots[table][4 + 2 * int(slot)] = (kind, default)
-    assert {name: {field.slot: _written(field) for field in fields(name)} for name in TABLES} == slots
+    assert {name: {field.slot: _written(field) for field in TFLITE.fields(name)} for name in TABLES} == slots
     assert set(TABLES) == {name for name, value in vars(generated).items() if hasattr(value, "GetRootAs")}
 
 
@@ -46,13 +46,13 @@ def test_names_and_defaults_are_those_of_the_module() -> None:
     for name in TABLES:
         theirs = vars(getattr(generated, f"{name}T")())
         ours = getattr(schema, f"{name}T")()
-        assert {field.name: getattr(ours, field.name) for field in fields(name)} == theirs
+        assert {field.name: getattr(ours, field.name) for field in TFLITE.fields(name)} == theirs
 
 
 def test_unions_and_operators_are_those_of_the_module() -> None:
     for name in UNIONS:
         numbers = {v: k for k, v in vars(getattr(generated, name)).items() if isinstance(v, int) and v}
-        assert members(name) == numbers
+        assert TFLITE.members(name) == numbers
         assert set(numbers.values()) <= set(TABLES)
         assert vars(getattr(schema, name)) == {"NONE": 0, **{member: number for number, member in numbers.items()}}
     operators = {k: v for k, v in vars(generated.BuiltinOperator).items() if isinstance(v, int)}
@@ -67,7 +67,7 @@ def plain(item: Any) -> Any:
         return [plain(entry) for entry in item]
     kind = type(item).__name__
     if kind.endswith("T") and kind[:-1] in TABLES:
-        return kind, {field.name: plain(getattr(item, field.name)) for field in fields(kind[:-1])}
+        return kind, {field.name: plain(getattr(item, field.name)) for field in TFLITE.fields(kind[:-1])}
     return item
 
 
@@ -81,14 +81,14 @@ def test_views_and_objects_hold_what_the_module_reads(path: Path) -> None:
 def random_table(name: str, choose: random.Random, depth: int = 0) -> Any:
     """An object of ours with random fields, among them empty vectors, defaults that are stated, and unions."""
     found = getattr(schema, f"{name}T")()
-    for field in fields(name):
+    for field in TFLITE.fields(name):
         if choose.random() < 0.4:
             continue
         count = choose.randrange(4)
         if field.kind == "union":
-            number = choose.choice(sorted(members(field.detail)))
+            number = choose.choice(sorted(TFLITE.members(field.detail)))
             setattr(found, f"{field.name}Type", number)
-            setattr(found, field.name, random_table(members(field.detail)[number], choose, depth + 1))
+            setattr(found, field.name, random_table(TFLITE.members(field.detail)[number], choose, depth + 1))
         elif field.kind == "tables":
             setattr(found, field.name, [random_table(field.detail, choose, depth + 1) for _ in range(count if depth < 3 else 1)])
         elif field.kind == "table":
@@ -117,22 +117,22 @@ def as_generated(item: Any) -> Any:
     """Our object as one of the module."""
     if isinstance(item, list):
         return [as_generated(entry) for entry in item]
-    if not isinstance(item, schema.TableObject):
+    if not isinstance(item, TableObject):
         return item
-    values = {field.name: as_generated(getattr(item, field.name)) for field in fields(item.kind)}
+    values = {field.name: as_generated(getattr(item, field.name)) for field in TFLITE.fields(item.kind)}
     return getattr(generated, f"{item.kind}T")(**values)
 
 
 @pytest.mark.parametrize("number", range(40))
 def test_packed_bytes_are_those_of_the_flatbuffers_library(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the alignment of Buffer.data, which the generated functions do not see to."""
-    plan = flatbuffer._plan.__wrapped__
+    plan = packing._plan.__wrapped__
 
-    def unaligned(table: str) -> Any:
-        slots, found = plan(table)
+    def unaligned(tables: Schema, table: str) -> Any:
+        slots, found = plan(tables, table)
         return slots, tuple((f._replace(alignment=1) if (table, f.name) == ("Buffer", "data") else f, *rest) for f, *rest in found)
 
-    monkeypatch.setattr(flatbuffer, "_plan", unaligned)
+    monkeypatch.setattr(packing, "_plan", unaligned)
     model = random_table("Model", random.Random(number))
     builder = flatbuffers.Builder(16)
     builder.Finish(as_generated(model).Pack(builder), b"TFL3")
@@ -160,7 +160,7 @@ def test_a_union_of_an_unknown_type_is_passed_over() -> None:
 
 
 def test_two_gigabytes_are_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatbuffer, "LARGEST", 1000)
+    monkeypatch.setattr(packing, "LARGEST", 1000)
     model = schema.ModelT()
     model.description = "x" * 950
     assert root(packed(model, b"TFL3")).description == b"x" * 950

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.tflite.schema import fields, members
+from qconvert.formats.tflite.schema import TFLITE
 from qconvert.formats.tflite.verify import verify
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -93,8 +93,8 @@ def test_no_table_contains_its_own_kind() -> None:
     def depth(table: str, above: tuple[str, ...]) -> int:
         assert table not in above
         below = [0]
-        for field in fields(table):
-            tables = members(field.detail).values() if field.kind == "union" else [field.detail] if "table" in field.kind else []
+        for field in TFLITE.fields(table):
+            tables = TFLITE.members(field.detail).values() if field.kind == "union" else [field.detail] if "table" in field.kind else []
             below += [depth(member, (*above, table)) for member in tables]
         return 1 + max(below)
 

@@ -11,7 +11,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.tflite.schema import fields
+from qconvert.formats.tflite.schema import TFLITE
 from qconvert.formats.tflite.verify import verify
 
 
@@ -105,7 +105,7 @@ def test_ten_megabytes_of_different_vtables() -> None:
 def different_operators(count: int, tail: int = 100) -> bytes:
     """A model of `count` operators, each with a vtable unlike the others, in which every field is present and empty."""
     random_ = random.Random(count)
-    slots = fields("Operator")[-1].slot // 2 - 1
+    slots = TFLITE.fields("Operator")[-1].slot // 2 - 1
     size = 4 + 2 * slots
     unit = size + 6 + tail
     data = bytearray(shared_model(1, count, b"")[: -8 - 12 - 4])

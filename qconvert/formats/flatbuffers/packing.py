@@ -1,4 +1,4 @@
-"""Packs the objects of schema.py into a FlatBuffer (https://flatbuffers.dev/internals), byte by byte as Google's Python library does.
+"""Packs the objects of a schema into a FlatBuffer (https://flatbuffers.dev/internals), byte by byte as Google's Python library does.
 
 A FlatBuffer is built from its end: what is referred to is written before what refers to it. Places are therefore counted from the end.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.schema import SCALARS, Field, TableObject, fields
+from qconvert.formats.flatbuffers.schema import SCALARS, Field, Schema, TableObject
 
 __all__ = ["LARGEST", "TooLargeError", "packed"]
 
@@ -26,28 +26,28 @@ class TooLargeError(Exception):
     """The model does not fit into a FlatBuffer."""
 
 
-def packed(model: TableObject, identifier: bytes) -> bytes:
+def packed(model: TableObject, identifier: bytes = b"") -> bytes:
     """The file of a model.
 
     Args:
-        model: an object of a class of schema.py.
-        identifier: four bytes that say what the file is.
+        model: an object of a schema's class.
+        identifier: four bytes that say what the file is, where its format has such.
 
     Raises:
         TooLargeError: it would be above 2 GB.
     """
     packer = _Packer()
     place = packer.table(model)
-    packer.align(packer.alignment, 8)
+    packer.align(packer.alignment, 4 + len(identifier))
     packer.add(identifier)
     packer.add(_U32(packer.size + 4 - place))
     return b"".join(reversed(packer.parts))
 
 
 @cache
-def _plan(table: str) -> tuple[int, tuple[tuple[Field, int, Struct | None], ...]]:
+def _plan(schema: Schema, table: str) -> tuple[int, tuple[tuple[Field, int, Struct | None], ...]]:
     """The number of slots of a table, and its fields, each with the position of its slot and with how a scalar is packed."""
-    found = fields(table)
+    found = schema.fields(table)
     plan = [(field, field.slot // 2 - 2, Struct(f"<{SCALARS[field.detail]}") if field.kind == "scalar" else None) for field in found]
     return max((position for _, position, _ in plan), default=-1) + 1, tuple(plan)
 
@@ -84,7 +84,7 @@ class _Packer:
 
     def table(self, item: TableObject) -> int:
         """Writes what the table refers to, its vtable if there is none like it, and itself; returns its place."""
-        slots, plan = _plan(item.kind)
+        slots, plan = _plan(item.schema, item.kind)
         stated = vars(item)  # all else has its default
         values = [(position, code, self._value(field, stated[field.name], code)) for field, position, code in plan if field.name in stated]
         end, places = self.size, [0] * slots
@@ -122,7 +122,9 @@ class _Packer:
             return self._string(value)
         if field.kind == "vector":
             return self._vector(value, field)
-        return self._tables(value) if field.kind == "tables" else self.table(value)
+        if field.kind in ("tables", "strings"):
+            return self._offsets([self.table(item) if field.kind == "tables" else self._string(item) for item in value])
+        return self.table(value)
 
     def _string(self, text: str | bytes) -> int:
         data = text.encode() if isinstance(text, str) else text
@@ -139,8 +141,8 @@ class _Packer:
         self.add(_U32(count))
         return self.size
 
-    def _tables(self, items: Sequence[TableObject]) -> int:
-        places = [self.table(item) for item in items]
+    def _offsets(self, places: Sequence[int]) -> int:
+        """A vector of what refers to `places`."""
         self.align(4, 4 * len(places))
         start = self.size + 4 * len(places)  # the place of the first offset
         offsets = [start - 4 * index - place for index, place in enumerate(places)]
