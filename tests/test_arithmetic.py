@@ -168,49 +168,6 @@ def test_predicted_rate_of_double_rounding() -> None:
     assert ar.predicted_rate_double_rounding([0.75]) == 0.5
 
 
-# Choosing scales
-
-
-@pytest.mark.parametrize(
-    ("absmax", "scale", "stored"),
-    [(1.0, 2.0**-6, 64), (1.984375, 2.0**-6, 127), (3.0, 2.0**-5, 96), (0.1, 2.0**-10, 102), (2.0, 2.0**-5, 64),
-     (1.999, 2.0**-6, 127)],
-)  # fmt: skip
-def test_cambricon_golden_values(absmax: float, scale: float, stored: int) -> None:
-    q = ar.choose_cambricon(-absmax / 2, absmax)
-    assert (float(q.scale[0]), int(q.zero_point[0])) == (scale, 0)
-    assert int(ar.quantize(np.float32(absmax), q, "int8")) == stored
-
-
-def test_google_formulas() -> None:
-    q = ar.choose_google_symmetric([-1.0, -4.0], [0.5, 2.0], axis=0)
-    assert np.array_equal(q.scale, np.array([1, 4], np.float32) / np.float32(127))
-    assert q.axis == 0
-    affine = ar.choose_google_affine(-1.0, 3.0)
-    assert float(affine.scale[0]) == pytest.approx(4 / 255)
-    assert int(affine.zero_point[0]) == 64
-    assert ar.quantize(np.array([-1.0, 3.0], np.float32), affine, "uint8", offset_first=True).tolist() == [
-        0,
-        255,
-    ]
-
-
-def test_google_affine_contains_zero() -> None:
-    above, below = ar.choose_google_affine(2.0, 3.0), ar.choose_google_affine(-3.0, -2.0)
-    assert float(above.scale[0]) == pytest.approx(3 / 255)
-    assert int(above.zero_point[0]) == 0
-    assert int(below.zero_point[0]) == 255
-
-
-@pytest.mark.parametrize("choose", [ar.choose_google_symmetric, ar.choose_google_affine, ar.choose_cambricon])
-def test_range_of_zero_and_bad_ranges(choose: Any) -> None:
-    q = choose(0.0, 0.0)
-    assert (float(q.scale[0]), int(q.zero_point[0])) == (1.0, 0)
-    for low, high in ((np.nan, 1.0), (1.0, np.inf), (2.0, 1.0)):
-        with pytest.raises(OptionError, match="no scale"):
-            choose(low, high)
-
-
 # The runtimes themselves
 
 

@@ -17,6 +17,7 @@ from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_as
 from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps
+from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_grid
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -54,7 +55,6 @@ from qconvert.arithmetic.rounding import (
     saturate,
     scale_and_zero_point,
 )
-from qconvert.arithmetic.scales import choose_cambricon, choose_google_affine, choose_google_symmetric
 from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
 from qconvert.arithmetic.torch_kernels import (
     TORCH_AVERAGES,
@@ -71,12 +71,15 @@ from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_
 __all__ = [
     "ADDITIONS",
     "DYNAMIC_ROUNDINGS",
+    "FORMULAS",
     "INTEGER_FACTORS",
     "OF_WHOLE_TENSORS",
     "PAIR_BITS",
+    "PYTORCH_EPS",
     "REQUANTIZERS",
     "ROUNDINGS",
     "TORCH_AVERAGES",
+    "Formula",
     "accumulator_grid",
     "accumulator_scale",
     "adds_as",
@@ -84,9 +87,7 @@ __all__ = [
     "average_away",
     "average_up",
     "averaging_scale",
-    "choose_cambricon",
-    "choose_google_affine",
-    "choose_google_symmetric",
+    "choose_grid",
     "dequantize",
     "dynamic_steps",
     "effective_scale",

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from qconvert.arithmetic import FORMULAS
 from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.states.entries import Entries, grid, rest
@@ -78,16 +79,9 @@ class Observers:
 
     def scales(self, low: Array, high: Array) -> tuple[Array, Array]:
         """Scales and zero points of ranges, in float32 as OneFlow computes them. The shift that cambricon stores is 2^shift here."""
-        low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-        nothing = np.zeros(low.shape, np.float32)
+        name = "cambricon" if self.formula == "cambricon" else f"{self.formula}_{self.scheme}"
         with np.errstate(all="ignore"):
-            largest = np.maximum(np.abs(high), np.abs(low))
-            if self.formula == "cambricon":
-                return np.exp2(np.floor(np.log2(largest)) - np.float32(self.bits - 2)), nothing
-            if self.scheme == "symmetric":
-                return largest / np.float32(2 ** (self.bits - 1) - 1), nothing
-            scale = (high - low) / np.float32(2**self.bits - 1)
-            return scale, -np.rint(low / scale)
+            return FORMULAS[name].computes(np.asarray(low, np.float32), np.asarray(high, np.float32), *self.limits)
 
     def integers(self, values: Array, scale: Array, zero_point: Array) -> Array:
         """Integers of real values: x / scale, and the zero point before the rounding."""
