@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from qconvert.arithmetic import choose_google_affine, choose_google_symmetric
+from qconvert.arithmetic import choose_grid
 from qconvert.arithmetic.dtypes import integer_range
 from qconvert.encodings.types import Grid, Range
 from qconvert.errors import OptionError
@@ -14,7 +12,7 @@ __all__ = ["grid_of"]
 
 
 def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
-    """The grid of an integer type that holds a range, which is extended to hold 0 (arithmetic/scales.py has the formulas).
+    """The grid of an integer type that holds a range, which is extended to hold 0 (arithmetic/formulas.py has the formulas).
 
     Args:
         range: the range.
@@ -30,9 +28,8 @@ def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narro
     if narrow and not (symmetric and low < 0):
         raise OptionError("a narrow range is one of signed symmetric grids")
     if not symmetric:
-        chosen = choose_google_affine(range.lowest, range.highest, bits, range.axis).shifted(low)
-        return Grid(dtype, chosen)
-    chosen = choose_google_symmetric(np.minimum(range.lowest, range.highest), np.maximum(range.lowest, range.highest), bits, range.axis)
+        return Grid(*choose_grid("google_affine", range.lowest, range.highest, bits, dtype=dtype, axis=range.axis))
+    _, chosen = choose_grid("google_symmetric", range.lowest, range.highest, bits, dtype=f"int{bits}", axis=range.axis)
     if low == 0:
         chosen = chosen.shifted((high + 1) // 2)
     limits = (-high, high) if narrow else (None, None)
