@@ -64,7 +64,7 @@ def write_to(path: Path, format: str) -> Iterator[Path]:
     _require(format, "--to", sys.stdout, "standard output", "is a terminal, which takes no model")
     with _temporary("stdout") as result:
         yield result
-        if [item for item in result.parent.iterdir() if item != result]:
+        if result.is_dir() or [item for item in result.parent.iterdir() if item != result]:
             raise OptionError("the model is more than one file, which standard output cannot take", remedy="Name a file to write.")
         try:
             with result.open("rb") as stream:

@@ -18,9 +18,8 @@ from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
 from qconvert.conversion.report import ConversionReport, carried_over, on_floats, remarks
-from qconvert.conversion.saving import write_file
+from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
-from qconvert.files import require_writable
 from qconvert.graph import Graph
 from qconvert.graph.kinds.opaque import custom_name, is_custom
 from qconvert.plugins import Format, format_named, format_of, formats, named_changes, target_named
@@ -50,7 +49,7 @@ def convert(
     """Converts a model file to another format, normalized for a target.
 
     Args:
-        source, result: the files.
+        source, result: the files; the result of some formats (mnn) is a folder where it has none of their suffixes.
         source_format, result_format: names of formats; by default the suffixes decide.
         target: the name of a target of the result's format; "" for the format's default, or its own if the source has it too.
         force: whether an existing result may be replaced.
@@ -88,7 +87,7 @@ def convert(
     own = writer.own_target if reader is writer and not form else ""
     chosen = chosen_target(writer, target or own, form)
     _require_suffix(source, result, reader, writer)
-    require_writable(result, force=force, reads=[source])
+    require_place(result, writer, force=force, reads=[source])
     given = Given.of(options, reader, writer, passes, chosen)
     named = files_of(given.read, reader)
     beside = tuple(named.values())
@@ -98,7 +97,7 @@ def convert(
         error.remedy = f"Use `{_command(error.found, writer.name, source, result)}`."
         raise
     others = reader.companions(source) if reader.companions else ()
-    require_writable(result, force=force, reads=[source, *beside, *others])
+    require_place(result, writer, force=force, reads=[source, *beside, *others])
     kept = carried_over(graph)
     said = named_changes(remarks(graph), by=reader.name)
     verifier = _verifier(graph) if verify_each else None

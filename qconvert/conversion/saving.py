@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
-from qconvert.files import whole_file
+from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.graph.validation import validate
 from qconvert.plugins import Change, Format, format_named, format_of, named_changes
 from qconvert.plugins.options import checked, taken
 
-__all__ = ["save", "write_file"]
+__all__ = ["require_place", "save", "write_file"]
 
 
 def save(
@@ -26,7 +26,7 @@ def save(
     reads: Iterable[Path] = (),
     **options: Any,
 ) -> tuple[Change, ...]:
-    """Writes a graph as it is: no pass is run. The file appears whole or not at all.
+    """Writes a graph as it is: no pass is run. The file, or folder, appears whole or not at all.
 
     Returns, as Changes, what the format's writer says of the form that it chose, and which files of an earlier model went.
 
@@ -67,10 +67,23 @@ def write_file(
     _require_scopes(graph, writer)
     _require_ranges(graph, writer)
     notes: list[Change | str] = []
-    with whole_file(path, force=force, reads=reads, tell=notes.append) as temporary:
+    placed = (
+        whole_folder(path, writer.folder, force=force, reads=reads, tell=notes.append)
+        if writer.makes_folder(path)
+        else whole_file(path, force=force, reads=reads, tell=notes.append)
+    )
+    with placed as temporary:
         notes += writer.write(graph, temporary, chosen) or ()
         _check(temporary, writer)
     return named_changes(notes, by=writer.name)
+
+
+def require_place(path: Path, writer: Format, *, force: bool = False, reads: Iterable[Path] = ()) -> None:
+    """Raises what write_file() would where a result cannot be put, before anything is done."""
+    if writer.makes_folder(path):
+        require_writable_folder(path, writer.folder, force=force, reads=reads)
+    else:
+        require_writable(path, force=force, reads=reads)
 
 
 def _check(path: Path, writer: Format) -> None:

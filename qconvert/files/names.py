@@ -9,7 +9,9 @@ from pathlib import Path
 
 from qconvert.errors import FileAccessError, OptionError
 
-__all__ = ["access_errors", "refuse_read_files", "require_replaceable", "require_utf8", "require_writable"]
+__all__ = [
+    "access_errors", "refuse_read_files", "require_replaceable", "require_utf8", "require_writable", "require_writable_folder",
+]  # fmt: skip
 
 #: As many links as Linux follows.
 _MOST_LINKS = 40
@@ -59,6 +61,33 @@ def require_writable(path: Path, *, force: bool = False, reads: Iterable[Path] =
             raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path))
         refuse_read_files(place, reads, path)
         require_replaceable(place, force, path)
+    return place
+
+
+def require_writable_folder(path: Path, names: Iterable[str], *, force: bool = False, reads: Iterable[Path] = ()) -> Path:
+    """Where a folder of results goes, symbolic links followed; it need not be there.
+
+    Args:
+        path: as the user names it.
+        names: those that files of a result may have in it. Other files stay.
+        force: whether files of these names may be replaced.
+        reads: files that must not be.
+
+    Raises:
+        FileAccessError: the name cannot be written, is a file's, or the folder has such files and `force` is off.
+        OptionError: one of these is a file that is read.
+    """
+    require_utf8(path)
+    with access_errors(path):
+        place = Path(os.path.abspath(_followed(path)))
+        if not place.parent.is_dir():
+            os.stat(place.parent)
+            raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path))
+        if place.exists() and not place.is_dir():
+            raise FileAccessError("is a file, and the result is a folder", file=str(path), remedy="Name another folder.")
+        for name in names:
+            refuse_read_files(place / name, reads, path / name)
+            require_replaceable(place / name, force, path / name)
     return place
 
 

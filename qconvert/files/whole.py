@@ -12,10 +12,10 @@ from pathlib import Path
 
 from qconvert.errors import OptionError, QConvertError
 from qconvert.files.data import remove_obsolete
-from qconvert.files.names import access_errors, refuse_read_files, require_replaceable, require_writable
+from qconvert.files.names import access_errors, refuse_read_files, require_replaceable, require_writable, require_writable_folder
 from qconvert.files.scratch import placing, scratch_folder
 
-__all__ = ["whole_file"]
+__all__ = ["whole_file", "whole_folder"]
 
 
 @contextmanager
@@ -61,6 +61,47 @@ def whole_file(
                 with suppress(OSError):
                     for name in remove_obsolete(place, (*(place.with_name(item.name) for item in files), *reads)):
                         tell(f"removed {name}, which belonged to the file that was replaced")
+
+
+@contextmanager
+def whole_folder(
+    path: Path, names: Iterable[str], *, force: bool = False, reads: Iterable[Path] = (), tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Path]:
+    """A temporary folder of the same name, whose files are moved to `path` when the block ends well; nothing is left when it does not.
+
+    Args:
+        path: where the files go; a folder that is there keeps its other files.
+        names: those that the files may have. Files of these names that are there and not made anew go, so that no two results mix.
+        force: whether they may be replaced.
+        reads: files that are read; none of them is replaced, whatever `force` says.
+        tell: is told, in words, which files of an earlier result were removed.
+
+    Raises:
+        FileAccessError, OptionError: as whole_file().
+    """
+    names, reads = tuple(names), tuple(reads)
+    place = require_writable_folder(path, names, force=force, reads=reads)
+    with access_errors(path), scratch_folder(place.parent) as folder:
+        temporary = folder / place.name
+        temporary.mkdir()
+        try:
+            yield temporary
+        except QConvertError as error:
+            if error.file.startswith(str(folder)):
+                error.file = str(path) + error.file.removeprefix(str(temporary))
+            raise
+        files = sorted(temporary.iterdir())
+        _require_distinct(files)
+        with placing(place.parent):
+            if not place.exists():
+                os.rename(temporary, place)
+                return
+            require_writable_folder(path, [item.name for item in files], force=force, reads=reads)
+            _move(temporary, files, place)
+            for old in (place / name for name in names if name not in {item.name for item in files}):
+                if old.is_file():
+                    old.unlink()
+                    tell(f"removed {old.name}, which belonged to the result that was replaced")
 
 
 def _is_equal(item: Path, place: Path) -> bool:

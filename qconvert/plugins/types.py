@@ -50,6 +50,7 @@ class Format:
         scopes: whether `write` keeps functions and states.
         check: looks at a file that `write` has made, before it is moved into place: whether names, order, types and sizes contradict each
             other. Raises QConvertError. It infers nothing and takes a small part of the time of writing; None for no such check.
+        folder: names of the files of which `write` makes a folder where the path has none of the suffixes; () if it always writes one file.
         content: what its files hold: "model" or "encodings".
         read_encodings: (file, options) -> Encodings, or None if it cannot be read.
         write_encodings: (Encodings, the graph without quantization that they belong to or None, file, options) -> notes, as of `write`.
@@ -76,12 +77,17 @@ class Format:
     narrow_ranges: bool = False
     scopes: bool = False
     check: Callable[[Path], None] | None = None
+    folder: tuple[str, ...] = ()
     content: str = "model"
     read_encodings: Callable[[Path, Mapping[str, Any]], Encodings] | None = None
     write_encodings: Callable[[Encodings, Graph | None, Path, Mapping[str, Any]], tuple[Change | str, ...] | None] | None = None
     holds: Callable[[Path], bool] | None = None
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
+
+    def makes_folder(self, path: Path) -> bool:
+        """Whether a result of this name is a folder."""
+        return bool(self.folder) and path.suffix.lower() not in self.suffixes
 
 
 @dataclass(frozen=True, slots=True)
