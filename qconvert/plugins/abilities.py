@@ -67,6 +67,8 @@ class Abilities:
         forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
         kernel_faults: kinds whose integer kernel is wrong for some operators: kind -> (graph, operator) -> what it does, or "". Such an
             operator runs on real values.
+        spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip behind them whose bounds are
+            those of the grid.
         exact_on_reals: kinds of fixed_outputs that run on real values, as fast, where their result has another grid and `numerics` is
             "exact": a rounding onto the fixed grid, and from there onto another, costs bits.
         floats: whether operators may run on real values, between Dequantize and Quantize.
@@ -115,6 +117,7 @@ class Abilities:
     unpacked_weights: str = ""
     forbidden: tuple[str, ...] = ()
     kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
+    spelled_bounds: tuple[str, ...] = ()
     exact_on_reals: tuple[str, ...] = ()
     floats: bool = True
     activation_dtypes: tuple[str, ...] = ()

@@ -1,0 +1,98 @@
+"""spell_activations: what saturation stands for becomes a Relu or a Clip of its own. Exact.
+
+An activation that a grid implies is no operator, and a fused one is an attribute: both are lost for a program that gets real values and
+scales beside them. So where the grid of a result begins at real zero, or its operator has an activation, a Relu or a Clip stands behind
+it, on the same grid. The operator's result gets another name; what the operator computed keeps its own, behind the activation.
+
+Kinds that the target does not fuse activations into (spelled_bounds) get a Clip up to the largest value of the grid, which no runtime takes
+for a Relu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+Bounds = tuple[float | None, float | None]
+#: The activations that MNN and others know as operators, by the bounds.
+_RELU: Bounds = (0.0, None)
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Puts a Relu or a Clip behind every operator of real values whose quantized result has an activation, or a grid that implies one."""
+    bounded = target.spelled_bounds if target is not None else ()
+    tensors: dict[str, Tensor] = {}
+    names = graph.names(tensors)
+    readers = graph.consumers()
+    ops: list[Op] = []
+    count = 0
+    for op in graph.ops:
+        bounds = _bounds(graph, op, readers)
+        if bounds is None:
+            ops.append(op)
+            continue
+        result = graph[op.outputs[0]]
+        bounds = _on_grid(result, bounds) if op.kind in bounded else bounds
+        inner = names.fresh(f"{result.name}/unlimited")
+        tensors[inner] = replace(result, name=inner)
+        bare = op.with_attributes(activation="") if op.attributes.get("activation") else op
+        ops.append(replace(bare, outputs=(inner,)))
+        if bounds == _RELU:
+            ops.append(Op("Relu", (inner,), (result.name,), {}, op.source))
+        else:
+            ends = [_end(tensors, names.fresh(f"{result.name}/{hint}"), bound) if bound is not None else "" for hint, bound in
+                    zip(("lowest", "highest"), bounds, strict=True)]  # fmt: skip
+            ops.append(Op("Clip", (inner, *ends), (result.name,), {}, op.source))
+        count += 1
+    if not count:
+        return graph, ()
+    return graph.evolve(tensors=tensors.values(), ops=ops), (f"{count} activations that grids and attributes stood for are operators",)
+
+
+def _bounds(graph: Graph, op: Op, readers: dict[str, list[Op]]) -> Bounds | None:
+    """The real range that an operator's activation, or the grid of its result, leaves; None where neither says anything."""
+    if "activation" not in KINDS[op.kind].attributes or len(op.outputs) != 1 or op.kind == "Concat":
+        return None
+    result = graph[op.outputs[0]]
+    bounds = ACTIVATIONS[str(op["activation"])]
+    if result.quantization is None or not result.quantization.is_per_tensor or "int" not in result.dtype:
+        return bounds if op["activation"] else None
+    if bounds == (None, None) and _may_be_negative(graph, op) and not _limited_behind(readers.get(result.name, [])):
+        lowest, _ = affine_range(result.quantization, result.dtype)
+        return _RELU if float(lowest.reshape(-1)[0]) == 0 else None
+    return bounds if op["activation"] else None
+
+
+def _may_be_negative(graph: Graph, op: Op) -> bool:
+    """Whether real zero limits what the operator computes: sums of products and sums do, averages and maxima of such results do not."""
+    return op.kind not in ("MaxPool", "AveragePool", "GlobalAveragePool")
+
+
+def _limited_behind(readers: list[Op]) -> bool:
+    """Whether nothing but a Relu or a Clip reads it: the model spells it itself."""
+    return bool(readers) and all(op.kind in ("Relu", "Clip") for op in readers)
+
+
+def _on_grid(result: Tensor, bounds: Bounds) -> Bounds:
+    """The bounds as two stored integers stand for them. An upper bound of exactly 6 would be a Relu6 to a runtime, which the next number
+    is not."""
+    q = result.quantization
+    if q is None or not q.is_per_tensor:
+        return bounds
+    scale, zero_point = float(q.scale[0]), int(q.zero_point[0])
+    low, high = (np.float32((code - zero_point) * scale) for code in clip_range(result, bounds))
+    return float(low), float(np.nextafter(high, np.float32(np.inf)) if high == 6 else high)
+
+
+def _end(tensors: dict[str, Tensor], name: str, value: float) -> str:
+    tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
+    return name

@@ -1,0 +1,29 @@
+"""MNN: a network of real values, and beside it the scales by which its converter makes integers of convolutions.
+
+Measured with MNN 3.6.1. It has int8 alone, a scale for each output channel, and zero points of activations. A convolution becomes int8
+where data and result have a grid; additions, pooling and data movement between them follow by themselves.
+"""
+
+from __future__ import annotations
+
+from qconvert.plugins import Target
+
+__all__ = ["TARGETS"]
+
+_PASSES = (
+    "expand_definitions", "carry_custom", "sum_on_reals", "fold_constants", "compute_constants", "widen_float16", "settle_sizes",
+    "dynamic_range", "fold_qat_batch_norm", "fold_batch_norm", "fuse_dilation", "fuse_pad", "matmul_to_gemm", "fuse_activation",
+    "assign_layout", "gemm_to_conv", "pool_to_mean", "store_activations", "symmetric_weights", "per_tensor_to_per_axis",
+    "spell_activations", "remove_dead_code",
+)  # fmt: skip
+_INT8 = ("int8",)
+
+TARGETS = (
+    Target(
+        "mnn", "mnn", "MNN: real values and a Pipeline of scales, of which its converter makes int8",
+        passes=_PASSES, layout="channels_first", activations="int8", weights="int8",
+        integer_kernels=dict.fromkeys(("Conv", "Gemm", "Add", "Sub", "Mul", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Clip"),
+                                      _INT8),
+        forbidden=("ConvTranspose", "MatMul"), spelled_bounds=("Add", "Sub", "Mul", "Div"),
+    ),
+)  # fmt: skip
