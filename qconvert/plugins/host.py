@@ -23,6 +23,7 @@ BUILTIN = {
     "onnx": "qconvert.formats.onnx",
     "torch": "qconvert.formats.torch",
     "qgraph": "qconvert.formats.qgraph",
+    "mnn": "qconvert.formats.mnn",
     "encodings": "qconvert.formats.encodings",
     "targets": "qconvert.targets",
     "passes": "qconvert.passes",

@@ -1,0 +1,78 @@
+"""Child processes in which MNN runs: what it cannot do ends its process, so it never runs in this one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from qconvert.errors import MissingPackageError, RuntimeRefusedError
+
+__all__ = ["converted", "how_it_ended", "is_installed", "require_installed", "said"]
+
+#: Seconds after which a converter that has not ended is ended.
+_PATIENCE = 900.0
+#: Lines of what MNN printed that an error shows, the last ones.
+_SHOWN = 6
+#: MNN's native module takes the arguments as one list; its wrappers on the command line pass them so that it ends in an abort.
+_CONVERT = "import json, sys; import _tools; _tools.mnnconvert(json.loads(sys.argv[1]))"
+
+
+def is_installed() -> bool:
+    """Whether the package MNN is there, with its converter."""
+    return find_spec("MNN") is not None and find_spec("_tools") is not None
+
+
+def require_installed(purpose: str) -> None:
+    """Raises MissingPackageError where it is not; `purpose` is the end of "…, which"."""
+    if not is_installed():
+        reason = f"the package MNN, which {purpose}, is not installed"
+        raise MissingPackageError(reason, remedy="Install it with: pip install 'qconvert[mnn]'")
+
+
+def converted(arguments: Sequence[str], folder: Path, result: str, patience: float = _PATIENCE) -> str:
+    """Runs MNN's converter in a folder, and returns what it printed.
+
+    Args:
+        arguments: those of MNNConvert; files are named as in the folder.
+        folder: where it runs.
+        result: the file that it has to write there.
+        patience: seconds that it may take.
+
+    Raises:
+        RuntimeRefusedError: it crashed, took too long, or wrote no file, all of which MNN itself calls a success.
+    """
+    command = [sys.executable, "-P", "-c", _CONVERT, json.dumps(["MNNConvert", *arguments])]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        printed = said(error.output or b"")
+        raise RuntimeRefusedError(f"MNN's converter did not end within {patience:.0f} s{printed}") from error
+    printed = said(done.stdout)
+    if done.returncode:
+        raise RuntimeRefusedError(f"MNN's converter {how_it_ended(done.returncode)}{printed}")
+    if not (folder / result).is_file() or not (folder / result).stat().st_size:
+        raise RuntimeRefusedError(f"MNN's converter wrote no file{printed}")
+    return done.stdout.decode(errors="replace")
+
+
+def how_it_ended(returncode: int) -> str:
+    """In words, how a process ended."""
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    try:
+        return f"was ended by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"was ended by signal {-returncode}"
+
+
+def said(printed: bytes) -> str:
+    """The end of what a process printed, as the end of a sentence; "" if it printed nothing."""
+    lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
+    return f"; it printed: {' | '.join(lines[-_SHOWN:])}" if lines else ""

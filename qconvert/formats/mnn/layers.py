@@ -1,0 +1,189 @@
+"""The layers that MNN runs on integers: which of a float network's convolutions have a grid on both sides, and under which names.
+
+MNN fuses a Relu, and a Clip from 0 to 6, into the convolution before it; the layer then has the name of what the activation computes. A
+convolution that computes an output of the network is called otherwise, since MNN puts a change of layout behind it. Measured with 3.6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from qconvert.encodings import Encoding, Encodings, Place
+from qconvert.errors import OptionError
+from qconvert.graph import Array, Graph, Op
+
+__all__ = ["BEHIND_LAYOUT", "Activation", "Layer", "layers_of"]
+
+#: What MNN appends to the name of a convolution's result in front of the change of layout of a network's output.
+BEHIND_LAYOUT = "__before_tr"
+_RELU6 = (0.0, 6.0)
+#: The longest list of names in an error.
+_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A tensor of real values and its int8 grid."""
+
+    name: str
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A layer that is to run on integers.
+
+    Attributes:
+        name: of its result in MNN, the activation that is fused included.
+        operator: the operator's name in the source's file, or that of its result.
+        data, result: the tensors on both sides; the result has the name that it has in the ONNX file.
+        weights: the name of the constant.
+        scales: float32, one a channel of the output.
+        integers: int8, O,I,spatial; None where nobody says them, and MNN rounds.
+    """
+
+    name: str
+    operator: str
+    data: Activation
+    result: Activation
+    weights: str
+    scales: Array
+    integers: Array | None
+
+
+def layers_of(graph: Graph, encodings: Encodings, kept_float: Iterable[str] = ()) -> tuple[list[Layer], dict[str, str]]:
+    """The layers, and for each convolution that stays float (by the name of its result) why, in words.
+
+    Args:
+        graph: of real values.
+        encodings: the grids of its tensors.
+        kept_float: layers to leave float: names of results or of the source's operators, or patterns of these such as "Gemm*".
+
+    Raises:
+        OptionError: one of `kept_float` is none.
+    """
+    readers = graph.consumers()
+    kept = _Kept(kept_float)
+    layers, floats = [], {}
+    for op in graph.ops:
+        if op.kind not in ("Conv", "Gemm", "ConvTranspose", "MatMul"):
+            continue
+        result = _fused(graph, op, readers.get(op.outputs[0], []))
+        if kept.matches(op, result):
+            floats[result] = "as asked for"
+            continue
+        found = _layer(graph, op, result, encodings)
+        if isinstance(found, str):
+            floats[result] = found
+        else:
+            layers.append(found)
+    kept.require_all()
+    return layers, floats
+
+
+class _Kept:
+    """Which layers a user wants float."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = tuple(patterns)
+        self._used: set[str] = set()
+        self._known: list[str] = []
+
+    def matches(self, op: Op, result: str) -> bool:
+        names = [result, op.outputs[0], op.source, op.source.partition(" ")[0], op.kind]
+        self._known += [result, op.source]
+        fitting = {pattern for pattern in self._patterns for name in names if pattern == name or fnmatchcase(name, pattern)}
+        self._used |= fitting
+        return bool(fitting)
+
+    def require_all(self) -> None:
+        """Raises OptionError for a pattern that no layer fits."""
+        for pattern in self._patterns:
+            if pattern not in self._used:
+                near = get_close_matches(pattern, self._known, _LISTED, 0.3) or self._known[:_LISTED]
+                listed = ", ".join(map(repr, near))
+                raise OptionError(f"there is no layer {pattern!r} to leave float", remedy=f"Layers are, among others: {listed}.")
+
+
+def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
+    """The name of what a layer computes with the activation that MNN fuses into it."""
+    name = op.outputs[0]
+    if op.kind == "Conv" and len(readers) == 1 and name not in graph.public and _is_fused(graph, readers[0]):
+        return readers[0].outputs[0]
+    return name
+
+
+def _is_fused(graph: Graph, op: Op) -> bool:
+    if op.kind == "Relu":
+        return True
+    if op.kind != "Clip" or len(op.inputs) < 3:
+        return False
+    bounds = [graph.constant(name) for name in op.inputs[1:3]]
+    return tuple(float(bound.reshape(-1)[0]) for bound in bounds if bound is not None and bound.size == 1) == _RELU6
+
+
+def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | str:
+    """The layer of a convolution, or why it stays float."""
+    if op.kind not in ("Conv", "Gemm"):
+        return f"MNN quantizes no {op.kind}"
+    weights = _weights(graph, op, encodings)
+    if isinstance(weights, str):
+        return weights
+    data = _activation(op.inputs[0], encodings, "input", op)
+    if isinstance(data, str):
+        return f"its data have {data}"
+    behind = _activation(result, encodings, "output", op)
+    if isinstance(behind, str):
+        return f"its result has {behind}"
+    name = f"{result}{BEHIND_LAYOUT}" if op.kind == "Conv" and result in graph.outputs else result
+    return Layer(name, op.source or result, data, behind, op.inputs[1], *weights)
+
+
+def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activation | str:
+    """The int8 grid of a tensor, or what it has instead."""
+    found = encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], role))
+    if found is None or found.grid is None:
+        return "no grid"
+    grid = found.grid
+    q = grid.quantization
+    if grid.dtype not in ("int8", "uint8"):
+        return f"a grid of {grid.dtype}, and MNN has int8 alone"
+    if q.scale.size != 1:
+        return "several scales, and MNN has one"
+    shift = 128 if grid.dtype == "uint8" else 0
+    return Activation(name, float(q.scale.reshape(-1)[0]), int(q.zero_point.reshape(-1)[0]) - shift)
+
+
+def _weights(graph: Graph, op: Op, encodings: Encodings) -> tuple[Array, Array | None] | str:
+    """Scales, one a channel, and integers of a layer's weights; or why there are none."""
+    name = op.inputs[1]
+    weights, found = graph[name], encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], "input", 1))
+    if weights.data is None:
+        return "its weights are computed when it runs"
+    if found is None or found.grid is None:
+        return "its weights have no grid"
+    grid = found.grid
+    q = grid.quantization
+    unsigned = grid.dtype in ("uint8", "uint4")
+    middle = 2 ** (int(grid.dtype[4:]) - 1) if unsigned else 0
+    if grid.dtype not in ("int8", "uint8", "int4", "uint4", "int2"):
+        return f"its weights have a grid of {grid.dtype}"
+    if q.block_size or (q.scale.size > 1 and q.axis not in (None, 0)):
+        return "its weights have a scale for each block" if q.block_size else "its weights have scales that are not those of its results"
+    if (q.zero_point != middle).any():
+        return "its weights have a zero point"
+    scales = np.broadcast_to(q.scale.reshape(-1), (len(weights.data),)).astype(np.float32)
+    with np.errstate(over="ignore", divide="ignore"):
+        if not np.isfinite(np.float32(1) / scales).all():
+            return "its weights have scales so small that MNN cannot divide by them"
+    return scales, _stored(found, middle)
+
+
+def _stored(found: Encoding, middle: int) -> Array | None:
+    return None if found.integers is None else (np.asarray(found.integers).astype(np.int16) - middle).astype(np.int8)

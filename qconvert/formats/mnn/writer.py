@@ -1,0 +1,99 @@
+"""Writes a network for MNN: a float ONNX model, the Pipeline of its scales, and the .mnn that MNN's converter makes of both.
+
+MNN's own importers of quantized models give wrong results (docs/mnn.md), so the scales go beside a float model. What MNN made is read back
+and compared: weights, scales and zero points have to be those that were asked for, and a layer that stayed float is named.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import OptionError, QConvertError
+from qconvert.formats.mnn.child import converted, is_installed, require_installed
+from qconvert.formats.mnn.floats import split
+from qconvert.formats.mnn.layers import Layer, layers_of
+from qconvert.formats.mnn.made import compared
+from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
+from qconvert.graph import Graph
+from qconvert.plugins import Change, format_named
+
+__all__ = ["write"]
+
+_ONNX, _MNN, _JSON, _BINARY = "model.onnx", "model.mnn", "model.json", "model.bin"
+#: Layers that a note names.
+_NAMED = 5
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    """Writes `graph`; returns, in words, what became of its layers, and how to convert.
+
+    Args:
+        graph: normalized for the target mnn.
+        path: a folder that is there, or a file .mnn.
+        options: "float_layers" (names separated by commas), "pipeline" ("json" or "binary"), "dump" (bool), "no_mnn" (bool), "provenance".
+
+    Raises:
+        MissingPackageError: a .mnn file is asked for, and MNN is not installed.
+        RuntimeRefusedError: MNN's converter failed, or made something else than was asked for.
+    """
+    if path.suffix.lower() != ".mnn":
+        return tuple(_in_folder(graph, path, options))
+    require_installed("makes .mnn files")
+    if options.get("no_mnn"):
+        raise OptionError("a .mnn file is made by MNN alone", remedy="Name a folder for the ONNX model and the Pipeline alone.")
+    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        notes = tuple(_in_folder(graph, Path(folder), options))
+        shutil.move(Path(folder, _MNN), path)
+    return notes
+
+
+def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterator[Change | str]:
+    """Writes the files of a result into a folder that is there."""
+    network, encodings = split(graph)
+    wanted = [name.strip() for name in str(options.get("float_layers") or "").split(",") if name.strip()]
+    layers, floats = layers_of(network, encodings, wanted)
+    onnx = format_named("onnx")
+    assert onnx.write is not None
+    yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
+    if onnx.check is not None:
+        onnx.check(folder / _ONNX)
+    pipeline = _BINARY if options.get("pipeline") == "binary" else _JSON
+    if pipeline == _BINARY:
+        (folder / pipeline).write_bytes(pipeline_binary(layers))
+    else:
+        (folder / pipeline).write_text(pipeline_json(layers), encoding="utf-8")
+    arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", "qconvert"]
+    arguments += ["--compressionParamsFile", pipeline] * bool(layers)
+    yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
+    yield from _reasons(floats)
+    yield f"the .mnn is made, in this folder, by: MNNConvert {' '.join(arguments)}"
+    yield from _made(folder, arguments, layers, network, options)
+
+
+def _reasons(floats: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reason for which layers stay float."""
+    for reason in dict.fromkeys(floats.values()):
+        yield f"float: {_listed([name for name, why in floats.items() if why == reason])}: {reason}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _made(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], network: Graph, options: Mapping[str, Any]) -> Iterator[str]:
+    """Makes the .mnn, and says what it holds."""
+    if options.get("no_mnn"):
+        return
+    if not is_installed():
+        yield f"{_MNN} is not made here: the package MNN is not installed (pip install 'qconvert[mnn]')"
+        return
+    try:
+        converted(arguments, folder, _MNN)
+    except QConvertError as error:
+        error.remedy = error.remedy or "With --no-mnn the ONNX model and the Pipeline are written alone, for another version of MNN."
+        raise
+    yield from compared(folder / _MNN, layers)

@@ -1,0 +1,193 @@
+"""Runs a .mnn file in MNN, in a child process: what MNN cannot do ends the process that it runs in.
+
+MNN takes and gives real values alone: inputs and outputs are those of the float model that the file was made of. Parent and child talk
+through pipes (mnn_child.py): lines of JSON with bytes of arrays behind them, nothing that would be run when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import RuntimeRefusedError
+from qconvert.formats.mnn.child import how_it_ended, require_installed, said
+from qconvert.graph import Array
+from qconvert.plugins import ModelFile
+
+__all__ = ["MNNModel", "open_model"]
+
+_CHILD = Path(__file__).with_name("mnn_child.py")
+#: Seconds for which an answer is waited for.
+_PATIENCE = 600.0
+#: The longest line and the most bytes of arrays that an answer may have.
+_LONGEST, _MOST = 2**22, 2**33
+_CHUNK = 2**20
+#: MNN's names of types -> numpy's.
+_TYPES = {"float": "float32", "double": "float64", "int": "int32", "int64": "int64", "uint8": "uint8"}
+_DTYPES = frozenset(_TYPES.values())
+
+
+class MNNModel:
+    """A .mnn file loaded in MNN.
+
+    Args:
+        path: the file.
+        inputs, outputs: names of the tensors where it is cut; the file's own if there are none.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order; a size that is open is a text.
+        outputs: likewise, without sizes.
+        note: what a user should know of how it runs.
+
+    Raises:
+        MissingPackageError: MNN is not installed.
+        RuntimeRefusedError: MNN does not take the file, or its process ended.
+    """
+
+    def __init__(self, path: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> None:
+        require_installed("runs .mnn files")
+        self._child = _Child()
+        found = self._child.asked({"path": str(path.resolve()), "inputs": list(inputs), "outputs": list(outputs)})
+        try:
+            self.inputs = {str(name): (_TYPES[dtype], _sizes(shape)) for name, dtype, shape in found["inputs"]}
+            self.outputs: dict[str, tuple[str, tuple[Any, ...]]] = {str(name): ("float32", ()) for name in found["outputs"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise RuntimeRefusedError(f"MNN says of the file what is not understood: {str(found)[:300]}") from error
+        self.note = f"MNN {str(found.get('version', ''))[:20]} ran on this machine's CPU, in a process of its own"
+        self._packed = bool(inputs)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are real values by name."""
+        values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
+        described = [[value.dtype.name, list(value.shape), self._packed and value.ndim == 4] for value in values]
+        found = self._child.asked({"inputs": described}, values)
+        return dict(zip(self.outputs, self._child.arrays(found.get("outputs")), strict=False))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._child.close()
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int | str, ...]:
+    return tuple(int(size) if int(size) > 0 else "?" for size in shape)
+
+
+class _Child:
+    """The process and its pipes."""
+
+    def __init__(self) -> None:
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
+        )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
+        self._waiting = b""
+        self._end = weakref.finalize(self, _ended, self._process)
+
+    def close(self) -> None:
+        self._end()
+
+    def asked(self, question: Mapping[str, Any], values: Sequence[Array] = ()) -> Mapping[str, Any]:
+        """The answer to a message; its arrays follow (arrays()). Raises RuntimeRefusedError if there is none, or it is an error."""
+        given = self._process.stdin
+        assert given is not None
+        try:
+            given.write(json.dumps(question).encode() + b"\n")
+            for value in values:
+                given.write(value.tobytes())
+            given.flush()
+        except OSError:
+            raise self._failure() from None
+        line = self._line()
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise RuntimeRefusedError(f"MNN's process gave an answer that is none: {line[:100]!r}")
+        if "error" in found:
+            raise RuntimeRefusedError(f"MNN refuses the model: {str(found['error'])[:300]}{said(self._all_printed())}")
+        return found
+
+    def arrays(self, described: Any) -> list[Array]:
+        """The arrays behind an answer, as it describes them."""
+        found = []
+        if not isinstance(described, list):
+            raise RuntimeRefusedError("MNN's process gave an answer without results")
+        for item in described:
+            dtype, shape = item if isinstance(item, list) and len(item) == 2 else ("", ())
+            sizes = [size for size in shape if isinstance(size, int) and size >= 0]
+            count = math.prod(sizes) * np.dtype(dtype).itemsize if dtype in _DTYPES else _MOST + 1
+            if len(sizes) != len(shape) or count > _MOST:
+                raise RuntimeRefusedError(f"MNN's process gave a result that is none: {str(item)[:100]}")
+            found.append(np.frombuffer(self._bytes(count), dtype).reshape(sizes))
+        return found
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._waiting and len(self._waiting) <= _LONGEST:
+            self._wait()
+        line, _, self._waiting = self._waiting.partition(b"\n")
+        return line
+
+    def _bytes(self, count: int) -> bytes:
+        parts, have = [self._waiting[:count]], min(count, len(self._waiting))
+        self._waiting = self._waiting[count:]
+        while have < count:
+            self._wait()
+            parts.append(self._waiting[: count - have])
+            self._waiting = self._waiting[count - have :]
+            have += len(parts[-1])
+        return b"".join(parts)
+
+    def _wait(self) -> None:
+        """More of the answer. Raises RuntimeRefusedError where none comes."""
+        until = time.monotonic() + _PATIENCE
+        while not self._selector.select(max(0.0, until - time.monotonic())):
+            if time.monotonic() >= until:
+                self.close()
+                raise RuntimeRefusedError(f"MNN did not answer within {_PATIENCE:.0f} s{said(self._all_printed())}")
+        part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
+        if not part:
+            raise self._failure()
+        self._waiting += part
+
+    def _failure(self) -> RuntimeRefusedError:
+        """Why the process is gone."""
+        try:
+            code = self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.close()
+            code = self._process.wait()
+        return RuntimeRefusedError(f"MNN's process {how_it_ended(code)}{said(self._all_printed())}")
+
+    def _all_printed(self) -> bytes:
+        self._printed.seek(0)
+        return self._printed.read(_LONGEST)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                pass
+
+
+def open_model(file: ModelFile) -> MNNModel:
+    """See plugins.Runtime; there is one set of kernels."""
+    return MNNModel(file.path)

@@ -1,0 +1,125 @@
+"""Writing for MNN: the files of a folder, what MNN's converter makes of them, and what is said where it fails."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from qconvert import convert
+from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
+from qconvert.formats.mnn import child, writer
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+needs_mnn = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
+
+
+def layers(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "model.json").read_text())["algo"][0]["quantParams"]["layer"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mnn") / "out"
+    convert(RESNET, folder, result_format="mnn", no_mnn=True)
+    return folder
+
+
+def test_a_folder_holds_the_float_model_and_its_scales(resnet: Path) -> None:
+    assert sorted(item.name for item in resnet.iterdir()) == ["model.json", "model.onnx"]
+    model = onnx.load(resnet / "model.onnx")
+    assert not {"QuantizeLinear", "DequantizeLinear"} & {node.op_type for node in model.graph.node}
+    assert len(layers(resnet)) == 10 and all(len(layer["weight"][0]["scales"]) > 1 for layer in layers(resnet))
+    document = json.loads((resnet / "model.json").read_text())
+    assert document["version"] == "0.0.0" and document["forGuide"] is False
+
+
+def test_layers_are_called_as_what_mnn_fuses(resnet: Path) -> None:
+    """MNN fuses a Relu into the convolution before it, and the layer is called as the Relu's result; behind an Add stands a Clip."""
+    model = onnx.load(resnet / "model.onnx")
+    writers = {name: node for node in model.graph.node for name in node.output}
+    kinds = [writers[layer["output"][0]["name"]].op_type for layer in layers(resnet)]
+    assert kinds.count("Relu") == 4 and kinds.count("Conv") == 6
+    assert [node.op_type for node in model.graph.node].count("Clip") == 3
+    assert all(writers[node.input[0]].op_type == "Conv" for node in model.graph.node if node.op_type == "Relu")
+
+
+def test_the_float_model_is_near_the_source(resnet: Path) -> None:
+    from qconvert.runtimes.litert import LiteRT
+
+    image = np.random.default_rng(0).integers(-128, 128, (1, 32, 32, 3)).astype(np.int8)
+    expected = next(iter(LiteRT(RESNET.read_bytes()).run({"input_1_int8": image}).values()))
+    session = onnxruntime.InferenceSession(resnet / "model.onnx")
+    found = session.run(None, {"input_1_int8": image.astype(np.float32) + 128})[0]
+    assert found.dtype == np.float32 and np.abs(found - (expected.astype(np.float32) + 128) / 256).max() < 0.1
+
+
+def test_the_pipeline_as_protobuf_says_the_same(tmp_path: Path, resnet: Path) -> None:
+    convert(RESNET, tmp_path / "out", result_format="mnn", no_mnn=True, pipeline="binary")
+    data = (tmp_path / "out" / "model.bin").read_bytes()
+    assert data.startswith(b"\x0a\x050.0.0") and not (tmp_path / "out" / "model.json").exists()
+    for layer in layers(resnet):
+        assert layer["output"][0]["name"].encode() in data
+        assert b"".join(b"\x1d" + np.float32(scale).tobytes() for scale in layer["weight"][0]["scales"]) in data
+
+
+def test_layers_that_are_to_stay_float_have_no_scales(tmp_path: Path) -> None:
+    report = convert(RESNET, tmp_path / "out", result_format="mnn", no_mnn=True, float_layers="FULLY_CONNECTED")
+    assert len(layers(tmp_path / "out")) == 9
+    assert any("as asked for" in str(change) for change in report.changes)
+
+
+def test_a_layer_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no layer 'FULLY_CONECTED'") as caught:
+        convert(RESNET, tmp_path / "out", result_format="mnn", no_mnn=True, float_layers="FULLY_CONECTED")
+    assert "FULLY_CONNECTED #14" in caught.value.remedy and not list(tmp_path.iterdir())
+
+
+def test_without_mnn_the_folder_says_so_and_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (child, writer):
+        monkeypatch.setattr(module, "is_installed", lambda: False)
+    report = convert(RESNET, tmp_path / "out", result_format="mnn")
+    assert any("pip install 'qconvert[mnn]'" in str(change) for change in report.changes)
+    with pytest.raises(MissingPackageError):
+        convert(RESNET, tmp_path / "model.mnn")
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("print('no such thing', flush=True); import os; os.abort()", "was ended by SIGABRT; it printed: no such thing"),
+        ("print('Converted Success!')", "wrote no file; it printed: Converted Success!"),
+        ("raise SystemExit(3)", "ended with exit code 3"),
+        ("import time; time.sleep(60)", "did not end within 1 s"),
+    ],
+)
+def test_a_converter_that_fails_is_reported_with_what_it_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    monkeypatch.setattr(child, "_CONVERT", code)
+    with pytest.raises(RuntimeRefusedError) as caught:
+        child.converted([], tmp_path, "model.mnn", 1.0)
+    assert words in str(caught.value)
+
+
+def test_nothing_is_left_where_the_converter_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_CONVERT", "import os; os.abort()")
+    monkeypatch.setattr(writer, "is_installed", lambda: True)
+    with pytest.raises(QConvertError, match="SIGABRT") as caught:
+        convert(RESNET, tmp_path / "out", result_format="mnn")
+    assert "--no-mnn" in caught.value.remedy and not list(tmp_path.iterdir())
+
+
+@needs_mnn
+def test_a_file_alone(tmp_path: Path) -> None:
+    convert(FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "model.mnn")
+    assert [item.name for item in tmp_path.iterdir()] == ["model.mnn"] and (tmp_path / "model.mnn").stat().st_size > 100_000
