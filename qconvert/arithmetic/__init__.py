@@ -17,6 +17,7 @@ from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_as
 from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps
+from qconvert.arithmetic.fixed_point import FIXED_POINT_ROUNDINGS, Difference, FixedPoint, compare_requantizations
 from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_grid
 from qconvert.arithmetic.kernels import (
     average_away,
@@ -71,6 +72,7 @@ from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_
 __all__ = [
     "ADDITIONS",
     "DYNAMIC_ROUNDINGS",
+    "FIXED_POINT_ROUNDINGS",
     "FORMULAS",
     "INTEGER_FACTORS",
     "OF_WHOLE_TENSORS",
@@ -79,6 +81,8 @@ __all__ = [
     "REQUANTIZERS",
     "ROUNDINGS",
     "TORCH_AVERAGES",
+    "Difference",
+    "FixedPoint",
     "Formula",
     "accumulator_grid",
     "accumulator_scale",
@@ -88,6 +92,7 @@ __all__ = [
     "average_up",
     "averaging_scale",
     "choose_grid",
+    "compare_requantizations",
     "dequantize",
     "dynamic_steps",
     "effective_scale",

@@ -46,6 +46,13 @@ _BIASES = Option(
     "real biases of PyTorch's layers: round (integer kernels) or keep (equal, on real values, slower).",
     ("round", "keep"),
 )
+_FIXED_POINT = Option(
+    "fixed_point",
+    str,
+    "single",
+    "roundings of a multiplier and a shift: single (ties up) or double (as gemmlowp, and TFLite's reference kernels).",
+    ("single", "double"),
+)
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
 #: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
@@ -132,6 +139,9 @@ _REGISTER = (
          options=(_IO_INTEGER,), after=("match_scales", "isolate_float", "float_io")),
     _pass("spell_weights", "integer weights of operators on real values become Cast, Sub and Mul, which onnxruntime folds at load",
          options=(FORM,), after=("store_activations", "guard_saturation", "float_io", "integer_io")),
+    _pass("requantize_to_fixed_point", "sums of integers, and a multiplier and shifts of integers that bring them to the result's grid",
+         options=(_FIXED_POINT,), exact=False, within=4e-3,
+         after=("store_activations", "guard_saturation", "match_rounding", "isolate_float", "match_scales"), requires=("absorbed",)),
     _pass("sum_on_reals", "sums of products of integers are computed in float32, in parts where it would not hold them exactly",
          after=("fuse_dynamic",)),
     _pass("remove_dead_code", "operators and tensors that no output needs disappear"),

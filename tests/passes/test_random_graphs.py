@@ -72,6 +72,7 @@ FAVOURED = {
     "fold_constants": (recipes.dead,),
     "float_bias_to_int32": (recipes.conv, recipes.gemm),
     "guard_saturation": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
+    "requantize_to_fixed_point": (recipes.conv, recipes.gemm, recipes.convert),
     "spell_weights": (recipes.weighted, recipes.convert),
     "sum_on_reals": (recipes.rounded,),
     "symmetric_activations": (recipes.tied, recipes.conv, recipes.pair),

@@ -27,15 +27,18 @@ def write_bit_shift(op: Op, b: Builder) -> None:
     if wide == dtype and b.graph.is_from("onnx"):
         b.node("BitShift", [data, by], op.outputs, direction=op["direction"])
         return
-    bits = numpy_dtype(dtype).itemsize * 8
+    bits, known = numpy_dtype(dtype).itemsize * 8, b.graph.constant(op.inputs[1])
     number = "int64" if bits > 31 else "int32"
-    by = s.cast(by, number)
-    limits = [s.const(np.array(limit, number)) for limit in (0, bits - 1)]
-    inside = s.cast(s.node("Clip", by, *limits), wide)
+    is_inside = known is not None and bool((known.astype(np.int64) >= 0).all() and (known.astype(np.int64) < bits).all())
+    if known is not None and is_inside:
+        inside = s.const(known.astype(wide), "by")
+    else:
+        by = s.cast(by, number)
+        inside = s.cast(s.node("Clip", by, *(s.const(np.array(limit, number)) for limit in (0, bits - 1))), wide)
     if op["direction"] == "LEFT":
         shifted = s.node("BitShift", s.cast(data, wide), inside, direction="LEFT")
-        kept = s.cast(s.node("Equal", by, s.cast(inside, number)), wide)
-        s.end_cast(s.node("Mul", shifted, kept), dtype)
+        kept = shifted if is_inside else s.node("Mul", shifted, s.cast(s.node("Equal", by, s.cast(inside, number)), wide))
+        s.end_cast(kept, dtype)
         return
     if dtype.startswith("u"):
         s.end_cast(s.node("BitShift", s.cast(data, wide), inside, direction="RIGHT"), dtype)

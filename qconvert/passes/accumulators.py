@@ -1,0 +1,235 @@
+"""The accumulators of quantized operators: sums of products of integers, with the range that they can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import is_accumulator_scale, quantize
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph.activations import ACTIVATIONS
+from qconvert.passes.guard_saturation import largest_pair_sum
+from qconvert.passes.linear import output_axis
+
+__all__ = ["Accumulator", "UnfitError", "accumulator_of"]
+
+_BYTES = ("int8", "uint8")
+#: Types whose integers a byte holds, and the type of that byte.
+_AS_BYTES = {"int2": "int8", "int4": "int8", "int8": "int8", "uint2": "uint8", "uint4": "uint8", "uint8": "uint8"}
+#: What kernels without 32-bit sums add of two neighbours before they saturate, for one sign; see guard_saturation.py.
+_LARGEST_PAIR = 128
+
+
+class UnfitError(Exception):
+    """Why an operator with an integer result has no accumulator of int32 to speak of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accumulator:
+    """The integers of an operator before they are brought to its result's grid, and how plain integers give them.
+
+    Attributes:
+        kind: ConvInteger, MatMulInteger, Mul (of differences) or Sub (a difference).
+        scale: the real value of 1: float64, one, or one for each output.
+        low, high: the range, with the bias: int64, likewise.
+        limits: the stored integers that the activation leaves of the result's grid.
+        zero_points: of each factor, with the type in which it is written.
+        weights: constant factors as ConvInteger and MatMulInteger take them; None for those that are computed, and of other kinds.
+        bias: integers, one for each output; None if there is none.
+        attributes: of the operator of that kind.
+        shape: in which values for each output broadcast against the result.
+    """
+
+    kind: str
+    scale: Array
+    low: Array
+    high: Array
+    limits: tuple[int, int]
+    zero_points: tuple[tuple[Array, str], ...]
+    weights: Array | None = None
+    bias: Array | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    shape: tuple[int, ...] = (-1,)
+
+    def along(self, values: Array) -> Array:
+        """Values, one or one for each output, in a shape that broadcasts against the result."""
+        values = np.asarray(values)
+        return values.reshape(()) if values.size == 1 else values.reshape(self.shape)
+
+
+def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
+    """The accumulator of a Conv, Gemm, MatMul, Mul or Requantize with a result of 8 bits; None for other operators.
+
+    Raises:
+        UnfitError: it is one of these, with integers on all sides, but has none that int32 is sure to hold.
+    """
+    make = {"Conv": _of_weights, "Gemm": _of_weights, "MatMul": _of_matmul, "Mul": _of_product, "Requantize": _of_difference}.get(op.kind)
+    sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name]
+    if make is None or any(tensor.quantization is None for tensor in sides) or sides[-1].dtype not in _BYTES:
+        return None
+    if not _grid(sides[-1]).is_per_tensor:
+        return None
+    if op.attributes.get("arithmetic"):
+        raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
+    found = make(graph, op, sides[-1])
+    if max(abs(int(found.low.min())), abs(int(found.high.max()))) > 2**31 - 1 and op.kind != "Requantize":
+        raise UnfitError("its accumulator may leave int32")
+    return found
+
+
+def _grid(tensor: Tensor) -> Quantization:
+    assert tensor.quantization is not None
+    return tensor.quantization
+
+
+def _limits(op: Op, result: Tensor) -> tuple[int, int]:
+    """The stored integers that a fused activation leaves: those of its bounds, as the exact result is rounded."""
+    low, high = _grid(result).limits(result.dtype)
+    lowest, highest = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+    bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
+    ends = quantize(bounds, _grid(result), result.dtype)
+    return max(low, int(ends[0])), min(high, int(ends[1]))
+
+
+def _range(tensor: Tensor) -> tuple[int, int]:
+    """The lowest and highest integer less the zero point that a tensor with one scale can have."""
+    low, high = integer_range(tensor.dtype)
+    if tensor.data is not None and tensor.data.size:
+        low, high = int(tensor.data.min()), int(tensor.data.max())
+    point = int(_grid(tensor).zero_point[0])
+    return min(0, low - point), max(0, high - point)
+
+
+def _one_scale(tensor: Tensor) -> None:
+    if not _grid(tensor).is_per_tensor:
+        raise UnfitError("a factor has several scales")
+
+
+def _of_weights(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+    """Conv and Gemm: constant weights, outputs first."""
+    data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+    if data.dtype not in _BYTES or weights.data is None:
+        raise UnfitError("its weights are computed, or its data have no 8 bits")
+    stored, point = _byte_weights(op, data, weights)
+    steps = stored.astype(np.int64) - point
+    bias, scale = _bias(graph, op, data, weights, len(steps))
+    low, high = _sums(steps.reshape(len(steps), -1), _range(data))
+    low, high = _bounded(low, high, bias, scale)
+    if op.kind == "Gemm":
+        return Accumulator("MatMulInteger", scale, low, high, _limits(op, result), _points(data, stored, point),
+                           np.ascontiguousarray(stored.T), bias)  # fmt: skip
+    kept = {name: value for name, value in op.attributes.items() if name not in ("activation", "arithmetic")}
+    rank = stored.ndim
+    shape = (-1,) if op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
+    return Accumulator("ConvInteger", scale, low, high, _limits(op, result), _points(data, stored, point), stored, bias,
+                       kept, shape)  # fmt: skip
+
+
+def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+    """MatMul, of constant weights or of two tensors that are computed."""
+    data, factor = graph[op.inputs[0]], graph[op.inputs[1]]
+    if data.dtype not in _BYTES or factor.dtype not in _AS_BYTES or op["trans_a"]:
+        raise UnfitError("a factor is turned, or has no 8 bits")
+    _one_scale(data)
+    if factor.data is None:
+        _one_scale(factor)
+        depth = (data.shape or (0,))[-1]
+        if op["trans_b"] or not isinstance(depth, int) or depth < 1 or factor.dtype not in _BYTES:
+            raise UnfitError("a factor is turned, or of unknown depth")
+        ends = [a * b * depth for a in _range(data) for b in _range(factor)]
+        scale = np.array([float(_grid(data).scale[0]) * float(_grid(factor).scale[0])])
+        points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in (data, factor))
+        return Accumulator("MatMulInteger", scale, np.array([min(ends)]), np.array([max(ends)]), _limits(op, result), points)
+    stored, point = _byte_weights(op, data, factor)
+    if op["trans_b"]:
+        stored = np.ascontiguousarray(stored.swapaxes(-1, -2))
+    grid = _grid(factor)
+    if grid.axis not in (None, output_axis(op, stored.ndim)):
+        raise UnfitError("its weights have scales along another axis than the outputs'")
+    steps = stored.astype(np.int64) - point
+    rows = np.moveaxis(steps, -2, -1).reshape(-1, steps.shape[-2])  # a row for each sum
+    low, high = (end.reshape(-1, steps.shape[-1]) for end in _sums(rows, _range(data)))
+    scale = np.atleast_1d(float(_grid(data).scale[0]) * grid.scale.astype(np.float64))
+    low, high = _bounded(low.min(0), high.max(0), np.zeros(1, np.int64), scale)
+    return Accumulator("MatMulInteger", scale, low, high, _limits(op, result), _points(data, stored, point), stored)
+
+
+def _bounded(low: Array, high: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
+    """The range with the bias, one where there is one scale, else one for each output.
+
+    Raises:
+        UnfitError: the sums without the bias may leave int32.
+    """
+    if max(-int(low.min()), int(high.max())) > 2**31 - 1:
+        raise UnfitError("its accumulator may leave int32")
+    low, high = low + bias, high + bias
+    return (low, high) if scale.size > 1 else (np.atleast_1d(low.min()), np.atleast_1d(high.max()))
+
+
+def _of_product(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+    """Mul: the product of both factors' integers less their zero points."""
+    factors = [graph[name] for name in op.inputs]
+    for tensor in factors:
+        _one_scale(tensor)
+    ends = [a * b for a in _range(factors[0]) for b in _range(factors[1])]
+    scale = np.array([float(_grid(factors[0]).scale[0]) * float(_grid(factors[1]).scale[0])])
+    points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
+    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), _limits(op, result), points)
+
+
+def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+    """Requantize: the integers less their zero points."""
+    data = graph[op.inputs[0]]
+    grid, (low, high) = _grid(data), integer_range(data.dtype)
+    if "float" in data.dtype or grid.block_size or data.shape is None:
+        raise UnfitError("its data have blocks of scales, or are no integers")
+    if data.dtype in ("int64", "uint64", "uint32"):
+        raise UnfitError("its accumulator may leave int32")
+    points = grid.zero_point.reshape(-1)
+    if data.dtype == "int32" and points.any():
+        raise UnfitError("its accumulator may leave int32")
+    shape = (-1,) if grid.axis is None else (-1, *[1] * (len(data.shape) - 1 - grid.axis))
+    scale = grid.scale.reshape(-1).astype(np.float64)
+    spread = points.reshape(shape) if points.size > 1 else points.reshape(())
+    return Accumulator("Sub", scale, low - points, high - points, _limits(op, result), ((spread, data.dtype),), shape=shape)
+
+
+def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
+    """Constant weights in bytes, and their one zero point; those that kernels could add with saturation as uint8."""
+    _one_scale(data)
+    points = _grid(weights).zero_point
+    if weights.data is None or weights.dtype not in _AS_BYTES or _grid(weights).block_size or (points != points.reshape(-1)[0]).any():
+        raise UnfitError("its weights have several zero points, or no 8 bits")
+    stored, point = np.ascontiguousarray(weights.data.astype(_AS_BYTES[weights.dtype])), int(points.reshape(-1)[0])
+    if data.dtype == "uint8" and stored.dtype == np.int8 and largest_pair_sum(op, stored.astype(np.int16)) > _LARGEST_PAIR:
+        return (stored.astype(np.int16) + 128).astype(np.uint8), point + 128
+    return stored, point
+
+
+def _points(data: Tensor, stored: Array, point: int) -> tuple[tuple[Array, str], ...]:
+    return (_grid(data).zero_point.reshape(()), data.dtype), (np.array(point), stored.dtype.name)
+
+
+def _bias(graph: Graph, op: Op, data: Tensor, weights: Tensor, count: int) -> tuple[Array, Array]:
+    """Integers for each output, zeros without a bias, and the real value of 1."""
+    scale = np.atleast_1d(float(_grid(data).scale[0]) * _grid(weights).scale.astype(np.float64))
+    if _grid(weights).axis not in (None, 0):
+        raise UnfitError("its weights have scales along another axis than the outputs'")
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return np.zeros(count, np.int64), scale
+    bias = graph[op.inputs[2]]
+    if bias.data is None or bias.dtype != "int32" or bias.quantization is None or bias.data.size not in (1, count):
+        raise UnfitError("its bias is real")
+    stated = bias.quantization.scale.reshape(-1)
+    if bias.quantization.zero_point.any() or not is_accumulator_scale(stated, scale if stated.size in (1, scale.size) else np.nan):
+        raise UnfitError("its bias has another scale")
+    return np.broadcast_to(bias.data.reshape(-1).astype(np.int64), (count,)), scale
+
+
+def _sums(rows: Array, data: tuple[int, int]) -> tuple[Array, Array]:
+    """The lowest and highest sum of products of each row with data between two ends, which enclose 0."""
+    products = rows * data[0], rows * data[1]
+    return np.minimum(*products).sum(axis=1), np.maximum(*products).sum(axis=1)

@@ -1,0 +1,193 @@
+"""requantize_to_fixed_point: sums of products become integers, and what brings them to the result's grid a multiplier and shifts.
+
+For targets without real numbers, and for generators of code that are to see each step. Conv, Gemm, MatMul, Mul and Requantize with results
+of 8 bits become operators on plain integers, with int64 between:
+
+    acc = ConvInteger(x, w) + bias      or MatMulInteger, or a product of differences, or a difference: zero points taken off
+    steps = (acc * multiplier + half) >> shift                      fixed_point=single: ties up, as TFLITE_SINGLE_ROUNDING
+    steps = (steps + half - (steps < 0)) >> shift                   and then this with fixed_point=double: as gemmlowp, and TFLite
+    y = Clip(steps + zero point, lowest, highest)
+
+Every accumulator that an operator can have is compared with the exact result, by the thresholds between integers
+(arithmetic/fixed_point.py): the note says how many operators are equal for every input, and of the others how many accumulators differ. An
+operator stays as it is where its accumulator may leave int32, its bias is real, or the format has no such products of integers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations
+from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.passes.accumulators import Accumulator, UnfitError, accumulator_of
+from qconvert.plugins import Change, Cost, Target, at_worst, operators
+
+__all__ = ["run"]
+
+#: What each kind is spelled with that a format may lack.
+_SPELLED_WITH = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "MatMul": "MatMulInteger"}
+
+
+def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
+    """Spells out what has an accumulator of integers; says what stays, and why."""
+    known = operators(target.format, "write") if target is not None and target.format else None
+    spelling = _Spelling(graph, fixed_point)
+    stays: Counter[str] = Counter()
+    for op in graph.ops:
+        try:
+            found = accumulator_of(graph, op)
+            needed = {"BitShift", _SPELLED_WITH.get(op.kind, "Clip")}
+            if found is not None and known is not None and not needed <= known.keys():
+                raise UnfitError(f"{target.format if target else ''} has no {' and '.join(sorted(needed - known.keys()))}")
+            if found is not None:
+                spelling.spell(op, found)
+        except UnfitError as reason:
+            stays[f"{op.kind}: {reason}"] += 1
+            found = None
+        if found is None:
+            spelling.ops.append(op)
+    notes = tuple(f"{count} operators stay, {reason}" for reason, count in stays.items())
+    if not spelling.differences:
+        return graph, notes
+    return graph.evolve(tensors=spelling.tensors.values(), ops=spelling.ops), (*spelling.changes(), *notes)
+
+
+class _Spelling:
+    """The operators and tensors that are made.
+
+    Attributes:
+        ops, tensors: these.
+        differences: result -> how it compares with the exact one.
+    """
+
+    def __init__(self, graph: Graph, rounding: str) -> None:
+        self._graph, self._rounding = graph, rounding
+        self.ops: list[Op] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._names = graph.names(self.tensors)
+        self._constants: dict[tuple[str, Shape, bytes], str] = {}
+        self._plain: dict[str, str] = {}
+        self.differences: dict[str, Difference] = {}
+
+    def changes(self) -> tuple[Change, ...]:
+        """What was done: operators that are equal for every input, and the others with what they cost."""
+        equal = sum(not difference.differing for difference in self.differences.values())
+        roundings = f"a multiplier and {'two shifts' if self._rounding == 'double' else 'a shift'} of integers"
+        text = f"{len(self.differences)} requantizations are {roundings}"
+        if equal == len(self.differences):
+            return (Change(f"{text}, equal for every accumulator", exact=True),)
+        costs = tuple(self._cost(name, found) for name, found in self.differences.items() if found.differing)
+        of, total = (sum(getattr(found, word) for found in self.differences.values()) for word in ("differing", "total"))
+        share = f"{of} of {total} accumulators ({100 * of / max(1, total):.2g}%) give the next integer"
+        return (Change(f"{text}, {equal} of them equal for every accumulator; {share}; {at_worst(costs)}", costs=costs),)
+
+    def _cost(self, name: str, difference: Difference) -> Cost:
+        """Of a result, as if all accumulators between its limits were as likely."""
+        tensor = self._graph[name]
+        grid = tensor.quantization
+        assert grid is not None
+        low, high = grid.limits(tensor.dtype)
+        signal = float(np.mean(np.square(np.arange(low, high + 1) - int(grid.zero_point[0]), dtype=np.float64)))
+        noise = difference.differing / max(1, difference.total)
+        return Cost(name, float(10 * np.log10(max(signal, 1e-30) / noise)), 1.0)
+
+    def spell(self, op: Op, found: Accumulator) -> None:
+        """Adds what stands for an operator.
+
+        Raises:
+            UnfitError: its multipliers have no fixed point.
+        """
+        result = self._graph[op.outputs[0]]
+        grid = result.quantization
+        assert grid is not None
+        output, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
+        ratio = found.scale / output
+        if not ((ratio > 0) & (ratio < 2.0**30)).all():
+            raise UnfitError("its multiplier has no fixed point")
+        spelled, each = FixedPoint.of(ratio, self._rounding), FixedPoint.of(ratio[:, None], self._rounding)
+        if max(abs(int(found.low.min())), abs(int(found.high.max()))) > spelled.largest:
+            raise UnfitError("its accumulator may leave int32")
+        self.differences[result.name] = compare_requantizations(
+            lambda acc: np.rint(acc * found.scale[:, None] / output).astype(np.int64) + zero_point,
+            lambda acc: each(acc) + zero_point,
+            found.limits, found.low, found.high, ratio,
+        )  # fmt: skip
+        acc = self._sum(op, found, result)
+        steps = self._scaled(op, self._op("Cast", (acc,), result, "int64", op, to="int64"), spelled, found, result)
+        if zero_point:
+            steps = self._with("Add", steps, np.array(zero_point), result, op)
+        ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in found.limits)
+        steps = self._op("Clip", (steps, *ends), result, "int64", op)
+        stored = self._op("Cast", (steps,), result, result.dtype, op, to=result.dtype)
+        self.ops.append(Op("Reinterpret", (stored,), (result.name,), {}, op.source))
+
+    def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
+        """The accumulators, int32."""
+        if found.kind in ("ConvInteger", "MatMulInteger"):
+            data = self._unlabelled(op.inputs[0], op)
+            points = (self._const(np.array(point, dtype), f"{result.name}/zero") for point, dtype in found.zero_points)
+            factor = self._unlabelled(op.inputs[1], op) if found.weights is None else self._const(found.weights, f"{op.inputs[1]}/integers")
+            acc = self._op(found.kind, (data, factor, *points), result, "int32", op, **found.attributes)
+        else:
+            operands = [self._difference(name, op, point) for name, (point, _) in zip(op.inputs, found.zero_points, strict=True)]
+            acc = operands[0] if len(operands) == 1 else self._op("Mul", tuple(operands), result, "int32", op)
+        if found.bias is not None and found.bias.any():
+            bias = self._const(found.along(found.bias.astype(np.int32)), f"{result.name}/bias")
+            acc = self._op("Add", (acc, bias), result, "int32", op)
+        return acc
+
+    def _difference(self, name: str, op: Op, zero_point: Array) -> str:
+        """An operand less its zero points, int32."""
+        tensor = self._graph[name]
+        if tensor.data is not None:
+            return self._const(tensor.data.astype(np.int32) - zero_point.astype(np.int32), f"{name}/steps")
+        wide = self._op("Cast", (self._unlabelled(name, op),), tensor, "int32", op, to="int32")
+        if not zero_point.any():
+            return wide
+        return self._op("Sub", (wide, self._const(zero_point.astype(np.int32), f"{name}/zero")), tensor, "int32", op)
+
+    def _scaled(self, op: Op, acc: str, spelled: FixedPoint, found: Accumulator, result: Tensor) -> str:
+        """The fixed point's steps, one after the other, int64."""
+        steps = self._with("Mul", acc, found.along(spelled.multiplier), result, op)
+        steps = self._with("Add", steps, found.along(spelled.half), result, op)
+        steps = self._shifted(steps, found.along(spelled.shift), result, op)
+        if not spelled.second_shift.any():
+            return steps
+        sign = self._shifted(steps, np.array(63), result, op)  # -1 where it is negative
+        if not spelled.second_shift.all():
+            sign = self._with("BitwiseAnd", sign, found.along(-(spelled.second_shift > 0).astype(np.int64)), result, op)
+        steps = self._op("Add", (steps, sign), result, "int64", op)
+        steps = self._with("Add", steps, found.along(spelled.second_half), result, op)
+        return self._shifted(steps, found.along(spelled.second_shift), result, op)
+
+    def _shifted(self, value: str, by: Array, result: Tensor, op: Op) -> str:
+        return self._with("BitShift", value, by, result, op, direction="RIGHT")
+
+    def _with(self, kind: str, value: str, constant: Array, result: Tensor, op: Op, **attributes: str) -> str:
+        """A value and a constant of int64; a constant of equal elements is one."""
+        constant = constant.reshape(-1)[0] if constant.size and (constant == constant.reshape(-1)[0]).all() else constant
+        other = self._const(np.asarray(constant, np.int64), f"{result.name}/{kind.lower()}")
+        return self._op(kind, (value, other), result, "int64", op, **attributes)
+
+    def _unlabelled(self, name: str, op: Op) -> str:
+        """The stored integers of a tensor as plain ones."""
+        if name not in self._plain:
+            tensor = self._graph[name]
+            self._plain[name] = self._op("Reinterpret", (name,), tensor, tensor.dtype, op)
+        return self._plain[name]
+
+    def _op(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, op: Op, **attributes: object) -> str:
+        name = self._names.fresh(f"{like.name}/{kind.lower()}")
+        self.tensors[name] = Tensor(name, dtype, like.shape)
+        self.ops.append(Op(kind, inputs, (name,), attributes, op.source))  # type: ignore[arg-type]
+        return name
+
+    def _const(self, data: Array, hint: str) -> str:
+        key = (data.dtype.name, data.shape, data.tobytes())
+        if key not in self._constants:
+            name = self._names.fresh(hint)
+            self._constants[key] = name
+            self.tensors[name] = Tensor(name, data.dtype.name, data.shape, data)
+        return self._constants[key]
