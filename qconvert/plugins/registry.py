@@ -124,11 +124,14 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
         FileAccessError: the file cannot be read.
         OptionError: no format has the suffix, or the file is of none of those that do.
     """
-    known = [item for item in formats().values() if item.content == "encodings"]
-    known = [item for item in known if (item.read_encodings if is_read else item.write_encodings) is not None]
-    fitting = [item for item in known if path.suffix.lower() in item.suffixes]
+    known = [
+        (item, item.encodings_suffixes or item.suffixes)
+        for item in formats().values()
+        if (item.read_encodings if is_read else item.write_encodings) is not None
+    ]
+    fitting = [item for item, suffixes in known if path.suffix.lower() in suffixes]
     if not fitting:
-        suffixes = ", ".join(dict.fromkeys(suffix for item in known for suffix in item.suffixes))
+        suffixes = ", ".join(dict.fromkeys(suffix for _, suffixes in known for suffix in suffixes))
         reason = f"the suffix {path.suffix!r} belongs to no format of encodings"
         raise OptionError(reason, file=str(path), remedy=f"Known suffixes: {suffixes}.")
     if not is_read:

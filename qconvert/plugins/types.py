@@ -51,9 +51,10 @@ class Format:
         check: looks at a file that `write` has made, before it is moved into place: whether names, order, types and sizes contradict each
             other. Raises QConvertError. It infers nothing and takes a small part of the time of writing; None for no such check.
         folder: names of the files of which `write` makes a folder where the path has none of the suffixes; () if it always writes one file.
-        content: what its files hold: "model" or "encodings".
+        content: what its files hold: "model", perhaps with encodings besides, or "encodings" alone.
         read_encodings: (file, options) -> Encodings, or None if it cannot be read.
         write_encodings: (Encodings, the graph without quantization that they belong to or None, file, options) -> notes, as of `write`.
+        encodings_suffixes: of a format of models that has encodings too, the suffixes of the files that may hold these.
         holds: file -> whether it is of this format by its content; it raises FileAccessError alone. None where the suffix says it.
         read_options, write_options: what `read` and `write`, or `read_encodings` and `write_encodings`, take; `write` gets the mapping
             "provenance" besides.
@@ -81,6 +82,7 @@ class Format:
     content: str = "model"
     read_encodings: Callable[[Path, Mapping[str, Any]], Encodings] | None = None
     write_encodings: Callable[[Encodings, Graph | None, Path, Mapping[str, Any]], tuple[Change | str, ...] | None] | None = None
+    encodings_suffixes: tuple[str, ...] = ()
     holds: Callable[[Path], bool] | None = None
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
