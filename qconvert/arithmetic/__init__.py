@@ -67,6 +67,7 @@ from qconvert.arithmetic.torch_kernels import (
     qnnpack_bias,
     torch_average,
 )
+from qconvert.arithmetic.torch_quantize import SplitProduct, split_product, torch_quantize
 from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_softmax
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "Difference",
     "FixedPoint",
     "Formula",
+    "SplitProduct",
     "accumulator_grid",
     "accumulator_scale",
     "adds_as",
@@ -120,6 +122,7 @@ __all__ = [
     "scale_and_zero_point",
     "shift_half_up",
     "short_multipliers",
+    "split_product",
     "tflite_add",
     "tflite_compared",
     "tflite_curve",
@@ -132,6 +135,7 @@ __all__ = [
     "tflite_softmax",
     "tflite_sums",
     "torch_average",
+    "torch_quantize",
     "xnnpack_add",
     "xnnpack_add_multipliers",
     "xnnpack_adds",

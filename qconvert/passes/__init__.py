@@ -65,7 +65,7 @@ _REGISTER = (
     _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",
          options=(_IO_LAYOUT,), after=("fuse_dilation", "fuse_pad", "widen_1d", "matmul_to_gemm"), ensures=("layout",)),
     _pass("match_rounding", "additions, and convolutions of 16-bit data, round as the source's kernel does",
-         options=(NUMERICS, _BIASES), exact=False, within=4e-3),
+         options=(NUMERICS, _BIASES, _IO_INTEGER), exact=False, within=4e-3),
     _pass("dynamic_range", "operators that round real data when they run do so as the target does, or compute on real data",
          options=(_DYNAMIC, NUMERICS), exact=False, within=0.05),
     _pass("store_activations", "8-bit activations are stored as the target's integer type; the real values stay the same",

@@ -12,7 +12,7 @@ two convolutions in float32, where the sums of either half of the data are exact
 Means and sums over axes are made of integers, which are exact in float32, and not of their real values; what follows is on few elements.
 Else ties fall either way: on one grid the mean of an even number of elements often is one.
 
-Additions and averages of PyTorch's engines, which a reader notes at the operators: see torch_rounding.py.
+Additions, averages and first roundings of PyTorch's engines, which a reader notes at the operators: see torch_rounding.py.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from qconvert.plugins import Target
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round") -> tuple[Graph, tuple[str, ...]]:
+def run(
+    graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io_integer: bool = False
+) -> tuple[Graph, tuple[str, ...]]:
     """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrites those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
     if source.startswith("torch-") or (graph.is_from("torch") and biases == "keep"):
-        return _of_torch(graph, target, numerics, biases)
+        return _of_torch(graph, target, numerics, biases, io_integer)
     if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
         return graph, ()
     own = onnxruntime_add if target.format == "onnx" else _exact_add
@@ -51,12 +53,12 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     return (graph.evolve(ops=ops), listed) if listed else (graph, ())
 
 
-def _of_torch(graph: Graph, target: Target, numerics: str, biases: str) -> tuple[Graph, tuple[str, ...]]:
+def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> tuple[Graph, tuple[str, ...]]:
     if numerics != "exact":
         return without_torch(graph), ()
     if target.format not in ("onnx", "tflite"):
         return graph, ()
-    rewriting = TorchRounding(graph, target, biases == "keep")
+    rewriting = TorchRounding(graph, target, biases == "keep", io_integer)
     for op in graph.ops:
         rewriting.visit(op)
     notes = tuple(f"{count} {text}" for text, count in rewriting.done.items())

@@ -65,12 +65,12 @@ class _Shortener:
             return None
         if before.kind == "Dequantize":
             is_pair = op.kind == "Quantize" and self._graph[op.inputs[0]].dtype == "float32"
-            return replace(op, kind="Requantize", inputs=before.inputs) if is_pair else None
+            return replace(op, kind="Requantize", inputs=before.inputs, attributes={}) if is_pair else None
         if before.kind == "Requantize" and op.kind != "Quantize" and self._is_shift(before):
             return replace(op, inputs=before.inputs)
         alone = self._readers[op.inputs[0]] == 1 and op.inputs[0] not in self._public
         if op.kind == "Requantize" and alone and self._is_shift(op):
-            return replace(op, kind=before.kind, inputs=before.inputs)
+            return replace(op, kind=before.kind, inputs=before.inputs, attributes=before.attributes)
         return None
 
     def _is_shift(self, op: Op) -> bool:

@@ -1,4 +1,4 @@
-"""Additions and averages of PyTorch's engines, in forms that give the same integers in onnxruntime and LiteRT; a part of match_rounding.
+"""Operators of PyTorch's engines, in forms that give the same integers in onnxruntime and LiteRT; a part of match_rounding.
 
 An average of an even number of integers often is a tie, which each kernel rounds in its own way. As a convolution with weights of ones it
 is an exact sum that is multiplied once and rounded to even, in either runtime. Where PyTorch takes ties by the stored integers, and not by
@@ -33,6 +33,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS, nudged_scales
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.passes.torch_layers import exact_layer
+from qconvert.passes.torch_quantize import fused_quantize
 from qconvert.plugins import Target
 
 __all__ = ["TorchRounding", "without_torch"]
@@ -49,7 +50,7 @@ def without_torch(graph: Graph) -> Graph:
 
 
 def _plain(op: Op) -> Op:
-    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch")
+    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch", "fused")
     return op.with_attributes(arithmetic="") if known else op
 
 
@@ -62,8 +63,9 @@ class TorchRounding:
         done: what was done, in words, and how often.
     """
 
-    def __init__(self, graph: Graph, target: Target, keeps_biases: bool) -> None:
+    def __init__(self, graph: Graph, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
         self._graph, self._keeps_biases = graph, keeps_biases
+        self._outside = frozenset(graph.inputs if integer_inputs else ())  # what the program around the network rounds
         self._runtime = target.format
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
@@ -81,6 +83,8 @@ class TorchRounding:
             self.done["layers on real values, since their biases are real"] += 1
             self.ops += found[0]
             self.tensors.update((tensor.name, tensor) for tensor in found[1])
+        elif op.kind == "Quantize" and arithmetic == "fused":
+            self._quantize_as(op)
         elif op.kind == "Resize" and arithmetic == "torch":
             self._resize_as(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op):
@@ -130,6 +134,16 @@ class TorchRounding:
         self.ops.append(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
         self.ops.append(replace(op, inputs=(data, *op.inputs[1:]), outputs=(result,)))
         self.ops.append(Op("Quantize", (result,), op.outputs, {}, op.source))
+
+    def _quantize_as(self, op: Op) -> None:
+        found = None if op.inputs[0] in self._outside else fused_quantize(self._graph, op, self._runtime)
+        if found is None:
+            self.ops.append(_plain(op))
+            return
+        least = ", but for a few of all float32 numbers" if found[2] else ""
+        self.done[f"roundings of data onto a grid as PyTorch's fused sum{least}"] += 1
+        self.ops += found[0]
+        self.tensors.update((tensor.name, tensor) for tensor in found[1])
 
     def _resize_as(self, op: Op) -> None:
         """An interpolation of stored integers as plain numbers, whose sums are exact where weights are: on a grid of steps of 1."""

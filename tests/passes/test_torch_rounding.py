@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qconvert
-from qconvert.arithmetic import TORCH_AVERAGES, averaging_scale, torch_average
+from qconvert.arithmetic import TORCH_AVERAGES, averaging_scale, split_product, torch_average
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
@@ -144,3 +144,50 @@ def test_litert_computes_curves_and_grids_on_real_values(kind: str, tmp_path: Pa
     fast, _ = _run(graph, tmp_path, ".tflite", feed, numerics="fast")
     assert np.count_nonzero(exact["y"] != wanted) <= 1
     assert np.count_nonzero(fast["y"] != wanted) > 1 or kind == "HardSwish"  # whose kernel differs on other grids
+
+
+def _beside_ties(scale: float, zero_point: int) -> Array:
+    """Numbers a few last places from where PyTorch's fused sum gets another integer."""
+    ties = np.arange(-2, 258)[:, None] - 0.5 - zero_point + np.array([-(2.0**-18), 0, 2.0**-18])
+    numbers = (ties * np.float64(np.float32(scale))).astype(np.float32).reshape(-1).view(np.int32)
+    return (numbers[:, None] + np.arange(-3, 4)).astype(np.int32).view(np.float32).reshape(1, -1)
+
+
+@pytest.mark.parametrize("suffix", _RUNTIMES)
+@pytest.mark.parametrize(("scale", "zero_point"), [(0.018658, 114), (0.0371, 117), (1 / 255, 0), (0.25, 128), (3.7e-4, 255), (7.3, 1)])
+def test_data_are_rounded_as_one_fused_sum(scale: float, zero_point: int, suffix: str, tmp_path: Path) -> None:
+    """In the numbers beside every tie, where x / scale would be another integer for some; and in numbers of all sizes."""
+    rng = np.random.default_rng(0)
+    sizes = (10.0 ** rng.uniform(-30, 30, (1, 999)) * rng.choice([-1, 1], (1, 999))).astype(np.float32)
+    feed = {"x": np.concatenate([_beside_ties(scale, zero_point), sizes], 1)}
+    tensors = [
+        Tensor("x", "float32", feed["x"].shape),
+        Tensor("y", "uint8", feed["x"].shape, None, Quantization.per_tensor(scale, zero_point)),
+    ]
+    graph = _graph(Op("Quantize", ("x",), ("y",), {"arithmetic": "fused"}), tensors, ("x",))
+    found, said = _run(graph, tmp_path, suffix, feed)
+    wanted = evaluate(graph, feed)["y"]
+    assert any("fused sum" in text for text in said) and not any("but for" in text for text in said)
+    assert np.array_equal(found["y"], wanted)
+    assert (evaluate(graph.evolve(ops=[op.with_attributes(arithmetic="") for op in graph.ops]), feed)["y"] != wanted).any()
+    _, said = _run(graph, tmp_path, suffix, feed, numerics="fast")
+    assert not any("fused sum" in text for text in said)
+
+
+def test_a_split_product_misses_a_few_numbers_at_most() -> None:
+    rng = np.random.default_rng(1)
+    forms = [split_product(10 ** rng.uniform(-4, 1), int(rng.integers(1, 256))) for _ in range(200)]
+    missed = [form.missed for form in forms if form is not None]
+    assert len(missed) == 200 and max(missed) <= 32 and np.mean([each > 0 for each in missed]) < 0.2
+    assert split_product(1e-30, 3) is None
+
+
+def test_what_the_program_around_rounds_stays_outside(tmp_path: Path) -> None:
+    grid = Quantization.per_tensor(0.0371, 117)
+    tensors = [Tensor("x", "float32", (1, 8)), Tensor("q", "uint8", (1, 8), None, grid), Tensor("y", "uint8", (1, 8), None, grid)]
+    ops = (Op("Quantize", ("x",), ("q",), {"arithmetic": "fused"}), Op("Relu", ("q",), ("y",)))
+    graph = Graph("net", {t.name: t for t in tensors}, ops, ("x",), ("y",), metadata={SOURCE_KERNELS: "torch-qnnpack"})
+    qconvert.save(graph, tmp_path / "model.qgraph")
+    qconvert.convert(tmp_path / "model.qgraph", tmp_path / "model.onnx", io_integer=True)
+    found = qconvert.load(tmp_path / "model.onnx")
+    assert found["x"].dtype == "uint8" and len(found.ops) == 1

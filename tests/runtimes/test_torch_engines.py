@@ -10,8 +10,9 @@ import pytest
 from formats.torch.written import needs_torch
 
 import qconvert
-from qconvert.arithmetic import ADDITIONS, qnnpack_bias, torch_average
-from qconvert.graph import Quantization
+from qconvert.arithmetic import ADDITIONS, qnnpack_bias, torch_average, torch_quantize
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_ENGINE
 from qconvert.plugins import ModelFile
 from qconvert.runtimes.torch import open_model
@@ -55,6 +56,36 @@ def test_additions_of_all_pairs(engine: str) -> None:
         signed = [grid.shifted(-128) for grid in grids]
         moved = ADDITIONS[name](*(stored - 128 for stored in pairs), (signed[0], signed[1]), signed[2], "int8")
         assert np.array_equal(moved.astype(np.int64) + 128, found)
+
+
+def _beside_ties(scale: float, zero_point: int) -> Any:
+    """Numbers a few last places from where the fused sum becomes another integer."""
+    ties = np.arange(-2, 258)[:, None] - 0.5 - zero_point + np.array([-(2.0**-18), 0, 2.0**-18])
+    numbers = (ties * scale).astype(np.float32).reshape(-1).view(np.int32)
+    return (numbers[:, None] + np.arange(-3, 4)).astype(np.int32).view(np.float32).reshape(1, -1)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_data_on_a_grid(tmp_path: Path) -> None:
+    """The arithmetic, the evaluator and a program that is written give the integers of torch.quantize_per_tensor."""
+    import torch
+
+    rng = np.random.default_rng(5)
+    for index in range(40):
+        scale, point = _float32(10 ** rng.uniform(-4, 1)), int(rng.integers(0, 256))
+        data = _beside_ties(scale, point)
+        wanted = torch.quantize_per_tensor(torch.from_numpy(data), scale, point, torch.quint8).int_repr().numpy()
+        assert np.array_equal(torch_quantize(data, scale, point), wanted)
+        if index > 3:
+            continue
+        for dtype, low in (("uint8", 0), ("int8", -128)):
+            result = Tensor("y", dtype, data.shape, None, Quantization.per_tensor(scale, point + low))
+            op = Op("Quantize", ("x",), ("y",), {"arithmetic": "fused"})
+            graph = Graph("net", {"x": Tensor("x", "float32", data.shape), "y": result}, (op,), ("x",), ("y",))
+            assert np.array_equal(evaluate(graph, {"x": data})["y"].astype(np.int64) - low, wanted)
+            qconvert.save(graph, tmp_path / "model.pt2", force=True)
+            found = open_model(ModelFile(tmp_path / "model.pt2", "anew")).run({"x": data})["y"]
+            assert np.array_equal(found.astype(np.int64) - low, wanted)
 
 
 #: Engine, kernel, whether channels are stored last -> the arithmetic.

@@ -95,6 +95,8 @@ def _with_rounded_bias(graph: Graph, op: Op, made: dict[tuple[str, str, str], Te
 
 def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     """The `arithmetic` of an operator; "" where it is the plain one, or has no name."""
+    if op.kind == "Quantize":
+        return "fused" if graph[op.outputs[0]].dtype == "uint8" and graph[op.inputs[0]].dtype == "float32" else ""
     if not _is_quantized(graph, op):
         return ""
     if op.kind == "Add":

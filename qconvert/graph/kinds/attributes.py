@@ -29,6 +29,8 @@ ARITHMETIC: Mapping[str, str] = {
     "fbgemm_adaptive": "their adaptive averages of such data",
     "fbgemm_frames": "their adaptive averages of other data: the stored sum times the reciprocal of one size divided by the other",
     "torch": "PyTorch's linear interpolation: ties to even of the stored integers",
+    "fused": "PyTorch's quantize of its engines: data times the reciprocal of the scale plus the zero point of unsigned storage is one "
+    "number in float32, and its ties go to even (arithmetic/torch_quantize.py)",
     "fbgemm_means": "their means: the stored sum divided by the number of elements",
     "dynamic": "real data become integers at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "
     "of its own values: LiteRT's default kernels for dynamic range",

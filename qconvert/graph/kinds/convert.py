@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import quantize, scale_and_zero_point
+from qconvert.arithmetic import quantize, saturate, scale_and_zero_point, torch_quantize
 from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.kinds.attributes import choice, has
-from qconvert.graph.kinds.call import (
-    Call,
-)
+from qconvert.graph.kinds.call import Call, ExactResult, Result
 from qconvert.graph.kinds.common import (
     same_axes,
     same_shape,
@@ -73,9 +71,23 @@ def _dynamic_quantize_shape(op: Op, s: ShapeContext) -> Shapes:
     return [s.shape(0), (), ()]
 
 
+def quantized(call: Call) -> Result:
+    """Quantize of ONNX; with an arithmetic the stored integers are those of PyTorch's kernel."""
+    (result,), data = call.results, call.tensors[0]
+    grid = result.quantization
+    eight_bits = result.dtype in ("int8", "uint8") and data is not None and data.dtype == "float32"
+    if not call["arithmetic"] or grid is None or not grid.is_per_tensor or not eight_bits:
+        return call.values()
+    low = integer_range(result.dtype)[0]
+    stored = torch_quantize(call.raw(), grid.scale[0], int(grid.zero_point[0]) - low) + low
+    return ExactResult(call.values(), saturate(stored, result.dtype))
+
+
 def _quantize_fold(call: Call) -> Any:
     """QuantizeLinear: saturate(round_half_even(x / scale) + zero_point), in float32."""
     x, (result,) = call.raw(), call.results
+    if call["arithmetic"]:
+        return None
     if x.dtype != np.float32 or result.quantization is None or "float" in result.dtype or np.isnan(x).any():
         return None
     return quantize(x, result.quantization, result.dtype)
@@ -105,7 +117,15 @@ KINDS = (
         attributes=has(to=choice([dtype for dtype in DTYPES if dtype != "unknown"])),
     ),
     # These take scale and zero point from their tensors, not from inputs.
-    kind("Quantize", shape=same_shape, rule="convert", evaluate=Call.values, fold=_quantize_fold, layout=ELEMENTWISE),
+    kind(
+        "Quantize",
+        shape=same_shape,
+        rule="convert",
+        evaluate=quantized,
+        fold=_quantize_fold,
+        layout=ELEMENTWISE,
+        attributes=has(arithmetic=choice(("", "fused"), "")),
+    ),
     kind("Dequantize", shape=same_shape, rule="convert", evaluate=Call.values, fold=_dequantize_fold, layout=ELEMENTWISE),
     kind("Requantize", shape=same_shape, rule="convert", evaluate=Call.values, layout=ELEMENTWISE),
     kind("Reinterpret", shape=same_shape, rule="relabel", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE),

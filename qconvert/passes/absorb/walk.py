@@ -59,9 +59,9 @@ class Absorber:
         elif source == result.name:
             return
         elif not self.tensors[source].shares_grid(result):
-            self.ops.append(replace(op, kind="Requantize", inputs=(source,)))
+            self.ops.append(replace(op, kind="Requantize", inputs=(source,), attributes={}))
         elif result.name in self._public:
-            self.ops.append(replace(op, kind="Identity", inputs=(source,)))
+            self.ops.append(replace(op, kind="Identity", inputs=(source,), attributes={}))
         else:
             self._alias[result.name] = source
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from qconvert.formats.torch.writing import Builder, WriteFunction
-from qconvert.graph import Op
+from qconvert.graph import Op, integer_range
 
 __all__ = ["WRITERS"]
 
 
 def write_quantize(op: Op, b: Builder) -> None:
     """Quantize, and Requantize by way of real values. The quantize of quantized_decomposed takes float32 alone."""
-    node, source = b.real(op.inputs[0]), b.tensor(op.inputs[0])
+    node, source, result = b.real(op.inputs[0]), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    if b.wide and op.attributes.get("arithmetic") and (grid := result.quantization) is not None and grid.is_per_tensor:
+        b.note_operator()
+        low = integer_range(result.dtype)[0]
+        wide = b.aten("to.dtype", b.stored(source.name), b.dtype("float64"))
+        total = b.aten("mul.Tensor", wide, float(np.float32(1) / grid.scale[0]))
+        total = b.aten("to.dtype", b.aten("add.Tensor", total, float(grid.zero_point[0] - low)), b.dtype("float32"))
+        stored = b.aten("clamp", b.aten("round", total), 0.0, 255.0)
+        stored = b.aten("add.Tensor", stored, float(low)) if low else stored
+        b.set(op.outputs[0], b.aten("to.dtype", stored, b.dtype(result.dtype)))
+        return
     if not b.wide and not source.is_quantized and source.dtype != "float32":
         node = b.aten("to.dtype", node, b.dtype("float32"))
-    b.set(op.outputs[0], b.quantize(node, b.tensor(op.outputs[0])))
+    b.set(op.outputs[0], b.quantize(node, result))
 
 
 def write_dequantize(op: Op, b: Builder) -> None:
