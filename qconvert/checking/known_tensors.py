@@ -9,7 +9,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["completed", "fixed_outputs", "of_inputs", "settled", "takes_no_values", "varying"]
+__all__ = ["completed", "fixed_outputs", "moved", "of_inputs", "settled", "takes_no_values", "varying"]
 
 
 def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -26,6 +26,22 @@ def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
         inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found.get(name) for name in op.inputs]
         if op.kind == "Opaque" or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
             continue
+        try:
+            results = evaluate_op(graph, op, inputs)
+        except QConvertError:
+            continue
+        found.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name and name not in found)
+    return found
+
+
+def moved(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
+    found = dict(values)
+    for op in graph.ops:
+        known = all(not name or graph[name].is_constant or name in found for name in op.inputs)
+        if not known or KINDS[op.kind].rule not in ("move", "relabel") or all(not name or name in found for name in op.outputs):
+            continue
+        inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found[name] for name in op.inputs]
         try:
             results = evaluate_op(graph, op, inputs)
         except QConvertError:

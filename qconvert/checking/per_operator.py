@@ -17,7 +17,7 @@ from qconvert.checking.coverage import judged_within, left_out
 from qconvert.checking.exchange import SAME_CODES, Exchange, turned
 from qconvert.checking.findings import Finding, joined
 from qconvert.checking.further_roundings import further_reach
-from qconvert.checking.known_tensors import completed, of_inputs, settled, varying
+from qconvert.checking.known_tensors import completed, moved, of_inputs, settled, varying
 from qconvert.checking.operator_finding import Judge, name_changed
 from qconvert.checking.outputs import Border
 from qconvert.checking.partners import Form, forms_of, partners, renamed
@@ -128,6 +128,7 @@ def check_operators(
         values = left.values(feed) if run else first
         references = left.computed(values)
         stored = restated.values(values)
+        known = moved(graph, values)
         results = pieces.run(_looked_up(stored, lambda name, value: change.to_result(restated.graph[name], value)))
         for position, op in enumerate(graph.ops):
             for index, name in enumerate(op.outputs):
@@ -136,7 +137,7 @@ def check_operators(
                     if name in concerned:
                         finding = restated.finding(op, index, stored, pair, judge_restated, concerned[name])
                     else:
-                        finding = judge.finding(op, index, values, pair)
+                        finding = judge.finding(op, index, known, pair)
                     found.setdefault(name, []).append(finding)
             progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
         if inside is not None and not inside.cuts:

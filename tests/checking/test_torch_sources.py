@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from formats.torch.written import needs_torch
@@ -13,6 +14,7 @@ from test_cli import run
 import qconvert
 from qconvert.conversion.read_options import stated
 from qconvert.errors import UnsupportedError
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import format_named
 
 TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
@@ -111,3 +113,25 @@ def test_what_pytorch_cannot_be_given_is_compared_and_not_judged(tmp_path: Path,
     weights.raw_data = bytes([weights.raw_data[0] ^ 1]) + weights.raw_data[1:]
     onnx.save(model, str(tmp_path / "wrong.onnx"))
     assert qconvert.check(source, tmp_path / "wrong.onnx", samples=2).verdict == "not equal"
+
+
+@needs_torch
+def test_rows_that_pytorch_does_not_give_out_are_known(tmp_path: Path) -> None:
+    """A linear layer whose data are rounded as a whole, and by rows in LiteRT: its data are moved into rows before, which is no tensor of
+    PyTorch's."""
+    rng = np.random.default_rng(0)
+    weights = Tensor("w", "int8", (8, 16), rng.integers(-127, 128, (8, 16)).astype(np.int8), Quantization.per_tensor(0.01))
+    tensors = [Tensor("x", "float32", (2, 5, 16)), weights, Tensor("rows", "float32", (10, 16)), Tensor("found", "float32", (10, 8))]
+    tensors += [Tensor("y", "float32", (2, 5, 8)), Tensor("of_rows", "int64", (2,), np.array([10, 16]))]
+    tensors.append(Tensor("of_y", "int64", (3,), np.array([2, 5, 8])))
+    ops = (
+        Op("Reshape", ("x", "of_rows"), ("rows",)),
+        Op("Gemm", ("rows", "w"), ("found",), {"arithmetic": "dynamic_tensor"}),
+        Op("Reshape", ("found", "of_y"), ("y",)),
+    )
+    source, result = tmp_path / "model.pt2", tmp_path / "model.tflite"
+    qconvert.save(Graph("net", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",)), source)
+    qconvert.convert(source, result)
+    report = qconvert.check(source, result, samples=2, per_op=True)
+    assert report.verdict == "passed", report.problems
+    assert "dynamic range" in {op.verdict for op in report.operators}
