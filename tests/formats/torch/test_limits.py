@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from qconvert.errors import QConvertError
+from qconvert.conversion.loading import load
+from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.evaluate import evaluate
 from tests.torchscript_models import archive, graph_of, net
 
 
@@ -46,3 +49,16 @@ def test_an_argument_that_no_model_has_is_refused(tmp_path: Path, call: str) -> 
     path = archive(tmp_path / "m.pt", net(f"return {call}"), traced=[("float32", (2, 4, 5, 7))])
     with pytest.raises(QConvertError):
         graph_of(path)
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("bilinear2d", "None, False, "), ("bilinear2d", "None, True, "), ("nearest2d", "None, ")])
+def test_open_sizes_times_whole_factors_are_no_limit(tmp_path: Path, name: str, arguments: str) -> None:
+    """The size wanted is then a product, and where an element lies follows from the sizes."""
+    path = archive(tmp_path / "m.pt", net(f"return torch.upsample_{name}(x, {arguments}[2.0, 3.0])"))
+    open_sizes, stated = load(path, input_shape="n,3,h,w"), load(path, input_shape="2,3,4,5")
+    feed = {open_sizes.inputs[0]: np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)}
+    found, wanted = (next(iter(evaluate(graph, feed).values())) for graph in (open_sizes, stated))
+    assert found.shape == (2, 3, 8, 15) and np.allclose(found, wanted, atol=1e-6)
+    with pytest.raises(UnsupportedError, match="shape that the file does not say"):
+        fraction = archive(tmp_path / "fraction.pt", net(f"return torch.upsample_{name}(x, {arguments}[2.0, 1.5])"))
+        load(fraction, input_shape="n,3,h,w")

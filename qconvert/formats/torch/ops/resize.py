@@ -32,16 +32,26 @@ _CUBIC, _CUBIC_SMOOTH = -0.75, -0.5
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis of an interpolation: its size, the size wanted, and the factor if one was stated."""
+    """One axis of an interpolation.
+
+    Attributes:
+        size: its own.
+        wanted: that of the result.
+        factor: if one was stated.
+        is_multiple: whether the size wanted was made of a whole factor.
+    """
 
     size: Any
     wanted: Any
     factor: float | None
+    is_multiple: bool = False
 
     @property
     def is_plain(self) -> bool:
-        """Whether the sizes alone say where each element lies in the data."""
-        return self.factor is None or self.wanted == self.size * self.factor
+        """Whether the sizes alone say where each element lies in the data; open sizes do where a whole factor gave the one wanted."""
+        if self.factor is None or not (isinstance(self.size, int) and isinstance(self.wanted, int)):
+            return self.factor is None or self.is_multiple
+        return self.wanted == self.size * self.factor
 
     def step(self, align_corners: bool) -> float:
         """How far apart in the data neighbours of the result lie."""
@@ -76,7 +86,8 @@ def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
         value is not None and value <= 0 for value in factors
     ):
         raise c.invalid(f"sizes {listed} and factors {factors} are not positive, or are too large")
-    return [_Axis(size, each, factor) for size, each, factor in zip(sizes, listed, factors, strict=True)]
+    multiple = [wanted is None and factor is not None and factor.is_integer() for factor in factors]
+    return [_Axis(*item) for item in zip(sizes, listed, factors, multiple, strict=True)]
 
 
 def _multiplied(c: Call, size: Any, factor: float | None) -> Any:
