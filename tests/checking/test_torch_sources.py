@@ -14,7 +14,6 @@ from test_cli import run
 import qconvert
 from qconvert.conversion.read_options import stated
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import format_named
 
 TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
@@ -117,20 +116,27 @@ def test_what_pytorch_cannot_be_given_is_compared_and_not_judged(tmp_path: Path,
 
 @needs_torch
 def test_rows_that_pytorch_does_not_give_out_are_known(tmp_path: Path) -> None:
-    """A linear layer whose data are rounded as a whole, and by rows in LiteRT: its data are moved into rows before, which is no tensor of
-    PyTorch's."""
-    rng = np.random.default_rng(0)
-    weights = Tensor("w", "int8", (8, 16), rng.integers(-127, 128, (8, 16)).astype(np.int8), Quantization.per_tensor(0.01))
-    tensors = [Tensor("x", "float32", (2, 5, 16)), weights, Tensor("rows", "float32", (10, 16)), Tensor("found", "float32", (10, 8))]
-    tensors += [Tensor("y", "float32", (2, 5, 8)), Tensor("of_rows", "int64", (2,), np.array([10, 16]))]
-    tensors.append(Tensor("of_y", "int64", (3,), np.array([2, 5, 8])))
-    ops = (
-        Op("Reshape", ("x", "of_rows"), ("rows",)),
-        Op("Gemm", ("rows", "w"), ("found",), {"arithmetic": "dynamic_tensor"}),
-        Op("Reshape", ("found", "of_y"), ("y",)),
-    )
+    """A linear layer of three axes whose data are rounded as a whole, and by rows in LiteRT: the rows are no tensor of PyTorch's."""
+    import torch
+    import torch.ao.quantization.fx._decomposed  # registers the operators
+
+    space: Any = torch.ops.quantized_decomposed
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.from_numpy(np.random.default_rng(0).integers(-127, 128, (8, 16)).astype(np.int8)))
+
+        def forward(self, x: Any) -> Any:
+            limits = -128, 127
+            scale, point = space.choose_qparams(x, *limits, 1e-5, torch.int8)
+            stored = space.quantize_per_tensor(x, scale, point, *limits, torch.int8)
+            data = space.dequantize_per_tensor(stored, scale, point, *limits, torch.int8)
+            weight = space.dequantize_per_tensor(self.weight, 0.01, 0, -127, 127, torch.int8)
+            return torch.nn.functional.linear(data, weight)
+
     source, result = tmp_path / "model.pt2", tmp_path / "model.tflite"
-    qconvert.save(Graph("net", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",)), source)
+    torch.export.save(torch.export.export(Layer().eval(), (torch.randn(2, 5, 16),)), source)
     qconvert.convert(source, result)
     report = qconvert.check(source, result, samples=2, per_op=True)
     assert report.verdict == "passed", report.problems
