@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from qconvert.calibration.divergences import Entropy, JensenShannon, SymmetricEntropy
 from qconvert.calibration.extremes import MinMax, MovingAverage
+from qconvert.calibration.histograms import Percentile
+from qconvert.calibration.mnn import PACK, MnnAdmm, MnnKl
 from qconvert.calibration.observer import Observer
+from qconvert.calibration.squared_error import SquaredError
 from qconvert.errors import OptionError
 from qconvert.plugins import Option
 from qconvert.plugins.options import checked, taken
@@ -33,10 +37,23 @@ class Method:
     options: tuple[Option, ...] = ()
 
 
+_LEVELS = Option("levels", int, 128, "levels of one sign; 256 for unsigned grids of values that are never negative.")
+_CLAMP = Option("clamp", int, 127, "the largest integer (feature_clamp_value).")
+
 _REGISTER = (
     Method("min-max", "the smallest and the largest value", MinMax),
     Method("moving-average", "exponential averages of the smallest and largest value of each run", MovingAverage,
            (Option("constant", float, 0.01, "how much of each new run enters the average."),)),
+    Method("percentile", "what is left without the outermost values at each end", Percentile,
+           (Option("percentile", float, 99.99, "how much of 100 lies between the ends."),)),
+    Method("entropy", "TensorRT's: the threshold with the smallest divergence of Kullback and Leibler", Entropy, (_LEVELS,)),
+    Method("symmetric-kl", "the threshold with the smallest sum of the divergences in both directions", SymmetricEntropy, (_LEVELS,)),
+    Method("js", "the threshold with the smallest divergence of Jensen and Shannon", JensenShannon, (_LEVELS,)),
+    Method("mse", "the ends whose grid has the smallest mean squared error", SquaredError,
+           (Option("bits", int, 8, "of the affine grid that a range is chosen for."),)),
+    Method("mnn-kl", "MNN's KL, equal in every bit", MnnKl, (_CLAMP,)),
+    Method("mnn-admm", "MNN's ADMM on the last sample, equal in every bit", MnnAdmm,
+           (_CLAMP, Option("pack", int, PACK, "channels that MNN's CPU stores together; 1 for a network's input."))),
 )  # fmt: skip
 
 METHODS: Mapping[str, Method] = {method.name: method for method in _REGISTER}

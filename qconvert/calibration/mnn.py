@@ -1,0 +1,221 @@
+"""MNN's own choices of activation scales, bit for bit (tools/quantization/TensorStatistic.cpp, MNN 3.6; Apache-2.0).
+
+Sums are float32 in the order of MNN's loops, quotients float32 or double as there. What MNN does not sum in plain order is said below.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Self
+
+import numpy as np
+
+from qconvert.calibration.observer import Histogram, Observer
+from qconvert.encodings import Grid, Range
+from qconvert.graph import Array, Quantization, integer_range
+
+__all__ = ["PACK", "MnnAdmm", "MnnKl", "OfMnn", "admm_scale", "kl_threshold"]
+
+#: Bins of the histogram, and levels that they are merged to.
+BINS, LEVELS = 2048, 128
+#: Channels that MNN stores together on x86-64, with and without AVX512 (measured: 3.6.1 of PyPI); 4 on ARM.
+PACK = 8
+#: Parts of the search, so that their arrays stay in the cache.
+BLOCKS = 16
+#: Iterations of ADMM.
+STEPS = 300
+_F = np.float32
+
+
+class OfMnn(Observer):
+    """A method that gives a scale. Zero points are 0, and integers lie between -clamp and clamp (`feature_clamp_value`)."""
+
+    def __init__(self, clamp: int = 127) -> None:
+        super().__init__()
+        self.clamp = clamp
+
+    @property
+    @abstractmethod
+    def scale(self) -> np.float32:
+        """As it stands in MNN's dump; 0 for a tensor without values, or hardly any: MNN does not quantize it."""
+
+    def range(self) -> Range:
+        end = np.array([float(self.scale) * self.clamp])
+        return Range(-end, end)
+
+    def grid(self, dtype: str = "int8", *, symmetric: bool = True, narrow: bool = True) -> Grid:
+        """MNN's grid, which is always symmetric and narrow; in an unsigned type the same one shifted."""
+        low, high = integer_range(dtype)
+        middle = 0 if low else (high + 1) // 2
+        scale = np.array([self.scale or _F(1)], _F)
+        limits = middle - self.clamp, middle + self.clamp
+        return Grid(dtype, Quantization(scale, np.array([middle], np.int64), None, 0, *limits))
+
+
+class MnnKl(OfMnn):
+    """MNN's method KL: 2048 bins of absolute values over the largest of a first pass, and the threshold with the smallest divergence.
+
+    Tensors with fewer than 100 values in a channel (height times width of NCHW) are not searched: their threshold is the last bin.
+    """
+
+    passes = 2
+
+    def __init__(self, clamp: int = 127) -> None:
+        super().__init__(clamp)
+        self._counts = np.zeros(BINS, np.int64)
+        self._plane = 0
+
+    def _observe(self, values: Array, lowest: float, highest: float) -> None:
+        self._plane = int(np.prod(values.shape[2:4]))
+        if self.number:
+            absolute = np.abs(values.reshape(-1))
+            absolute = absolute[absolute > 1e-6]
+            bins = np.minimum((absolute * self._interval).astype(np.intp), BINS - 1)
+            self._counts += np.bincount(bins, minlength=BINS)
+
+    def merge(self, other: Self) -> None:
+        """Exact."""
+        super().merge(other)
+        self._counts = self._counts + other._counts
+        self._plane = self._plane or other._plane
+
+    @property
+    def _interval(self) -> np.float32:
+        """Bins for each unit; 0 where MNN takes no statistics."""
+        absmax = _F(self.absmax)
+        return _F(BINS) / absmax if absmax > _F(1e-5) else _F(0)
+
+    @property
+    def scale(self) -> np.float32:
+        if not self._interval:
+            return _F(0)
+        threshold = BINS - 1 if self._plane < 100 else kl_threshold(self._counts)
+        return _F((threshold + 0.5) / float(self._interval) / self.clamp)
+
+    def histogram(self) -> Histogram | None:
+        return Histogram(self._counts, np.arange(BINS + 1) / float(self._interval)) if self._counts.any() else None
+
+
+class MnnAdmm(OfMnn):
+    """MNN's method ADMM: alternates between integers and the scale that suits them best, in least squares, 300 times from a small scale.
+
+    One sample counts, the last one; nothing else is kept. merge() takes the other's as the later one. Sums are in the order in which MNN
+    stores a tensor of rank 4: `pack` channels together, so scales depend on the machine. MNN takes channels to be rounded up to 4 when it
+    counts elements, and so leaves out the last planes of a tensor that it rounds up to more.
+
+    Args:
+        clamp: the largest integer.
+        pack: channels that are stored together; 1 for a network's input, which is in plain order.
+    """
+
+    def __init__(self, clamp: int = 127, pack: int = PACK) -> None:
+        super().__init__(clamp)
+        self.pack = pack
+        self._sample = np.zeros(0, _F)
+
+    def _observe(self, values: Array, lowest: float, highest: float) -> None:
+        packed = np.abs(packed_order(values, self.pack))
+        self._sample = packed[packed > 0]  # zeros add nothing
+
+    def merge(self, other: Self) -> None:
+        """The other's sample is the later one."""
+        super().merge(other)
+        self._sample = other._sample if other.count else self._sample
+
+    @property
+    def scale(self) -> np.float32:
+        return admm_scale(self._sample, self.clamp)
+
+
+def packed_order(values: Array, pack: int) -> Array:
+    """The elements of a tensor that MNN sums, in its order: of rank 4 (N, C / pack, H, W, pack), zeros between."""
+    if values.ndim != 4 or pack == 1:
+        return values.reshape(-1)
+    n, c, h, w = values.shape
+    padded = np.zeros((n, -(-c // pack) * pack, h, w), _F)
+    padded[:, :c] = values
+    ordered = padded.reshape(n, -1, pack, h, w).transpose(0, 1, 3, 4, 2).reshape(-1)
+    return ordered[: n * (-(-c // 4) * 4) * h * w]
+
+
+def admm_scale(absolute: Array, clamp: int = 127) -> np.float32:
+    """Alternates: integers = round(values / scale), half away from zero, clamped; scale = sum(integers * values) / sum(integers ** 2).
+
+    Args:
+        absolute: float32, without zeros, in the order of the sums.
+        clamp: the largest integer.
+    """
+    if not absolute.size:
+        return _F(0)
+    scale = _F(float(absolute.max()) / (clamp * 2.5))
+    seen: dict[np.float32, int] = {}
+    for step in range(STEPS):
+        if scale in seen:  # from here on it repeats itself
+            again = list(seen)[seen[scale] :]
+            return again[(STEPS - step) % len(again)]
+        seen[scale] = step
+        steps = absolute * (_F(1) / scale)
+        integers = np.rint(steps)
+        integers += steps - integers == _F(0.5)
+        np.minimum(integers, _F(clamp), out=integers)
+        scale = _in_order(integers * absolute) / _in_order(np.square(integers))
+    return scale
+
+
+def _in_order(values: Array) -> np.float32:
+    """The float32 sum, one value after another."""
+    return _F(np.add.accumulate(values, dtype=_F)[-1])
+
+
+def kl_threshold(counts: Array) -> int:
+    """The last of MNN's 2048 bins that is kept, 128 at least.
+
+    For each number of bins, they are merged to 128 levels, bins on an edge in parts, and each level is spread evenly over its width again;
+    the first number with the smallest sum of p * log(p / q) wins, p having what lies beyond in its last bin. Bins start at 1e-7 and are
+    never empty, so each level is spread over all of its bins.
+    """
+    shares = _shares(counts)
+    beyond = np.subtract.accumulate(np.concatenate([[_in_order(shares[LEVELS:])], shares[LEVELS : BINS - 1]]), dtype=_F)
+    ends = np.arange(LEVELS, BINS)
+    found = np.concatenate([_divergences(shares, part, beyond[part - LEVELS]) for part in np.array_split(ends, BLOCKS)])
+    found = np.where(found < 10000, found, np.inf)  # NaN, of a negative rest beyond, is no candidate
+    return int(ends[np.argmin(found)]) if np.isfinite(found).any() else LEVELS
+
+
+def _shares(counts: Array) -> Array:
+    """What float32 bins that start at 1e-7 hold after so many times + 1, as shares of their sum."""
+    # The small start survives the first + 1 alone, by one step of float32; from 2**24 on nothing is added any more.
+    held = np.minimum(counts, 2**24).astype(_F)
+    held[counts == 0] = _F(1e-7)
+    held[counts == 1] = _F(1e-7) + _F(1)
+    return np.asarray(held / _in_order(held), _F)
+
+
+def _divergences(shares: Array, ends: Array, beyond: Array) -> Array:
+    """Of several numbers of bins, each with its share beyond. Edges of levels are multiples of 1/128, so float32 holds them exactly."""
+    spread = _spread(shares, ends)
+    bins = np.arange(ends[-1])[:, None]
+    level = np.minimum(bins * LEVELS // ends, LEVELS - 1)  # bins behind the end count for nothing
+    over = np.minimum((level + 1) * ends, (bins + 1) * LEVELS) - bins * LEVELS  # 1/128 of the bin that lie in its first level
+    columns = np.arange(ends.size)
+    first, second = spread[columns, level], spread[columns, np.minimum(level + 1, LEVELS - 1)]
+    of_first, of_second = over.astype(_F) / LEVELS, (LEVELS - over).astype(_F) / LEVELS
+    expanded = first * of_first + second * of_second
+    kept = np.repeat(shares[: ends[-1], None], ends.size, axis=1)
+    kept[ends - 1, columns] += beyond
+    with np.errstate(all="ignore"):
+        # A float64 logarithm, rounded, is the nearest float32, as that of the C library nearly always is.
+        terms = kept * np.log((kept / expanded).astype(np.float64)).astype(_F)
+    terms[(bins >= ends) | (kept == 0)] = 0
+    return np.asarray(np.add.reduce(terms, axis=0))  # row after row, in order
+
+
+def _spread(shares: Array, ends: Array) -> Array:
+    """What each level gives to each bin that it covers whole: the sum of its first part of a bin, its last part, and those between."""
+    starts = np.arange(LEVELS + 1) * ends[:, None]
+    first, last = -(-starts[:, :-1] // LEVELS), starts[:, 1:] // LEVELS  # whole bins
+    sums = (first * LEVELS - starts[:, :-1]).astype(_F) / LEVELS * shares[first - 1]
+    sums += (starts[:, 1:] - last * LEVELS).astype(_F) / LEVELS * shares[last]
+    for step in range(int((last - first).max())):
+        sums += np.where(first + step < last, shares[np.minimum(first + step, BINS - 1)], _F(0))
+    return np.asarray(sums / (ends[:, None].astype(_F) / LEVELS))
