@@ -46,6 +46,13 @@ _BIASES = Option(
     "real biases of PyTorch's layers: round (integer kernels) or keep (equal, on real values, slower).",
     ("round", "keep"),
 )
+_TABLES = Option(
+    "tables",
+    str,
+    "missing",
+    "functions of one tensor as tables: missing (what the format lacks), chains (of two operators or more; chains16: of 16 bits too).",
+    ("missing", "chains", "chains16"),
+)
 _FIXED_POINT = Option(
     "fixed_point",
     str,
@@ -109,8 +116,8 @@ _REGISTER = (
     _pass("dense_weights", "groups and dilations that TFLite lacks become zeros among the weights of convolutions"),
     _pass("fuse_gelu", "a Gelu that was spelled out with Erf becomes one operator",
          exact=False, within=1e-05),
-    _pass("unary_to_table", "elementwise functions of one quantized tensor that the target has no operator for become tables",
-         after=("store_activations", "symmetric_activations", "assign_layout"), requires=("absorbed",)),
+    _pass("unary_to_table", "elementwise functions of one quantized tensor become tables: what the target has no operator for, or chains",
+         options=(_TABLES,), after=("store_activations", "symmetric_activations", "assign_layout"), requires=("absorbed",)),
     _pass("settle_sizes", "sizes that have names become the one number that the operators take, where there is just one"),
     _pass("merge_reshapes", "a chain of Reshape, Squeeze and Unsqueeze becomes one Reshape, or nothing"),
     _pass("matmul_to_gemm", "a MatMul with constant weights, and the bias added behind it, become a Gemm",

@@ -6,11 +6,14 @@ operators gives for each code, with every rounding between them, so nothing is r
 
     codes (int8) -> Cast to int32 -> Add 128 -> Gather of the table -> codes of the result
 
-A function becomes a table only if a part of it has no operator in the target's format, or a formula of several that comes near to it. The
-table begins at the nearest tensor of codes that all of such parts are functions of, and takes in what belongs to the function behind them,
-up to what somebody else reads. 16 bits have tables of 65,536 values.
+By default (tables=missing) a function becomes a table only if a part of it has no operator in the target's format, or a formula of several
+that comes near to it. The table begins at the nearest tensor of codes that all of such parts are functions of, and takes in what belongs to
+the function behind them, up to what somebody else reads. 16 bits have tables of 65,536 values.
 
     x -> Div -> a -> Erf -> b -> Add -> c -> Mul by x -> y      becomes      x -> Cast -> Add -> Gather -> y
+
+With tables=chains every function of 8 bits that is made of two operators or more becomes one table, from the farthest tensor of codes from
+which nobody else reads what is between; with tables=chains16 those of 16 bits too.
 """
 
 from __future__ import annotations
@@ -20,43 +23,111 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.evaluate.curves import curve_roots, curve_values, has_codes
+from qconvert.evaluate.curves import curve_roots, curve_values, curve_way, has_codes
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.plugins import Change, Target, operators
 
 __all__ = ["run"]
 
+#: What alone is no function that a table would be worth: nothing is computed.
+_TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Tables for the functions that hold a kind which the target's format has no writer for; nothing without a target."""
-    writers = operators(target.format, "write") if target is not None and target.format else {}
-    known = {kind for kind, write in writers.items() if not getattr(write, "comes_near", False)}
-    if not known or all(op.kind in known for op in graph.ops):
+
+def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tuple[Graph, tuple[Change | str, ...]]:
+    """Tables for the functions that hold a kind which the target's format has no writer for; for chains of operators where they are asked
+    for.
+    """
+    roots = _Roots(graph)
+    missing, lacked = _missing(graph, target, roots)
+    chains = _chains(graph, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
+    if not missing and not chains:
         return graph, ()
-    roots = curve_roots(graph)
-    missing: dict[str, str] = {}  # the tensors on whose way an operator has no writer, and the root in front of these
-    lacked: set[str] = set()
-    for op in graph.ops:
-        if op.outputs and op.outputs[0] in roots and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
-            root = next((name for name in roots[op.outputs[0]] if name not in missing), "")
-            missing.update({op.outputs[0]: root} if root else {})
-            lacked.update({op.kind} - known)
-    tables = _Tables(graph)
+    made = _Tables(graph)
     ops: list[Op] = []
     wanted = set(graph.public)
+    sizes: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
     for op in reversed(graph.ops):
         name = op.outputs[0] if op.outputs else ""
-        if name in missing and name in wanted and has_codes(graph[name]):
-            ops += reversed(tables.lookup(op, missing[name]))
-            wanted.add(missing[name])
-        elif name not in roots or name in wanted:
+        root = chains.get(name) or missing.get(name, "")
+        if root and name in wanted and has_codes(graph[name]):
+            lookup, size = made.lookup(op, root)
+            ops += reversed(lookup)
+            wanted.add(root)
+            sizes[name in chains][size] += 1
+        elif name not in roots.found or name in wanted:
             ops.append(op)
             wanted.update(op.inputs)
-    if not tables.sizes:
-        return graph, ()
-    listed = ", ".join(f"{count} of {size} values" for size, count in sorted(tables.sizes.items()))
-    note = f"functions of one tensor with {', '.join(sorted(lacked))}, which the format lacks, are looked up in tables: {listed}"
-    return graph.evolve(tensors=tables.tensors.values(), ops=ops[::-1]), (Change(note, exact=True),)
+    notes = (
+        (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the format lacks, are looked up in tables"),
+        (sizes[True], "chains of operators on one tensor are looked up in tables"),
+    )
+    changes = tuple(Change(f"{text}: {_listed(found)}", exact=True) for found, text in notes if found)
+    return (graph.evolve(tensors=made.tensors.values(), ops=ops[::-1]), changes) if changes else (graph, ())
+
+
+def _listed(sizes: Counter[int]) -> str:
+    return ", ".join(f"{count} of {size} values" for size, count in sorted(sizes.items()))
+
+
+class _Roots:
+    """curve_roots() of a graph, once somebody asks."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._found: dict[str, tuple[str, ...]] | None = None
+
+    @property
+    def found(self) -> dict[str, tuple[str, ...]]:
+        if self._found is None:
+            self._found = curve_roots(self._graph)
+        return self._found
+
+
+def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:
+    """The tensors on whose way an operator has no writer, each with the root in front of these, and the kinds that have none."""
+    writers = operators(target.format, "write") if target is not None and target.format else {}
+    known = {kind for kind, write in writers.items() if not getattr(write, "comes_near", False)}
+    missing: dict[str, str] = {}
+    lacked: set[str] = set()
+    if not known or all(op.kind in known for op in graph.ops):
+        return missing, lacked
+    for op in graph.ops:
+        name = op.outputs[0] if op.outputs else ""
+        if name in roots.found and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
+            root = next((item for item in roots.found[name] if item not in missing), "")
+            missing.update({name: root} if root else {})
+            lacked.update({op.kind} - known)
+    return missing, lacked
+
+
+def _chains(graph: Graph, roots: _Roots, bits: int) -> dict[str, str]:
+    """The ends of functions that are made of several operators, each with the farthest tensor of codes of at most so many bits that it is
+    a function of, where nobody else reads what is between.
+    """
+    producers, consumers = graph.producers(), graph.consumers()
+    found: dict[str, str] = {}
+    inside: set[str] = set()
+    for op in reversed(graph.ops):
+        name = op.outputs[0] if op.outputs else ""
+        if name not in roots.found or name in inside or not has_codes(graph[name]):
+            continue
+        for root in reversed(roots.found[name]):
+            way = curve_way(graph, producers, name, root)
+            between = way.keys() - {name}
+            is_read = any(
+                item in graph.public or any(way.keys().isdisjoint(reader.outputs) for reader in consumers[item]) for item in between
+            )
+            count = sum(step.kind not in _TRIVIAL for step in way.values())
+            if _width(graph[root]) <= bits and count > 1 and not is_read:
+                found[name] = root
+                inside |= between
+                break
+    return found
+
+
+def _width(tensor: Tensor) -> int:
+    low, high = integer_range(tensor.dtype)
+    return (high - low).bit_length()
 
 
 class _Tables:
@@ -68,13 +139,11 @@ class _Tables:
         self._known: dict[tuple[object, ...], str] = {}
         self.tensors: dict[str, Tensor] = {}
         self._names = graph.names(self.tensors)
-        self.sizes: Counter[int] = Counter()
 
-    def lookup(self, op: Op, name: str) -> list[Op]:
-        """The operators that give the result of `op` by a table over the codes of the tensor `name`."""
+    def lookup(self, op: Op, name: str) -> tuple[list[Op], int]:
+        """The operators that give the result of `op` by a table over the codes of the tensor `name`, and how many values it has."""
         root, result = self._graph[name], self._graph[op.outputs[0]]
         values = curve_values(self._graph, self._producers, result.name, name)
-        self.sizes[values.size] += 1
         table = self._constant(f"{result.name}/table", replace(result, shape=values.shape, data=values))
         index = self._added(f"{result.name}/codes", Tensor("", "int32", root.shape))
         found = [Op("Cast", (root.name,), (index,), {"to": "int32"}, op.source)]
@@ -83,7 +152,7 @@ class _Tables:
             offset = self._constant(f"{result.name}/first", Tensor("", "int32", (), np.array(-low, np.int32)))
             codes, index = index, self._added(f"{result.name}/index", Tensor("", "int32", root.shape))
             found.append(Op("Add", (codes, offset), (index,), {}, op.source))
-        return [*found, Op("Gather", (table, index), (result.name,), {"axis": 0}, op.source)]
+        return [*found, Op("Gather", (table, index), (result.name,), {"axis": 0}, op.source)], values.size
 
     def _constant(self, wanted: str, tensor: Tensor) -> str:
         assert tensor.data is not None

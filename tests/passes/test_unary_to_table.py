@@ -8,15 +8,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from passes.graphs import constant, make, outputs, q, said
+from passes.graphs import applied, constant, make, outputs, q, said
 
 import qconvert
-from qconvert import Graph, Op, Tensor
+from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
 from qconvert.evaluate.curves import lookup_of
 from qconvert.graph import integer_range, numpy_dtype
 from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named, target_named
+from qconvert.runtimes.litert import LiteRT
 
 SCALES = {8: (0.05, 0.04, 0.008, 0.016, 0.05, 0.025), 16: tuple(s / 256 for s in (0.05, 0.04, 0.008, 0.016, 0.05, 0.025))}
 
@@ -94,6 +95,112 @@ def test_equal_tables_are_one() -> None:
     changed, _ = tabled(make([Op("Erf", ("x",), ("y",)), Op("Erf", ("z",), ("v",))], tensors, "x z", "y v"))
     tables = {op.inputs[0] for op in changed.ops if op.kind == "Gather"}
     assert len(tables) == 1
+
+
+# chains
+
+#: Functions of one tensor, with their attributes.
+KINDS: list[tuple[str, dict[str, object]]] = [
+    *((name, {}) for name in "Abs Neg Exp Sqrt Rsqrt Log Erf Square Relu HardSwish Sigmoid Tanh Softplus".split()),
+    ("LeakyRelu", {"alpha": 0.1}), ("Elu", {}), ("HardSigmoid", {"alpha": 0.2, "beta": 0.4}), ("Requantize", {}), ("Requantize", {}),
+]  # fmt: skip
+BOTH = ["Add", "Mul", "Sub"]
+
+
+def chain(seed: int, dtype: str = "int8", length: int = 5) -> Graph:
+    """A random chain with a grid behind each operator, constants beside some, and one that reads the chain's start again."""
+    rng = np.random.default_rng(seed)
+    low, high = integer_range(dtype)
+    span = high - low + 1
+
+    def grid() -> Quantization:
+        point = 0 if dtype == "int16" else int(rng.integers(low + span // 4, high - span // 4))
+        return q(float(rng.uniform(0.5, 2)) * 8 / span, point)
+
+    tensors = [Tensor("t0", dtype, (2, span // 2), None, grid())]
+    ops: list[Op] = []
+    for index in range(1, length + 1):
+        before, name = f"t{index - 1}", f"t{index}"
+        tensors.append(Tensor(name, dtype, (2, span // 2), None, grid()))
+        kind = str(rng.choice(["unary", "both", "again"], p=[0.7, 0.2, 0.1]))
+        if kind == "unary":
+            found, attributes = KINDS[int(rng.integers(len(KINDS)))]
+            ops.append(Op(found, (before,), (name,), attributes))  # type: ignore[arg-type]
+            continue
+        other = "t0"
+        if kind == "both":
+            other = f"c{index}"
+            tensors.append(constant(other, np.array(int(rng.integers(1, 100)), numpy_dtype(dtype)), grid()))
+        ops.append(Op(str(rng.choice(BOTH)), (before, other), (name,)))
+    return make(ops, tensors, "t0", f"t{length}")
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_a_chain_is_one_table(dtype: str, seed: int) -> None:
+    """For all 256 codes, in the evaluator and in onnxruntime."""
+    graph = chain(seed, dtype, 2 + seed % 7)
+    changed, notes = applied(graph, "unary_to_table", tables="chains")
+    assert [op.kind for op in changed.ops] in (["Cast", "Add", "Gather"], ["Cast", "Gather"])
+    assert notes == ("chains of operators on one tensor are looked up in tables: 1 of 256 values (exact)",)
+    low, high = integer_range(dtype)
+    codes = {"t0": np.arange(low, high + 1).astype(numpy_dtype(dtype)).reshape(2, 128)}
+    wanted = evaluate(graph, codes)[graph.outputs[0]]
+    assert np.array_equal(wanted, evaluate(changed, codes)[graph.outputs[0]])
+    assert np.array_equal(wanted, outputs(changed, codes)[0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_a_chain_in_litert(dtype: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        graph = chain(100 + seed, dtype)
+        changed, _ = applied(graph, "unary_to_table", tables="chains16")
+        low, high = integer_range(dtype)
+        codes = np.arange(low, high + 1).astype(numpy_dtype(dtype)).reshape(2, -1)
+        path = tmp_path / f"{seed}.tflite"
+        qconvert.save(changed, path)
+        found = next(iter(LiteRT(path.read_bytes()).run({"t0": codes}).values()))
+        assert np.array_equal(found, evaluate(graph, {"t0": codes})[graph.outputs[0]])
+
+
+def test_chains_of_16_bits_are_asked_for_by_name() -> None:
+    graph = chain(1, "int16")
+    assert applied(graph, "unary_to_table", tables="chains")[0] is graph
+    _, notes = applied(graph, "unary_to_table", tables="chains16")
+    assert notes == ("chains of operators on one tensor are looked up in tables: 1 of 65536 values (exact)",)
+
+
+@pytest.mark.parametrize("tables", ["missing", "chains"])
+def test_one_operator_is_no_chain(tables: str) -> None:
+    tensors = [Tensor("x", "int8", (4,), None, q(0.1)), Tensor("y", "int8", None, None, q(1 / 256, -128))]
+    graph = make([Op("Sigmoid", ("x",), ("y",))], tensors, "x", "y")
+    assert applied(graph, "unary_to_table", tables=tables)[0] is graph
+
+
+def test_a_chain_ends_where_somebody_else_reads() -> None:
+    """b is an output, so that x to b and b to y are two tables; c is read by a product of two tensors, which is none."""
+    tensors = [Tensor(name, "int8", (2, 128), None, q(0.05, point)) for point, name in enumerate("xabcdyz")]
+    ops = [Op("Tanh", ("x",), ("a",)), Op("Elu", ("a",), ("b",)), Op("Abs", ("b",), ("c",)), Op("HardSwish", ("c",), ("d",)),
+           Op("Relu", ("d",), ("y",)), Op("Mul", ("c", "v"), ("z",))]  # fmt: skip
+    tensors.append(Tensor("v", "int8", (2, 128), None, q(0.05, 4)))
+    graph = make(ops, tensors, "x v", "b y z")
+    changed, notes = applied(graph, "unary_to_table", tables="chains")
+    assert [op.kind for op in changed.ops] == ["Cast", "Add", "Gather", "Abs", "Cast", "Add", "Gather", "Mul"]
+    assert "2 of 256 values" in notes[0]
+    feed = {"x": np.arange(-128, 128).astype(np.int8).reshape(2, 128), "v": np.full((2, 128), 40, np.int8)}
+    before, after = evaluate(graph, feed), evaluate(changed, feed)
+    assert all(np.array_equal(before[name], after[name]) for name in graph.outputs)
+
+
+def test_real_values_between_grids_are_part_of_a_chain() -> None:
+    """Dequantize, functions of real values, Quantize."""
+    x, y = Tensor("x", "uint8", (256,), None, q(0.05, 128)), Tensor("y", "uint8", (256,), None, q(0.02, 30))
+    ops = [Op("Dequantize", ("x",), ("r",)), Op("Sigmoid", ("r",), ("s",)), Op("Mul", ("r", "s"), ("t",)), Op("Quantize", ("t",), ("y",))]
+    graph = make(ops, [x, y], "x", "y")
+    changed, _ = applied(graph, "unary_to_table", tables="chains")
+    assert [op.kind for op in changed.ops] == ["Cast", "Gather"]
+    codes = {"x": np.arange(256).astype(np.uint8)}
+    assert np.array_equal(evaluate(graph, codes)["y"], outputs(changed, codes)[0])
 
 
 # files
