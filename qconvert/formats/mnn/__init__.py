@@ -1,4 +1,7 @@
-"""MNN: written as a float network with a Pipeline of scales, of which MNN's converter makes a .mnn file."""
+"""MNN: written as a float network with a Pipeline of scales, of which MNN's converter makes a .mnn file.
+
+Scales are read of all of its documents, without MNN: dumps of its quantizer, Pipelines, PPQ's file, and quantized .mnn files.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.plugins import Change, Format, Option, hookimpl
 
 if TYPE_CHECKING:
+    from qconvert.encodings import Encodings
     from qconvert.graph import Graph
 
 
@@ -18,6 +22,20 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change
     return write(graph, path, options)
 
 
+def _read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
+    from qconvert.formats.mnn.reader import read_encodings
+
+    return read_encodings(path, options)
+
+
+def _holds(path: Path) -> bool:
+    from qconvert.formats.mnn.reader import holds
+
+    return holds(path)
+
+
+_NAMED = "beside a dump of MNN's quantizer, or a .mnn file of its method EMA: the .mnn file that names the tensors."
+_READ_OPTIONS = (Option("mnn", str, "", _NAMED, is_file=True),)
 _WRITE_OPTIONS = (
     Option("float_layers", str, "", "layers that MNN is to run on real values: names of results or source operators, or patterns, as a,b."),
     Option("pipeline", str, "json", "MNN's Pipeline as json or binary.", ("json", "binary")),
@@ -37,5 +55,14 @@ def qconvert_formats() -> Iterable[Format]:
             folder=("model.onnx", "model.json", "model.bin", "model.mnn", "model.mnn.json"),
             default_target="mnn",
             write_options=_WRITE_OPTIONS,
-        )
+        ),
+        Format(
+            "mnn-scales",
+            (".mnn", ".json", ".bin"),
+            "MNN's scales: a dump of its quantizer, a Pipeline (JSON, protobuf), PPQ's file, or a quantized .mnn",
+            content="encodings",
+            read_encodings=_read_encodings,
+            holds=_holds,
+            read_options=_READ_OPTIONS,
+        ),
     ]

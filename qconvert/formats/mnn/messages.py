@@ -1,0 +1,235 @@
+"""The messages of MNN's compression parameters as data, and a Pipeline as nested dicts: from JSON, and from protobuf's bytes.
+
+proto2 of tools/converter/source/compression/MNN_compression.proto, package MNN.Compression. A message becomes a dict with all its fields
+in lower camel case, absent ones with their defaults; enumerations are names. Unknown fields are ignored, as MNN does.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError
+from qconvert.files.documents import fail, integer, listed, number, sort_of, text
+
+__all__ = ["MESSAGES", "MessageField", "from_bytes", "from_json"]
+
+
+class MessageField(NamedTuple):
+    """A field of a message.
+
+    Attributes:
+        name: in lower camel case.
+        kind: "string", "int32", "bool", "float", the name of a message, or the names of an enumeration, a tuple from 0.
+        repeated: whether there may be several.
+        default: where it is absent; None if it is required.
+    """
+
+    name: str
+    kind: str | tuple[str, ...]
+    repeated: bool = False
+    default: Any = None
+
+
+_ROUNDING = ("ROUND_TOWARDS_ZERO", "ROUND_AWAY_FROM_ZERO", "ROUND_HALF_TO_EVEN")
+_METHODS = ("QAT", "OverflowAware", "WinogradAware")
+#: Message -> the number of a field -> the field.
+MESSAGES: dict[str, dict[int, MessageField]] = {
+    "Pipeline": {
+        1: MessageField("version", "string"),
+        2: MessageField("algo", "CompressionAlgo", True),
+        3: MessageField("mnnUuid", "string", default=""),
+        4: MessageField("forGuide", "bool", default=False),
+    },
+    "CompressionAlgo": {
+        1: MessageField("type", ("QUANTIZE", "PRUNE"), default="QUANTIZE"),
+        2: MessageField("quantParams", "QuantizeParams", default={}),
+    },
+    "QuantizeParams": {
+        1: MessageField("roundMode", _ROUNDING, default="ROUND_AWAY_FROM_ZERO"),
+        4: MessageField("layer", "LayerQuantizeParams", True),
+    },
+    "LayerQuantizeParams": {
+        1: MessageField("input", "ActivationParams", True),
+        2: MessageField("weight", "WeightParams", True),
+        3: MessageField("output", "ActivationParams", True),
+        4: MessageField("method", _METHODS, default="QAT"),
+        6: MessageField("opName", "string", default=""),
+        7: MessageField("subgraphName", "string", default=""),
+    },
+    "ActivationParams": {
+        1: MessageField("name", "string"),
+        2: MessageField("bits", "int32", default=8),
+        3: MessageField("scales", "float", True),
+        4: MessageField("zeroPoint", "int32", default=0),
+        5: MessageField("clampMin", "int32", default=-128),
+        6: MessageField("clampMax", "int32", default=127),
+    },
+    "WeightParams": {
+        1: MessageField("name", "string"),
+        2: MessageField("bits", "int32", default=8),
+        3: MessageField("scales", "float", True),
+        4: MessageField("clampMin", "int32", default=-128),
+        5: MessageField("clampMax", "int32", default=127),
+        6: MessageField("asymmetric", "bool", default=False),
+        7: MessageField("blockSize", "int32", default=0),
+    },
+}
+_MISSING = "MNN would print `missing field` and leave the whole model on real values."
+_INT32 = (-(2**31), 2**31 - 1)
+
+
+def _filled(message: str, given: dict[str, Any], at: str) -> dict[str, Any]:
+    """A message with all its fields.
+
+    Raises:
+        InvalidModelError: a required one is absent.
+    """
+    for field in MESSAGES[message].values():
+        if field.name in given:
+            continue
+        if field.default is None and not field.repeated:
+            raise InvalidModelError(f"lacks {field.name!r}, which is required", where=at, remedy=_MISSING)
+        given[field.name] = [] if field.repeated else field.default
+    return given
+
+
+# JSON
+
+
+def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") -> dict[str, Any]:
+    """A message in JSON as protobuf reads it: names in lower camel case or as in the .proto file, enumerations as names or numbers.
+
+    Raises:
+        InvalidModelError: a value is of another sort, or a required one is absent.
+    """
+    if not isinstance(document, dict):
+        fail(at, f"is {sort_of(document)}, not an object")
+    fields = {name: field for field in MESSAGES[message].values() for name in (field.name, _snake(field.name))}
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        field = fields.get(key)
+        if field is None or value is None:
+            continue
+        if field.name in found:
+            fail(at, f"has {field.name!r} in both spellings")
+        place = f"{at}.{key}"
+        found[field.name] = (
+            listed(value, place, lambda item, where, field=field: _json_value(field, item, where))  # type: ignore[misc]
+            if field.repeated
+            else _json_value(field, value, place)
+        )
+    return _filled(message, found, at)
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _json_value(field: MessageField, value: Any, at: str) -> Any:
+    if isinstance(field.kind, tuple):
+        return _enumerated(field.kind, value, at)
+    if field.kind == "string":
+        return text(value, at)
+    if field.kind == "bool":
+        if not isinstance(value, bool):
+            fail(at, f"is {sort_of(value)}, not true or false")
+        return value
+    if field.kind == "int32":
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        return _int32(integer(whole, at), at)
+    return number(value, at) if field.kind == "float" else from_json(value, field.kind, at)
+
+
+def _int32(value: int, at: str) -> int:
+    if not _INT32[0] <= value <= _INT32[1]:
+        fail(at, f"is {value}, beyond 32 bits")
+    return value
+
+
+def _enumerated(names: tuple[str, ...], value: Any, at: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
+        return names[value]
+    if not isinstance(value, str) or value not in names:
+        fail(at, f"is {value!r}, not one of {', '.join(names)}")
+    return value
+
+
+# protobuf
+
+
+def from_bytes(data: memoryview, message: str = "Pipeline", at: str = "Pipeline") -> dict[str, Any]:
+    """A message in protobuf's encoding (https://protobuf.dev/programming-guides/encoding).
+
+    Raises:
+        InvalidModelError: it is cut off, a value is of another wire type, or a required one is absent.
+    """
+    found: dict[str, Any] = {}
+    for number_, wire, value in _wire(data, at):
+        field = MESSAGES[message].get(number_)
+        if field is None:
+            continue
+        place = f"{at}.{field.name}"
+        if not field.repeated:
+            found[field.name] = _wire_value(field, wire, value, place)
+        elif field.kind == "float" and wire == 2:  # packed, which every parser takes
+            if len(value) % 4:
+                fail(place, "has a part of a number")
+            found.setdefault(field.name, []).extend(np.frombuffer(value, "<f4").astype(np.float64).tolist())
+        else:
+            items = found.setdefault(field.name, [])
+            items.append(_wire_value(field, wire, value, f"{place}[{len(items)}]"))
+    return _filled(message, found, at)
+
+
+def _wire(data: memoryview, at: str) -> Iterator[tuple[int, int, Any]]:
+    """(number, wire type, value) of the fields."""
+    position, end = 0, len(data)
+    while position < end:
+        tag, position = _varint(data, position, at)
+        number_, wire = tag >> 3, tag & 7
+        if wire == 0:
+            value, position = _varint(data, position, at)
+            yield number_, wire, value
+            continue
+        size = {1: 8, 5: 4}.get(wire)
+        if wire == 2:
+            size, position = _varint(data, position, at)
+        if size is None or not number_ or position + size > end:
+            fail(at, f"is no protobuf: byte {position} of its {end} is {'cut off' if size is not None else f'of wire type {wire}'}")
+        yield number_, wire, data[position : position + size]
+        position += size
+
+
+def _varint(data: memoryview, position: int, at: str) -> tuple[int, int]:
+    end = position
+    while end < len(data) and data[end] >= 128:
+        end += 1
+    if end >= min(len(data), position + 10):
+        fail(at, f"is no protobuf: a number at byte {position} does not end")
+    value = sum((data[place] & 127) << 7 * (place - position) for place in range(position, end + 1))
+    return value & (2**64 - 1), end + 1
+
+
+def _wire_value(field: MessageField, wire: int, value: Any, at: str) -> Any:
+    wanted = {"int32": 0, "bool": 0, "float": 5}.get(field.kind, 2) if isinstance(field.kind, str) else 0
+    if wire != wanted:
+        fail(at, f"has wire type {wire} instead of {wanted}")
+    if isinstance(field.kind, tuple):
+        return _enumerated(field.kind, value, at)
+    if field.kind == "int32":
+        low = value & 0xFFFFFFFF
+        return low - 2**32 if low & 0x80000000 else low
+    if field.kind == "bool":
+        return bool(value)
+    if field.kind == "float":
+        return struct.unpack("<f", value)[0]
+    if field.kind == "string":
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            fail(at, "is not UTF-8")
+    return from_bytes(value, field.kind, at)

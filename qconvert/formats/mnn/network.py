@@ -1,0 +1,217 @@
+"""What a .mnn file says of names, scales and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.files import map_file
+from qconvert.formats.flatbuffers import damaged, verify_tables
+from qconvert.formats.mnn.schema import DT_INT8, NET, type_name
+from qconvert.formats.mnn.weights import LayerWeights, layer_weights
+
+__all__ = ["Layer", "Network", "Node", "TensorGrid", "is_network", "read_network", "renamed"]
+
+#: int8 layers of MNN before 2.0, whose scales are products of three.
+_OLD = ("ConvInt8", "DepthwiseConvInt8")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator.
+
+    Attributes:
+        name: its own; "" for none.
+        type: such as "Convolution"; "" where a file does not say it.
+        inputs, outputs: indices of tensors. Weights are no inputs.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGrid:
+    """What a file says of the scale of a tensor, as it stands there.
+
+    Attributes:
+        scale, zero: real = scale * (q - zero).
+        lowest, highest: integers that are used.
+    """
+
+    scale: float
+    zero: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """An operator with weights, whose parameters are quantized.
+
+    Attributes:
+        node: the operator.
+        weights: as stored; None where they are real numbers.
+        data, result: the grids of its data and of its result as the layer itself states them; None where its scale is 0.
+    """
+
+    node: Node
+    weights: LayerWeights | None
+    data: TensorGrid | None
+    result: TensorGrid | None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A .mnn file.
+
+    Attributes:
+        nodes: in order.
+        names: of the tensors, by index.
+        grids: index of a tensor -> its scale, where it has one.
+        layers: those with weights.
+        uuid: of the file; "" for none.
+    """
+
+    nodes: tuple[Node, ...]
+    names: tuple[str, ...]
+    grids: Mapping[int, TensorGrid]
+    layers: tuple[Layer, ...]
+    uuid: str = ""
+
+
+def renamed(network: Network, named: Network) -> Network:
+    """A network with the names of another that has the same operators in the same order, as before MNN's quantizer with EMA made it anew.
+
+    Raises:
+        InvalidModelError: the other has other operators.
+    """
+    types = [[node.type for node in found.nodes] for found in (network, named)]
+    if types[0] != types[1] or any(len(a.outputs) != len(b.outputs) for a, b in zip(network.nodes, named.nodes, strict=True)):
+        raise InvalidModelError(
+            "has other operators than the .mnn file that is to name its tensors",
+            remedy="Give the .mnn file that the quantizer was given, as mnnconvert wrote it.",
+        )
+    names = list(network.names)
+    for mine, theirs in zip(network.nodes, named.nodes, strict=True):
+        for index, other in zip(mine.outputs, theirs.outputs, strict=True):
+            names[index] = named.names[other]
+    nodes = [replace(mine, name=theirs.name) for mine, theirs in zip(network.nodes, named.nodes, strict=True)]
+    known = dict(zip(network.nodes, nodes, strict=True))
+    layers = tuple(replace(layer, node=known[layer.node]) for layer in network.layers)
+    return replace(network, nodes=tuple(nodes), names=tuple(names), layers=layers)
+
+
+def is_network(data: Any) -> bool:
+    """Whether bytes are a .mnn file: a FlatBuffer of MNN's schema with operators. It raises nothing."""
+    try:
+        _verified(data)
+        return bool(NET.root(data).oplists)
+    except InvalidModelError:
+        return False
+
+
+def read_network(path: Path) -> Network:
+    """A .mnn file.
+
+    Raises:
+        FileAccessError: it cannot be read.
+        InvalidModelError: it is damaged.
+        UnsupportedError: it holds subgraphs, weights in another file, or weights stored as no known version of MNN does.
+    """
+    data = map_file(path)
+    try:
+        _verified(data)
+        net = NET.root(data)
+        return _network(net)
+    except (InvalidModelError, UnsupportedError) as error:
+        error.file = error.file or str(path)
+        raise
+
+
+def _verified(data: Any) -> None:
+    with memoryview(data) as raw, raw.cast("B") as view:
+        if len(view) < 8:
+            raise InvalidModelError(f"a .mnn file has at least 8 bytes, this one has {len(view)}")
+        if int.from_bytes(view[:4], "little") >= len(view) or bytes(view[4:8]) == b"TFL3":
+            raise InvalidModelError("is no .mnn file, nor another of MNN's documents")
+        verify_tables(view, NET)
+
+
+def _network(net: Any) -> Network:
+    if net.subgraphs:
+        some = ", ".join(repr(_text(item.name)) for item in net.subgraphs[:5])
+        raise UnsupportedError(f"has {len(net.subgraphs)} subgraphs ({some}), whose tensors have names of their own")
+    views = net.oplists
+    if not views:
+        raise InvalidModelError("has no operators", remedy="Give a .mnn file that mnnconvert or mnnquant wrote.")
+    names = tuple(_text(name) for name in net.tensorName)
+    nodes = tuple(_node(view, len(names)) for view in views)
+    if old := [node.name for node in nodes if node.type in _OLD]:
+        raise UnsupportedError(
+            f"{len(old)} layers are int8 operators of MNN before 2.0, such as {old[0]!r}", remedy="Convert the model with MNN 3 again."
+        )
+    layers = tuple(layer for view, node in zip(views, nodes, strict=True) if (layer := _layer(view, node)) is not None)
+    return Network(nodes, names, dict(_grids(net, len(names))), layers, _text(net.mnn_uuid))
+
+
+def _text(value: bytes | None) -> str:
+    try:
+        return (value or b"").decode()
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"a name is not UTF-8: {(value or b'')[:40]!r}") from error
+
+
+def _node(view: Any, count: int) -> Node:
+    places = [tuple(int(index) for index in found) if found is not None else () for found in (view.inputIndexes, view.outputIndexes)]
+    name = _text(view.name)
+    if any(not 0 <= index < count for index in (*places[0], *places[1])):
+        raise damaged(f"operator {name!r} names a tensor that is not among the {count} of the file")
+    return Node(name, type_name(view.type), *places)
+
+
+def _grids(net: Any, count: int) -> Iterator[tuple[int, TensorGrid]]:
+    seen: set[int] = set()
+    for item in net.extraTensorDescribe:
+        info = item.quantInfo
+        if info is None:
+            continue
+        if not 0 <= item.index < count:
+            raise damaged(f"a scale is of tensor {item.index}, which is not among the {count} of the file")
+        if item.index in seen:
+            raise damaged(f"tensor {item.index} has two scales")
+        seen.add(item.index)
+        if info.type not in (0, DT_INT8) and info.scale != 0:
+            raise UnsupportedError(f"tensor {item.index} is quantized to DataType {info.type}, not to int8")
+        if info.scale != 0:
+            yield item.index, TensorGrid(info.scale, info.zero, info.min, info.max)
+
+
+def _layer(view: Any, node: Node) -> Layer | None:
+    layer = view.main if view.mainType == 9 else None
+    quantized = layer.quanParameter if layer is not None else None
+    if layer is None or quantized is None:
+        return None
+    try:
+        if layer.external is not None and quantized.buffer is None:
+            raise UnsupportedError("has its weights in another file", remedy="Convert the model without --saveExternalData.")
+        common = layer.common
+        kernel = (common.kernelY, common.kernelX) if common is not None else (1, 1)
+        weights = layer_weights(quantized, kernel, common.outputCount if common is not None else 0)
+    except (InvalidModelError, UnsupportedError) as error:
+        error.where = error.where or node.name
+        raise
+    symmetric = layer.symmetricQuan
+    zeros, limits = ((0, 0), (-128, 127))
+    if symmetric is not None:
+        zeros, limits = (symmetric.zeroPoint, symmetric.outputZeroPoint), (symmetric.clampMin, symmetric.clampMax)
+    data, result = (
+        TensorGrid(scale, zero, *limits) if scale != 0 else None
+        for scale, zero in zip((quantized.scaleIn, quantized.scaleOut), zeros, strict=True)
+    )
+    return Layer(node, weights, data, result)

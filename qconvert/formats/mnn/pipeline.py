@@ -1,0 +1,124 @@
+"""MNN's compression parameters (`mnnconvert --compressionParamsFile`): a Pipeline as JSON or as protobuf -> Encodings.
+
+MNN finds a layer by the name of its result, `output[0].name`, which is that of the operator that it fuses behind the layer, if any. Names
+of inputs and weights are free text. tools/converter/source/compression/MNN_compression.proto has the messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qconvert.encodings import Encoding, Encodings, Place
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.files.documents import fail
+from qconvert.formats.mnn.activations import activation_grid
+from qconvert.formats.mnn.places import plain
+
+__all__ = ["is_pipeline", "pipeline_encodings"]
+
+_ORIGIN = "MNN's Pipeline"
+_ALONE = frozenset(("mnnUuid", "mnn_uuid", "forGuide", "for_guide"))
+_MOST_BITS = 8
+
+
+def is_pipeline(document: Any) -> bool:
+    """Whether a JSON document looks like a Pipeline: it has algorithms, or what else only one has."""
+    return isinstance(document, dict) and ("algo" in document or ("version" in document and bool(document.keys() & _ALONE)))
+
+
+def pipeline_encodings(pipeline: Mapping[str, Any]) -> Encodings:
+    """The encodings of a Pipeline as messages.py has it.
+
+    Raises:
+        InvalidModelError: a scale is no positive number, or a zero point or limit is beyond its type; layers contradict each other.
+        UnsupportedError: it guides bits of weights alone, prunes, or has weights with offsets or in blocks.
+    """
+    if pipeline["forGuide"]:
+        raise UnsupportedError(
+            "only guides how many bits weights get (for_guide): MNN takes no scales from it",
+            remedy="Set forGuide to false if the scales are meant, or give the .mnn file.",
+        )
+    layers = list(_layers(pipeline))
+    if not layers:
+        raise InvalidModelError("has no layers with scales")
+    entries: dict[Place, Encoding] = {}
+    for at, layer in layers:
+        name = plain(layer["output"][0]["name"])
+        _put(entries, Place(name), _activation(layer["output"][0], f"{at}.output[0]"), at)
+    for at, layer in layers:
+        name = plain(layer["output"][0]["name"])
+        _operands(entries, name, layer, at)
+    beside = {"mnn.uuid": pipeline["mnnUuid"]} if pipeline["mnnUuid"] else {}
+    return Encodings(entries, _ORIGIN, metadata=beside, notes=_notes(layers))
+
+
+def _layers(pipeline: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    for number, algorithm in enumerate(pipeline["algo"]):
+        at = f"algo[{number}]"
+        if algorithm["type"] != "QUANTIZE":
+            raise UnsupportedError(f"{at} prunes the network, which no scales say", remedy="Give a Pipeline of quantization alone.")
+        for index, layer in enumerate((algorithm["quantParams"] or {}).get("layer", ())):
+            place = f"{at}.quantParams.layer[{index}]"
+            if not layer["output"]:
+                fail(place, "has no output, by whose name MNN would find the layer")
+            yield place, layer
+
+
+def _operands(entries: dict[Place, Encoding], name: str, layer: Mapping[str, Any], at: str) -> None:
+    """The entries of a layer's data and weights. Data that another layer computes have the entry of that, if it is the same."""
+    if layer["input"]:
+        stated = layer["input"][0]
+        found = _activation(stated, f"{at}.input[0]")
+        known = entries.get(Place(plain(stated["name"])))
+        if known is None or known.grid != found.grid:
+            _put(entries, Place(name, "input"), found, at)
+    if layer["weight"]:
+        _put(entries, Place(name, "input", 1), _weights(layer["weight"][0], f"{at}.weight[0]"), at)
+
+
+def _put(entries: dict[Place, Encoding], place: Place, found: Encoding, at: str) -> None:
+    known = entries.setdefault(place, found)
+    if known.grid != found.grid:
+        fail(at, f"{place} has two different scales")
+
+
+def _activation(stated: Mapping[str, Any], at: str) -> Encoding:
+    dtype = _dtype(stated["bits"], at)
+    if len(stated["scales"]) != 1:
+        fail(at, f"has {len(stated['scales'])} scales; MNN takes one for an activation")
+    limits = _limits(stated, at)
+    return Encoding(activation_grid(stated["scales"], stated["zeroPoint"], at, limits, dtype=dtype), origin=_ORIGIN)
+
+
+def _weights(stated: Mapping[str, Any], at: str) -> Encoding:
+    dtype = _dtype(stated["bits"], at)
+    if stated["asymmetric"] or stated["blockSize"]:
+        what = "offsets" if stated["asymmetric"] else f"blocks of {stated['blockSize']}"
+        raise UnsupportedError(f"weights with {what} have no known form in a Pipeline", where=at)
+    if not stated["scales"]:
+        fail(at, "has no scales")
+    grid = activation_grid(stated["scales"], 0, at, _limits(stated, at), dtype=dtype)
+    return Encoding(replace(grid, quantization=grid.quantization.with_axis(None)), origin=_ORIGIN)
+
+
+def _dtype(bits: int, at: str) -> str:
+    if not 2 <= bits <= _MOST_BITS:
+        raise UnsupportedError(f"has {bits} bits; 2 to {_MOST_BITS} are covered", where=at)
+    return "int4" if bits <= 4 else "int8"
+
+
+def _limits(stated: Mapping[str, Any], at: str) -> tuple[int, int]:
+    """The integers that are used: those stated, of as many bits as stated."""
+    half = 1 << (stated["bits"] - 1)
+    low, high = stated["clampMin"], stated["clampMax"]
+    if low < -128 or high > 127:
+        fail(at, f"clamps at {low} and {high}, beyond int8")
+    return max(low, -half), min(high, half - 1)
+
+
+def _notes(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, ...]:
+    methods = Counter(layer["method"] for _, layer in layers if layer["method"] != "QAT")
+    return tuple(f"{count} layers have the method {name}, whose own arithmetic is not carried over" for name, count in methods.items())

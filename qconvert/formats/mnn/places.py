@@ -1,0 +1,112 @@
+"""Which tensor or operand of a model has a scale, where MNN's own network names tensors by index.
+
+MNN's converter adds operators of its own: changes of layout called `<tensor>___tr4<reader>`, and what its rewriting needs, called by their
+type and a number, such as "ConvertTensor27". Their tensors are in no other file; a scale of one is that of the operand behind it. A matrix
+product becomes a convolution called `<tensor>__matmul_converted`, and `<tensor>__before_tr` is a result of the network before its layout is
+changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from qconvert.encodings import Encoding, Grid, Place
+from qconvert.errors import InvalidModelError
+from qconvert.formats.mnn.network import Node
+from qconvert.formats.mnn.schema import TYPES
+
+__all__ = ["MATMUL", "is_own", "own_name", "places", "plain"]
+
+#: Behind the name of the result of a matrix product that became a convolution.
+MATMUL = "__matmul_converted"
+_BEFORE = "__before_tr"
+_LAYOUT = "___tr4"
+_MOVES = frozenset(("ConvertTensor", "Flatten", "Permute", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_MADE = re.compile(rf"({'|'.join(sorted(set(TYPES.values()), key=len, reverse=True))})\d+")
+
+
+def plain(name: str) -> str:
+    """The name that a model has for a result."""
+    return name.removesuffix(_BEFORE).removesuffix(MATMUL)
+
+
+def own_name(name: str) -> bool:
+    """Whether a tensor or operator of this name is MNN's own, by the look of it."""
+    return not name or _LAYOUT in name or _MADE.fullmatch(name) is not None
+
+
+def is_own(node: Node) -> bool:
+    """Whether an operator is one that MNN added."""
+    return node.type == "ConvertTensor" or own_name(node.name)
+
+
+def _moves(node: Node) -> bool:
+    """Whether an operator of MNN's own gives the values that it gets."""
+    return _LAYOUT in node.name or (node.type or node.name.rstrip("0123456789")) in _MOVES
+
+
+def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[int, Grid], origin: str) -> dict[Place, Encoding]:
+    """Entries for the tensors that have a grid.
+
+    Args:
+        nodes: the operators of MNN's network, in order.
+        names: of tensors, by index; None where the file names operators alone.
+        grids: index of a tensor -> its grid.
+        origin: for the entries.
+
+    Raises:
+        InvalidModelError: two tensors of one name have different grids.
+    """
+    makers = {index: node for node in nodes for index in node.outputs}
+    found: dict[Place, Encoding] = {}
+    exact: set[Place] = set()
+    for place, grid, is_exact in (*_results(makers, names, grids), *_operands(nodes, makers, names, grids)):
+        known = found.get(place)
+        if known is not None and known.grid != grid and (is_exact == (place in exact)):
+            raise InvalidModelError("two tensors of this name have different scales", where=str(place))
+        if known is None or (is_exact and place not in exact):
+            found[place] = Encoding(grid, origin=origin, required=not own_name(place.name))
+        if is_exact:
+            exact.add(place)
+    return found
+
+
+def _results(makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, Grid]) -> Iterator[tuple[Place, Grid, bool]]:
+    """(place, grid, whether the name is the file's own) of results that a model has too."""
+    for index, grid in grids.items():
+        node = makers.get(index)
+        if node is None or is_own(node):
+            continue
+        name = node.name if names is None else names[index]
+        if not name or own_name(name):
+            continue
+        place = Place(plain(name), "output", node.outputs.index(index)) if names is None else Place(plain(name))
+        yield place, grid, plain(name) == name
+
+
+def _operands(
+    nodes: Iterable[Node], makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, Grid]
+) -> Iterator[tuple[Place, Grid, bool]]:
+    """The same of operands that come from MNN's own operators, where these do not have the grid of what they move."""
+    for node in nodes:
+        if is_own(node) or not node.outputs:
+            continue
+        for position, index in enumerate(node.inputs):
+            grid, maker = grids.get(index), makers.get(index)
+            if grid is None or (maker is not None and not is_own(maker)) or _moved(index, makers, grids) == grid:
+                continue
+            name = node.name if names is None else names[node.outputs[0]]
+            if name and not own_name(name):
+                yield Place(plain(name), "input", position), grid, plain(name) == name
+
+
+def _moved(index: int, makers: Mapping[int, Node], grids: Mapping[int, Grid]) -> Grid | None:
+    """The grid of the model's tensor whose values MNN's own operators only move here; None where there is none."""
+    seen: set[int] = set()
+    while (maker := makers.get(index)) is not None and is_own(maker):
+        if not maker.inputs or index in seen or not _moves(maker):
+            return None
+        seen.add(index)
+        index = maker.inputs[0]
+    return grids.get(index)

@@ -1,0 +1,141 @@
+"""Weights as MNN stores them: codes, indices of some bits each, and a scale, or an offset and a scale, for each output channel.
+
+IDSTQuan of schema/default/CaffeOp.fbs; the encoding is that of MNN's IDSTEncoder.hpp, read as its ConvolutionCommon.cpp reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.graph import Array
+
+__all__ = ["LayerWeights", "layer_weights"]
+
+#: IDSTQuan.type.
+_CODES, _SPARSE, _HALF, _BYTES = 1, 2, 3, 4
+#: Below it MNN takes a scale for 0, in older files those of its "weightInt8".
+_SMALLEST = 1e-6
+_SCALES_OF_HALVES = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """The weights of a layer: real = scale * q + offset.
+
+    Attributes:
+        integers: int8, of the shape (outputs, inputs of a group, height, width).
+        bits: of a weight.
+        scales: float32, (outputs,), or (outputs, blocks) where a channel is divided along its inputs.
+        offsets: float32, of the shape of `scales`; None where weights are symmetric.
+        is_full: whether all integers of `bits` bits may occur, not only those that do.
+    """
+
+    integers: Array
+    bits: int
+    scales: Array
+    offsets: Array | None
+    is_full: bool
+
+    @property
+    def values(self) -> Array:
+        """The real weights, in float32 as MNN computes them."""
+        flat = self.integers.reshape(*self.scales.shape, -1).astype(np.float32) * self.scales[..., None]
+        return (flat if self.offsets is None else flat + self.offsets[..., None]).reshape(self.integers.shape)
+
+
+def layer_weights(stated: Any, kernel: tuple[int, int], outputs: int) -> LayerWeights | None:
+    """The weights of a layer; None where they are real: in float16, or sparse.
+
+    Args:
+        stated: an IDSTQuan.
+        kernel: height and width.
+        outputs: how many channels the layer computes; 0 where the file does not say it.
+
+    Raises:
+        InvalidModelError: the bytes are not what they claim.
+        UnsupportedError: they are stored in another way.
+    """
+    if stated.type == _HALF or stated.index is not None:
+        return None
+    if stated.type not in (_CODES, _BYTES):
+        raise UnsupportedError(f"has weights stored as IDSTQuan.type {stated.type}{' (sparse)' if stated.type == _SPARSE else ''}")
+    if stated.buffer is None:
+        raise InvalidModelError("its weights have no bytes")
+    data = stated.buffer.view(np.uint8)
+    if stated.type == _CODES:
+        rows, integers, bits, is_full = _coded(data, 4 if stated.shapeInt32 else 2)
+    else:
+        rows, integers, bits, is_full = outputs, data.view(np.int8), 8, True
+    channels = outputs or rows
+    if not integers.size or min(kernel) < 1 or rows % channels or integers.size % (channels * math.prod(kernel)):
+        raise InvalidModelError(f"{integers.size} weights in {rows} rows do not fit {outputs} outputs and a kernel of {kernel}")
+    scales, offsets = _scales(stated, channels, integers.size // (channels * math.prod(kernel)))
+    return LayerWeights(integers.reshape(channels, -1, *kernel), bits, scales, offsets, is_full)
+
+
+def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:
+    """(rows, weights, bits, whether the codes are all integers of that many bits) of a buffer of type 1."""
+    dimensions = int(data[0]) if data.size else 0
+    start = 1 + dimensions * width
+    if dimensions != 2 or data.size <= start:
+        raise InvalidModelError(f"its weights have {dimensions} dimensions in {data.size} bytes, not channels and weights of each")
+    rows, columns = (int(size) for size in data[1:start].view(f"<u{width}"))
+    count = int(data[start]) or 256
+    codes = np.sort(data[start + 1 : start + 1 + count].view(np.int8))
+    bits = max(1, (count - 1).bit_length())
+    size = -(-rows * columns * bits // 8)
+    behind = data[start + 1 + count :]
+    if codes.size != count or behind.size < size:
+        raise InvalidModelError(f"{data.size} bytes are too few for {rows} × {columns} weights of {bits} bits and {count} codes")
+    places = _unpacked(behind[:size], bits, rows * columns)
+    if places.size and int(places.max()) >= count:
+        raise InvalidModelError(f"a weight is code {int(places.max())} of {count}")
+    is_full = count == 2**bits and bool((codes == np.arange(count) - count // 2).all())
+    return rows, codes[places], bits, is_full
+
+
+def _unpacked(data: Array, bits: int, count: int) -> Array:
+    """Numbers of `bits` bits each, the highest bit first."""
+    if bits == 8:
+        return data
+    found = np.zeros(-(-count // 8) * 8, np.uint8)
+    spread = np.zeros((found.size // 8, bits), np.uint8)  # eight numbers are `bits` bytes
+    spread.reshape(-1)[: data.size] = data
+    flags = np.unpackbits(spread, axis=1).reshape(-1, 8, bits)
+    for place in range(bits):
+        found |= (flags[:, :, place] << (bits - 1 - place)).reshape(-1)
+    return found[:count]
+
+
+def _scales(stated: Any, rows: int, inputs: int) -> tuple[Array, Array | None]:
+    """(scales, offsets) of channels, or of blocks of the inputs of each."""
+    if stated.alphaFp16 is not None and stated.alpha is None:
+        if stated.scaleStorage != _SCALES_OF_HALVES:
+            raise UnsupportedError(f"has scales of storage {stated.scaleStorage}, which is neither float32 nor float16")
+        alpha = stated.alphaFp16.view("<f2").astype(np.float32)
+    else:
+        alpha = stated.alpha if stated.alpha is not None else np.zeros(0, np.float32)
+    old = stated.type == _BYTES and stated.aMin == 0 and abs(stated.quantScale) < _SMALLEST
+    pairs = stated.readType != 0 or old
+    blocks = alpha.size // (rows * (2 if pairs else 1))
+    if not blocks or alpha.size != rows * blocks * (2 if pairs else 1) or inputs % blocks:
+        raise InvalidModelError(f"{alpha.size} scales do not fit {rows} channels of {inputs} inputs")
+    factor = np.float32(1 if old or stated.has_scaleInt else stated.quantScale)
+    shape = (rows, blocks) if blocks > 1 else (rows,)
+    with np.errstate(all="ignore"):
+        if not pairs:
+            found = alpha * factor
+            offsets = None
+        else:
+            lowest = np.float32(stated.aMin or -128)
+            first, scale = alpha[0::2], alpha[1::2]
+            offsets = first - lowest * scale if lowest < 0 else first
+            found, offsets = scale * factor, (offsets * factor).reshape(shape)
+    if not np.isfinite(found).all() or (found < 0).any() or (offsets is not None and not np.isfinite(offsets).all()):
+        raise InvalidModelError("a scale of its weights is negative or no number")
+    return found.reshape(shape), offsets

@@ -1,0 +1,358 @@
+"""Dumps in their three layouts, Pipelines as JSON and protobuf, and PPQ's file: which places get which grids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qconvert.encodings import Encodings, Place
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.formats.mnn.reader import holds, read_encodings
+from qconvert.plugins import encodings_format_of
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
+SHARED = Path(__file__).parents[4] / "shared" / "models" / "mnn"
+needs_samples = pytest.mark.skipif(not SHARED.is_dir(), reason="the samples of ../shared/models/mnn are not here")
+
+
+def grids(encodings: Encodings) -> dict[str, tuple[Any, Any]]:
+    """Place -> (scales, zero points)."""
+    found = {}
+    for place, encoding in encodings.entries.items():
+        assert encoding.grid is not None
+        q = encoding.grid.quantization
+        found[str(place)] = (q.scale.tolist(), q.zero_point.tolist()) if q.scale.size > 1 else (q.scale[0].item(), q.zero_point[0].item())
+    return found
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[Any], Path]:
+    """Writes a document as JSON, bytes as they are."""
+
+    def write(document: Any, name: str = "scales.json") -> Path:
+        path = tmp_path / name
+        path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
+        return path
+
+    return write
+
+
+Written = Callable[..., Path]
+
+
+def tensor(index: int, scale: float, zero_point: float = 0.0) -> dict[str, Any]:
+    return {"tensorIndex": index, "scales": [scale], "zeropoint": [zero_point]}
+
+
+#: x -> Conv c1 -> Relu (fused) -> Add s of c1 and a constant
+DUMP: list[dict[str, Any]] = [
+    {"name": "x", "outputs": [tensor(0, 0.5)]},
+    {"name": "x___tr4c1", "inputs": [tensor(0, 0.5)], "outputs": [tensor(1, 0.5)]},
+    {"name": "c1", "inputs": [tensor(1, 0.5)], "outputs": [tensor(2, 0.25, 3.0)]},
+    {"name": "Const7", "outputs": [tensor(3, 0.0)]},
+    {"name": "s", "inputs": [tensor(2, 0.25, 3.0)], "outputs": [tensor(4, 0.125)]},
+    {"name": "ConvertTensor8", "inputs": [tensor(4, 0.125)], "outputs": [tensor(5, 0.0625)]},
+    {"name": "y__matmul_converted", "inputs": [tensor(5, 0.0625)], "outputs": [tensor(6, 2.0)]},
+    {"name": "y", "outputs": [tensor(7, 2.0)]},
+]
+
+
+def altered(change: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
+    document = json.loads(json.dumps(DUMP))
+    change(document)
+    return list(document)
+
+
+def test_scales_of_mnns_own_operators_become_those_of_operands(written: Written) -> None:
+    found = read_encodings(written(DUMP), {})
+    assert grids(found) == {
+        "output 0 of 'x'": (0.5, 0),
+        "output 0 of 'c1'": (0.25, 3),
+        "output 0 of 's'": (0.125, 0),
+        "output 0 of 'y'": (2.0, 0),
+        "input 0 of 'y'": (0.0625, 0),  # what ConvertTensor8 gives; c1 reads x___tr4c1, which has the scale of x
+    }
+    assert found.weights == "max-abs"
+
+
+def test_the_layout_without_zero_points(written: Written) -> None:
+    """From 2021 to October 2023."""
+    document = altered(lambda d: [item.pop("zeropoint") for op in d for item in op.get("inputs", []) + op["outputs"]])
+    found = grids(read_encodings(written(document), {}))
+    assert found["output 0 of 'c1'"] == (0.25, 0)
+
+
+def test_the_layout_with_a_scale_for_each_channel(written: Written) -> None:
+    """Of early 2021. A tensor of which some channels have no scale has none."""
+
+    def change(document: list[dict[str, Any]]) -> None:
+        for op in document:
+            for item in op.get("inputs", []) + op["outputs"]:
+                del item["zeropoint"]
+                item["scales"] = [item["scales"][0] * factor for factor in (1, 2, 3)]
+        document[4]["outputs"][0]["scales"] = document[5]["inputs"][0]["scales"] = [0.125, 0.0, 0.5]
+
+    found = read_encodings(written(altered(change)), {})
+    assert grids(found)["output 0 of 'c1'"] == ([0.25, 0.5, 0.75], [0, 0, 0])
+    assert found["x" if "x" in found.entries else Place("x", "output")].grid.quantization.axis == 1  # type: ignore[union-attr]
+    assert "output 0 of 's'" not in grids(found) and found.notes == ("1 tensors have a scale for some channels alone, and none here",)
+
+
+def test_a_dump_of_zeros_is_refused(written: Written) -> None:
+    for path in (FIXTURES / "EMA_dump.json", written([{"name": "x", "outputs": [tensor(0, 0.0)]}])):
+        with pytest.raises(InvalidModelError, match=r"every scale is 0: .* with the method EMA") as caught:
+            read_encodings(path, {})
+        assert "KL or ADMM" in caught.value.remedy and holds(path)
+
+
+@pytest.mark.parametrize("method", ["KL", "ADMM"])
+def test_the_network_beside_a_dump_names_its_tensors(method: str) -> None:
+    """Operators alone say c1 for what a1 is, behind a Relu."""
+    dump = FIXTURES / f"{method}_dump.json"
+    alone, beside = read_encodings(dump, {}), read_encodings(dump, {"mnn": str(FIXTURES / f"{method}.mnn")})
+    fused = {"c1": "a1", "c2": "a2", "s": "a3"}
+    renamed = {}
+    for place, encoding in alone.entries.items():
+        name = fused.get(place.name, place.name)
+        renamed[Place(name, "input", place.index) if place.role == "input" else Place(name)] = encoding
+    assert renamed == beside.entries
+    assert read_encodings(dump, {"mnn": str(FIXTURES / "float.mnn")}) == beside
+
+
+def test_a_network_that_the_dump_does_not_belong_to() -> None:
+    with pytest.raises(InvalidModelError, match="the dump does not belong to"):
+        read_encodings(FIXTURES / "KL_dump.json", {"mnn": str(FIXTURES / "weights_8.mnn")})
+    for name in ("pipeline.json", "pipeline.bin"):
+        with pytest.raises(OptionError, match="the option mnn is for a dump"):
+            read_encodings(FIXTURES / name, {"mnn": str(FIXTURES / "float.mnn")})
+
+
+def test_a_pipeline_is_the_same_as_json_and_as_protobuf() -> None:
+    found = read_encodings(FIXTURES / "pipeline.json", {})
+    assert found == read_encodings(FIXTURES / "pipeline.bin", {})
+    stated = json.loads((FIXTURES / "pipeline.json").read_text())["algo"][0]["quantParams"]["layer"]
+    assert grids(found)["'a1'"] == (pytest.approx(0.0212, rel=1e-7), -128)
+    assert grids(found)["input 0 of 'a1'"] == (0.03125, 3) and "input 0 of 'a2'" not in grids(found)  # a1 has it
+    for layer in stated:
+        encoding = found[Place(layer["output"][0]["name"], "input", 1)]
+        assert encoding.grid is not None and encoding.integers is None
+        q = encoding.grid.quantization
+        assert q.scale.tolist() == layer["weight"][0]["scales"] and (q.axis, q.quant_min, q.quant_max) == (None, -127, None)
+
+
+def test_what_a_pipeline_may_leave_out_or_spell_otherwise(written: Written) -> None:
+    document = {
+        "version": "1",
+        "unknown": [1],
+        "algo": [
+            {
+                "type": 0,
+                "quant_params": {
+                    "round_mode": "ROUND_HALF_TO_EVEN",
+                    "layer": [{"output": [{"name": "y__matmul_converted", "scales": [0.5], "zero_point": -3, "clamp_min": -127}]}],
+                },
+            }
+        ],
+    }
+    found = read_encodings(written(document), {})
+    assert grids(found) == {"'y'": (0.5, -3)}
+    assert found["y"].grid is not None and found["y"].grid.quantization.quant_min == -127
+
+
+def pipeline(**changes: Any) -> dict[str, Any]:
+    """A Pipeline of one layer, with other values at paths such as output__scales."""
+    layer: dict[str, Any] = {
+        "input": [{"name": "x", "scales": [0.5]}],
+        "weight": [{"name": "w", "scales": [0.25, 0.5]}],
+        "output": [{"name": "y", "scales": [0.125]}],
+    }
+    document: dict[str, Any] = {"version": "0.0.0", "algo": [{"type": "QUANTIZE", "quantParams": {"layer": [layer]}}]}
+    for path, value in changes.items():
+        place, _, key = path.partition("__")
+        if key:
+            layer[place][0][key] = value
+        elif place in layer or place == "method":
+            layer[place] = value
+        else:
+            document[place] = value
+    return document
+
+
+def test_bits_of_a_pipeline(written: Written) -> None:
+    found = read_encodings(written(pipeline(weight__bits=4, output__bits=6)), {})
+    weights, result = found[Place("y", "input", 1)].grid, found["y"].grid
+    assert weights is not None and result is not None
+    assert (weights.dtype, weights.quantization.quant_min) == ("int4", None)
+    assert (result.dtype, result.quantization.quant_min, result.quantization.quant_max) == ("int8", -32, 31)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"forGuide": True}, "only guides how many bits"),
+        ({"for_guide": True}, "only guides how many bits"),
+        ({"algo": [{"type": "PRUNE"}]}, "prunes the network"),
+        ({"weight__asymmetric": True}, "weights with offsets"),
+        ({"weight__blockSize": 32}, "blocks of 32"),
+        ({"weight__bits": 16}, "has 16 bits"),
+        ({"output__bits": 1}, "has 1 bits"),
+    ],
+)
+def test_what_a_pipeline_says_and_nothing_here_covers(changes: dict[str, Any], words: str, written: Written) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        read_encodings(written(pipeline(**changes)), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": 3}, "is a number, not text"),
+        ({"algo": {}}, "is an object, not a list"),
+        ({"algo": [{"type": "SHRINK"}]}, "is 'SHRINK', not one of QUANTIZE, PRUNE"),
+        ({"algo": []}, "has no layers"),
+        ({"output": []}, "has no output"),
+        ({"output__scales": []}, "has 0 scales"),
+        ({"output__scales": [0.5, 0.25]}, "has 2 scales"),
+        ({"output__scales": [0]}, "the scale 0"),
+        ({"output__scales": [-0.5]}, "the scale -0.5"),
+        ({"output__scales": ["NaN"]}, "is text, not a number"),
+        ({"output__scales": [float("nan")]}, "the scale nan"),
+        ({"output__scales": [1e39]}, "the scale 1e\\+39"),
+        ({"output__scales": [1e-50]}, "the scale 1e-50"),
+        ({"output__zeroPoint": 200}, "the zero point 200"),
+        ({"output__zeroPoint": -129}, "the zero point -129"),
+        ({"output__zeroPoint": 0.5}, "is no integer"),
+        ({"output__clampMin": -200}, "clamps at -200"),
+        ({"output__clampMin": 100, "output__clampMax": -100}, "uses the integers 100 to -100"),
+        ({"weight__scales": []}, "has no scales"),
+        ({"weight__scales": [0.5, 0]}, "the scale 0"),
+        ({"input__name": None}, "lacks 'name', which is required"),
+        ({"weight__bits": True}, "is no integer"),
+        ({"weight__bits": 2**40}, "beyond 32 bits"),
+        ({"method": "LSQ"}, "is 'LSQ', not one of"),
+    ],
+)
+def test_pipelines_that_are_none(changes: dict[str, Any], words: str, written: Written) -> None:
+    with pytest.raises(InvalidModelError, match=words):
+        read_encodings(written(pipeline(**changes)), {})
+
+
+def test_layers_that_contradict_each_other(written: Written) -> None:
+    document = pipeline()
+    layers = document["algo"][0]["quantParams"]["layer"]
+    layers.append({"output": [{"name": "y", "scales": [0.25]}]})
+    with pytest.raises(InvalidModelError, match="'y' has two different scales"):
+        read_encodings(written(document), {})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d[7]["outputs"][0].update(scales=[-0.5]), "the scale -0.5"),
+        (lambda d: d[7]["outputs"][0].update(scales=[float("inf")]), "the scale inf"),
+        (lambda d: d[2]["outputs"][0].update(scales=["x"]), "is text, not a number"),
+        (lambda d: d[2]["outputs"][0].update(scales=0.5), "is a number, not a list"),
+        (lambda d: d[2]["outputs"][0].update(scales=[]), "has no scales"),
+        (lambda d: d[7]["outputs"][0].update(zeropoint=[300]), "the zero point 300"),
+        (lambda d: d[7]["outputs"][0].update(zeropoint=[0.5]), "the zero point 0.5"),
+        (lambda d: d[7]["outputs"][0].update(zeropoint=[float("nan")]), "the zero point nan"),
+        (lambda d: d[7]["outputs"][0].update(zeropoint=[1, 2]), "1 scales and 2 zero points"),
+        (lambda d: d[7]["outputs"][0].pop("zeropoint"), "has no zero point, but others have one"),
+        (lambda d: d[7]["outputs"][0].update(tensorIndex=-1), "outside 0"),
+        (lambda d: d[7]["outputs"][0].update(tensorIndex=4), "has other scales here"),
+        (lambda d: d[7]["outputs"][0].update(scale=1), "has 'scale', which does not belong there"),
+        (lambda d: d[7].update(name=3), "is a number, not text"),
+        (lambda d: d[7].update(outputs={}), "is an object, not a list"),
+        (lambda d: d.append({"inputs": []}), "lacks 'name'"),
+        (lambda d: d.append(7), "is a number, not an object"),
+        (lambda d: d.append({"name": "z", "outputs": [tensor(7, 2.0)]}), "is a result of 'y' and of 'z'"),
+        (lambda d: d.append({"name": "s", "outputs": [tensor(8, 2.0)]}), "different scales"),
+    ],
+)
+def test_dumps_that_are_none(change: Callable[[list[dict[str, Any]]], object], words: str, written: Written) -> None:
+    with pytest.raises(InvalidModelError, match=words):
+        read_encodings(written(altered(change)), {})
+
+
+PPQ = {
+    "shape": {"channels": 3, "height": 4, "width": 4},
+    "conv 1 input_tensor_0": 0.5,
+    "conv 1 output_tensor_0": 0.25,
+    "add input_tensor_1": 0,
+}
+
+
+def test_ppqs_file(written: Written) -> None:
+    found = read_encodings(written(PPQ), {})
+    assert grids(found) == {"input 0 of 'conv 1'": (0.5, 0), "output 0 of 'conv 1'": (0.25, 0)}  # 0 stands for none
+    assert found.weights == "max-abs"
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"a input_tensor_0": -1}, "the scale -1"),
+        ({"a input_tensor_0": [1]}, "is a list, not a number"),
+        ({"a input_tensor_0": 0}, "has no scales but 0"),
+        ({"a input_tensor_0": 0.5, "other": 1}, "neither a dump"),
+        ({"a input_tensor_1": 1, "a input_tensor_01": 2}, "is there twice"),
+        ({"shape": {}}, "neither a dump"),
+        ({}, "neither a dump"),
+        ([], "neither a dump"),
+        (["a"], "neither a dump"),
+        ({"format": "RGB", "feature_quantize_method": "KL"}, "neither a dump"),
+        (b'{"a input_tensor_0": 0.5', "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b'{"a input_tensor_0": 0.5, "a input_tensor_0": 0.5}', "a key occurs twice"),
+        (b'{"a input_tensor_0": 1e400}', "the scale inf"),
+        (b'{"a input_tensor_0": -nan}', "is no JSON"),
+        (b'[{"name": "\xff"}]', "is no JSON"),
+        (b"\n\x050.0.0\x12\x00\x12", "is no protobuf"),
+        (b"\n\x050.0.0\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "is no protobuf"),
+        (b"\n\x050.0.0\x12\x04\x12\x02\x22\x00", "has no output"),
+        (b"\n\x050.0.0\x10\x04", "has wire type 0 instead of 2"),
+        (b"\n\x050.0.0\x12\xff\xff\xff\x7f", "is no protobuf"),
+        (b"\n\x050.0.0", "has no layers"),
+        (b"\x1a", "at least 8 bytes"),
+        (b"TFL3TFL3", "is no .mnn file"),
+        (b"\x08\0\0\0TFL3" + bytes(40), "is no .mnn file"),
+        (b"\x08\0\0\0\0\0\0\0" + bytes(40), "states a length of 0 bytes"),
+    ],
+)
+def test_files_that_are_none(document: Any, words: str, written: Written) -> None:
+    with pytest.raises(InvalidModelError, match=words) as caught:
+        read_encodings(written(document), {})
+    assert caught.value.file.endswith("scales.json")
+
+
+def test_formats_are_told_apart_by_content(written: Written) -> None:
+    for name in ("KL_dump.json", "EMA_dump.json", "pipeline.json", "pipeline.bin", "KL.mnn", "guide.json"):
+        assert holds(FIXTURES / name)
+        assert encodings_format_of(FIXTURES / name, is_read=True).name == "mnn-scales"
+    assert holds(written(PPQ)) and holds(written((FIXTURES / "KL.mnn").read_bytes(), "renamed.bin"))
+    for document in ({"encodings": 1, "entries": []}, {"a": 1}, [], [{"name": 1, "x": 2}], b"", b"\x0a", b"nothing", b"\x00" * 64):
+        path = written(document)
+        if path.stat().st_size:
+            assert not holds(path), document
+
+
+@needs_samples
+def test_the_sample_documents() -> None:
+    kl = read_encodings(SHARED / "mnnquant_3.6.1_KL_resnet8_dump.json", {})
+    named = read_encodings(SHARED / "mnnquant_3.6.1_KL_resnet8_dump.json", {"mnn": str(SHARED / "resnet8_mnnquant_KL.mnn")})
+    assert len(kl) == len(named) == 17
+    assert grids(named)["'v4'"] == (np.float32(0.035348765552043915).item(), 0)
+    admm = read_encodings(SHARED / "mnnquant_3.6.1_ADMM_resnet8_dump.json", {})
+    assert len(admm) == 18  # the first layer reads its data with another scale than the input has
+    with pytest.raises(InvalidModelError, match="every scale is 0"):
+        read_encodings(SHARED / "mnnquant_3.6.1_EMA_resnet8_dump_all_zero.json", {})
+    assert read_encodings(SHARED / "pipeline_resnet8_affine.bin", {}) == read_encodings(SHARED / "pipeline_resnet8_affine.json", {})
+    symmetric = read_encodings(SHARED / "pipeline_resnet8_symmetric.json", {})
+    assert all(not encoding.grid.quantization.zero_point.any() for encoding in symmetric.entries.values() if encoding.grid)
+    for name in ("q32_EMA", "q32_KL", "qs_ADMM"):
+        assert not holds(SHARED / f"{name}.json")

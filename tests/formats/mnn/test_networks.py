@@ -1,0 +1,226 @@
+"""Quantized .mnn files: what is read of them, beside what MNN itself computes with and writes elsewhere (fixtures/make_mnn.py)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from qconvert.encodings import Encodings, Place
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.mnn.net_reader import network_encodings, weights_encoding
+from qconvert.formats.mnn.network import read_network, renamed
+from qconvert.formats.mnn.weights import LayerWeights
+from qconvert.graph import Array
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
+SHARED = Path(__file__).parents[4] / "shared" / "models" / "mnn"
+WEIGHTS = sorted(path.stem for path in FIXTURES.glob("weights_*.mnn"))
+needs_samples = pytest.mark.skipif(not SHARED.is_dir(), reason="the samples of ../shared/models/mnn are not here")
+
+
+def constants(path: Path) -> dict[str, Array]:
+    return {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
+
+
+def scale(encodings: Encodings, place: Place | str) -> float:
+    grid = encodings[place].grid
+    assert grid is not None and grid.dtype == "int8" and grid.quantization.is_per_tensor
+    return float(grid.quantization.scale[0])
+
+
+def zero_point(encodings: Encodings, place: Place | str) -> int:
+    grid = encodings[place].grid
+    assert grid is not None
+    return int(grid.quantization.zero_point[0])
+
+
+def diagonal(measured: Array, channels: int) -> Array:
+    """The weights of a depthwise layer among the responses of all outputs to all inputs."""
+    blocks = measured.reshape(channels, channels, -1)
+    off = blocks.copy()
+    off[np.arange(channels), np.arange(channels)] = 0
+    assert not off.any()
+    return blocks[np.arange(channels), np.arange(channels)]
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_real_weights_are_those_that_mnn_computes_with(name: str) -> None:
+    """Each weight measured with an input that is 1 in its place: equal in every bit, with any number of bits, offsets or blocks."""
+    network = read_network(FIXTURES / f"{name}.mnn")
+    assert len(network.layers) == 5
+    with np.load(FIXTURES / "values.npz") as measured:
+        for layer in network.layers:
+            result = network.names[layer.node.outputs[0]]
+            theirs = measured[f"{name}/w{result[1]}"]
+            assert layer.weights is not None
+            ours = layer.weights.values
+            if layer.node.type == "ConvolutionDepthwise":
+                theirs = diagonal(theirs, len(ours))
+            assert np.array_equal(ours.reshape(theirs.shape), theirs), result
+            assert ours.any()
+
+
+def test_the_fixtures_hold_all_kinds_of_weights() -> None:
+    found = set()
+    for name in WEIGHTS:
+        for layer in read_network(FIXTURES / f"{name}.mnn").layers:
+            assert layer.weights is not None
+            found.add((layer.weights.bits, layer.weights.offsets is not None, layer.weights.scales.ndim))
+    assert {(8, True, 1), (8, False, 1), (4, True, 2), (4, False, 2), (3, True, 1), (5, False, 1)} <= found
+
+
+@pytest.mark.parametrize("name", ["weights_8_symmetric", "weights_4_symmetric", "weights_5_symmetric", "weights_4_blocks_symmetric"])
+def test_symmetric_weights_keep_their_integers(name: str) -> None:
+    """q = round(w / s), and s (q - 0) is what MNN computes with."""
+    encodings, weights = network_encodings(FIXTURES / f"{name}.mnn"), constants(FIXTURES / "layers.onnx")
+    assert len(encodings) == 5 and not encodings.notes
+    for number in range(1, 6):
+        found, real = encodings[Place(f"y{number}", "input", 1)], weights[f"w{number}"]
+        assert found.grid is not None and found.integers is not None
+        q = found.grid.quantization
+        assert found.integers.shape == real.shape
+        assert found.grid.dtype == ("int4" if "_4_" in name else "int8") and not q.zero_point.any()
+        scales = np.repeat(q.scale, q.block_size, 1) if q.block_size else q.scale.reshape(-1, *(1,) * (real.ndim - 1))
+        assert np.abs(found.integers.astype(np.float32) - real / scales).max() <= 0.5 + 1e-5
+        assert q.axis == (1 if q.block_size else None)
+        assert (q.quant_min, q.quant_max) == ((-16, 15) if "_5_" in name else (None, None))
+
+
+@pytest.mark.parametrize("name", ["weights_8", "weights_4", "weights_8_halves"])
+def test_offsets_that_no_grid_holds_leave_the_grid_alone(name: str) -> None:
+    """MNN's asymmetric weights are s q + b, where b is no multiple of s: integers would stand for other real values."""
+    encodings = network_encodings(FIXTURES / f"{name}.mnn")
+    assert len(encodings.notes) == 1 and "have real offsets" in encodings.notes[0]
+    for layer in read_network(FIXTURES / f"{name}.mnn").layers:
+        assert layer.weights is not None and layer.weights.offsets is not None
+        found = encodings[Place(f"y{layer.node.name[1]}", "input", 1)]
+        if layer.node.name[1] == "5":  # whose smallest weights are 0: whole steps
+            assert found.integers is not None
+            continue
+        assert found.grid is not None and found.integers is None
+        q = found.grid.quantization
+        lowest = layer.weights.values.reshape(len(q.scale), -1).min(1)
+        reached = q.scale * (-(8 if "_4" in name else 128) - q.zero_point)
+        assert np.abs(reached - lowest).max() <= q.scale.max() * 0.51
+
+
+def test_offsets_of_whole_steps_are_zero_points() -> None:
+    integers = np.arange(-8, 8, dtype=np.int8).reshape(2, 2, 2, 2)
+    scales = np.array([0.5, 0.25], np.float32)
+    found = weights_encoding(LayerWeights(integers, 4, scales, np.array([1.5, -0.25], np.float32), True))
+    assert found.grid is not None and found.integers is not None
+    assert found.grid.quantization.zero_point.tolist() == [-3, 1] and not found.grid.is_spelled
+    real = scales.reshape(2, 1, 1, 1) * (found.integers.astype(np.float32) - np.array([-3, 1]).reshape(2, 1, 1, 1))
+    assert np.array_equal(real, scales.reshape(2, 1, 1, 1) * integers + np.array([1.5, -0.25]).reshape(2, 1, 1, 1))
+    far = weights_encoding(LayerWeights(integers, 4, scales, np.array([50.0, 0], np.float32), True))
+    assert far.grid is not None and far.grid.is_spelled  # a zero point beyond int4
+
+
+def test_channels_of_zeros_get_a_scale() -> None:
+    integers = np.zeros((3, 1, 1, 2), np.int8)
+    found = weights_encoding(LayerWeights(integers, 8, np.array([0, 0.5, 0.25], np.float32), None, True))
+    assert found.grid is not None and found.grid.quantization.scale.tolist() == [0.25, 0.5, 0.25]
+    found = weights_encoding(LayerWeights(integers[:1], 8, np.zeros(1, np.float32), None, True))
+    assert found.grid is not None and found.grid.quantization.scale[0] > 0
+
+
+@pytest.mark.parametrize("method", ["KL", "ADMM"])
+def test_scales_of_tensors_are_those_of_the_dump(method: str) -> None:
+    """MNN writes them twice, into the network as float32 and beside it as text."""
+    encodings = network_encodings(FIXTURES / f"{method}.mnn")
+    network = read_network(FIXTURES / f"{method}.mnn")
+    stated: dict[str, float] = {}
+    for operator in json.loads((FIXTURES / f"{method}_dump.json").read_text()):
+        for item in operator["outputs"]:
+            stated[network.names[item["tensorIndex"]]] = item["scales"][0]
+    for name in ("x", "a1", "a2", "c3", "a3", "p", "y"):
+        assert scale(encodings, name) == stated[name] > 0
+        assert zero_point(encodings, name) == 0
+        grid = encodings[name].grid
+        assert grid is not None and (grid.quantization.quant_min, grid.quantization.quant_max) == (-127, None)
+    assert scale(encodings, "g") == stated["g__matmul_converted"]
+    assert scale(encodings, Place("g", "input")) == stated["Reshape16"]
+    own = Place("a1", "input")  # the layout of x is changed before; with ADMM the two have different scales
+    assert (scale(encodings, own) == stated["x___tr4c1"] != stated["x"]) if method == "ADMM" else own not in encodings.entries
+
+
+def test_the_converter_keeps_what_the_pipeline_says() -> None:
+    encodings = network_encodings(FIXTURES / "pipeline.mnn")
+    weights = constants(FIXTURES / "float.onnx")
+    for layer in json.loads((FIXTURES / "pipeline.json").read_text())["algo"][0]["quantParams"]["layer"]:
+        name = layer["output"][0]["name"]
+        assert scale(encodings, name) == np.float32(layer["output"][0]["scales"][0])
+        assert zero_point(encodings, name) == layer["output"][0]["zeroPoint"]
+        found = encodings[Place(name, "input", 1)]
+        assert found.grid is not None and found.integers is not None
+        scales = found.grid.quantization.scale
+        assert scales.tolist() == layer["weight"][0]["scales"]
+        real = weights[layer["weight"][0]["name"]]
+        assert np.array_equal(found.integers, np.rint(real / scales.reshape(-1, *(1,) * (real.ndim - 1))))
+    assert (scale(encodings, Place("a1", "input")), zero_point(encodings, Place("a1", "input"))) == (0.03125, 3)
+
+
+def test_ema_keeps_its_zero_points_once_its_layers_have_their_names_again() -> None:
+    with pytest.raises(InvalidModelError, match="2 of its 4 layers have names that MNN's quantizer made up") as caught:
+        network_encodings(FIXTURES / "EMA.mnn")
+    assert "-O mnn=" in caught.value.remedy
+    encodings = network_encodings(FIXTURES / "EMA.mnn", read_network(FIXTURES / "float.mnn"))
+    assert {str(place) for place in encodings.entries} >= {"'a1'", "'a2'", "'c3'", "'g'", "input 1 of 'a2'", "input 0 of 'a1'"}
+    assert [zero_point(encodings, name) for name in ("a1", "a2", "c3", "g")] == [-127, -127, 9, 31]
+    with pytest.raises(InvalidModelError, match="has other operators"):
+        renamed(read_network(FIXTURES / "EMA.mnn"), read_network(FIXTURES / "weights_8.mnn"))
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("float", InvalidModelError, "its layers are not quantized"),
+        ("halves", InvalidModelError, "its layers are not quantized"),
+        ("sparse", InvalidModelError, "its layers are not quantized"),
+        ("outside", UnsupportedError, "has its weights in another file"),
+    ],
+)
+def test_networks_without_scales_that_are_read(name: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        network_encodings(FIXTURES / f"{name}.mnn")
+    assert f"{name}.mnn" in str(caught.value)
+
+
+def test_real_layers_beside_quantized_ones_are_named() -> None:
+    """Of a network with weights in float16 the scales of other layers are read; here the weights of one are left out."""
+    from qconvert.formats.mnn import net_reader
+
+    network = read_network(FIXTURES / "KL.mnn")
+    part = replace(network, layers=(replace(network.layers[0], weights=None), *network.layers[1:]))
+    found = net_reader._encodings(part)
+    assert Place("a1", "input", 1) not in found.entries and "1 layers have real weights" in found.notes[0]
+
+
+@needs_samples
+def test_the_sample_networks() -> None:
+    for name in ("resnet8_from_pipeline", "resnet8_mnnquant_KL"):
+        encodings = network_encodings(SHARED / f"{name}.mnn")
+        integers = [found.integers for found in encodings.entries.values() if found.integers is not None]
+        assert len(integers) == 10 and sum(item.size for item in integers) == 77_360
+    pipeline = json.loads((SHARED / "pipeline_resnet8_affine.json").read_text())["algo"][0]["quantParams"]["layer"]
+    encodings = network_encodings(SHARED / "resnet8_from_pipeline.mnn")
+    real = constants(SHARED / "resnet8_float.onnx")
+    nodes = {name: node for node in onnx.load(SHARED / "resnet8_float.onnx").graph.node for name in node.output}
+    for layer in pipeline:
+        stated = layer["output"][0]
+        assert scale(encodings, stated["name"]) == np.float32(stated["scales"][0])
+        assert zero_point(encodings, stated["name"]) == stated["zeroPoint"]
+        found = encodings[Place(stated["name"], "input", 1)]
+        assert found.grid is not None and found.integers is not None
+        assert found.grid.quantization.scale.tolist() == np.float32(layer["weight"][0]["scales"]).tolist()
+        node = nodes[stated["name"]]
+        node = nodes[node.input[0]] if node.op_type == "Relu" else node
+        expected = real[node.input[1]].reshape(found.integers.shape)
+        scales = found.grid.quantization.scale.reshape(-1, *(1,) * (expected.ndim - 1))
+        assert np.array_equal(found.integers, np.rint(expected / scales))
