@@ -1,10 +1,14 @@
-"""Names for new tensors."""
+"""Names for new tensors, and known ones near to a name that is not found."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import difflib
+from collections.abc import Container, Iterable
 
-__all__ = ["Names"]
+__all__ = ["Names", "near"]
+
+#: Names in a message, and known ones that are looked at.
+_SHOWN, _MOST = 8, 2000
 
 
 class Names:
@@ -29,3 +33,13 @@ class Names:
         if number:
             self._numbers[wanted] = number
         return name
+
+
+def near(names: Iterable[str], known: Iterable[str]) -> str:
+    """A few names, each with the nearest known one, for a message."""
+    listed, others = list(names), list(known)[:_MOST]
+    shown = []
+    for name in listed[:_SHOWN]:
+        found = difflib.get_close_matches(name, others, 1, 0.5)
+        shown.append(f"{name!r} (nearest: {found[0]!r})" if found else repr(name))
+    return ", ".join(shown) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")

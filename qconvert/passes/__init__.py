@@ -60,6 +60,11 @@ _FIXED_POINT = Option(
     "roundings of a multiplier and a shift: single (ties up) or double (as gemmlowp, and TFLite's reference kernels).",
     ("single", "double"),
 )
+_ENCODINGS = Option("encodings", str, "", "A file of scales that stand beside the model, which make a quantized model of it.", is_file=True)
+_FILL = Option("fill", str, "none", "infer: grids go on through moves, pools and Relu where the file gives none.", ("none", "infer"))
+_RANGE_DTYPE = Option(
+    "range_dtype", str, "int8", "The type of activations for which encodings state a range alone.", ("int8", "uint8", "int16", "uint16")
+)
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
 
 #: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
@@ -109,6 +114,8 @@ _REGISTER = (
          ensures=("absorbed",)),
     _pass("fuse_dynamic", "nodes that round real data when they run, multiply integers and scale the sums become one operator",
          after=("absorb_quantization",)),
+    _pass("apply_encodings", "scales that stand in a file beside the model make quantized operators of it",
+         options=(_ENCODINGS, _FILL, _RANGE_DTYPE), exact=False),
     _pass("restate_attributes", "attributes that the source's format cannot state come back from its metadata"),
     _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",
          exact=False, within=0.05),

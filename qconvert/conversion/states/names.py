@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from qconvert.plugins import Folding, Parameters
 
-__all__ = ["aligned", "below", "module_of", "near", "same_path"]
+__all__ = ["aligned", "below", "module_of", "same_path"]
 
 _MOST_PREFIXES = 64
-_SHOWN = 8
 
 
 def module_of(name: str) -> str:
@@ -28,16 +26,6 @@ def below(module: str, other: str) -> bool:
 def same_path(path: str) -> str:
     """A path in which "_" stands for "." too, as in the names of attributes that FX makes."""
     return path.replace(".", "_")
-
-
-def near(names: Iterable[str], known: Iterable[str]) -> str:
-    """A few names, each with the nearest known one, for a message."""
-    listed, others = list(names), list(known)[:2000]
-    shown = []
-    for name in listed[:_SHOWN]:
-        found = difflib.get_close_matches(name, others, 1, 0.5)
-        shown.append(f"{name!r} (nearest: {found[0]!r})" if found else repr(name))
-    return ", ".join(shown) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
 
 
 def aligned(parameters: Parameters, known: set[str]) -> tuple[Parameters, Callable[[str], str]]:

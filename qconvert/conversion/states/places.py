@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from qconvert.conversion.states.names import below, near, same_path
+from qconvert.conversion.states.names import below, same_path
 from qconvert.conversion.states.network import Network
 from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.names import near
+from qconvert.passes.encodings.filling import keeps_grid
 
-__all__ = ["Places", "keeps_grid"]
+__all__ = ["Places"]
 
 #: Operators that a FloatFunctional, or an operator in the code of a module, can be, and a word in its name that says so.
 _FUNCTIONS = {"Add": "add", "Mul": "mul", "Concat": "cat", "MatMul": "matmul", "Sub": "sub", "Div": "div"}
-#: Operators that keep the grid of their data on quantized tensors of PyTorch, beside those that move stored values.
-_KEEP = frozenset(["Relu", "Clip", "AveragePool", "GlobalAveragePool", "ReduceMean", "Resize", "Concat"])
 #: Modules that are looked for among all operators.
 _MOST = 1000
 _REMEDY = (
     "Say behind which tensor of the graph the grid of a module stands: --modules 'module=tensor; other=tensor'. Graphs that "
     "torch.export or torch.onnx.export wrote, and nothing has changed since, say the modules of their operators."
 )
-
-
-def keeps_grid(kind: str) -> bool:
-    """Whether a kind of operator keeps the grid of its data where PyTorch computes on quantized tensors."""
-    return kind in _KEEP or KINDS[kind].rule == "move"
 
 
 class Places:

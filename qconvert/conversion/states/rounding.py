@@ -10,11 +10,13 @@ import numpy as np
 
 from qconvert.conversion.states.names import same_path
 from qconvert.conversion.states.network import Network
-from qconvert.conversion.states.places import Places, keeps_grid
+from qconvert.conversion.states.places import Places
 from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.graph import Op, Tensor
 from qconvert.graph.kinds import KINDS
+from qconvert.passes.encodings.filling import keeps_grid
+from qconvert.passes.encodings.literal import without_limits
 
 __all__ = ["Rounding"]
 
@@ -151,7 +153,7 @@ class Rounding:
         tensor = network[name]
         if grid.is_spelled:
             return self._spelled(computed, grid, called or name)
-        on, limited = _without_limits(grid)
+        on, limited = without_limits(grid)
         if limited:
             bounds = [network.add(f"{name}/limit", Tensor("", "float32", (), bound)) for bound in limited]
             clipped = network.add(f"{name}/limited", Tensor("", "float32", tensor.shape))
@@ -175,12 +177,3 @@ class Rounding:
             self._ops.append(Op(kind, (name, *constants), (result,), {}, ""))
             name = result
         return name
-
-
-def _without_limits(grid: Grid) -> tuple[Quantization, list[Array]]:
-    """A grid of the whole type, and the real bounds where it uses a part of it."""
-    q = grid.quantization
-    if q.quant_min is None and q.quant_max is None:
-        return q, []
-    bounds = [np.asarray(np.float32(limit - int(q.zero_point[0])) * q.scale[0], np.float32) for limit in q.limits(grid.dtype)]
-    return replace(q, quant_min=None, quant_max=None), bounds

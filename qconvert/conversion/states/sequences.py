@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 
 from qconvert.conversion.states.network import Network
-from qconvert.conversion.states.places import Places, keeps_grid
+from qconvert.conversion.states.places import Places
 from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
+from qconvert.passes.encodings.filling import keeps_grid
 
 __all__ = ["place_sequences"]
 

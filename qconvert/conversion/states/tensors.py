@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.conversion.states.names import module_of, near
+from qconvert.conversion.states.names import module_of
 from qconvert.conversion.states.network import PARTS, Network
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.names import near
 
 __all__ = ["Substitution"]
 

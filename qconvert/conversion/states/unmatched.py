@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qconvert.conversion.states.names import near
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.tensors import Substitution
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Tensor
+from qconvert.graph.names import near
 
 __all__ = ["require_matched"]
 

@@ -1,0 +1,65 @@
+"""Carries grids on through operators that keep them: data movement, pooling, Relu."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from qconvert.encodings import Grid
+from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["carry_on", "keeps_grid"]
+
+#: Operators whose results lie in the range of their data.
+_KEEP = frozenset(("Relu", "Clip", "AveragePool", "GlobalAveragePool", "ReduceMean", "Resize", "Concat"))
+
+
+def keeps_grid(kind: str) -> bool:
+    """Whether the results of a kind of operator fit the grid of its data."""
+    return kind in _KEEP or KINDS[kind].rule == "move"
+
+
+def carry_on(graph: Graph, grids: MutableMapping[str, Grid]) -> list[str]:
+    """Gives tensors without a grid that of their neighbours, until nothing changes; returns their names.
+
+    Forwards, results of operators whose data all have one grid; backwards, the data of moves and of Concat, and of a Relu that no layer
+    computes. A result of a layer that is only moved gets the grid of what it is moved to.
+    """
+    given: list[str] = []
+    before = -1
+    while before != len(given):
+        before = len(given)
+        for op in graph.ops:
+            given += _forwards(graph, op, grids)
+        for op in reversed(graph.ops):
+            given += _backwards(graph, op, grids)
+    return given
+
+
+def _real(graph: Graph, name: str) -> bool:
+    return graph[name].dtype == "float32" and not graph[name].is_constant
+
+
+def _forwards(graph: Graph, op: Op, grids: MutableMapping[str, Grid]) -> list[str]:
+    if not keeps_grid(op.kind):
+        return []
+    data = [name for name in KINDS[op.kind].data(op) if _real(graph, name)]
+    held = [grids.get(name) for name in data]
+    first = held[0] if held else None
+    if first is None or first.quantization.axis is not None or any(item != first for item in held):
+        return []
+    new = [name for name in KINDS[op.kind].results_of(op) if name and name not in grids and _real(graph, name)]
+    grids.update(dict.fromkeys(new, first))
+    return new
+
+
+def _backwards(graph: Graph, op: Op, grids: MutableMapping[str, Grid]) -> list[str]:
+    if KINDS[op.kind].rule != "move" and op.kind != "Concat":
+        return []
+    held = [grids.get(name) for name in KINDS[op.kind].results_of(op) if name]
+    first = held[0] if held else None
+    if first is None or first.quantization.axis is not None or any(item != first for item in held):
+        return []
+    new = [name for name in dict.fromkeys(KINDS[op.kind].data(op)) if name not in grids and _real(graph, name)]
+    grids.update(dict.fromkeys(new, first))
+    return new

@@ -1,0 +1,83 @@
+"""The grids of matched encodings, as they fit the tensors of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.encodings import Encoding, Grid, grid_of
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Op, Quantization, Tensor
+from qconvert.passes.linear import output_axis
+
+__all__ = ["fitted", "weights_grid"]
+
+
+def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> Grid:
+    """The grid of a tensor: a range has become one, and several scales have their axis.
+
+    Args:
+        encoding: of the tensor.
+        tensor: in the graph.
+        reader: an operator that reads it, for the axis of weights; None if none does.
+        index: which of its inputs that is.
+        dtype: the type that activations get where the encoding is a range; weights get int8 around zero.
+
+    Raises:
+        InvalidModelError: scales are not as many as channels.
+    """
+    if encoding.grid is not None:
+        axis, count = encoding.grid.quantization.axis, encoding.grid.quantization.scale.size
+    else:
+        assert encoding.range is not None
+        axis, count = encoding.range.axis, encoding.range.lowest.size
+    if axis is None and count > 1:
+        axis = _channels(tensor, reader, index, count)
+    _require_length(encoding, tensor, axis, count)
+    if encoding.grid is not None:
+        return replace(encoding.grid, quantization=replace(encoding.grid.quantization, axis=axis))
+    assert encoding.range is not None
+    on = replace(encoding.range, axis=axis)
+    return grid_of(on, "int8", symmetric=True, narrow=True) if tensor.is_constant else grid_of(on, dtype)
+
+
+def _channels(tensor: Tensor, reader: Op | None, index: int, count: int) -> int:
+    """The axis of scales whose file does not state it: of weights that of the output channels, of others the one of that length."""
+    shape = tensor.shape or ()
+    if reader is not None and index == 1 and tensor.is_constant:
+        return output_axis(reader, len(shape))
+    fitting = [axis for axis, size in enumerate(shape) if size == count]
+    if len(fitting) != 1:
+        _refuse(tensor, count, f"{len(fitting)} axes are as long")
+    return fitting[0]
+
+
+def _require_length(encoding: Encoding, tensor: Tensor, axis: int | None, count: int) -> None:
+    """Raises InvalidModelError where scales do not fit the tensor."""
+    q = encoding.grid.quantization if encoding.grid is not None else None
+    shape = tensor.shape
+    if axis is None or shape is None:
+        return
+    if axis >= len(shape):
+        _refuse(tensor, count, f"there is no axis {axis}")
+    if q is not None and q.block_size:
+        blocks = tuple(-(-int(s) // q.block_size) if i == axis else s for i, s in enumerate(shape) if isinstance(s, int))
+        if q.scale.shape != blocks:
+            _refuse(tensor, count, f"blocks of {q.block_size} along axis {axis} need {blocks}")
+    elif isinstance(shape[axis], int) and shape[axis] != count:
+        _refuse(tensor, count, f"axis {axis} has {shape[axis]}")
+
+
+def _refuse(tensor: Tensor, count: int, why: str) -> None:
+    raise InvalidModelError(f"has {count} scales, which do not fit the shape {list(tensor.shape or ())}: {why}", where=repr(tensor.name))
+
+
+def weights_grid(tensor: Tensor, reader: Op) -> Grid:
+    """int8 with scale max|w| / 127 of each output channel, as runtimes make them that state no scales of weights."""
+    assert tensor.data is not None
+    rank = len(tensor.shape or ())
+    axis = output_axis(reader, rank)
+    largest = np.abs(tensor.data.astype(np.float32)).max(axis=tuple(i for i in range(rank) if i != axis), initial=0)
+    scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
+    return Grid("int8", replace(Quantization.per_axis(scale, axis), quant_min=-127, quant_max=127))

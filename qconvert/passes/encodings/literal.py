@@ -1,0 +1,21 @@
+"""Quantize and Dequantize behind tensors, literally; absorb_quantization makes quantized operators of that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.encodings import Grid
+from qconvert.graph import Array, Quantization
+
+__all__ = ["without_limits"]
+
+
+def without_limits(grid: Grid) -> tuple[Quantization, list[Array]]:
+    """A grid of the whole type, and the real bounds where it uses a part of it: between these a Clip keeps what is rounded."""
+    q = grid.quantization
+    if q.quant_min is None and q.quant_max is None:
+        return q, []
+    bounds = [np.asarray(np.float32(limit - int(q.zero_point[0])) * q.scale[0], np.float32) for limit in q.limits(grid.dtype)]
+    return replace(q, quant_min=None, quant_max=None), bounds

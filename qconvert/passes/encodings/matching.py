@@ -1,0 +1,104 @@
+"""Where the entries of encodings stand in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from qconvert.encodings import Encoding, Encodings, Place
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.names import near
+
+__all__ = ["Matched", "matched"]
+
+#: What runtimes fuse into the layer before it, which then has the name of this result.
+_FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
+#: In the place of an input's number: the tensor itself, whoever reads it.
+_WHOLE = -1
+_REMEDY = "Names are those of the graph's tensors and operators, as `qconvert inspect` shows them."
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Entries by what they are of.
+
+    Attributes:
+        tensors: tensor -> its encoding.
+        operands: (the first result of an operator, which of its inputs) -> the encoding of that input there alone.
+        absent: places that the graph lacks, and may lack.
+    """
+
+    tensors: dict[str, Encoding] = field(default_factory=dict)
+    operands: dict[tuple[str, int], Encoding] = field(default_factory=dict)
+    absent: list[Place] = field(default_factory=list)
+
+
+def matched(graph: Graph, encodings: Encodings) -> Matched:
+    """The places of all entries.
+
+    Raises:
+        InvalidModelError: the graph has no such place; the nearest names are listed. Or two entries of one tensor say different things.
+    """
+    producers, own = graph.producers(), _own_names(graph.ops)
+    found = Matched()
+    lost: list[Place] = []
+    for place, encoding in encodings.entries.items():
+        if place.role == "tensor":
+            where = (place.name, _WHOLE) if place.name in graph.tensors else None
+        else:
+            op = own.get(place.name) or producers.get(place.name)
+            where = _of_operator(op, place, graph, producers) if op is not None else None
+        if where is None:
+            (lost if encoding.required else found.absent).append(place)
+        else:
+            _put(found, where, encoding, place)
+    if lost:
+        raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY)
+    return found
+
+
+def _own_names(ops: Iterable[Op]) -> dict[str, Op]:
+    """Operators by their own names in the source's file, where it gives them names: of "Conv /features/0/Conv" the second part."""
+    found: dict[str, Op] = {}
+    for op in ops:
+        name = op.source.partition(" ")[2]
+        if name and not name.startswith("#"):
+            found.setdefault(name, op)
+    return found
+
+
+def _of_operator(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]) -> tuple[str, int] | None:
+    """The tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
+    if place.role == "output":
+        return (op.outputs[place.index], _WHOLE) if place.index < len(op.outputs) and op.outputs[place.index] else None
+    while op.kind in _FUSED and (place.index or _is_layer(producers.get(op.inputs[0]))):
+        before = producers.get(op.inputs[0])
+        if before is None:
+            return None
+        op = before
+    if place.index >= len(op.inputs) or not op.inputs[place.index]:
+        return None
+    return op.outputs[0], place.index
+
+
+def _is_layer(op: Op | None) -> bool:
+    return op is not None and KINDS[op.kind].sums_products
+
+
+def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Place) -> None:
+    name, index = where
+    known = found.tensors.get(name) if index == _WHOLE else found.operands.get(where)
+    if known is not None and (known.grid, known.range) != (encoding.grid, encoding.range):
+        raise InvalidModelError("two entries say different things of one tensor of the graph", where=str(place))
+    if index == _WHOLE:
+        found.tensors[name] = encoding
+    else:
+        found.operands[where] = encoding
+
+
+def _lost(lost: list[Place], graph: Graph, own: Mapping[str, Op]) -> str:
+    names = list(dict.fromkeys(place.name for place in lost))
+    known = [*graph.tensors, *own]
+    return f"{len(lost)} encodings are of nothing in the graph: {near(names, known)}"

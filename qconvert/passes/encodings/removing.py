@@ -1,0 +1,91 @@
+"""The graph without quantization that encodings belong to, and these encodings: the reverse of apply_encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize
+from qconvert.encodings import Encoding, Encodings, Grid, Place
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["extracted"]
+
+
+def extracted(graph: Graph) -> tuple[Graph, Encodings]:
+    """A graph on real values, and the grids of all its tensors, with the integers of constants.
+
+    Every tensor keeps its name. Inputs and outputs are real. Quantize, Dequantize and Requantize are gone, or an Identity where both
+    sides are seen.
+
+    Raises:
+        UnsupportedError: the graph has functions, states, or operators that are nothing on real values.
+    """
+    if graph.functions or graph.states:
+        raise UnsupportedError("scales are taken out of graphs without functions and states")
+    for op in graph.ops:
+        if KINDS[op.kind].rule in ("relabel", "opaque") and any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name):
+            raise UnsupportedError(f"{op.kind} takes integers as they are stored: without quantization it is nothing", where=str(op))
+    entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
+    tensors = [_real(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]
+    ops = [replace(op, kind="Identity") if KINDS[op.kind].rule == "convert" else _plain(op) for op in graph.ops]
+    real = graph.evolve(tensors=tensors, ops=ops)
+    origin = f"the model {graph.name!r}" if graph.name else "a quantized model"
+    return _without_identities(real, entries), Encodings(entries, origin)
+
+
+def _encoding(tensor: Tensor) -> Encoding:
+    assert tensor.quantization is not None
+    return Encoding(Grid(tensor.dtype, tensor.quantization), integers=tensor.data)
+
+
+def _real(tensor: Tensor) -> Tensor:
+    assert tensor.quantization is not None
+    data = None if tensor.data is None else dequantize(tensor.data, tensor.quantization).astype(np.float32)
+    return Tensor(tensor.name, "float32", tensor.shape, data)
+
+
+def _plain(op: Op) -> Op:
+    """The operator without what it says of integers alone."""
+    if "arithmetic" not in op.attributes:
+        return op
+    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "arithmetic"})
+
+
+def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
+    """Conversions are nothing on real values: both sides are one tensor, where one of them has no grid.
+
+    It has the name that is seen outside, or that of the value before, and the grid. An Identity between two grids, or two names that are
+    seen, stays; between grids it is a Requantize again once they are applied.
+    """
+    producers, readers = graph.producers(), graph.consumers()
+    names: dict[str, str] = {}
+    kept = []
+    for op in graph.ops:
+        if op.kind != "Identity":
+            kept.append(op)
+            continue
+        source, result = names.get(op.inputs[0], op.inputs[0]), op.outputs[0]
+        grids = [entries.get(Place(source)), entries.get(Place(result))]
+        seen = source in graph.public or source not in producers
+        rounds = grids[1] is not None and (grids[0] is not None or source in graph.public or len(readers[op.inputs[0]]) > 1)
+        if rounds or graph[source].is_constant or (seen and result in graph.public):
+            kept.append(op)
+            continue
+        old, new = (source, result) if result in graph.public else (result, source)
+        names[old] = new
+        names.update({name: new for name, kept_name in names.items() if kept_name == old})
+        encoding = grids[0] or grids[1]
+        entries.pop(Place(old), None)
+        if encoding is not None:
+            entries[Place(new)] = encoding
+    ops = [replace(op, inputs=_named(op.inputs, names), outputs=_named(op.outputs, names)) for op in kept]
+    return graph.evolve(ops=ops)
+
+
+def _named(listed: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(name, name) for name in listed)
