@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
+    from qconvert.conversion.encoded import apply, extract, load_encodings, save_encodings
     from qconvert.data import Preparation
+    from qconvert.encodings import Encoding, Encodings, Grid, Place, Range
     from qconvert.errors import QConvertError
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
@@ -26,6 +28,8 @@ _HOMES = {
     "qconvert.checking.findings": ("CheckReport",),
     "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
+    "qconvert.conversion.encoded": ("apply", "extract", "load_encodings", "save_encodings"),
+    "qconvert.encodings": ("Encoding", "Encodings", "Grid", "Place", "Range"),
     "qconvert.graph.differences": ("diff",),
     "qconvert.data": ("Preparation",),
     "qconvert.errors": ("QConvertError",),
@@ -41,29 +45,38 @@ __all__ = [
     "CheckReport",
     "ConversionReport",
     "Cost",
+    "Encoding",
+    "Encodings",
     "Format",
     "Graph",
+    "Grid",
     "Op",
     "Option",
     "Pass",
+    "Place",
     "Preparation",
     "QConvertError",
     "Quantization",
+    "Range",
     "RoundtripReport",
     "Runtime",
     "Signature",
     "Target",
     "Tensor",
     "__version__",
+    "apply",
     "audit",
     "check",
     "convert",
     "diff",
+    "extract",
     "from_torch",
     "hookimpl",
     "load",
+    "load_encodings",
     "roundtrip",
     "save",
+    "save_encodings",
     "to_torch",
 ]
 

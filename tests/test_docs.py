@@ -37,6 +37,7 @@ def commands() -> list[str]:
 def folder(tmp_path: Path) -> Path:
     """A folder with the model under the names that the documentation uses."""
     from qconvert import convert
+    from qconvert.conversion.encoded import extract_file
 
     shutil.copy(MODEL, tmp_path / "model.tflite")
     shutil.copytree(ROOT / "fixtures" / "images", tmp_path / "photos")
@@ -50,6 +51,7 @@ def folder(tmp_path: Path) -> Path:
     shutil.copy(classifier / "state_eager_fbgemm.pth", tmp_path / "weights.pth")
     shutil.copy(classifier / "float.pt2", tmp_path)
     convert(tmp_path / "weights.pth", tmp_path / "classifier.onnx", graph=tmp_path / "float.pt2")
+    extract_file(tmp_path / "model.tflite", tmp_path / "scales.json", real=tmp_path / "float.onnx")
     return tmp_path
 
 
@@ -62,17 +64,17 @@ def test_command(command: str, folder: Path) -> None:
     if ("torch" in command or ".pt" in command) and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     words = [NAMES.get(word, word) for word in command.split()[1:]]
-    if words[0] in ("convert", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx") and "--force" not in words:
+    if words[0] in ("apply", "convert", "extract", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx") and "--force" not in words:
         words.append("--force")
     done = subprocess.run([sys.executable, "-m", "qconvert", *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/pytorch.md"])
-def test_python_examples(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/pytorch.md", 2), ("docs/encodings.md", 1)])
+def test_python_examples(page: str, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each runs by itself, as it is copied."""
     blocks = re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / page).read_text(), re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == count
     monkeypatch.chdir(folder)
     (folder / "model.onnx").unlink()
     seen: dict[str, Any] = {}

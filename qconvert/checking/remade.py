@@ -16,7 +16,7 @@ from qconvert.errors import QConvertError
 from qconvert.files import file_digest
 from qconvert.graph import Graph, Op
 from qconvert.graph.differences import attribute_differences, tensor_differences
-from qconvert.graph.metadata import GRAPH_SHA256, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
+from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
 from qconvert.version import __version__
 
 __all__ = ["Remade", "remade"]
@@ -50,8 +50,10 @@ def remade(source: Side, result: Side) -> Remade:
         return Remade(notes=(f"{result.path.name} says that it was made of another file than {source.path.name}",))
     files = {option.name: source.file.options[option.name] for option in source.format.read_options if option.is_file}
     graph = files.get("graph")
-    if said.get(GRAPH_SHA256) != (file_digest(Path(graph)) if graph else None):
+    if said.get(f"{BESIDE}graph_sha256") != (file_digest(Path(graph)) if graph else None):
         return Remade(notes=(f"{result.path.name} says that it was made with another graph",))
+    if scales := said.get(f"{BESIDE}encodings"):
+        return Remade(notes=(f"{result.path.name} says that its scales come from {scales}, which is not at hand",))
     try:
         given = json.loads(str(said[OPTIONS]))
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:

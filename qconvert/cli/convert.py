@@ -20,7 +20,7 @@ from qconvert.plugins.options import parsed
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "run_conversion"]
 
 
 def _convert(
@@ -58,25 +58,57 @@ def _convert(
     **flags: Any,
 ) -> None:
     """Convert a model to another format; suffixes say which."""
+    run_conversion(
+        source,
+        result,
+        flags,
+        option or (),
+        print_after or (),
+        json=json,
+        quiet=quiet,
+        verbose=verbose,
+        source_format=source_format,
+        result_format=result_format,
+        target=target,
+        passes=[name.strip() for name in passes.split(",") if name.strip()],
+        force=force,
+        allow_loss=allow_loss,
+        verify_each=verify_each,
+    )
+
+
+def run_conversion(
+    source: Path,
+    result: Path,
+    flags: dict[str, Any],
+    others: Sequence[str] = (),
+    print_after: Sequence[str] = (),
+    *,
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    source_format: str,
+    result_format: str,
+    **arguments: Any,
+) -> None:
+    """Converts, and prints what was done.
+
+    Args:
+        source, result: the files, or -.
+        flags: options given as flags.
+        others: those given as name=value.
+        print_after: names of passes behind which the graph is printed.
+        json, quiet, verbose: how to report.
+        source_format, result_format, arguments: of convert().
+    """
     from qconvert import convert
     from qconvert.cli.reports import conversion_document, print_conversion
     from qconvert.cli.streams import is_stream, read_from, write_to
 
-    options = _options(flags, parsed(option or ()), convert)
+    options = _options(flags, parsed(others), convert)
     with read_from(source, source_format) as read, write_to(result, result_format) as written:
-        report = convert(
-            read,
-            written,
-            source_format=source_format,
-            result_format=result_format,
-            target=target,
-            passes=[name.strip() for name in passes.split(",") if name.strip()],
-            force=force,
-            allow_loss=allow_loss,
-            verify_each=verify_each,
-            observer=_printer(print_after) if print_after else None,
-            **options,
-        )
+        observer = _printer(print_after) if print_after else None
+        report = convert(read, written, source_format=source_format, result_format=result_format, observer=observer, **arguments, **options)
     report = replace(report, source=str(source), result=str(result))
     aside = is_stream(result)  # standard output has the model
     if json:

@@ -84,12 +84,14 @@ def convert(
     writer = format_named(result_format) if result_format else format_of(result)
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
-    own = writer.own_target if reader is writer and not form else ""
+    own = writer.own_target if reader is writer and not form and not options.get("encodings") else ""
     chosen = chosen_target(writer, target or own, form)
     _require_suffix(source, result, reader, writer)
     require_place(result, writer, force=force, reads=[source])
+    if options.get("encodings") and "apply_encodings" not in passes:
+        passes = ("apply_encodings", *passes)
     given = Given.of(options, reader, writer, passes, chosen)
-    named = files_of(given.read, reader)
+    named = files_of({**given.read, **given.passes})
     beside = tuple(named.values())
     try:
         graph = load(source, source_format, **given.read)
@@ -109,7 +111,7 @@ def convert(
     refuse_losses(changes, allow_loss)
     refuse_violations(graph, chosen)
     origin = {
-        **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, beside),
+        **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
     }
     try:
@@ -133,7 +135,7 @@ def convert(
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
-        files={name: str(path) for name, path in named.items()},
+        files={name: str(path) for name, path in named.items() if name in given.read},
         custom=dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
     )
 

@@ -49,9 +49,10 @@ class Given:
         return cls(found["read"], found["passes"], {**own, **found["write"]})
 
 
-def files_of(given: Mapping[str, Any], format: Format) -> dict[str, Path]:
-    """The files that options of a format's reader name, by the option."""
-    return {option.name: Path(given[option.name]) for option in format.read_options if option.is_file and given.get(option.name)}
+def files_of(given: Mapping[str, Any]) -> dict[str, Path]:
+    """The files that options name which are read beside the source, by the option."""
+    known = declared_options()
+    return {name: Path(value) for name, value in given.items() if value and name in known and known[name].is_file}
 
 
 def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:

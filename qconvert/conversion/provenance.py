@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from qconvert.conversion.report import keeps_values
 from qconvert.files import file_digest
-from qconvert.graph.metadata import CHANGES, GRAPH, GRAPH_SHA256, OPTIONS, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
+from qconvert.graph.metadata import BESIDE, CHANGES, OPTIONS, SCALES, SOURCE, SOURCE_DATA, SOURCE_SHA256, TARGET, VERSION
 from qconvert.plugins import Change, Target, declared_options
 from qconvert.version import __version__
 
@@ -23,9 +24,18 @@ def provenance(
     changes: tuple[Change, ...],
     passes: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
-    beside: tuple[Path, ...] = (),
+    beside: Mapping[str, Path] = MappingProxyType({}),
 ) -> dict[str, str]:
     """What the result says of where it came from; no paths, since a model file travels.
+
+    Args:
+        source: the model's file.
+        others: further files that belong to it.
+        target: that it was fitted to.
+        changes: what passes did.
+        passes: those that the user named.
+        options: of the conversion.
+        beside: files that options name, by the option.
 
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """
@@ -40,7 +50,8 @@ def provenance(
         SOURCE: source.name,
         SOURCE_SHA256: file_digest(source),
         **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
-        **{key: text for item in beside for key, text in ((GRAPH, item.name), (GRAPH_SHA256, file_digest(item)))},
+        **{f"{BESIDE}{option}": item.name for option, item in beside.items()},
+        **{f"{BESIDE}{option}_sha256": file_digest(item) for option, item in beside.items()},
         TARGET: target.name if target else "",
         OPTIONS: json.dumps({"passes": list(passes), "options": given}, default=str),
         CHANGES: json.dumps([_said(change) for change in changes]),

@@ -10,13 +10,12 @@ __all__ = [
     "ACTIVATIONS",
     "ASSUMED",
     "BASE64",
+    "BESIDE",
     "CHANGED",
     "CHANGES",
     "DENSIFIED",
     "DYNAMIC_RANGE",
     "FUSED_PADDING",
-    "GRAPH",
-    "GRAPH_SHA256",
     "GUESSED_SHAPES",
     "IGNORED_SCALES",
     "NUMERICS",
@@ -108,9 +107,8 @@ VERSION = "qconvert.version"
 SOURCE = "qconvert.source"
 SOURCE_SHA256 = "qconvert.source_sha256"
 SOURCE_DATA = "qconvert.source_data"
-#: The file that gave the graph, where the source holds parameters alone.
-GRAPH = "qconvert.graph"
-GRAPH_SHA256 = "qconvert.graph_sha256"
+#: In front of an option that named a file beside the source, such as "graph": the file's name, and with "_sha256" behind it its digest.
+BESIDE = "qconvert."
 TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
 #: JSON: the passes that were named and the options that are not their defaults, so that the conversion can be made again.

@@ -1,0 +1,90 @@
+"""The commands `apply` and `extract`: scales beside a model put into it, and taken out of it."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qconvert.cli.completion import known_formats, known_targets
+from qconvert.cli.convert import run_conversion
+from qconvert.cli.flags import with_flags
+from qconvert.plugins import declared_options, formats
+
+__all__ = ["add_encodings_commands"]
+
+
+def _apply(
+    model: Annotated[Path, typer.Argument(help="The model without quantization; - for standard input.")],
+    encodings: Annotated[Path, typer.Argument(help="Its scales: qconvert's own JSON, or what `qconvert formats` lists.")],
+    result: Annotated[Path, typer.Option("--output", "-o", help="The quantized model to write.")],
+    target: Annotated[str, typer.Option("--target", help="What the result is for.", autocompletion=known_targets)] = "",
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    source_format: Annotated[
+        str, typer.Option("--from", help="The model's format, if not its suffix's.", autocompletion=known_formats)
+    ] = "",
+    result_format: Annotated[
+        str, typer.Option("--to", help="The result's format, if not its suffix's.", autocompletion=known_formats)
+    ] = "",
+    **flags: Any,
+) -> None:
+    """Quantize a model with scales that stand in a file beside it; suffixes say which format is written."""
+    run_conversion(
+        model,
+        result,
+        {"encodings": str(encodings), **flags},
+        source_format=source_format,
+        result_format=result_format,
+        target=target,
+        force=force,
+        json=json,
+        quiet=quiet,
+        verbose=verbose,
+    )
+
+
+def _extract(
+    model: Annotated[Path, typer.Argument(help="The quantized model.")],
+    result: Annotated[Path, typer.Argument(help="The file for its scales, such as scales.json.")],
+    real: Annotated[Path | None, typer.Option("--float", help="Also write the model on real values, to this file.")] = None,
+    source_format: Annotated[
+        str, typer.Option("--from", help="The model's format, if not its suffix's.", autocompletion=known_formats)
+    ] = "",
+    result_format: Annotated[
+        str, typer.Option("--to", help="The format of encodings, if not its suffix's.", autocompletion=known_formats)
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    **flags: Any,
+) -> None:
+    """Take the scales out of a quantized model, with the integers of its weights, and write them beside the model on real values."""
+    from qconvert.conversion.encoded import extract_file
+
+    found, changes = extract_file(
+        model, result, real=real or "", source_format=source_format, result_format=result_format, force=force, **flags
+    )
+    constants = sum(item.integers is not None for item in found.entries.values())
+    if json:
+        said = {"result": str(result), "activations": len(found) - constants, "constants": constants}
+        typer.echo(json_module.dumps({**said, "changes": [str(change) for change in changes]}, indent=2))
+    elif not quiet:
+        for change in changes:
+            typer.echo(str(change))
+        typer.echo(f"{result}: grids of {len(found) - constants} activations and of {constants} constants with their integers")
+
+
+def add_encodings_commands(app: typer.Typer) -> None:
+    """Adds `apply`, with the options of a conversion, and `extract`, with those of readers and of writers of encodings."""
+    options = [option for option in declared_options().values() if option.name != "encodings"]
+    app.command("apply")(with_flags(_apply, options, before="force"))
+    own = {option.name: option for item in formats().values() for option in item.read_options}
+    own |= {option.name: option for item in formats().values() if item.write_encodings for option in item.write_options}
+    app.command("extract")(with_flags(_extract, own.values(), before="force"))

@@ -1,0 +1,179 @@
+"""Scales beside a model: their files, and graphs with and without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qconvert.conversion.loading import load
+from qconvert.encodings import Encodings
+from qconvert.errors import InternalError, OptionError, QConvertError
+from qconvert.files import whole_file
+from qconvert.graph import Graph
+from qconvert.graph.validation import validate
+from qconvert.plugins import Change, Format, encodings_format_of, format_named, named_changes
+from qconvert.plugins.options import checked, taken
+
+__all__ = ["apply", "extract", "extract_file", "load_encodings", "save_encodings"]
+
+
+def load_encodings(path: str | Path, format: str = "", **options: Any) -> Encodings:
+    """The encodings of a file.
+
+    Args:
+        path: the file.
+        format: the name of a format of encodings; by default the file's suffix and content decide.
+        options: of the format's reader; `qconvert formats` lists them.
+
+    Raises:
+        QConvertError: the file cannot be read, is damaged, or is of no such format. The error names it.
+    """
+    path = Path(path)
+    reader = _named(format) if format else encodings_format_of(path, is_read=True)
+    if reader.read_encodings is None:
+        raise OptionError(f"the format {reader.name} cannot be read as encodings", file=str(path))
+    given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
+    try:
+        return reader.read_encodings(path, taken(given, reader.read_options))
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
+
+
+def save_encodings(
+    encodings: Encodings,
+    path: str | Path,
+    format: str = "",
+    *,
+    graph: Graph | None = None,
+    force: bool = False,
+    reads: tuple[Path, ...] = (),
+    **options: Any,
+) -> tuple[Change, ...]:
+    """Writes encodings. The file appears whole or not at all; returns what its format's writer says.
+
+    Args:
+        encodings: what to write.
+        path: the file.
+        format: the name of a format of encodings; by default the first that has the file's suffix.
+        graph: without quantization, that they belong to; some formats need it.
+        force: whether an existing file may be replaced.
+        reads: files that must not be replaced, whatever `force` says.
+        options: of the format's writer.
+
+    Raises:
+        QConvertError: the format cannot hold them, or the file cannot be written.
+    """
+    path = Path(path)
+    writer = _named(format) if format else encodings_format_of(path, is_read=False)
+    if writer.write_encodings is None:
+        raise OptionError(f"the format {writer.name} cannot be written as encodings", file=str(path))
+    given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
+    with whole_file(path, force=force, reads=reads) as temporary:
+        notes = writer.write_encodings(encodings, graph, temporary, taken(given, writer.write_options)) or ()
+    return named_changes(notes, by=writer.name)
+
+
+def _named(name: str) -> Format:
+    found = format_named(name)
+    if found.content != "encodings":
+        raise OptionError(f"the format {name} holds models, no encodings")
+    return found
+
+
+def apply(
+    graph: Graph | str | Path, encodings: Encodings | str | Path, *, fill: str = "none", range_dtype: str = "int8", **options: Any
+) -> Graph:
+    """The quantized graph of one without quantization: operators whose tensors have encodings become integer ones.
+
+    Weights are rounded on their grids, or are the integers that the encodings hold; biases go to input scale * weight scale; what lacks an
+    encoding stays real.
+
+    Args:
+        graph: on real values, or its file.
+        encodings: by the names of its tensors and operators, or their file.
+        fill: "infer" carries grids on through data movement, pooling and Relu; "none" does not.
+        range_dtype: int8, uint8, int16 or uint16: of activations for which the encodings have a range alone.
+        options: of the reader of the graph's file.
+
+    Raises:
+        QConvertError: a file cannot be read, an encoding is of nothing in the graph, or does not fit its tensor.
+    """
+    from qconvert.passes.apply_encodings import applied
+
+    if fill not in ("none", "infer"):
+        raise OptionError(f"there is no fill {fill!r}", remedy="Use none or infer.")
+    network = graph if isinstance(graph, Graph) else load(graph, **options)
+    found = encodings if isinstance(encodings, Encodings) else load_encodings(encodings)
+    changed, _ = applied(network, found, fill=fill, range_dtype=range_dtype)
+    validate(changed)
+    return changed
+
+
+def extract(graph: Graph | str | Path, **options: Any) -> tuple[Graph, Encodings]:
+    """A quantized graph taken apart: one on real values with the same names, and the encodings of its tensors.
+
+    Those of constants hold their integers. apply() of the two gives the integers and scales back. Inputs and outputs are real.
+
+    Args:
+        graph: quantized, or its file.
+        options: of the reader of the graph's file.
+
+    Raises:
+        QConvertError: the file cannot be read, or operators are nothing without quantization.
+    """
+    from qconvert.passes.encodings.removing import extracted
+
+    real, found = extracted(graph if isinstance(graph, Graph) else load(graph, **options))
+    try:
+        validate(real)
+    except QConvertError as error:
+        raise InternalError(f"without quantization the graph is not valid: {error.reason}", where=error.where) from error
+    return real, found
+
+
+def extract_file(
+    model: str | Path,
+    result: str | Path,
+    *,
+    real: str | Path = "",
+    source_format: str = "",
+    result_format: str = "",
+    force: bool = False,
+    **options: Any,
+) -> tuple[Encodings, tuple[Change, ...]]:
+    """Writes the encodings of a model file, and the model without them.
+
+    Args:
+        model: the file.
+        result: of the encodings.
+        real: the file for the model on real values; "" for none.
+        source_format, result_format: names of formats; by default the suffixes decide.
+        force: whether existing files may be replaced.
+        options: of the model's reader, and of the writer of encodings.
+
+    Returns:
+        The encodings, and what was written otherwise than they are.
+
+    Raises:
+        QConvertError: see extract() and save_encodings(); neither file is written then.
+    """
+    from qconvert.conversion.normalizing import chosen_target, normalize
+    from qconvert.conversion.saving import write_file
+    from qconvert.plugins import format_of
+
+    result, reads = Path(result), (Path(model),)
+    writer = _named(result_format) if result_format else encodings_format_of(result, is_read=False)
+    own = {option.name for option in writer.write_options}
+    read = {name: value for name, value in options.items() if name not in own}
+    network, found = extract(load(model, source_format, **read))
+    written = {name: value for name, value in options.items() if name in own}
+    if not real:
+        return found, save_encodings(found, result, writer.name, graph=network, force=force, reads=reads, **written)
+    beside = Path(real)
+    kind = format_of(beside)
+    with whole_file(result, force=force, reads=(*reads, beside)) as temporary:
+        save_encodings(found, temporary, writer.name, graph=network, **written)
+        fitted, changes = normalize(network, chosen_target(kind, ""))
+        changes += write_file(fitted, beside, kind, force=force, reads=(*reads, result))
+    return found, changes

@@ -1,0 +1,116 @@
+"""Encodings as JSON: the schema holds, everything comes back, and what is damaged is one error that names its place."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qconvert import Encoding, Encodings, Grid, Place, QConvertError, Quantization, Range, extract, load_encodings, save_encodings
+from qconvert.encodings import from_document, to_document
+from qconvert.errors import FileAccessError, InvalidModelError, OptionError
+from qconvert.graph import integer_range, numpy_dtype
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs" / "encodings.schema.json").read_text())
+TYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32")
+
+
+def sample() -> Encodings:
+    blocks = Quantization(np.full((4, 2), 0.5, np.float32), np.zeros((4, 2), np.int64), 1, 16)
+    return Encodings(
+        {
+            Place("x"): Encoding(Grid("uint8", Quantization.per_tensor(0.1, 3)), origin="KL of 8 inputs"),
+            Place("conv", "input", 1): Encoding(
+                Grid("int8", Quantization(np.array([0.1, 0.2], np.float32), np.zeros(2, np.int64), 0, 0, -127, 127)),
+                integers=np.array([[1, -127], [3, 4]], np.int8),
+            ),
+            Place("w"): Encoding(Grid("int4", blocks), integers=np.full((4, 32), -8).astype(numpy_dtype("int4"))),
+            Place("y"): Encoding(range=Range(np.array([-1.5]), np.array([2.0])), required=False),
+        },
+        "a test",
+        "max-abs",
+        {"key": "text"},
+        ("a note",),
+    )
+
+
+def test_everything_comes_back() -> None:
+    document = json.loads(json.dumps(to_document(sample())))
+    jsonschema.validate(document, SCHEMA)
+    assert from_document(document) == sample()
+
+
+@given(st.sampled_from(TYPES), st.floats(2.0**-100, 2.0**100, width=32), st.data())
+def test_any_grid_comes_back_bit_for_bit(dtype: str, scale: float, data: st.DataObject) -> None:
+    low, high = integer_range(dtype)
+    point = data.draw(st.integers(low, high))
+    found = Encodings({"x": Encoding(Grid(dtype, Quantization.per_tensor(scale, point)))})
+    assert from_document(json.loads(json.dumps(to_document(found)))) == found
+
+
+def test_a_model_taken_apart_obeys_the_schema(tmp_path: Path) -> None:
+    _, found = extract(ROOT / "fixtures" / "tiny_kws_dscnn_int8.tflite")
+    save_encodings(found, tmp_path / "scales.json")
+    jsonschema.validate(json.loads((tmp_path / "scales.json").read_text()), SCHEMA)
+    assert load_encodings(tmp_path / "scales.json") == found
+    with pytest.raises(FileAccessError, match="exists"):
+        save_encodings(found, tmp_path / "scales.json")
+
+
+BAD = {
+    "version": (lambda d: d.update(encodings=2), "version 2"),
+    "no entries": (lambda d: d.pop("entries"), "lacks 'entries'"),
+    "foreign member": (lambda d: d.update(scales=[]), "'scales', which does not belong"),
+    "no name": (lambda d: d["entries"][0].pop("name"), "lacks 'name'"),
+    "empty name": (lambda d: d["entries"][0].update(name=""), "no place"),
+    "role": (lambda d: d["entries"][0].update(role="weights"), "'weights', not one of"),
+    "both": (lambda d: d["entries"][0].update(range={"lowest": 0, "highest": 1}), "a grid and a range"),
+    "neither": (lambda d: d["entries"][0].pop("grid"), "neither a grid nor a range"),
+    "twice": (lambda d: d["entries"].append(copy.deepcopy(d["entries"][0])), "two entries are of 'x'"),
+    "type": (lambda d: d["entries"][0]["grid"].update(dtype="int9"), "no type 'int9'"),
+    "negative": (lambda d: d["entries"][0]["grid"].update(scale=-0.1), "no positive number"),
+    "zero": (lambda d: d["entries"][0]["grid"].update(scale=[0]), "no positive number"),
+    "NaN": (lambda d: d["entries"][0]["grid"].update(scale=[float("nan")]), "no positive number"),
+    "beyond float32": (lambda d: d["entries"][0]["grid"].update(scale=1e300), "no positive number"),
+    "text": (lambda d: d["entries"][0]["grid"].update(scale="0.1"), "is text, not a number"),
+    "no scales": (lambda d: d["entries"][0]["grid"].update(scale=[]), "no numbers"),
+    "zero point": (lambda d: d["entries"][0]["grid"].update(zero_point=[256]), "zero point 256, beyond uint8"),
+    "zero points": (lambda d: d["entries"][0]["grid"].update(zero_point=[1, 2]), "1 scales and 2 zero points"),
+    "ragged": (lambda d: d["entries"][2]["grid"].update(scale=[[1, 2], [3]]), "several lengths"),
+    "blocks": (lambda d: d["entries"][2]["grid"].update(block_size=0), "do not fit scales"),
+    "limits": (lambda d: d["entries"][0]["grid"].update(quant_min=9, quant_max=3), "uses the values 9 to 3"),
+    "base64": (lambda d: d["entries"][1]["integers"].update(data="?"), "not base64"),
+    "too few bytes": (lambda d: d["entries"][1]["integers"].update(shape=[9, 9]), "4 bytes are not"),
+    "beyond int4": (lambda d: d["entries"][2]["integers"].update(data="fw==", shape=[1]), "beyond int4"),
+    "empty range": (lambda d: d["entries"][3]["range"].update(lowest=3.0), "above the highest"),
+    "ranges": (lambda d: d["entries"][3]["range"].update(lowest=[1, 2]), "2 lowest and 1 highest"),
+    "weights": (lambda d: d.update(weights="max"), "'max', not one of"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_damaged_is_named(case: str, tmp_path: Path) -> None:
+    change, reason = BAD[case]
+    document: dict[str, Any] = json.loads(json.dumps(to_document(sample())))
+    change(document)  # type: ignore[no-untyped-call]
+    path = tmp_path / "scales.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(QConvertError, match=reason) as caught:
+        load_encodings(path)
+    assert caught.value.file == str(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "[1, 2]", '{"a": 1}', "\x00\xff", '{"encodings": 1, "encodings": 1}'])
+def test_what_is_no_document_is_one_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "scales.json"
+    path.write_text(text)
+    with pytest.raises((InvalidModelError, OptionError)):
+        load_encodings(path)

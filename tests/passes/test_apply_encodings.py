@@ -1,0 +1,221 @@
+"""Encodings put into a graph and taken out of one: names, grids, integers, what is inferred and what stays real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qconvert import (
+    Encoding,
+    Encodings,
+    Graph,
+    Grid,
+    Op,
+    Place,
+    Quantization,
+    Range,
+    Tensor,
+    apply,
+    check,
+    convert,
+    diff,
+    extract,
+    load,
+    save,
+    save_encodings,
+)
+from qconvert.arithmetic import scale_and_zero_point
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.passes.apply_encodings import applied
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+RNG = np.random.default_rng(3)
+WEIGHTS = RNG.normal(size=(4, 3, 3, 3)).astype(np.float32)
+EDGES = {"pads": (0, 0, 0, 0), "data_format": "channels_first"}
+BIAS = RNG.normal(size=4).astype(np.float32)
+
+
+def network() -> Graph:
+    """x -> Conv "conv" -> Relu -> MaxPool -> Reshape -> y."""
+    tensors = [
+        Tensor("x", "float32", (1, 3, 8, 8)),
+        Tensor("w", "float32", (4, 3, 3, 3), WEIGHTS),
+        Tensor("b", "float32", (4,), BIAS),
+        Tensor("c", "float32", (1, 4, 6, 6)),
+        Tensor("r", "float32", (1, 4, 6, 6)),
+        Tensor("p", "float32", (1, 4, 3, 3)),
+        Tensor("s", "int64", (2,), np.array([1, 36])),
+        Tensor("y", "float32", (1, 36)),
+    ]
+    ops = (
+        Op("Conv", ("x", "w", "b"), ("c",), {**EDGES, "strides": (1, 1), "dilations": (1, 1), "group": 1}, "Conv /layer/conv"),
+        Op("Relu", ("c",), ("r",), {}, "Relu /layer/relu"),
+        Op("MaxPool", ("r",), ("p",), {**EDGES, "kernel_shape": (2, 2), "strides": (2, 2)}),
+        Op("Reshape", ("p", "s"), ("y",)),
+    )
+    return Graph("net", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+
+
+def grid(scale: float, point: int = 0, dtype: str = "int8") -> Encoding:
+    return Encoding(Grid(dtype, Quantization.per_tensor(scale, point)))
+
+
+CHANNELS = Encoding(Grid("int8", Quantization(np.full(4, 0.02, np.float32), np.zeros(4, np.int64))))
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [op.kind for op in graph.ops]
+
+
+@pytest.mark.parametrize("place", [Place("w"), Place("/layer/conv", "input", 1), Place("c", "input", 1), Place("r", "input", 1)], ids=str)
+def test_weights_are_found_by_every_name(place: Place) -> None:
+    """By the tensor, the operator, what it computes, and what a runtime computes that fuses the Relu."""
+    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), place: CHANNELS}))
+    conv = next(op for op in changed.ops if op.kind == "Conv")
+    weights, bias = changed[conv.inputs[1]], changed[conv.inputs[2]]
+    assert weights.quantization == Quantization.per_axis(np.full(4, 0.02), 0)
+    np.testing.assert_array_equal(weights.data, np.clip(np.rint(WEIGHTS / np.float32(0.02)), -128, 127))
+    assert bias.dtype == "int32"
+    np.testing.assert_array_equal(bias.data, np.rint(BIAS.astype(np.float64) / float(np.float32(0.05) * np.float32(0.02))))
+
+
+def test_what_has_no_grid_stays_real_and_is_named() -> None:
+    changed, notes = applied(network(), Encodings({"x": grid(0.05), "w": CHANNELS}))
+    assert changed["w"].dtype == "int8" and changed["c"].dtype == "float32" == changed["y"].dtype
+    assert any("1 Conv" in str(note) and "'c'" in str(note) for note in notes)
+
+
+def test_grids_are_inferred_through_moves_and_pools() -> None:
+    """The grid of the last reaches the layer, and that of the first the last."""
+    backwards, notes = applied(network(), Encodings({"x": grid(0.05), "y": grid(0.03, -128), "w": CHANNELS}), fill="infer")
+    assert kinds(backwards) == ["Quantize", "Conv", "MaxPool", "Reshape", "Dequantize"]
+    assert any("2 of them inferred" in str(note) for note in notes)
+    forwards = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": CHANNELS}), fill="infer")
+    assert kinds(forwards) == kinds(backwards)
+    none = apply(network(), Encodings({"x": grid(0.05), "w": CHANNELS}))
+    assert "Relu" in kinds(none) and none["c"].dtype == "float32"
+
+
+def test_integers_are_taken_as_they_are() -> None:
+    integers = RNG.integers(-127, 128, WEIGHTS.shape).astype(np.int8)
+    assert CHANNELS.grid is not None
+    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": Encoding(CHANNELS.grid, integers=integers)}))
+    np.testing.assert_array_equal(changed["w"].data, integers)
+
+
+def test_ranges_become_grids() -> None:
+    values = Range(np.array([-1.0]), np.array([3.0]))
+    weights = Range(-np.ones(4), np.ones(4))
+    entries = {"x": Encoding(range=values), "r": Encoding(range=Range(np.array([0.5]), np.array([2.55]))), "w": Encoding(range=weights)}
+    changed = apply(network(), Encodings(entries), range_dtype="uint8")
+    on = changed["r"].quantization
+    assert on is not None and (changed["r"].dtype, int(on.zero_point[0])) == ("uint8", 0)
+    assert on.scale[0] == np.float32(2.55) / np.float32(255)  # 0 is in the range
+    conv = next(op for op in changed.ops if op.kind == "Conv")
+    found = changed[conv.inputs[1]].quantization
+    assert found is not None and found.axis == 0 and (found.scale == np.float32(1) / np.float32(127)).all()
+
+
+def test_weights_that_a_file_leaves_out() -> None:
+    changed = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128)}, weights="max-abs"))
+    on = changed["w"].quantization
+    assert on is not None
+    np.testing.assert_array_equal(on.scale, np.abs(WEIGHTS).max(axis=(1, 2, 3)) / np.float32(127))
+    assert np.abs(np.asarray(changed["w"].data, np.int64)).max() == 127
+
+
+def test_limits_of_a_grid_hold() -> None:
+    limited = Encoding(Grid("int8", Quantization(np.float32([0.01]), np.array([0]), None, 0, -127, 100)))
+    changed = apply(network(), Encodings({"x": limited}))
+    values = evaluate(changed, {"x": np.full((1, 3, 8, 8), 9.0, np.float32)})
+    unlimited = evaluate(network(), {"x": np.full((1, 3, 8, 8), 1.0, np.float32)})
+    np.testing.assert_allclose(values["y"], unlimited["y"], rtol=1e-5)
+
+
+ERRORS = {
+    "unknown": ({"rr": grid(1)}, "1 encodings are of nothing in the graph: 'rr' \\(nearest: 'r'\\)"),
+    "operator": ({Place("/layer/con", "input", 1): CHANNELS}, "nearest: '/layer/conv'"),
+    "input": ({Place("/layer/conv", "input", 5): CHANNELS}, "of nothing in the graph"),
+    "channels": ({"w": Encoding(Grid("int8", Quantization.per_axis(np.ones(3), 0)))}, "3 scales, which do not fit.*axis 0 has 4"),
+    "axis": ({"w": Encoding(Grid("int8", Quantization.per_axis(np.ones(3), 7)))}, "no axis 7"),
+    "no such axis": ({"x": Encoding(Grid("int8", Quantization(np.ones(5, np.float32), np.zeros(5, np.int64))))}, "0 axes are as long"),
+    "integers": ({"w": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))}, "integers of shape \\[3\\]"),
+    "computed": ({"x": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))}, "is computed, not constant"),
+    "shape": ({"s": grid(1)}, "is int64, not float32"),
+    "twice": ({"w": CHANNELS, Place("c", "output", 0): grid(1), Place("/layer/conv", "output", 0): grid(2)}, "two entries"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_does_not_fit_is_an_error(case: str) -> None:
+    entries, reason = ERRORS[case]
+    with pytest.raises(InvalidModelError, match=reason):
+        apply(network(), Encodings(entries))  # type: ignore[arg-type]
+
+
+def test_what_runtimes_add_may_be_absent() -> None:
+    assert CHANNELS.grid is not None
+    found = Encodings({"nothing": Encoding(CHANNELS.grid, required=False), "x": grid(0.05)})
+    assert "Quantize" in kinds(apply(network(), found))
+
+
+def test_a_quantized_tensor_takes_no_encoding() -> None:
+    once = apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": CHANNELS}))
+    with pytest.raises(InvalidModelError, match="quantized already"):
+        apply(once, Encodings({"w": CHANNELS}))
+
+
+@pytest.mark.parametrize(
+    "case", ["torch_mobilenet_v2_qdq", "micro_kws_m_static_qdq", "torch_fx_fbgemm_vision", "torch_pt2e_xnnpack_attention"]
+)
+def test_a_model_apart_and_together_is_itself(case: str) -> None:
+    graph = load(FIXTURES / "onnx" / f"{case}.onnx")
+    real, found = extract(graph)
+    assert not any(tensor.is_quantized for tensor in real.tensors.values())
+    assert diff(graph, apply(real, found)) == []
+
+
+@pytest.mark.parametrize("name", ["tiny_resnet_cifar10_int8", "tiny_kws_dscnn_int8", "coral_mobilenet_v1_025_128_uint8"])
+def test_a_tflite_model_through_files(name: str, tmp_path: Path) -> None:
+    """A float ONNX file and a JSON file give the source's integers back, for ONNX and for TFLite."""
+    model = FIXTURES / f"{name}.tflite"
+    real, found = extract(model)
+    convert_real = tmp_path / "float.qgraph"
+    save(real, convert_real)
+    convert(convert_real, tmp_path / "float.onnx")
+    save_encodings(found, tmp_path / "scales.json")
+    source = load(model)
+    for suffix in ("onnx", "tflite"):
+        result = tmp_path / f"quantized.{suffix}"
+        report = convert(tmp_path / "float.onnx", result, encodings=str(tmp_path / "scales.json"))
+        assert report.provenance["qconvert.encodings"] == "scales.json" and str(tmp_path) not in str(dict(report.provenance))
+        again = load(result)
+        for op in source.ops:
+            if op.kind in ("Conv", "Gemm"):
+                old, new = source[op.inputs[1]], again[op.inputs[1]]
+                real = [np.asarray(item.data, int) - _points(item) for item in (old, new)]
+                np.testing.assert_array_equal(real[0].ravel(), real[1].ravel())
+        assert check(model, result).passed
+
+
+def _points(tensor: Tensor) -> np.ndarray:
+    """The zero points, in a shape that spreads over the integers."""
+    assert tensor.quantization is not None
+    return scale_and_zero_point(tensor.quantization, tensor.static_shape or ())[1]
+
+
+def test_options_that_are_none() -> None:
+    with pytest.raises(OptionError, match="no fill"):
+        apply(network(), Encodings({}), fill="all")
+
+
+def test_functions_are_refused() -> None:
+    inner = network()
+    graph = Graph("outer", {"x": inner["x"]}, (), ("x",), ("x",), functions={"f": inner})
+    with pytest.raises(UnsupportedError, match="functions"):
+        extract(graph)
+    with pytest.raises(UnsupportedError, match="functions"):
+        apply(graph, Encodings({}))
