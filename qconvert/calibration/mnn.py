@@ -6,7 +6,8 @@ Sums are float32 in the order of MNN's loops, quotients float32 or double as the
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Self
+from functools import cache
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -21,7 +22,7 @@ BINS, LEVELS = 2048, 128
 #: Channels that MNN stores together on x86-64, with and without AVX512 (measured: 3.6.1 of PyPI); 4 on ARM.
 PACK = 8
 #: Parts of the search, so that their arrays stay in the cache.
-BLOCKS = 16
+BLOCKS = 32
 #: Iterations of ADMM.
 STEPS = 300
 _F = np.float32
@@ -176,10 +177,10 @@ def kl_threshold(counts: Array) -> int:
     """
     shares = _shares(counts)
     beyond = np.subtract.accumulate(np.concatenate([[_in_order(shares[LEVELS:])], shares[LEVELS : BINS - 1]]), dtype=_F)
-    ends = np.arange(LEVELS, BINS)
-    found = np.concatenate([_divergences(shares, part, beyond[part - LEVELS]) for part in np.array_split(ends, BLOCKS)])
+    parts = np.array_split(beyond, BLOCKS)
+    found = np.concatenate([_divergences(shares, part, own) for part, own in enumerate(parts)])
     found = np.where(found < 10000, found, np.inf)  # NaN, of a negative rest beyond, is no candidate
-    return int(ends[np.argmin(found)]) if np.isfinite(found).any() else LEVELS
+    return LEVELS + int(np.argmin(found))
 
 
 def _shares(counts: Array) -> Array:
@@ -191,22 +192,42 @@ def _shares(counts: Array) -> Array:
     return np.asarray(held / _in_order(held), _F)
 
 
-def _divergences(shares: Array, ends: Array, beyond: Array) -> Array:
-    """Of several numbers of bins, each with its share beyond. Edges of levels are multiples of 1/128, so float32 holds them exactly."""
-    spread = _spread(shares, ends)
+class _Bins(NamedTuple):
+    """Where the bins of several candidates lie, (bins, candidates). Edges of levels are multiples of 1/128, so float32 holds them.
+
+    Attributes:
+        levels: the first level of each bin, as an index into (candidates, levels + 1).
+        first: how much of the bin lies in it; the rest lies in the next one.
+        behind: whether the bin is no longer the candidate's.
+    """
+
+    levels: Array
+    first: Array
+    behind: Array
+
+
+@cache
+def _candidates(part: int) -> tuple[Array, _Bins]:
+    """The numbers of bins in one of the parts of the search, and where their bins lie."""
+    ends = np.array_split(np.arange(LEVELS, BINS), BLOCKS)[part]
     bins = np.arange(ends[-1])[:, None]
-    level = np.minimum(bins * LEVELS // ends, LEVELS - 1)  # bins behind the end count for nothing
-    over = np.minimum((level + 1) * ends, (bins + 1) * LEVELS) - bins * LEVELS  # 1/128 of the bin that lie in its first level
-    columns = np.arange(ends.size)
-    first, second = spread[columns, level], spread[columns, np.minimum(level + 1, LEVELS - 1)]
-    of_first, of_second = over.astype(_F) / LEVELS, (LEVELS - over).astype(_F) / LEVELS
-    expanded = first * of_first + second * of_second
+    levels = np.minimum(bins * LEVELS // ends, LEVELS - 1)
+    first = np.minimum((levels + 1) * ends, (bins + 1) * LEVELS) - bins * LEVELS
+    places = (levels + np.arange(ends.size) * (LEVELS + 1)).astype(np.int32)
+    return ends, _Bins(places, first.astype(_F) / LEVELS, bins >= ends)
+
+
+def _divergences(shares: Array, part: int, beyond: Array) -> Array:
+    """Of each number of bins in one part of the search, with its share beyond."""
+    ends, bins = _candidates(part)
+    spread = np.pad(_spread(shares, ends), ((0, 0), (0, 1))).reshape(-1)
+    expanded = spread.take(bins.levels) * bins.first + spread.take(bins.levels + 1) * (1 - bins.first)
     kept = np.repeat(shares[: ends[-1], None], ends.size, axis=1)
-    kept[ends - 1, columns] += beyond
+    kept[ends - 1, np.arange(ends.size)] += beyond
     with np.errstate(all="ignore"):
         # A float64 logarithm, rounded, is the nearest float32, as that of the C library nearly always is.
         terms = kept * np.log((kept / expanded).astype(np.float64)).astype(_F)
-    terms[(bins >= ends) | (kept == 0)] = 0
+    terms[bins.behind | (kept == 0)] = 0
     return np.asarray(np.add.reduce(terms, axis=0))  # row after row, in order
 
 
