@@ -2,7 +2,8 @@
 
 Sources: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference" (arXiv 1712.05877),
 section 2.2, for the multiplier; gemmlowp, fixedpoint/fixedpoint.h, and TFLite, kernels/internal/common.h, for two roundings, the second
-away from zero; TFLITE_SINGLE_ROUNDING there, and TVM's qnn.requantize with UPWARD, for one, ties up.
+away from zero; TFLITE_SINGLE_ROUNDING there for one, ties up. TVM's qnn.requantize has one as well (relay/qnn/utils.cc, computed in int64):
+UPWARD with ties up, TONEAREST with ties away from zero.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from qconvert.errors import OptionError
 
 __all__ = ["FIXED_POINT_ROUNDINGS", "Difference", "FixedPoint", "compare_requantizations"]
 
-#: "single": one shift, ties up. "double": the high half of a product, ties up, then a shift, ties away from zero.
-FIXED_POINT_ROUNDINGS = ("single", "double")
+#: "single": one shift, ties up. "away": one shift, ties away from zero. "double": the high half of a product, ties up, then a shift, ties
+#: away from zero.
+FIXED_POINT_ROUNDINGS = ("single", "away", "double")
 _BITS = 31
+_Requantized = Callable[[Array], Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedPoint:
     """What an accumulator goes through, in int64: times `multiplier`, plus `half`, and shifted to the right by `shift`; then, if there
-    are any, plus `second_half`, less 1 where it is negative, and shifted by `second_shift`.
+    are any, plus `second_half`, and shifted by `second_shift`. Where ties fall away from zero, what is negative is made less by 1 before.
 
     All are int64, of the shape of the scales that they are made of.
 
@@ -35,7 +38,8 @@ class FixedPoint:
         multiplier: with the shift to the left of multipliers above 1 in it, where there are two roundings.
         half: half of a step of the first shift.
         shift: from 1 to 62.
-        second_half, second_shift: likewise of the second, 0 where there is none.
+        second_half, second_shift: likewise of the second, 0 where there is none; its ties fall away from zero.
+        is_away: whether those of the first do.
     """
 
     multiplier: Array
@@ -43,6 +47,7 @@ class FixedPoint:
     shift: Array
     second_half: Array
     second_shift: Array
+    is_away: bool = False
 
     @classmethod
     def of(cls, scale: Any, rounding: str = "single") -> FixedPoint:
@@ -62,16 +67,17 @@ class FixedPoint:
             raise OptionError(f"a multiplier of {scale} has no fixed point", remedy="Use positive scales whose quotient is below 2**30.")
         found, exponent = quantize_multiplier(scale)
         multiplier, none = found.astype(np.int64), np.zeros(scale.shape, np.int64)
-        if rounding == "single":
+        if rounding != "double":
             shift = _BITS - exponent
-            return cls(multiplier, np.int64(1) << (shift - 1), shift, none, none)
+            return cls(multiplier, np.int64(1) << (shift - 1), shift, none, none, rounding == "away")
         second = np.maximum(-exponent, 0)
         whole = none + _BITS
         return cls(multiplier << np.maximum(exponent, 0), np.int64(1) << (whole - 1), whole, (np.int64(1) << second) >> 1, second)
 
     def __call__(self, acc: Any) -> Array:
         """Steps of the output, int64, of accumulators, which broadcast against the multipliers. The zero point is still to be added."""
-        steps = np.asarray((np.asarray(acc, np.int64) * self.multiplier + self.half) >> self.shift)
+        product = np.asarray(acc, np.int64) * self.multiplier
+        steps = np.asarray((product - (self.is_away & (product < 0)) + self.half) >> self.shift)
         second = (steps + self.second_half - ((steps < 0) & (self.second_shift > 0))) >> self.second_shift
         return np.asarray(second)
 
@@ -99,9 +105,9 @@ class Difference:
 
 
 def compare_requantizations(
-    first: Callable[[Array], Array], second: Callable[[Array], Array], limits: tuple[int, int], low: Any, high: Any, scale: Any
+    first: _Requantized, second: _Requantized, limits: tuple[int, int], low: Any, high: Any, scale: Any
 ) -> Difference:
-    """Compares two requantizations for every accumulator of every channel, without trying them all.
+    """Compares two requantizations for every accumulator of every channel, without trying them all where they are many.
 
     Both never fall, so each is its thresholds: for each integer that is not the last, the accumulator where the next one begins. Where
     these are equal, at most 255 of 8 bits, all results are. The search ends only where the function itself says that it has come to a
@@ -115,6 +121,8 @@ def compare_requantizations(
     """
     scale = np.atleast_1d(np.asarray(scale, np.float64)).reshape(-1, 1)
     low, high = (np.broadcast_to(np.asarray(end, np.int64).reshape(-1, 1), scale.shape) for end in (low, high))
+    if int((high - low).max()) <= limits[1] - limits[0]:
+        return _tried(first, second, limits, low, high)
     steps = np.arange(limits[0], limits[1], dtype=np.int64)[None, :]
     zero = first(np.zeros(scale.shape, np.int64))
     guess = np.clip((steps - zero + 0.5) / scale, low, high + 1).astype(np.int64)
@@ -129,7 +137,20 @@ def compare_requantizations(
     return Difference(int(apart.sum()), int((found[0][:, -1] - found[0][:, 0]).sum()), tuple(examples))
 
 
-def _thresholds(function: Callable[[Array], Array], steps: Array, low: Array, high: Array, guess: Array) -> Array:
+def _tried(
+    first: Callable[[Array], Array], second: Callable[[Array], Array], limits: tuple[int, int], low: Array, high: Array
+) -> Difference:
+    """The same by trying every accumulator."""
+    acc = low + np.arange(int((high - low).max()) + 1)[None, :]
+    a, b = (np.clip(function(np.minimum(acc, high)), *limits) for function in (first, second))
+    apart = np.where(acc <= high, np.abs(a - b), 0)
+    places = [(int(channel), int(np.argmax(apart[channel] > 0))) for channel in np.flatnonzero(apart.any(axis=1))[:4]]
+    examples = tuple((channel, int(acc[channel, i]), int(a[channel, i]), int(b[channel, i])) for channel, i in places)
+    inside = (acc <= high) & (a > limits[0]) & (a < limits[1])
+    return Difference(int(apart.sum()), int(inside.sum()), examples)
+
+
+def _thresholds(function: _Requantized, steps: Array, low: Array, high: Array, guess: Array) -> Array:
     """For each step the first accumulator from `low` on beyond it, or high + 1; bisected between two that enclose it."""
     below, above = low - 1 + 0 * guess, high + 1 + 0 * guess  # the step is not passed at `below`, and is at `above`
     width = 1

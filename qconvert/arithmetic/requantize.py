@@ -99,6 +99,12 @@ def _single_rounding(acc: Array, scale: Array) -> Array:
     return shift_half_up(acc * multiplier.astype(np.int64), 31 - shift)
 
 
+def _single_rounding_away(acc: Array, scale: Array) -> Array:
+    multiplier, shift = quantize_multiplier(scale)
+    product = acc * multiplier.astype(np.int64)
+    return np.asarray(np.sign(product) * shift_half_up(np.abs(product), 31 - shift))
+
+
 def _float64_away(acc: Array, scale: Array) -> Array:
     return round_half_away(acc.astype(np.float64) * scale).astype(np.int64)
 
@@ -115,6 +121,7 @@ def _float64_even(acc: Array, scale: Array) -> Array:
 #:   tflite_double_rounding  TFLite's reference convolutions, MUL, MEAN: high product, then a shift, ties away
 #:   tflite_ruy              ruy's AVX paths and optimised depthwise: high product, then a shift, ties up
 #:   tflite_single_rounding  ruy's portable path, and TFLITE_SINGLE_ROUNDING: one shift, ties up
+#:   tvm_to_nearest          TVM's qnn.requantize in int64 with TONEAREST (UPWARD is the one above): one shift, ties away
 #:   tflite_float            TFLite's reference FULLY_CONNECTED: float64 product, ties away
 #:   single_float32          XNNPACK, onnxruntime's QLinear operators, fbgemm, qnnpack: float32 product, ties even
 #:   exact                   float64 product, ties even: the meaning of the canonical graph
@@ -122,6 +129,7 @@ REQUANTIZERS: Mapping[str, Callable[[Array, Array], Array]] = {
     "tflite_double_rounding": _double_rounding,
     "tflite_ruy": _ruy,
     "tflite_single_rounding": _single_rounding,
+    "tvm_to_nearest": _single_rounding_away,
     "tflite_float": _float64_away,
     "single_float32": _float32_even,
     "exact": _float64_even,

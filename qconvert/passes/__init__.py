@@ -57,8 +57,8 @@ _FIXED_POINT = Option(
     "fixed_point",
     str,
     "single",
-    "roundings of a multiplier and a shift: single (ties up) or double (as gemmlowp, and TFLite's reference kernels).",
-    ("single", "double"),
+    "how a multiplier and shifts round: single (once, ties up), away (once, ties away from zero), double (as TFLite's reference kernels).",
+    ("single", "away", "double"),
 )
 _ENCODINGS = Option("encodings", str, "", "A file of scales that stand beside the model, which make a quantized model of it.", is_file=True)
 _FILL = Option("fill", str, "none", "infer: grids go on through moves, pools and Relu where the file gives none.", ("none", "infer"))

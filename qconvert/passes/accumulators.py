@@ -17,6 +17,10 @@ from qconvert.passes.linear import output_axis
 __all__ = ["Accumulator", "UnfitError", "accumulator_of"]
 
 _BYTES = ("int8", "uint8")
+#: What a conversion by itself, which has one accumulator for each integer that it reads, may have for a result.
+_CONVERTED = (*_BYTES, "int16", "uint16", "int32")
+#: Results times channels that are compared, one by one.
+_MOST_COMPARED = 2**23
 #: Types whose integers a byte holds, and the type of that byte.
 _AS_BYTES = {"int2": "int8", "int4": "int8", "int8": "int8", "uint2": "uint8", "uint4": "uint8", "uint8": "uint8"}
 #: What kernels without 32-bit sums add of two neighbours before they saturate, for one sign; see guard_saturation.py.
@@ -61,14 +65,15 @@ class Accumulator:
 
 
 def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
-    """The accumulator of a Conv, Gemm, MatMul, Mul or Requantize with a result of 8 bits; None for other operators.
+    """The accumulator of a Conv, Gemm, MatMul or Mul with a result of 8 bits, or of a Requantize; None for other operators.
 
     Raises:
         UnfitError: it is one of these, with integers on all sides, but has none that int32 is sure to hold.
     """
     make = {"Conv": _of_weights, "Gemm": _of_weights, "MatMul": _of_matmul, "Mul": _of_product, "Requantize": _of_difference}.get(op.kind)
     sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name]
-    if make is None or any(tensor.quantization is None for tensor in sides) or sides[-1].dtype not in _BYTES:
+    results = _CONVERTED if op.kind == "Requantize" else _BYTES
+    if make is None or any(tensor.quantization is None for tensor in sides) or sides[-1].dtype not in results:
         return None
     if not _grid(sides[-1]).is_per_tensor:
         return None
@@ -77,6 +82,8 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     found = make(graph, op, sides[-1])
     if max(abs(int(found.low.min())), abs(int(found.high.max()))) > 2**31 - 1 and op.kind != "Requantize":
         raise UnfitError("its accumulator may leave int32")
+    if min(found.limits[1] - found.limits[0], int((found.high - found.low).max())) * found.scale.size > _MOST_COMPARED:
+        raise UnfitError("it has too many results to compare them all")
     return found
 
 

@@ -1,16 +1,17 @@
 """requantize_to_fixed_point: sums of products become integers, and what brings them to the result's grid a multiplier and shifts.
 
 For targets without real numbers, and for generators of code that are to see each step. Conv, Gemm, MatMul, Mul and Requantize with results
-of 8 bits become operators on plain integers, with int64 between:
+of 8 bits become operators on plain integers, with int64 between; of Requantize those of 16 and 32 bits too:
 
     acc = ConvInteger(x, w) + bias      or MatMulInteger, or a product of differences, or a difference: zero points taken off
     steps = (acc * multiplier + half) >> shift                      fixed_point=single: ties up, as TFLITE_SINGLE_ROUNDING
-    steps = (steps + half - (steps < 0)) >> shift                   and then this with fixed_point=double: as gemmlowp, and TFLite
+    steps = (acc * multiplier + half - (acc < 0)) >> shift          fixed_point=away: ties away from zero, as TVM's TONEAREST
+    steps = (steps + half - (steps < 0)) >> shift                   behind the first with fixed_point=double: as gemmlowp, and TFLite
     y = Clip(steps + zero point, lowest, highest)
 
-Every accumulator that an operator can have is compared with the exact result, by the thresholds between integers
-(arithmetic/fixed_point.py): the note says how many operators are equal for every input, and of the others how many accumulators differ. An
-operator stays as it is where its accumulator may leave int32, its bias is real, or the format has no such products of integers.
+Every accumulator that an operator can have is compared with the exact result, by the thresholds between integers, or by trying them all
+where they are few (arithmetic/fixed_point.py): the note says how many operators are equal for every input, and of the others how many
+accumulators differ. An operator stays as it is where its accumulator may leave int32, its bias is real, or the format has no such products.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _Spelling:
         self._constants: dict[tuple[str, Shape, bytes], str] = {}
         self._plain: dict[str, str] = {}
         self.differences: dict[str, Difference] = {}
+        self._ends: dict[str, tuple[int, int]] = {}
 
     def changes(self) -> tuple[Change, ...]:
         """What was done: operators that are equal for every input, and the others with what they cost."""
@@ -84,12 +86,9 @@ class _Spelling:
         return (Change(f"{text}, {equal} of them equal for every accumulator; {share}; {at_worst(costs)}", costs=costs),)
 
     def _cost(self, name: str, difference: Difference) -> Cost:
-        """Of a result, as if all accumulators between its limits were as likely."""
-        tensor = self._graph[name]
-        grid = tensor.quantization
-        assert grid is not None
-        low, high = grid.limits(tensor.dtype)
-        signal = float(np.mean(np.square(np.arange(low, high + 1) - int(grid.zero_point[0]), dtype=np.float64)))
+        """Of a result, as if all integers that it can have were as likely."""
+        low, high = self._ends[name]
+        signal = (low + high) ** 2 / 4 + ((high - low + 1) ** 2 - 1) / 12  # the mean of the squares from low to high
         noise = difference.differing / max(1, difference.total)
         return Cost(name, float(10 * np.log10(max(signal, 1e-30) / noise)), 1.0)
 
@@ -114,6 +113,9 @@ class _Spelling:
             lambda acc: each(acc) + zero_point,
             found.limits, found.low, found.high, ratio,
         )  # fmt: skip
+        lowest, highest = (limit - zero_point for limit in found.limits)
+        reached = [np.clip(np.rint(end * found.scale / output), lowest, highest) for end in (found.low, found.high)]
+        self._ends[result.name] = int(reached[0].min()), int(reached[1].max())
         acc = self._sum(op, found, result)
         steps = self._scaled(op, self._op("Cast", (acc,), result, "int64", op, to="int64"), spelled, found, result)
         if zero_point:
@@ -151,16 +153,23 @@ class _Spelling:
     def _scaled(self, op: Op, acc: str, spelled: FixedPoint, found: Accumulator, result: Tensor) -> str:
         """The fixed point's steps, one after the other, int64."""
         steps = self._with("Mul", acc, found.along(spelled.multiplier), result, op)
+        if spelled.is_away:
+            steps = self._less_if_negative(steps, None, result, op)
         steps = self._with("Add", steps, found.along(spelled.half), result, op)
         steps = self._shifted(steps, found.along(spelled.shift), result, op)
         if not spelled.second_shift.any():
             return steps
-        sign = self._shifted(steps, np.array(63), result, op)  # -1 where it is negative
-        if not spelled.second_shift.all():
-            sign = self._with("BitwiseAnd", sign, found.along(-(spelled.second_shift > 0).astype(np.int64)), result, op)
-        steps = self._op("Add", (steps, sign), result, "int64", op)
+        wanted = None if spelled.second_shift.all() else found.along(spelled.second_shift > 0)
+        steps = self._less_if_negative(steps, wanted, result, op)
         steps = self._with("Add", steps, found.along(spelled.second_half), result, op)
         return self._shifted(steps, found.along(spelled.second_shift), result, op)
+
+    def _less_if_negative(self, value: str, where: Array | None, result: Tensor, op: Op) -> str:
+        """A value less 1 where it is negative: plus all 64 bits of the sign; only `where` that is true, or everywhere."""
+        sign = self._shifted(value, np.array(63), result, op)
+        if where is not None:
+            sign = self._with("BitwiseAnd", sign, -where.astype(np.int64), result, op)
+        return self._op("Add", (value, sign), result, "int64", op)
 
     def _shifted(self, value: str, by: Array, result: Tensor, op: Op) -> str:
         return self._with("BitShift", value, by, result, op, direction="RIGHT")
