@@ -22,6 +22,10 @@ from qconvert.graph import Array
 __all__ = ["Entropy", "JensenShannon", "SymmetricEntropy"]
 
 
+#: Divergences that differ by less are equal.
+_EQUAL = 1e-9
+
+
 class Split:
     """A histogram cut behind each of several numbers of bins, in float64.
 
@@ -111,7 +115,8 @@ class _Divergence(Counted):
         counts[0] = counts[1]
         ends = self._candidates(counts)
         found = self._divergence(Split(counts, ends, self.levels))
-        best = ends[::-1][int(np.argmin(found[::-1]))]  # of equal ones the widest range
+        # Of equal ones the widest range: data of a few values, such as pixels, leave several without any divergence but rounding.
+        best = ends[np.flatnonzero(found <= found.min() + _EQUAL)[-1]]
         return self.clipped(np.inf if best == counts.size else (float(best) + 0.5) * width)
 
     def _candidates(self, counts: Array) -> Array:
