@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.version import __version__
 
 if TYPE_CHECKING:
+    from qconvert.calibration.driver import Calibration, calibrate
     from qconvert.checking.auditing import AuditReport, audit
     from qconvert.checking.check import check
     from qconvert.checking.findings import CheckReport
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl
 
 _HOMES = {
+    "qconvert.calibration.driver": ("Calibration", "calibrate"),
     "qconvert.checking.auditing": ("AuditReport", "audit"),
     "qconvert.checking.check": ("check",),
     "qconvert.checking.findings": ("CheckReport",),
@@ -41,6 +43,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AuditReport",
+    "Calibration",
     "Change",
     "CheckReport",
     "ConversionReport",
@@ -66,6 +69,7 @@ __all__ = [
     "__version__",
     "apply",
     "audit",
+    "calibrate",
     "check",
     "convert",
     "diff",

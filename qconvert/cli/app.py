@@ -8,16 +8,14 @@ import json as json_module
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from qconvert.cli.completion import known_formats, known_targets
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code
+from qconvert.cli.preparing import preparation_of
 from qconvert.errors import printable
-
-if TYPE_CHECKING:
-    from qconvert.data import Preparation
 
 app = typer.Typer(
     name="qconvert",
@@ -87,7 +85,7 @@ def check_command(
             source,
             result,
             data=data or (),
-            preparation=_preparation(mean, std, range_),
+            preparation=preparation_of(mean=mean, std=std, range=range_),
             samples=samples,
             kernels=[*(kernels or ()), *(["torch:trusted"] if trust_source else [])],
             per_op=per_op,
@@ -103,19 +101,6 @@ def check_command(
         print_check(report)
     if not report.passed:
         raise typer.Exit(NOT_EQUAL if report.problems else NOT_JUDGED)
-
-
-def _preparation(mean: str | None, std: str | None, range_: str | None) -> Preparation | None:
-    """What the options say of data; None if they are not given."""
-    if mean is None and std is None and range_ is None:
-        return None
-    from qconvert.data import Preparation, numbers
-
-    limits = None
-    if range_ is not None:
-        low, high = numbers(range_, "range", 2)
-        limits = low, high
-    return Preparation(numbers(mean or "", "mean"), numbers(std or "", "std"), limits)
 
 
 @app.command("audit")

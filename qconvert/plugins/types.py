@@ -135,11 +135,13 @@ class ModelFile:
         kernels: those of the runtime's that run it.
         options: what the reader of its format takes, each with a value, for a runtime that reads the file as qconvert does:
             `load(file.path, **file.options)` is the graph that the check compares.
+        threads: how many the kernels may use; 0 for as many as the runtime likes.
     """
 
     path: Path
     kernels: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
 
 
 class LoadedModel(Protocol):
@@ -256,6 +258,8 @@ class Runtime:
         whole: whether only whole models run in it, so that operators cannot be compared one by one.
         inside: (file, canonical graph) -> the file's inner tensors; None if the runtime does not give them out. They
             then come from the evaluator.
+        watch: (file, canonical names of tensors) -> the loaded model, whose run() gives these tensors and nothing else, by these names;
+            names that the file does not have are left out. None if the runtime does not give out inner tensors.
         layers: file -> the operators as it runs them; None if it does not tell.
         taken_by: file -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
             name of what they compute, with "/" behind it for an operator that the file has as several; None if all are of the chosen one.
@@ -278,6 +282,7 @@ class Runtime:
     runs_code: bool = False
     whole: bool = False
     inside: Callable[[ModelFile, Graph], Inside] | None = None
+    watch: Callable[[ModelFile, frozenset[str]], LoadedModel] | None = None
     layers: Callable[[ModelFile], tuple[Layer, ...]] | None = None
     taken_by: Callable[[ModelFile], Mapping[str, str]] | None = None
     overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None

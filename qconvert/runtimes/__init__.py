@@ -24,7 +24,7 @@ RUNTIMES = (
     Runtime(
         "litert", ("tflite",), "LiteRT on the CPU: with XNNPACK (default), or its reference kernels", "LiteRT",
         open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
-        layout="channels_last", inside=_from("litert", "LiteRTInside"), layers=_from("litert", "layers"),
+        layout="channels_last", inside=_from("litert", "LiteRTInside"), watch=_from("litert", "watch"), layers=_from("litert", "layers"),
         taken_by=_from("litert", "taken_by"), overflows=_from("overflows_litert", "overflows"), around=_from("litert", "around"),
     ),
     Runtime(
@@ -35,8 +35,8 @@ RUNTIMES = (
     Runtime(
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
         open=_from("onnxruntime", "open_model"), reach=_from("reach_onnxruntime", "reach"), kernels=("optimized", "unoptimized"),
-        layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), layers=_from("onnx_layers", "layers"),
-        overflows=_from("overflows_onnxruntime", "overflows"), around=_from("onnx_around", "around"),
+        layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"),
+        layers=_from("onnx_layers", "layers"), overflows=_from("overflows_onnxruntime", "overflows"), around=_from("onnx_around", "around"),
     ),
     Runtime(
         "torch", ("torch",), "PyTorch on the CPU: programs written anew from what is read (default), or the file itself", "PyTorch",

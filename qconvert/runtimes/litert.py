@@ -16,7 +16,7 @@ from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Layer, ModelFile, Pieces
 from qconvert.runtimes.packages import runtime_package
 
-__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "around", "layers", "open_model", "taken_by"]
+__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "around", "layers", "open_model", "taken_by", "watch"]
 
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
@@ -142,7 +142,7 @@ def _quiet() -> Iterator[None]:
 
 def open_model(file: ModelFile) -> LiteRT:
     """See plugins.Runtime; the kernels are keys of KERNELS."""
-    return LiteRT(_accepted(file), file.kernels)
+    return LiteRT(_accepted(file), file.kernels, file.threads)
 
 
 def _accepted(file: ModelFile) -> bytes:
@@ -175,9 +175,9 @@ class LiteRTInside:
     cuts = False
 
     def __init__(self, file: ModelFile, graph: Graph) -> None:
-        from qconvert.formats.tflite.probe import with_all_outputs
+        from qconvert.formats.tflite.probe import with_outputs
 
-        model, self._order = with_all_outputs(_accepted(file))
+        model, self._order = with_outputs(_accepted(file))
         self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
 
@@ -187,6 +187,25 @@ class LiteRTInside:
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         raise NotImplementedError("LiteRT does not cut files")
+
+
+class _Watched(LiteRT):
+    """A .tflite file that gives out these tensors, by their canonical names."""
+
+    def __init__(self, file: ModelFile, names: frozenset[str]) -> None:
+        from qconvert.formats.tflite.probe import with_outputs
+
+        model, self._order = with_outputs(_accepted(file), names)
+        super().__init__(model, file.kernels, file.threads)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        found = self.run_in_order([inputs[name] for name in self.inputs])
+        return {name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}
+
+
+def watch(file: ModelFile, names: frozenset[str]) -> LiteRT:
+    """See plugins.Runtime."""
+    return _Watched(file, names)
 
 
 #: Operators that compute in float whatever their data are stored as.

@@ -7,6 +7,7 @@ does not know com.microsoft's operators.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.qonnx import with_onnx_nodes
 
-__all__ = ["OnnxInside", "whole"]
+__all__ = ["OnnxInside", "watch", "whole"]
 
 #: What is appended to the name of a value at which the file is cut for its second name, that of what the island computes.
 _COMPUTED = "/computed"
@@ -69,6 +70,30 @@ class OnnxInside:
             {name: _sizes(described[name][1]) for name in known},
             run,
         )
+
+
+def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
+    """See plugins.Runtime. The file's own outputs are left out, so that nothing is computed for them alone."""
+    from onnx import ValueInfoProto, load, save
+
+    from qconvert.formats.onnx.container import external_files
+
+    model = load(str(file.path), load_external_data=False)
+    wanted = sorted({*names} & _values(model) - {value.name for value in model.graph.input})
+    if wanted:
+        del model.graph.output[:]
+        model.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
+    beside = file.path.parent if external_files(file.path) else None  # data are found by names relative to the file
+    with tempfile.TemporaryDirectory(prefix=".qconvert-" if beside else "qconvert-", dir=beside) as folder:
+        copy = Path(folder).parent / f"{Path(folder).name}.onnx" if beside else Path(folder, "watched.onnx")
+        try:
+            save(model, str(copy))
+            del model
+            # Between runs the values are looked at: threads that wait for work by spinning would take that time away.
+            settings = {"session.intra_op.allow_spinning": "0"}
+            return OnnxRuntime(copy, file.threads, optimize=file.kernels == "optimized", settings=settings)
+        finally:
+            copy.unlink(missing_ok=True)
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int | None, ...] | None:

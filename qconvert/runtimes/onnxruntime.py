@@ -109,7 +109,7 @@ def open_model(file: ModelFile) -> OnnxRuntime:
 
     try:
         model = file.path if external_files(file.path) else bytes(map_file(file.path))
-        return OnnxRuntime(model, optimize=file.kernels == "optimized")
+        return OnnxRuntime(model, file.threads, optimize=file.kernels == "optimized")
     except RuntimeRefusedError as error:
         error.file = error.file or str(file.path)
         if file.kernels == "optimized":

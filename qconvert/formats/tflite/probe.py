@@ -15,7 +15,7 @@ from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 
-__all__ = ["accepted_copy", "with_all_outputs", "without_operators"]
+__all__ = ["accepted_copy", "with_outputs", "without_operators"]
 
 
 def accepted_copy(data: bytes) -> bytes:
@@ -31,10 +31,14 @@ def accepted_copy(data: bytes) -> bytes:
     return packed(model, b"TFL3") if changed else data
 
 
-def with_all_outputs(data: bytes) -> tuple[bytes, list[str]]:
-    """The model with every operator's outputs as graph outputs, and their canonical names in the same order.
+def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[bytes, list[str]]:
+    """The model with what operators compute as graph outputs, and the canonical names of these in the same order.
 
     Kernels stay the same; a delegate must hand out each tensor, so nothing is fused away.
+
+    Args:
+        data: the model.
+        wanted: canonical names; by default all.
     """
     verify(data)
     names = read_tensors(root(data), data, Draft())
@@ -42,9 +46,10 @@ def with_all_outputs(data: bytes) -> tuple[bytes, list[str]]:
     subgraph = model.subgraphs[0]
     inputs = {int(index) for index in subgraph.inputs}
     found = dict.fromkeys(int(i) for op in subgraph.operators for i in op.outputs if int(i) not in inputs)
-    subgraph.outputs = list(found)
+    kept = [index for index in found if wanted is None or names[index] in wanted]
+    subgraph.outputs = kept
     model.signatureDefs = None
-    return packed(model, b"TFL3"), [names[index] for index in found]
+    return packed(model, b"TFL3"), [names[index] for index in kept]
 
 
 def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]) -> bytes:

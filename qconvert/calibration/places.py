@@ -1,0 +1,244 @@
+"""Which tensors of a float network get grids, which of them share one, and which values an observer has to see for it.
+
+What integer kernels read and write gets a grid: the tables of targets say which kinds have one. A value behind which nothing stands but
+a Relu or Clip gets none, since rounding behind those is the same (passes/absorb_quantization.py), and leaves the grid more steps. Data
+movement keeps stored integers, so its tensors share a grid, and so do those of kinds of which a target demands it (Concat, pools).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qconvert.encodings import Grid
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import Target, target_named, targets
+
+__all__ = ["Group", "Plan", "Weights", "plan"]
+
+#: What scales have to fit where no target is named: the formats between which models are carried most.
+_USUAL = ("tflite", "ort-x86")
+#: Constants beyond this stand for infinity, as masks have it: a grid that holds them holds nothing else.
+_ENDLESS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tensors that share a grid.
+
+    Attributes:
+        names: of all of them, in the order of the graph.
+        seen: of those whose values the others take theirs from.
+        constants: of those that are constants.
+        fixed: the grid that a target demands; None where data decide.
+    """
+
+    names: tuple[str, ...]
+    seen: tuple[str, ...]
+    constants: tuple[str, ...] = ()
+    fixed: Grid | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Constant weights.
+
+    Attributes:
+        name: of the tensor.
+        axis: that of the output channels.
+    """
+
+    name: str
+    axis: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be quantized.
+
+    Attributes:
+        groups: of activations, in the order of the graph.
+        weights: in the order of the graph.
+        notes: what stays float and why, in words.
+    """
+
+    groups: tuple[Group, ...]
+    weights: tuple[Weights, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def observed(self) -> dict[str, int]:
+        """The tensors to look at when the model runs -> the number of their group."""
+        return {name: number for number, group in enumerate(self.groups) if group.fixed is None for name in group.seen}
+
+
+def plan(graph: Graph, target: str = "", dtype: str = "int8") -> Plan:
+    """Which tensors of a float network get grids of activations, of the type `dtype`.
+
+    Args:
+        graph: the network; what is quantized already stays as it is.
+        target: the name of the one target that the grids have to suit; "" for what suits TFLite and ONNX.
+        dtype: storage type of activations.
+
+    Raises:
+        UnsupportedError: no operator of the network has an integer kernel.
+    """
+    found = _Planner(graph, [target_named(target)] if target else [targets()[name] for name in _USUAL], dtype)
+    groups = tuple(found.groups())
+    if not groups:
+        remedy = "Is it a network of float32 layers? `qconvert inspect` lists its operators."
+        raise UnsupportedError("no operator of the network has an integer kernel", remedy=remedy)
+    return Plan(groups, tuple(found.weights()), tuple(found.notes))
+
+
+@dataclass(slots=True)
+class _Planner:
+    graph: Graph
+    targets: Sequence[Target]
+    dtype: str
+    notes: list[str] = field(default_factory=list)
+
+    def kernels(self) -> set[str]:
+        """The kinds that have integer kernels, without those that only carry integers."""
+        listed = [item for item in self.targets if item.integer_kernels]
+        known = {kind for item in listed for kind, types in item.integer_kernels.items() if self._takes(types)}
+        if not listed:
+            known = {kind.name for kind in KINDS.values() if kind.rule == "real"}
+        gone = set.intersection(*({*item.forbidden} for item in self.targets))
+        return {name for name in known - gone if KINDS[name].rule in ("real", "index")}
+
+    def _takes(self, types: Sequence[str]) -> bool:
+        """8-bit activations may be stored as either type, which is exact."""
+        return self.dtype in types or (self.dtype in ("int8", "uint8") and not {"int8", "uint8"}.isdisjoint(types))
+
+    def groups(self) -> Iterator[Group]:
+        needed, union = set[str](), _Union()
+        kernels, readers = self.kernels(), self.graph.consumers()
+        for op in self.graph.ops:
+            if op.kind in kernels and self._is_covered(op):
+                needed.update(self._real((*self._operands(op), *(KINDS[op.kind].results_of(op) if KINDS[op.kind].rule == "real" else ()))))
+            for names in self._shared(op):
+                union.join(list(self._real(names)))
+        covered = {name for name in self.graph.tensors if name in needed and not self._is_clipped(name, readers)}
+        producers = self.graph.producers()
+        for members in union.sets(self._ordered(covered)):
+            found = self._group(self._ordered(members), producers, readers)
+            if found is not None:
+                yield found
+
+    def _ordered(self, names: Iterable[str]) -> list[str]:
+        """By where they are computed: inputs first."""
+        order = {name: number for number, name in enumerate((*self.graph.inputs, *(name for op in self.graph.ops for name in op.outputs)))}
+        return sorted(names, key=lambda name: (order.get(name, -1), name))
+
+    def _group(self, names: list[str], producers: Mapping[str, Op], readers: Mapping[str, list[Op]]) -> Group | None:
+        names = [name for name in names if not self._is_clipped(name, readers)]
+        constants = tuple(name for name in names if self.graph[name].is_constant)
+        if any(not np.isfinite(data).all() or np.abs(data).max(initial=0) > _ENDLESS for data in map(self._data, constants)):
+            self.notes.append(f"{names[-1]!r} stays float, with what shares its grid: a constant stands for infinity")
+            return None
+        carried = {name for name in names if name in producers and self._carries(producers[name], {*names})}
+        seen = tuple(name for name in names if name not in carried and name not in constants)
+        if not seen and not constants:
+            return None
+        fixed = self._fixed(producers.get(seen[0])) if len(seen) == 1 and not constants else None
+        return Group(tuple(names), seen, constants, fixed)
+
+    def _data(self, name: str) -> Array:
+        data = self.graph[name].data
+        assert data is not None
+        return data
+
+    def _is_covered(self, op: Op) -> bool:
+        """Whether all that it multiplies or adds is real: weights are constants, and nothing is quantized yet."""
+        spec = KINDS[op.kind]
+        weights = spec.named(op, "weights")
+        if any(self.graph[name].data is None for name in weights):
+            self.notes.append(f"{op} stays float: its weights are computed when it runs")
+            return False
+        data = self._operands(op)
+        return bool(data) and len([*self._real((*data, *weights, *op.outputs[:1]))]) >= len(data) + len(weights) + (spec.rule == "real")
+
+    def _operands(self, op: Op) -> list[str]:
+        """Its data, without factors that count as weights."""
+        return [name for name in KINDS[op.kind].data(op) if not (KINDS[op.kind].sums_products and self.graph[name].is_constant)]
+
+    def _real(self, names: Iterable[str]) -> Iterator[str]:
+        return (name for name in names if name and self.graph[name].dtype == "float32" and not self.graph[name].is_quantized)
+
+    def _shared(self, op: Op) -> Iterator[tuple[str, ...]]:
+        """The tensors of an operator that have one grid."""
+        spec = KINDS[op.kind]
+        if spec.rule == "move" or self._is_equal(op, "equal_scales"):
+            yield (*spec.moved(op), *spec.results_of(op))
+        elif self._is_equal(op, "equal_inputs"):
+            yield tuple(spec.data(op))
+
+    def _is_equal(self, op: Op, demand: str) -> bool:
+        return any(self._takes(getattr(item, demand).get(op.kind, ())) for item in self.targets)
+
+    def _carries(self, op: Op, names: set[str]) -> bool:
+        """Whether the results of an operator hold nothing beyond the range of data that are in the group."""
+        return any(names.issuperset(self._real(shared)) and len(shared) > 1 for shared in self._shared(op) if set(op.outputs) & {*shared})
+
+    def _is_clipped(self, name: str, readers: Mapping[str, list[Op]]) -> bool:
+        """Whether nothing but one Relu or Clip, perhaps behind movements, reads a tensor."""
+        while name not in self.graph.public and len(readers.get(name, [])) == 1:
+            op = readers[name][0]
+            if op.kind == "Relu" or (op.kind == "Clip" and all(not bound or self.graph[bound].is_constant for bound in op.inputs[1:])):
+                return True
+            spec = KINDS[op.kind]
+            if spec.rule != "move" or len(op.outputs) != 1 or not set(spec.roles[1:]) <= {"index"}:
+                return False
+            name = op.outputs[0]
+        return False
+
+    def _fixed(self, op: Op | None) -> Grid | None:
+        """The grid that a target demands of what an operator computes."""
+        if op is None:
+            return None
+        for item in self.targets:
+            found = item.fixed_outputs.get(op.kind, {}).get(self.dtype)
+            if found is not None:
+                return Grid(self.dtype, Quantization.per_tensor(*found))
+        return None
+
+    def weights(self) -> Iterator[Weights]:
+        kernels, told = self.kernels(), set[str]()
+        for op in self.graph.ops:
+            spec = KINDS[op.kind]
+            if op.kind not in kernels or not spec.sums_products or not self._is_covered(op):
+                continue
+            for index in spec.positions(op, "weights", "factor"):
+                name = op.inputs[index]
+                if self.graph[name].is_constant and name not in told and [*self._real((name,))]:
+                    told.add(name)
+                    rank = self.graph[name].rank or 0
+                    yield Weights(name, 0 if spec.has_weights else (rank - 1 if rank == 2 and index == 1 else None))
+
+
+class _Union:
+    """Sets of names that are joined."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def _root(self, name: str) -> str:
+        while (parent := self._parent.setdefault(name, name)) != name:
+            self._parent[name] = name = self._parent[parent]
+        return name
+
+    def join(self, names: Sequence[str]) -> None:
+        for name in names[1:]:
+            self._parent[self._root(name)] = self._root(names[0])
+
+    def sets(self, wanted: Sequence[str]) -> Iterator[set[str]]:
+        """Each set that has one of the wanted names, in their order."""
+        members: dict[str, set[str]] = {}
+        for name in [*self._parent, *wanted]:
+            members.setdefault(self._root(name), set()).add(name)
+        yield from (members[root] for root in dict.fromkeys(map(self._root, wanted)))

@@ -1,0 +1,211 @@
+"""Who runs the parts of a calibration: this process, processes of this machine, or a cluster of dask.distributed.
+
+A part whose worker dies is done again by another one; only a part that ends several workers ends the calibration.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
+
+__all__ = ["Cluster", "Here", "Processes", "Workers", "workers_of"]
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+#: How many workers a part may cost.
+_ATTEMPTS = 3
+#: Parts that wait for a worker, for each worker, so that not all data are in memory at once.
+_WAITING = 2
+#: Seconds that a scheduler has for its first answer.
+_ANSWER = 20
+
+
+class Workers(Protocol):
+    """Calls a function on many things, in several places at once."""
+
+    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+        """The results in the order of the items. Function, items and results can be pickled."""
+        ...
+
+    def close(self) -> None: ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether they may have other files than this machine."""
+        ...
+
+
+class Here:
+    """This process."""
+
+    is_remote = False
+
+    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+        return map(function, items)
+
+    def close(self) -> None:
+        pass
+
+
+class Processes:
+    """Processes of this machine.
+
+    Args:
+        count: how many.
+    """
+
+    is_remote = False
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: Any = None
+
+    def _submitted(self, path: Path, item: Any) -> Any:
+        if self._pool is None:
+            from concurrent.futures import ProcessPoolExecutor
+            from multiprocessing import get_context
+
+            # A fork would copy the threads of runtimes half: these processes start anew.
+            self._pool = ProcessPoolExecutor(self._count, mp_context=get_context("spawn"))
+        return self._pool.submit(_called_from, path, item)
+
+    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+        with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+            path = Path(folder, "function")  # it holds the network, which each process is to get once
+            path.write_bytes(pickle.dumps(function))
+            yield from self._mapped(path, iter(items))
+
+    def _mapped(self, path: Path, source: Iterator[Any]) -> Iterator[Any]:
+        from concurrent.futures.process import BrokenProcessPool
+
+        waiting: deque[tuple[Any, Any, int]] = deque()
+        while True:
+            for item in islice(source, _WAITING * self._count - len(waiting)):
+                waiting.append((item, self._submitted(path, item), 1))
+            if not waiting:
+                return
+            item, future, attempts = waiting[0]
+            try:
+                found = future.result()
+            except BrokenProcessPool as error:
+                if attempts >= _ATTEMPTS:
+                    raise _given_up(attempts) from error
+                self._again(path, waiting)
+                continue
+            waiting.popleft()
+            yield found
+
+    def _again(self, path: Path, waiting: deque[tuple[Any, Any, int]]) -> None:
+        """Starts new processes, and in them what the dead ones had not done. The part in front is the one that is suspected."""
+        self.close()
+        for number, (item, future, attempts) in enumerate(waiting):
+            if not future.done() or future.cancelled() or future.exception() is not None:
+                waiting[number] = (item, self._submitted(path, item), attempts + (not number))
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+
+class Cluster:
+    """A cluster of dask.distributed, whose workers have qconvert, and the files of data at the same paths.
+
+    Args:
+        address: of its scheduler, such as tcp://10.0.0.1:8786.
+
+    Raises:
+        MissingPackageError: the extra `cluster` is not installed.
+        RuntimeRefusedError: the scheduler does not answer.
+    """
+
+    is_remote = True
+
+    def __init__(self, address: str) -> None:
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise MissingPackageError(
+                "calibration over many machines needs dask.distributed", remedy="Install it with: pip install 'qconvert[cluster]'"
+            ) from error
+        try:
+            self._client: Any = Client(address, timeout=_ANSWER, set_as_default=False)  # type: ignore[no-untyped-call]
+        except (OSError, ValueError, TimeoutError) as error:
+            raise RuntimeRefusedError(
+                f"the scheduler {address} does not answer: {error}", remedy="Start one with: dask scheduler"
+            ) from error
+
+    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+        from distributed import CancelledError, KilledWorker
+
+        waiting: deque[tuple[Any, Any, int]] = deque()
+        source = iter(items)
+        shared = self._client.scatter(function, broadcast=True, hash=False)
+        while True:
+            room = _WAITING * max(1, sum(self._client.nthreads().values())) - len(waiting)
+            for item in islice(source, max(0, room)):  # a cluster may shrink
+                waiting.append((item, self._submitted(shared, item), 1))
+            if not waiting:
+                return
+            one, future, attempts = waiting[0]
+            try:
+                found = future.result()
+            except (KilledWorker, CancelledError) as error:
+                if attempts >= _ATTEMPTS:
+                    raise _given_up(attempts) from error
+                shared = self._client.scatter(function, broadcast=True, hash=False)  # it may have died with the worker
+                waiting[0] = (one, self._submitted(shared, one), attempts + 1)
+                continue
+            waiting.popleft()
+            yield found
+
+    def _submitted(self, function: Any, item: Any) -> Any:
+        return self._client.submit(_called, function, item, pure=False)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _called(function: Callable[[Any], Any], item: Any) -> Any:
+    return function(item)
+
+
+@lru_cache(1)
+def _function(path: Path) -> Callable[[Any], Any]:
+    found: Callable[[Any], Any] = pickle.loads(path.read_bytes())  # ours: the process that started this one has just written it
+    return found
+
+
+def _called_from(path: Path, item: Any) -> Any:
+    return _function(path)(item)
+
+
+def _given_up(attempts: int) -> RuntimeRefusedError:
+    return RuntimeRefusedError(
+        f"{attempts} workers died at the same part of the data", remedy="Look for a lack of memory, or run it with --jobs 1."
+    )
+
+
+def workers_of(jobs: int = 1, scheduler: str = "") -> Workers:
+    """Who runs the parts: `jobs` processes of this machine, or the cluster whose scheduler is at that address.
+
+    Raises:
+        OptionError: both are asked for, or no process at all.
+    """
+    if jobs < 0 or (scheduler and jobs > 1):
+        reason = "workers are processes here or those of a cluster, not both" if jobs > 0 else "there are no fewer than no processes"
+        raise OptionError(reason, remedy="Use --jobs or --scheduler.")
+    if scheduler:
+        return Cluster(scheduler)
+    count = jobs or os.cpu_count() or 1
+    return Processes(count) if count > 1 else Here()

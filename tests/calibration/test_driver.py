@@ -1,0 +1,111 @@
+"""Calibration of a float network: its scales from data of every source, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import qconvert
+from qconvert.calibration import METHODS
+from qconvert.calibration.driver import calibrated
+from qconvert.errors import InvalidModelError, OptionError, QConvertError
+
+DIGITS = Path(__file__).parents[2] / "fixtures" / "digits"
+FLOAT, DRAWN = DIGITS / "float.onnx", DIGITS / "drawn.onnx"
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return np.load(DIGITS / "test.npz")["images"][:40]
+
+
+def scales(found: qconvert.calibration.driver.Calibration) -> dict[str, Any]:
+    return {place.name: (one.grid.quantization.scale.tolist(), one.grid.quantization.zero_point.tolist())
+            for place, one in found.encodings.entries.items() if one.grid is not None}  # fmt: skip
+
+
+def test_ranges_are_those_of_the_values_in_onnxruntime(images: np.ndarray) -> None:
+    found = calibrated(FLOAT, images)
+    session = onnxruntime.InferenceSession(FLOAT, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"x": images})
+    report = next(item for item in found.tensors if "logits" in item.names)
+    assert found.samples == 40 and (report.lowest, report.highest) == pytest.approx((logits.min(), logits.max()), rel=1e-5)
+    assert found.tensors[0].names == ("x",) and found.tensors[0].range == pytest.approx((0, 1), abs=1e-6)
+    assert all(item.lowest >= 0 and int(item.grid.quantization.zero_point[0]) == -128 for item in found.tensors if "Relu" in item.names[0])
+    weights = [one for one in found.encodings.entries.values() if one.origin == "max-abs"]
+    assert len(weights) == 8 and all(one.grid.quantization.quant_min == -127 for one in weights)
+    assert all(item.sqnr_db is None or item.sqnr_db > 25 for item in found.tensors)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_scales(method: str, images: np.ndarray) -> None:
+    found = calibrated(FLOAT, images, method=method)
+    assert len(found.tensors) == len(calibrated(FLOAT, images[:2]).tensors)
+    assert all(item.sqnr_db is None or item.sqnr_db > 5 for item in found.tensors)
+
+
+def test_batches_and_single_samples_give_the_same_scales(images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qconvert.calibration import watching
+
+    together = calibrated(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
+    monkeypatch.setattr(watching, "_LARGEST_BATCH", 1)
+    alone = calibrated(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
+    for one, other in zip(together.tensors, alone.tensors, strict=True):
+        assert one.names == other.names and np.allclose(one.grid.quantization.scale, other.grid.quantization.scale, rtol=1e-5)
+
+
+def test_litert_sees_what_onnxruntime_sees(images: np.ndarray) -> None:
+    ort, lite = calibrated(FLOAT, images), calibrated(FLOAT, images, runtime="litert")
+    for one, other in zip(ort.tensors, lite.tensors, strict=True):
+        assert one.names == other.names
+        assert (one.lowest, one.highest) == pytest.approx((other.lowest, other.highest), rel=1e-4, abs=1e-5)
+
+
+def test_a_graph_and_a_function_are_sources_too(images: np.ndarray, tmp_path: Path) -> None:
+    expected = scales(calibrated(FLOAT, images))
+    np.save(tmp_path / "a.npy", images)
+    assert scales(calibrated(qconvert.load(FLOAT), lambda: iter(images))) == expected == scales(calibrated(FLOAT, str(tmp_path)))
+    assert {place.name for place in qconvert.calibrate(FLOAT, images).entries} == {*expected}
+
+
+def test_types_of_activations_and_weights(images: np.ndarray) -> None:
+    found = calibrated(FLOAT, images, activations="uint8", symmetric=True, weights="int4", per_channel=False)
+    assert all(item.grid.dtype == "uint8" and item.grid.quantization.zero_point[0] in (0, 128) for item in found.tensors)
+    weights = [one.grid for one in found.encodings.entries.values() if one.origin == "max-abs"]
+    assert {(grid.dtype, grid.quantization.scale.size, grid.quantization.quant_min) for grid in weights} == {("int4", 1, -7)}
+
+
+def test_a_sample_that_gives_nan_is_named(images: np.ndarray) -> None:
+    wrong = images.copy()
+    wrong[7, 0, 3, 3] = np.nan
+    with pytest.raises(InvalidModelError, match="values that are NaN") as caught:
+        calibrated(FLOAT, wrong)
+    assert (caught.value.where, caught.value.file) == ("tensor 'x'", "sample 7")
+
+
+@pytest.mark.parametrize(("data", "options", "words"), [
+    ([], {}, "the data hold no sample"),
+    (np.zeros((4, 1, 9, 9), np.float32), {}, "shape"),
+    (np.zeros((4, 1, 8, 8), np.float32), {"method": "none"}, "no method of calibration 'none'"),
+    (np.zeros((4, 1, 8, 8), np.float32), {"runtime": "tflite-micro"}, "'tflite-micro' gives out inner tensors"),
+    (np.zeros((4, 1, 8, 8), np.float32), {"jobs": -1}, "no fewer than no processes"),
+    (np.zeros((4, 1, 8, 8), np.float32), {"jobs": 2, "scheduler": "tcp://127.0.0.1:1"}, "not both"),
+])  # fmt: skip
+def test_what_is_refused(data: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(QConvertError, match=words):
+        calibrated(FLOAT, data, **options)
+
+
+def test_a_method_of_two_passes_needs_data_twice(images: np.ndarray) -> None:
+    with pytest.raises(OptionError, match="asked for more than once"):
+        calibrated(FLOAT, iter(images), method="mnn-kl")
+    assert calibrated(FLOAT, iter(images)).samples == 40
+
+
+def test_a_quantized_network_is_refused(images: np.ndarray) -> None:
+    with pytest.raises(QConvertError, match="is quantized already"):
+        calibrated(DIGITS / "fx.onnx", images)

@@ -1,0 +1,91 @@
+"""Calibration by several workers: processes here, and a cluster of dask.distributed; one may die in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dying_workers import always_ended, ended
+
+from qconvert.calibration import workers as module
+from qconvert.calibration.driver import calibrated
+from qconvert.calibration.workers import Cluster, Processes
+from qconvert.errors import InvalidModelError, RuntimeRefusedError
+
+DIGITS = Path(__file__).parents[2] / "fixtures" / "digits"
+FLOAT = DIGITS / "float.onnx"
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return np.load(DIGITS / "test.npz")["images"][:200]
+
+
+def scales(found: Any) -> dict[str, Any]:
+    return {place.name: one.grid.quantization.scale.tolist() for place, one in found.encodings.entries.items()}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as found:
+        yield found
+
+
+def test_processes_give_results_in_order_though_one_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QCONVERT_TEST_MARK", str(tmp_path / "mark"))
+    workers = Processes(2)
+    assert list(workers.map(ended, range(12))) == [item * item for item in range(12)]
+    assert (tmp_path / "mark").exists()
+    with pytest.raises(RuntimeRefusedError, match="3 workers died at the same part"):
+        list(workers.map(always_ended, range(6)))
+    workers.close()
+
+
+@pytest.mark.parametrize("method", ["entropy", "mnn-kl"])
+def test_processes_find_the_same_scales(method: str, images: np.ndarray) -> None:
+    assert scales(calibrated(FLOAT, images, method=method, jobs=2)) == scales(calibrated(FLOAT, images, method=method))
+
+
+def test_an_error_of_a_worker_is_the_users(images: np.ndarray) -> None:
+    wrong = images.copy()
+    wrong[70] = np.inf
+    with pytest.raises(InvalidModelError, match="infinite") as caught:
+        calibrated(FLOAT, wrong, jobs=2)
+    assert caught.value.file == "sample 70" and caught.value.where == "tensor 'x'"
+
+
+def test_a_cluster_finds_the_same_scales(cluster: Any, images: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", images)
+    expected = scales(calibrated(FLOAT, images, method="mnn-kl"))
+    assert scales(calibrated(FLOAT, str(tmp_path), method="mnn-kl", scheduler=cluster.scheduler_address)) == expected
+
+
+def test_the_work_goes_on_when_a_worker_dies(cluster: Any, images: np.ndarray) -> None:
+    killed: list[int] = []
+
+    def kill(what: str, done: int, total: int) -> None:
+        if not killed:
+            killed.append(next(iter(cluster.workers.values())).pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    def slowly() -> Iterator[np.ndarray]:
+        for image in images:
+            time.sleep(0.002)
+            yield image
+
+    found = calibrated(FLOAT, slowly, scheduler=cluster.scheduler_address, progress=kill)
+    assert killed and found.samples == 200 and scales(found) == scales(calibrated(FLOAT, images))
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(module, "_ANSWER", 1)
+    with pytest.raises(RuntimeRefusedError, match="does not answer"):
+        Cluster("tcp://127.0.0.1:9")
