@@ -25,7 +25,8 @@ class Place:
     Attributes:
         name: of a tensor, or of an operator: its own name in its file, or that of a tensor that it computes, perhaps with an activation
             function behind it.
-        role: "tensor", or "input" or "output" of the operator.
+        role: "tensor", or "input" or "output" of the operator; the output of a layer or an addition is that of the Relu or Clip which
+            alone reads it, since runtimes compute both in one.
         index: which input or output of the operator, as the canonical operator has them: of a layer 1 are the weights, 2 the bias.
     """
 

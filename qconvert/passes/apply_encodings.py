@@ -7,7 +7,6 @@ that have their grids, and float_bias_to_int32 puts biases at input scale * weig
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,9 +95,9 @@ class _Applied:
         for name, encoding in found.tensors.items():
             self._take(name, encoding)
         self._operands: dict[tuple[str, int], tuple[Grid, Array | None]] = {}
-        producers = graph.producers()
+        self._producers = graph.producers()
         for (result, index), encoding in found.operands.items():
-            op = producers[result]
+            op = self._producers[result]
             tensor = self._real(op.inputs[index], encoding)
             self._operands[result, index] = fitted(encoding, tensor, op, index, range_dtype), encoding.integers
 
@@ -214,15 +213,20 @@ class _Applied:
         self._ops += [Op("Quantize", (computed,), (stored,)), Op("Dequantize", (stored,), (real,))]
         return real
 
-    @property
-    def constants(self) -> Iterable[str]:
-        return self._constants
+    def counts(self) -> tuple[int, int]:
+        """How many activations and constants have a grid."""
+        names = {self._operand_name(result, index) for result, index in self._operands}
+        constants = {name for name in names if self._graph[name].is_constant} | self._constants.keys()
+        return len(self.grids.keys() | names - constants), len(constants)
+
+    def _operand_name(self, result: str, index: int) -> str:
+        return self._producers[result].inputs[index]
 
 
 def _summary(work: _Applied, encodings: Encodings, filled: list[str], derived: list[str]) -> Change:
     source = f" of {encodings.origin}" if encodings.origin else ""
-    weights = len(list(work.constants))
-    text = f"grids{source}: of {len(work.grids)} activations and {weights} constants"
+    activations, constants = work.counts()
+    text = f"grids{source}: of {activations} activations and {constants} constants"
     if filled:
         text += f"; {len(filled)} of them inferred from neighbours"
     if derived:

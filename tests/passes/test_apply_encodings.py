@@ -145,7 +145,7 @@ ERRORS = {
     "integers": ({"w": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))}, "integers of shape \\[3\\]"),
     "computed": ({"x": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))}, "is computed, not constant"),
     "shape": ({"s": grid(1)}, "is int64, not float32"),
-    "twice": ({"w": CHANNELS, Place("c", "output", 0): grid(1), Place("/layer/conv", "output", 0): grid(2)}, "two entries"),
+    "twice": ({"w": CHANNELS, Place("r", "output", 0): grid(1), Place("/layer/conv", "output", 0): grid(2)}, "two entries"),
 }
 
 
@@ -154,6 +154,18 @@ def test_what_does_not_fit_is_an_error(case: str) -> None:
     entries, reason = ERRORS[case]
     with pytest.raises(InvalidModelError, match=reason):
         apply(network(), Encodings(entries))  # type: ignore[arg-type]
+
+
+def test_inputs_are_operators_of_runtimes() -> None:
+    changed, notes = applied(network(), Encodings({Place("x", "output"): grid(0.05), Place("r", "input", 1): CHANNELS}))
+    assert "Quantize" in kinds(changed) and any("of 1 activations and 1 constants" in str(note) for note in notes)
+
+
+def test_the_output_of_a_layer_is_behind_its_relu() -> None:
+    by_operator = apply(network(), Encodings({"x": grid(0.05), Place("/layer/conv", "output"): grid(0.03, -128), "w": CHANNELS}))
+    assert diff(by_operator, apply(network(), Encodings({"x": grid(0.05), "r": grid(0.03, -128), "w": CHANNELS}))) == []
+    before = apply(network(), Encodings({"x": grid(0.05), "c": grid(0.03), "w": CHANNELS}))
+    assert before["c"].dtype == "int8"
 
 
 def test_what_runtimes_add_may_be_absent() -> None:

@@ -41,15 +41,15 @@ def matched(graph: Graph, encodings: Encodings) -> Matched:
     Raises:
         InvalidModelError: the graph has no such place; the nearest names are listed. Or two entries of one tensor say different things.
     """
-    producers, own = graph.producers(), _own_names(graph.ops)
+    producers, readers, own = graph.producers(), graph.consumers(), _own_names(graph.ops)
     found = Matched()
     lost: list[Place] = []
     for place, encoding in encodings.entries.items():
-        if place.role == "tensor":
+        if place.role == "tensor" or (place.role == "output" and place.name in graph.inputs):  # runtimes have operators for inputs
             where = (place.name, _WHOLE) if place.name in graph.tensors else None
         else:
             op = own.get(place.name) or producers.get(place.name)
-            where = _of_operator(op, place, graph, producers) if op is not None else None
+            where = _of_operator(op, place, graph, producers, readers) if op is not None else None
         if where is None:
             (lost if encoding.required else found.absent).append(place)
         else:
@@ -69,10 +69,14 @@ def _own_names(ops: Iterable[Op]) -> dict[str, Op]:
     return found
 
 
-def _of_operator(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]) -> tuple[str, int] | None:
+def _of_operator(
+    op: Op, place: Place, graph: Graph, producers: Mapping[str, Op], readers: Mapping[str, list[Op]]
+) -> tuple[str, int] | None:
     """The tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
     if place.role == "output":
-        return (op.outputs[place.index], _WHOLE) if place.index < len(op.outputs) and op.outputs[place.index] else None
+        if place.index >= len(op.outputs) or not op.outputs[place.index]:
+            return None
+        return _behind_fused(op, place.index, graph, readers), _WHOLE
     while op.kind in _FUSED and (place.index or _is_layer(producers.get(op.inputs[0]))):
         before = producers.get(op.inputs[0])
         if before is None:
@@ -81,6 +85,15 @@ def _of_operator(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]
     if place.index >= len(op.inputs) or not op.inputs[place.index]:
         return None
     return op.outputs[0], place.index
+
+
+def _behind_fused(op: Op, index: int, graph: Graph, readers: Mapping[str, list[Op]]) -> str:
+    """What a runtime computes in one with an operator: the Relu or Clip that alone reads the result of a layer or an addition."""
+    name = op.outputs[index]
+    after = readers.get(name, [])
+    if len(after) == 1 and after[0].kind in ("Relu", "Clip") and name not in graph.public and (_is_layer(op) or op.kind == "Add"):
+        return after[0].outputs[0]
+    return name
 
 
 def _is_layer(op: Op | None) -> bool:
