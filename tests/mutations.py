@@ -35,14 +35,15 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "targets")]
 
 import numpy as np  # noqa: E402
+from mnn_mutations import altered_mnn, mnn_seeds, mnn_suffix, read_scales  # noqa: E402
 from random_files import random_file  # noqa: E402
 from torch_mutations import altered, random_call, torch_seeds  # noqa: E402
 
 __all__ = ["FORMATS", "SOURCES", "Finding", "mutated", "search", "seeds"]
 
 FORMATS = ("tflite", "onnx", "qgraph")
-#: What is read; PyTorch's files are written by PyTorch alone.
-SOURCES = (*FORMATS, "torch")
+#: What is read; PyTorch's files are written by PyTorch alone, and MNN's are documents of scales.
+SOURCES = (*FORMATS, "torch", "mnn")
 _SUFFIXES = {"torch": "pt"}
 LIMIT_S = 2
 MEMORY, MEMORY_TIMES = 200 * 2**20, 20
@@ -60,7 +61,7 @@ Rng = np.random.Generator
 @cache
 def seeds(format: str) -> dict[str, bytes]:
     """Small sound files of a format by name."""
-    return {"tflite": _tflite_seeds, "onnx": _onnx_seeds, "qgraph": _qgraph_seeds, "torch": torch_seeds}[format]()
+    return {"tflite": _tflite_seeds, "onnx": _onnx_seeds, "qgraph": _qgraph_seeds, "torch": torch_seeds, "mnn": mnn_seeds}[format]()
 
 
 def _tflite_seeds() -> dict[str, bytes]:
@@ -133,7 +134,7 @@ def _with_functions() -> bytes:
 def mutated(format: str, seed: int, index: int) -> tuple[str, bytes]:
     """Which seed was taken, and the altered file: always the same for one (format, seed, index)."""
     rng = np.random.default_rng([seed, SOURCES.index(format), index])
-    if rng.random() < 0.3:
+    if rng.random() < 0.3 and format != "mnn":
         return "a random operator", random_call(rng) if format == "torch" else random_file(format, rng)
     names = list(seeds(format))
     name = names[rng.integers(len(names))]
@@ -367,7 +368,9 @@ def _sort(field: Any) -> str:
     )
 
 
-_ALTER: dict[str, Callable[[bytes, Rng], bytes]] = {"tflite": _tflite, "onnx": _onnx, "qgraph": _qgraph, "torch": altered}
+_ALTER: dict[str, Callable[[bytes, Rng], bytes]] = {
+    "tflite": _tflite, "onnx": _onnx, "qgraph": _qgraph, "torch": altered, "mnn": altered_mnn,
+}  # fmt: skip
 
 
 # the search
@@ -457,12 +460,15 @@ def _tried(data: bytes, format: str, folder: Path, others: Sequence[str], *, lim
     """Loads and converts one file: what came of each conversion, findings with !!! in front."""
     from qconvert import convert, load
 
-    source = folder / f"m.{_SUFFIXES.get(format, format)}"
+    source = folder / f"m.{mnn_suffix(data) if format == 'mnn' else _SUFFIXES.get(format, format)}"
     source.write_bytes(data)
     if limited:
         base = _resident()
-    words = [_outcome(partial(load, source))]
-    if words == ["done"]:
+    if format == "mnn":
+        words, others = [_outcome(partial(read_scales, source))], ()
+    else:
+        words = [_outcome(partial(load, source))]
+    if words == ["done"] and others:
         words = []
         for other in others:
             result = folder / f"r.{other}"
@@ -481,6 +487,7 @@ def _tried(data: bytes, format: str, folder: Path, others: Sequence[str], *, lim
         words.append(f"!!! left behind: {left}")
         for name in left:
             (folder / name).unlink()
+    source.unlink()
     return words
 
 

@@ -50,19 +50,14 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "mnn",
             (".mnn",),
-            "MNN: a folder with a float ONNX model, the Pipeline of its scales, and the .mnn made of both; or the .mnn alone",
+            "MNN: a folder with a float ONNX model, the Pipeline of its scales, and the .mnn of both; all its documents of scales are read",
             write=_write,
             folder=("model.onnx", "model.json", "model.bin", "model.mnn", "model.mnn.json"),
             default_target="mnn",
-            write_options=_WRITE_OPTIONS,
-        ),
-        Format(
-            "mnn-scales",
-            (".mnn", ".json", ".bin"),
-            "MNN's scales: a dump of its quantizer, a Pipeline (JSON, protobuf), PPQ's file, or a quantized .mnn",
-            content="encodings",
             read_encodings=_read_encodings,
+            encodings_suffixes=(".mnn", ".json", ".bin"),
             holds=_holds,
             read_options=_READ_OPTIONS,
+            write_options=_WRITE_OPTIONS,
         ),
     ]

@@ -72,7 +72,7 @@ def layer_weights(stated: Any, kernel: tuple[int, int], outputs: int) -> LayerWe
     else:
         rows, integers, bits, is_full = outputs, data.view(np.int8), 8, True
     channels = outputs or rows
-    if not integers.size or min(kernel) < 1 or rows % channels or integers.size % (channels * math.prod(kernel)):
+    if not integers.size or min(channels, *kernel) < 1 or rows % channels or integers.size % (channels * math.prod(kernel)):
         raise InvalidModelError(f"{integers.size} weights in {rows} rows do not fit {outputs} outputs and a kernel of {kernel}")
     scales, offsets = _scales(stated, channels, integers.size // (channels * math.prod(kernel)))
     return LayerWeights(integers.reshape(channels, -1, *kernel), bits, scales, offsets, is_full)

@@ -333,7 +333,7 @@ def test_files_that_are_none(document: Any, words: str, written: Written) -> Non
 def test_formats_are_told_apart_by_content(written: Written) -> None:
     for name in ("KL_dump.json", "EMA_dump.json", "pipeline.json", "pipeline.bin", "KL.mnn", "guide.json"):
         assert holds(FIXTURES / name)
-        assert encodings_format_of(FIXTURES / name, is_read=True).name == "mnn-scales"
+        assert encodings_format_of(FIXTURES / name, is_read=True).name == "mnn"
     assert holds(written(PPQ)) and holds(written((FIXTURES / "KL.mnn").read_bytes(), "renamed.bin"))
     for document in ({"encodings": 1, "entries": []}, {"a": 1}, [], [{"name": 1, "x": 2}], b"", b"\x0a", b"nothing", b"\x00" * 64):
         path = written(document)
