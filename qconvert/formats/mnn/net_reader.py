@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import integer_range
 from qconvert.encodings import Encoding, Encodings, Grid, Place
 from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.activations import activation_grid
@@ -100,32 +101,47 @@ def weights_encoding(weights: LayerWeights, *, is_matrix: bool = False) -> Encod
         weights: as the file has them.
         is_matrix: whether the model has them as a matrix.
     """
-    dtype = "int4" if weights.bits <= 4 else "int8"
-    scales = _positive(weights.scales)
-    zero_points = np.zeros(scales.shape, np.int64)
-    integers: Array | None = weights.integers[:, :, 0, 0] if is_matrix and weights.integers.shape[2:] == (1, 1) else weights.integers
+    dtype, half = "int4" if weights.bits <= 4 else "int8", 1 << (weights.bits - 1)
+    limits = (-half, half - 1) if weights.is_full and -half != integer_range(dtype)[0] else (None, None)
+    scales, zero_points, integers = weights.scales, np.zeros(weights.scales.shape, np.int64), weights.integers
+    if not (scales > 0).all():
+        scales, integers = _positive(weights)
+    is_held = True
     if weights.offsets is not None:
-        steps = weights.offsets.astype(np.float64) / scales
-        zero_points = np.rint(-steps).astype(np.int64)
-        if np.abs(steps + zero_points).max() > _EXACT:
-            integers = None
-    half = 1 << (weights.bits - 1)
-    whole = 8 if dtype == "int4" else 128
-    limits = (-half, half - 1) if weights.is_full and half < whole else (None, None)
+        scales, zero_points, is_held = _whole_steps(scales, weights.offsets.astype(np.float64), half, integer_range(dtype))
+    if is_matrix and integers.shape[2:] == (1, 1):
+        integers = integers[:, :, 0, 0]
     axis, block_size = None, 0
-    if scales.ndim > 1:
-        axis, block_size = 1, weights.integers.shape[1] // scales.shape[1]
-        spread = (*scales.shape, *(1,) * (2 if not is_matrix else 0))
-        shape = (*scales.shape, *(weights.integers.shape[2:] if not is_matrix else ()))
-        scales, zero_points = (np.broadcast_to(found.reshape(spread), shape).copy() for found in (scales, zero_points))
-    is_spelled = bool((zero_points < -whole).any() or (zero_points >= whole).any())
-    grid = Grid(dtype, Quantization(scales, zero_points, axis, block_size, *limits), is_spelled)
-    return Encoding(grid, integers=None if integers is None else integers.astype(numpy_dtype(dtype)), origin="MNN")
+    if scales.ndim > 1:  # as ONNX has blocks: scales in all dimensions of the weights
+        axis, block_size = 1, integers.shape[1] // scales.shape[1]
+        shape, ones = (*scales.shape, *integers.shape[2:]), (1,) * (integers.ndim - 2)
+        scales, zero_points = (np.broadcast_to(found.reshape(*scales.shape, *ones), shape).copy() for found in (scales, zero_points))
+    grid = Grid(dtype, Quantization(scales, zero_points, axis, block_size, *limits))
+    return Encoding(grid, integers=integers.astype(numpy_dtype(dtype)) if is_held else None, origin="MNN")
 
 
-def _positive(scales: Array) -> Array:
-    """Scales where channels that are all 0 have the smallest of the others."""
-    if (scales > 0).all():
-        return scales
-    positive = scales[scales > 0]
-    return np.where(scales > 0, scales, np.float32(positive.min() if positive.size else _NO_SCALE)).astype(np.float32)
+def _whole_steps(scales: Array, offsets: Array, half: int, limits: tuple[int, int]) -> tuple[Array, Array, bool]:
+    """(scales, zero points, whether s (q - z) is s q + b everywhere).
+
+    A channel whose offset is no zero point of its type gets the grid of the range that its integers span, with 0.
+    """
+    with np.errstate(all="ignore"):
+        points = np.rint(-offsets / scales)
+        is_held = bool((np.abs(points + offsets / scales) <= _EXACT).all())
+        beyond = ~((points >= limits[0]) & (points <= limits[1]))
+        if not beyond.any():
+            return scales, points.astype(np.int64), is_held
+        lowest, highest = (offsets + scales.astype(np.float64) * q for q in (-half, half - 1))
+        lowest, highest = np.minimum(lowest, 0), np.maximum(highest, 0)
+        wide = (highest - lowest) / (2 * half - 1)
+        points = np.where(beyond, np.clip(np.rint(-half - lowest / wide), -half, half - 1), points)
+        return np.where(beyond, wide, scales).astype(np.float32), np.nan_to_num(points).astype(np.int64), False
+
+
+def _positive(weights: LayerWeights) -> tuple[Array, Array]:
+    """(scales, integers) where channels of scale 0, whose weights are all one number, have the smallest other scale, and integers of 0."""
+    positive = weights.scales[weights.scales > 0]
+    scales = np.where(weights.scales > 0, weights.scales, np.float32(positive.min() if positive.size else _NO_SCALE)).astype(np.float32)
+    integers = weights.integers.reshape(*scales.shape, -1).copy()
+    integers[weights.scales <= 0] = 0
+    return scales, integers.reshape(weights.integers.shape)

@@ -115,19 +115,37 @@ def test_offsets_of_whole_steps_are_zero_points() -> None:
     scales = np.array([0.5, 0.25], np.float32)
     found = weights_encoding(LayerWeights(integers, 4, scales, np.array([1.5, -0.25], np.float32), True))
     assert found.grid is not None and found.integers is not None
-    assert found.grid.quantization.zero_point.tolist() == [-3, 1] and not found.grid.is_spelled
+    assert found.grid.quantization.zero_point.tolist() == [-3, 1]
     real = scales.reshape(2, 1, 1, 1) * (found.integers.astype(np.float32) - np.array([-3, 1]).reshape(2, 1, 1, 1))
     assert np.array_equal(real, scales.reshape(2, 1, 1, 1) * integers + np.array([1.5, -0.25]).reshape(2, 1, 1, 1))
-    far = weights_encoding(LayerWeights(integers, 4, scales, np.array([50.0, 0], np.float32), True))
-    assert far.grid is not None and far.grid.is_spelled  # a zero point beyond int4
 
 
-def test_channels_of_zeros_get_a_scale() -> None:
-    integers = np.zeros((3, 1, 1, 2), np.int8)
-    found = weights_encoding(LayerWeights(integers, 8, np.array([0, 0.5, 0.25], np.float32), None, True))
-    assert found.grid is not None and found.grid.quantization.scale.tolist() == [0.25, 0.5, 0.25]
-    found = weights_encoding(LayerWeights(integers[:1], 8, np.zeros(1, np.float32), None, True))
-    assert found.grid is not None and found.grid.quantization.scale[0] > 0
+def test_offsets_beyond_the_type_take_the_range_of_the_channel() -> None:
+    """A zero point of -100 is beyond int4: the grid goes from 0 to the largest weight, as no other holds 0 and both ends."""
+    integers = np.arange(-8, 8, dtype=np.int8).reshape(2, 2, 2, 2)
+    found = weights_encoding(LayerWeights(integers, 4, np.array([0.5, 0.25], np.float32), np.array([50.0, 0], np.float32), True))
+    assert found.grid is not None and found.integers is None
+    q = found.grid.quantization
+    assert q.zero_point.tolist() == [-8, 0] and q.scale.tolist() == [np.float32(53.5 / 15), 0.25]
+    huge = weights_encoding(LayerWeights(integers, 8, np.array([1e-30, 1], np.float32), np.array([1e30, 0], np.float32), True))
+    assert huge.grid is not None and huge.grid.quantization.zero_point.tolist() == [-128, 0]
+
+
+@pytest.mark.parametrize("offsets", [None, np.zeros(3, np.float32), np.array([1.5, 0, 0], np.float32)])
+def test_channels_of_one_number_have_scale_0_in_mnn(offsets: Array | None) -> None:
+    """Whatever their integers are: their weights are all 0, or all the offset."""
+    integers = np.full((3, 1, 1, 2), -128, np.int8)
+    integers[1:] = [[[[3, -4]]], [[[5, 6]]]]
+    weights = LayerWeights(integers, 8, np.array([0, 0.5, 0.25], np.float32), offsets, True)
+    found = weights_encoding(weights)
+    assert found.grid is not None and found.integers is not None
+    q = found.grid.quantization
+    assert q.scale.tolist() == [0.25, 0.5, 0.25]
+    real = q.scale.reshape(3, 1, 1, 1) * (found.integers - q.zero_point.reshape(3, 1, 1, 1))
+    assert np.array_equal(real, weights.values)
+    alone = weights_encoding(LayerWeights(integers[:1], 8, np.zeros(1, np.float32), None, True))
+    assert alone.grid is not None and alone.grid.quantization.scale[0] > 0
+    assert alone.integers is not None and not alone.integers.any()
 
 
 @pytest.mark.parametrize("method", ["KL", "ADMM"])
