@@ -82,6 +82,21 @@ def test_weights_are_found_by_every_name(place: Place) -> None:
     np.testing.assert_array_equal(bias.data, np.rint(BIAS.astype(np.float64) / float(np.float32(0.05) * np.float32(0.02))))
 
 
+@pytest.mark.parametrize("name", ["/layer/conv", "c", "/layer/relu", "r"])
+def test_the_result_of_a_layer_is_that_of_the_relu_behind_it(name: str) -> None:
+    """Runtimes fuse both, and their files name the layer; with a grid between the Conv and the Relu the Conv's data would stay real."""
+    entries = {Place("x", "output"): grid(0.1), Place(name, "output"): grid(0.05, -128), Place("c", "input", 1): CHANNELS}
+    found = apply(network(), Encodings(entries))
+    assert kinds(found)[:2] == ["Quantize", "Conv"] and found.ops[1]["activation"] in ("", "relu")
+    assert found["r"].quantization == Quantization.per_tensor(0.05, -128) and "c" not in found.tensors
+
+
+def test_a_layer_and_the_relu_behind_it_may_have_grids_of_their_own() -> None:
+    entries = {Place("x"): grid(0.1), Place("c", "output"): grid(0.05), Place("r", "output"): grid(0.02), Place("w"): CHANNELS}
+    found = apply(network(), Encodings(entries))
+    assert found["c"].quantization == Quantization.per_tensor(0.05) and found["r"].quantization == Quantization.per_tensor(0.02)
+
+
 def test_what_has_no_grid_stays_real_and_is_named() -> None:
     changed, notes = applied(network(), Encodings({"x": grid(0.05), "w": CHANNELS}))
     assert changed["w"].dtype == "int8" and changed["c"].dtype == "float32" == changed["y"].dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qconvert.encodings import Encoding, Encodings, Place
@@ -15,6 +15,8 @@ __all__ = ["Matched", "matched"]
 
 #: What runtimes fuse into the layer before it, which then has the name of this result.
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
+#: Those of them behind which the grid of a layer's result stands, although the file names the layer: rounding commutes with them.
+_COMMUTING = frozenset(("Relu", "Clip"))
 #: In the place of an input's number: the tensor itself, whoever reads it.
 _WHOLE = -1
 _REMEDY = "Names are those of the graph's tensors and operators, as `qconvert inspect` shows them."
@@ -41,19 +43,25 @@ def matched(graph: Graph, encodings: Encodings) -> Matched:
     Raises:
         InvalidModelError: the graph has no such place; the nearest names are listed. Or two entries of one tensor say different things.
     """
-    producers, readers, own = graph.producers(), graph.consumers(), _own_names(graph.ops)
+    producers, consumers, own = graph.producers(), graph.consumers(), _own_names(graph.ops)
     found = Matched()
     lost: list[Place] = []
+    results: list[tuple[str, Encoding, Place]] = []
     for place, encoding in encodings.entries.items():
-        if place.role == "tensor" or (place.role == "output" and place.name in graph.inputs):  # runtimes have operators for inputs
+        if place.role == "tensor":
             where = (place.name, _WHOLE) if place.name in graph.tensors else None
         else:
             op = own.get(place.name) or producers.get(place.name)
-            where = _of_operator(op, place, graph, producers, readers) if op is not None else None
+            where = _of_operator(op, place, graph, producers) if op is not None else _of_input(place, graph)
         if where is None:
             (lost if encoding.required else found.absent).append(place)
+        elif place.role == "output":
+            results.append((where[0], encoding, place))
         else:
             _put(found, where, encoding, place)
+    named = {*found.tensors, *(name for name, _, _ in results)}
+    for name, encoding, place in results:
+        _put(found, (_behind(name, graph, consumers, named), _WHOLE), encoding, place)
     if lost:
         raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY)
     return found
@@ -69,14 +77,10 @@ def _own_names(ops: Iterable[Op]) -> dict[str, Op]:
     return found
 
 
-def _of_operator(
-    op: Op, place: Place, graph: Graph, producers: Mapping[str, Op], readers: Mapping[str, list[Op]]
-) -> tuple[str, int] | None:
+def _of_operator(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]) -> tuple[str, int] | None:
     """The tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
     if place.role == "output":
-        if place.index >= len(op.outputs) or not op.outputs[place.index]:
-            return None
-        return _behind_fused(op, place.index, graph, readers), _WHOLE
+        return (op.outputs[place.index], _WHOLE) if place.index < len(op.outputs) and op.outputs[place.index] else None
     while op.kind in _FUSED and (place.index or _is_layer(producers.get(op.inputs[0]))):
         before = producers.get(op.inputs[0])
         if before is None:
@@ -87,12 +91,18 @@ def _of_operator(
     return op.outputs[0], place.index
 
 
-def _behind_fused(op: Op, index: int, graph: Graph, readers: Mapping[str, list[Op]]) -> str:
-    """What a runtime computes in one with an operator: the Relu or Clip that alone reads the result of a layer or an addition."""
-    name = op.outputs[index]
-    after = readers.get(name, [])
-    if len(after) == 1 and after[0].kind in ("Relu", "Clip") and name not in graph.public and (_is_layer(op) or op.kind == "Add"):
-        return after[0].outputs[0]
+def _of_input(place: Place, graph: Graph) -> tuple[str, int] | None:
+    """An input of the graph, which runtimes have an operator for."""
+    return (place.name, _WHOLE) if place.name in graph.inputs and (place.role, place.index) == ("output", 0) else None
+
+
+def _behind(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
+    """The result of an operator behind the activation functions that a runtime fuses into it, where that has no entry of its own."""
+    while name not in graph.public:
+        readers = consumers.get(name, [])
+        if len(readers) != 1 or readers[0].kind not in _COMMUTING or readers[0].inputs[0] != name or readers[0].outputs[0] in named:
+            break
+        name = readers[0].outputs[0]
     return name
 
 
