@@ -160,7 +160,7 @@ ERRORS = {
     "integers": ({"w": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))}, "integers of shape \\[3\\]"),
     "computed": ({"x": Encoding(Grid("int8", Quantization.per_tensor(1)), integers=np.zeros(3, np.int8))}, "is computed, not constant"),
     "shape": ({"s": grid(1)}, "is int64, not float32"),
-    "twice": ({"w": CHANNELS, Place("r", "output", 0): grid(1), Place("/layer/conv", "output", 0): grid(2)}, "two entries"),
+    "twice": ({"w": CHANNELS, Place("r", "output", 0): grid(1), "r": grid(2)}, "two entries"),
 }
 
 
