@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
+from qconvert.calibration.bias_correction import (
+    ChannelMeans,
+    analytic_shifts,
+    clipped_normal_means,
+    correct_biases,
+    expected_shifts,
+    normalized_means,
+)
+from qconvert.calibration.equalization import equalize
 from qconvert.calibration.methods import METHODS, Method, observer
 from qconvert.calibration.observer import Histogram, Observer
+from qconvert.calibration.weights import WEIGHT_METHODS, WeightMethod, weight_grid
 
-__all__ = ["METHODS", "Histogram", "Method", "Observer", "observer"]
+__all__ = [
+    "METHODS",
+    "WEIGHT_METHODS",
+    "ChannelMeans",
+    "Histogram",
+    "Method",
+    "Observer",
+    "WeightMethod",
+    "analytic_shifts",
+    "clipped_normal_means",
+    "correct_biases",
+    "equalize",
+    "expected_shifts",
+    "normalized_means",
+    "observer",
+    "weight_grid",
+]

@@ -18,10 +18,11 @@ import onnx
 import pytest
 
 from qconvert import convert, load, save
-from qconvert.calibration import observer
+from qconvert.calibration import observer, weight_grid
 from qconvert.calibration.mnn import PACK, OfMnn, kl_threshold
 from qconvert.formats.mnn.child import how_it_ended, said
 from qconvert.formats.mnn.floats import split
+from qconvert.formats.mnn.network import read_network
 from qconvert.graph import Array
 
 pytestmark = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
@@ -112,10 +113,15 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     convert(folder / "model.qgraph", folder / "model.onnx", io_layout="nchw")
     model = onnx.load(folder / "model.onnx")
     name = model.graph.input[0].name
+    rng = np.random.default_rng(11)
+    for tensor in model.graph.initializer:  # real weights, not integers times a scale
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.ndim > 1:
+            noisy = (array * (1 + 0.1 * rng.normal(size=array.shape))).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(noisy, tensor.name))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, folder / "model.onnx")
     child(folder, CONVERT)
-    rng = np.random.default_rng(11)
     y, x = np.mgrid[:32, :32]
     images = []
     for _ in range(IMAGES):
@@ -174,6 +180,18 @@ def test_admm(network: Network) -> None:
     print(f"of {len(dump)} scales of MNN's ADMM are equal, by channels stored together: {counts}")
     assert len(dump) >= 15 and max(counts.values()) == len(dump)
     assert counts[PACK] == len(dump) or sys.platform != "linux"
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("MAX_ABS", "max-abs"), ("ADMM", "mnn-admm")])
+def test_weights(network: Network, theirs: str, ours: str) -> None:
+    network.dump("weights", feature_quantize_method="KL", weight_quantize_method=theirs)
+    made = read_network(network.folder / "weights.mnn")
+    layers = [layer.weights for layer in made.layers if layer.weights is not None]
+    arrays = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(network.folder / "model.onnx").graph.initializer]
+    scales = [weight_grid(array, ours).quantization.scale for array in arrays if array.ndim > 1]
+    equal = [any(np.array_equal(layer.scales, own) for own in scales) for layer in layers]
+    print(f"{sum(equal)} of {len(layers)} layers have MNN's {theirs} scales")
+    assert len(layers) == 10 and all(equal)
 
 
 def slow_threshold(counts: Array) -> int:

@@ -1,0 +1,166 @@
+"""Cross-layer equalization: channels between two layers are scaled so that the weights of both have equal ranges.
+
+M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (arXiv 1906.04721, section 4.1): with f(s * x) =
+s * f(x) for s > 0, as Relu has it, W2 f(W1 x + b1) = (W2 S) f(S^-1 W1 x + S^-1 b1). With s_i = sqrt(r1_i * r2_i) / r2_i, where r1_i is the
+largest magnitude among the weights that compute channel i and r2_i that among those that read it, both ranges become sqrt(r1_i * r2_i),
+which is best for one scale per tensor. The network computes the same, in real arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.products import is_dynamic
+
+__all__ = ["equalize"]
+
+#: What may stand between two layers: each channel by itself, and f(s * x) = s * f(x) for s > 0.
+_BETWEEN = frozenset({"Relu", "LeakyRelu", "PRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Identity"})
+#: Layers in a row are equalized again and again until no factor is farther from 1 than this, or so often.
+_NEAR, _ROUNDS = 1e-3, 50
+
+
+def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple[str, ...]]:
+    """Equalizes all pairs of layers on real values, one after the other, until nothing moves any more.
+
+    Args:
+        graph: a float network; layers whose weights are not float32 constants of their own stay as they are.
+        powers_of_two: rounds factors to powers of two. Results are then equal in every bit, and ranges within a factor of 2.
+
+    Returns:
+        The graph, and what was changed in words.
+    """
+    pairs = list(_pairs(graph))
+    if not pairs:
+        return graph, ("no two layers have only Relus and pools between them: nothing is equalized",)
+    layers = {number: _Layer.of(graph, graph.ops[number]) for pair in pairs for number in pair}
+    before = max(_spread(layers[first].outgoing()) for first, _ in pairs)
+    for _ in range(_ROUNDS):
+        if max(_equalized(layers[first], layers[second], powers_of_two) for first, second in pairs) <= 1 + _NEAR:
+            break
+    after = max(_spread(layers[first].outgoing()) for first, _ in pairs)
+    ranges = f"ranges of output channels differ by a factor of {after:.3g} at most, before by {before:.3g}"
+    return _with_layers(graph, layers), (f"{len(pairs)} pairs of layers are equalized: {ranges}",)
+
+
+def _with_layers(graph: Graph, layers: Mapping[int, _Layer]) -> Graph:
+    """The graph with these parameters of its operators; a bias that something else reads too stays beside."""
+    made: dict[str, Tensor] = {}
+    ops, names, readers = list(graph.ops), graph.names(made), graph.consumers()
+    for number, layer in layers.items():
+        inputs = [*ops[number].inputs]
+        made[inputs[1]] = replace(graph[inputs[1]], data=layer.weights.astype(np.float32))
+        if layer.bias is not None:
+            shared = len(readers[inputs[2]]) > 1 or inputs[2] in graph.public
+            name = names.fresh(f"{inputs[2]}/equalized") if shared else inputs[2]
+            made[name] = replace(graph[inputs[2]], name=name, shape=layer.bias.shape, data=layer.bias.astype(np.float32))
+            ops[number] = replace(ops[number], inputs=(*inputs[:2], name, *inputs[3:]))
+    return graph.evolve(tensors=made.values(), ops=ops)
+
+
+@dataclass(slots=True)
+class _Layer:
+    """The parameters of a layer, in float64.
+
+    Attributes:
+        weights: (outputs, inputs of a group, space).
+        groups: how many groups of channels there are.
+        bias: one value for each output, or None.
+    """
+
+    weights: Array
+    groups: int
+    bias: Array | None
+
+    @classmethod
+    def of(cls, graph: Graph, op: Op) -> _Layer:
+        weights, bias = graph.constant(op.inputs[1]), graph.constant(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+        assert weights is not None
+        groups = 1 if op.kind == "Gemm" else int(op["group"])
+        wide = None if bias is None else np.broadcast_to(bias.reshape(-1), weights.shape[:1]).astype(np.float64)
+        return cls(weights.astype(np.float64), groups, wide)
+
+    def outgoing(self) -> Array:
+        """The largest magnitude among the weights of each output."""
+        return np.asarray(np.abs(self.weights).reshape(self.weights.shape[0], -1).max(axis=1, initial=0))
+
+    def incoming(self) -> Array:
+        """That of each input, among all weights that read it."""
+        grouped = np.abs(self._grouped())
+        return np.asarray(grouped.max(axis=(1, *range(3, grouped.ndim)), initial=0).reshape(-1))
+
+    def _grouped(self) -> Array:
+        """(groups, outputs of a group, inputs of a group, space)"""
+        return self.weights.reshape(self.groups, -1, *self.weights.shape[1:])
+
+    def divide(self, factors: Array) -> None:
+        """The outputs."""
+        self.weights = self.weights / factors.reshape(-1, *[1] * (self.weights.ndim - 1))
+        self.bias = None if self.bias is None else self.bias / factors
+
+    def multiply(self, factors: Array) -> None:
+        """What is made of the inputs."""
+        grouped = self._grouped()
+        shaped = factors.reshape(self.groups, 1, -1, *[1] * (grouped.ndim - 3))
+        self.weights = (grouped * shaped).reshape(self.weights.shape)
+
+
+def _equalized(first: _Layer, second: _Layer, powers_of_two: bool) -> float:
+    """Equalizes two layers; gives the factor that is farthest from 1."""
+    outgoing, incoming = first.outgoing(), second.incoming()
+    known = (outgoing > 0) & (incoming > 0)  # a channel without weights on one side stays
+    factors = np.sqrt(np.where(known, outgoing, 1) / np.where(known, incoming, 1))
+    factors = np.exp2(np.rint(np.log2(factors))) if powers_of_two else factors
+    first.divide(factors)
+    second.multiply(factors)
+    return float(np.maximum(factors, 1 / factors).max(initial=1.0))
+
+
+def _spread(ranges: Array) -> float:
+    """By what factor the ranges of channels differ."""
+    ranges = ranges[ranges > 0]
+    return float(ranges.max() / ranges.min()) if ranges.size else 1.0
+
+
+def _pairs(graph: Graph) -> Iterator[tuple[int, int]]:
+    """The numbers of layers that can be equalized, in order."""
+    readers = graph.consumers()
+    numbers = {id(op): number for number, op in enumerate(graph.ops)}
+    for number, op in enumerate(graph.ops):
+        behind = _layer_behind(graph, op, readers) if _is_layer(graph, op, readers) else None
+        if behind is not None:
+            yield number, numbers[id(behind)]
+
+
+def _layer_behind(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op | None:
+    """The layer that alone reads what another computes, through operators that each channel passes by itself."""
+    op = first
+    while op.attributes.get("activation", "") in ("", "relu") and len(op.outputs) == 1:
+        name = op.outputs[0]
+        if name in graph.public or len(readers.get(name, ())) != 1 or readers[name][0].inputs[0] != name:
+            return None
+        op = readers[name][0]
+        if _is_layer(graph, op, readers):
+            weights, own = graph[op.inputs[1]].static_shape, graph[first.inputs[1]].static_shape
+            assert weights is not None and own is not None
+            inputs = weights[1] * (1 if op.kind == "Gemm" else int(op["group"]))
+            return op if inputs == own[0] else None
+        if op.kind not in _BETWEEN:
+            return None
+    return None
+
+
+def _is_layer(graph: Graph, op: Op, readers: Mapping[str, list[Op]]) -> bool:
+    """Whether an operator has float32 weights that nothing else reads, and a constant float32 bias if any."""
+    if not KINDS[op.kind].has_weights or is_dynamic(op):
+        return False
+    bias = op.inputs[2] if len(op.inputs) > 2 else ""
+    parameters = [graph[name] for name in (op.inputs[1], bias) if name]
+    is_plain = all(tensor.is_constant and tensor.dtype == "float32" and not tensor.is_quantized for tensor in parameters)
+    own = len(readers[op.inputs[1]]) == 1 and op.inputs[1] not in graph.public
+    return is_plain and own and not graph[op.inputs[0]].is_quantized and not graph[op.outputs[0]].is_quantized
