@@ -18,6 +18,7 @@ from qconvert.checking.known_tensors import fixed_outputs
 from qconvert.checking.outputs import Border
 from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
+from qconvert.checking.unread import Unread, unread
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph
@@ -83,13 +84,16 @@ def check(
         raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
     try:
         sides, note = sides_of(Path(source), Path(result), kernels, options)
+        stand = unread(*sides) if sides[1].format.read is None else Unread(sides[1])
+        sides = sides[0], stand.side
         whole = next((side.runtime for side in sides if side.runtime.whole), None)
         if whole is not None and per_op:
             raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             around = around_custom(sides, Path(folder))
             if around is None:
-                return _Check(sides, bool(kernels), progress, sides, note).report(data, preparation, samples, seed, per_op, quick, max_lsb)
+                found = _Check(sides, bool(kernels), progress, sides, note, notes=list(stand.notes), altered=stand.altered)
+                return found.report(data, preparation, samples, seed, per_op, quick, max_lsb)
             return _around(around, sides, note, bool(kernels), progress, (data, preparation, samples, seed, per_op, quick, max_lsb))
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(source), str(result), 0, (), (), (), (str(error),))
@@ -118,7 +122,8 @@ def _around(
 class _Check:
     """A check on its way: what it found so far.
 
-    `files` are what the user named, of which `sides` may be copies; `read` says how they are read.
+    `files` are what the user named, of which `sides` may be copies; `read` says how they are read, `altered` what the result's file has
+    otherwise than the graph that stands for it.
     """
 
     sides: tuple[Side, Side]
@@ -128,6 +133,7 @@ class _Check:
     read: str
     findings: tuple[Finding, ...] = ()
     notes: list[str] = field(default_factory=list)
+    altered: Mapping[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
@@ -167,7 +173,7 @@ class _Check:
             again = remade(*self.files)
             self.notes += again.notes
             attributes = {name: text for name, text in other_attributes(graph, other).items() if name not in declared}
-            changed = {**again.altered, **attributes, **changed}
+            changed = {**again.altered, **attributes, **changed, **self.altered}
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(

@@ -11,7 +11,7 @@ from typing import Any
 from qconvert.conversion import load
 from qconvert.conversion.loading import source_format
 from qconvert.conversion.read_options import divided, stated
-from qconvert.errors import QConvertError
+from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph
 from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of
 from qconvert.plugins.options import taken
@@ -51,6 +51,10 @@ class Side:
         if self._graph is None:
             self._graph = load(self.path, self.format.name, **self.file.options)
         return self._graph
+
+    def standing_for(self, graph: Graph) -> Side:
+        """The side with a graph that stands for the file, whose operators are not read."""
+        return replace(self, _graph=graph)
 
     def copied(self, path: Path) -> Side:
         """The side of a copy of the file."""
@@ -107,6 +111,13 @@ def sides_of(source: Path, result: Path, kernels: str | Sequence[str], options: 
     before, after = source_format(source), source_format(result)
     own, others = divided(options, before, after)
     second = _side(result, after, kernels, others)
+    if before.read is None:
+        raise OptionError(
+            f"the operators of a {before.name} file are not read, so nothing can be held against them", file=str(source),
+            remedy="Name the model that it was made of as the source.",
+        )  # fmt: skip
+    if after.read is None:
+        return (_side(source, before, kernels, own), second), ""
     unsaid = [option.name for option in before.read_options if option.name not in own]
     found = {name: value for name, value in stated(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
     read = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in found.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qconvert.plugins import formats, runtimes
@@ -37,11 +38,22 @@ def _result(report: ConversionReport) -> str:
     return f"Mixed: {real} of {total} operators {'runs' if real == 1 else 'run'} on floats ({', '.join(kinds[:_NAMED])}{more})"
 
 
+def _file_of(report: ConversionReport) -> str:
+    """The result's file; of a folder the one in it that a runtime loads; "" if that was not made."""
+    writer = formats()[report.result_format]
+    if not writer.makes_folder(Path(report.result)):
+        return report.result
+    made = [Path(report.result, name) for name in writer.folder if name.endswith(writer.suffixes)]
+    return next((str(path) for path in made if path.is_file()), "")
+
+
 def _next(report: ConversionReport) -> str:
     """What to run next: a check where something runs both files."""
     if "-" in (report.source, report.result):
         return ""
-    source, result = (shlex.quote(name) for name in (report.source, report.result))
+    source, result = (shlex.quote(name) for name in (report.source, _file_of(report)))
+    if not result:
+        return ""
     loaded = {name for runtime in runtimes().values() for name in runtime.formats}
     if {report.source_format, report.result_format} <= loaded:
         beside = "".join(f" --{name.replace('_', '-')} {shlex.quote(path)}" for name, path in report.files.items())

@@ -76,7 +76,7 @@ def save_encodings(
 
 def _named(name: str) -> Format:
     found = format_named(name)
-    if found.content != "encodings":
+    if found.read_encodings is None and found.write_encodings is None:
         raise OptionError(f"the format {name} holds models, no encodings")
     return found
 

@@ -43,6 +43,11 @@ RUNTIMES = (
         open=_from("torch", "open_model"), reach=_from("reach_torch", "reach"), kernels=("anew", "trusted"), layout="channels_first",
         runs_code=True, inside=_from("torch_inside", "inside_of"),
     ),
+    Runtime(
+        "mnn", ("mnn",), "MNN on the CPU, in a process of its own", "MNN",
+        open=_from("mnn", "open_model"), reach=_from("reach_mnn", "reach"), kernels=("cpu",), layout="channels_first",
+        inside=_from("mnn_inside", "MNNInside"),
+    ),
 )  # fmt: skip
 
 

@@ -25,11 +25,13 @@ from qconvert.formats.mnn.child import how_it_ended, require_installed, said
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile
 
-__all__ = ["MNNModel", "open_model"]
+__all__ = ["Child", "MNNModel", "open_model"]
 
 _CHILD = Path(__file__).with_name("mnn_child.py")
 #: Seconds for which an answer is waited for.
 _PATIENCE = 600.0
+#: Seconds for which a process whose pipes are closed may still run.
+_LAST_WORDS = 10.0
 #: The longest line and the most bytes of arrays that an answer may have.
 _LONGEST, _MOST = 2**22, 2**33
 _CHUNK = 2**20
@@ -39,15 +41,16 @@ _DTYPES = frozenset(_TYPES.values())
 
 
 class MNNModel:
-    """A .mnn file loaded in MNN.
+    """A .mnn file loaded in MNN, or a part of it.
 
     Args:
         path: the file.
         inputs, outputs: names of the tensors where it is cut; the file's own if there are none.
+        child: the process that runs it; a new one if there is none.
 
     Attributes:
         inputs: name -> (dtype, shape), in order; a size that is open is a text.
-        outputs: likewise, without sizes.
+        outputs: likewise, but MNN does not tell their sizes.
         note: what a user should know of how it runs.
 
     Raises:
@@ -55,27 +58,26 @@ class MNNModel:
         RuntimeRefusedError: MNN does not take the file, or its process ended.
     """
 
-    def __init__(self, path: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> None:
-        require_installed("runs .mnn files")
-        self._child = _Child()
-        found = self._child.asked({"path": str(path.resolve()), "inputs": list(inputs), "outputs": list(outputs)})
+    def __init__(self, path: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = (), child: Child | None = None) -> None:
+        self._child = child or Child()
+        found = self._child.asked({"load": {"path": str(path.resolve()), "inputs": list(inputs), "outputs": list(outputs)}})
         try:
+            self._model = int(found["model"])
             self.inputs = {str(name): (_TYPES[dtype], _sizes(shape)) for name, dtype, shape in found["inputs"]}
             self.outputs: dict[str, tuple[str, tuple[Any, ...]]] = {str(name): ("float32", ()) for name in found["outputs"]}
         except (KeyError, TypeError, ValueError) as error:
-            raise RuntimeRefusedError(f"MNN says of the file what is not understood: {str(found)[:300]}") from error
+            raise RuntimeRefusedError(f"MNN says of the file what is not understood: {str(found)[:300]}", file=str(path)) from error
         self.note = f"MNN {str(found.get('version', ''))[:20]} ran on this machine's CPU, in a process of its own"
-        self._packed = bool(inputs)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are real values by name."""
         values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
-        described = [[value.dtype.name, list(value.shape), self._packed and value.ndim == 4] for value in values]
-        found = self._child.asked({"inputs": described}, values)
-        return dict(zip(self.outputs, self._child.arrays(found.get("outputs")), strict=False))
+        described = [[value.dtype.name, list(value.shape)] for value in values]
+        found = self._child.asked({"run": self._model, "values": described}, values)
+        return dict(zip(self.outputs, self._child.arrays(found.get("values")), strict=False))
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process, of whatever else it runs too."""
         self._child.close()
 
 
@@ -83,10 +85,15 @@ def _sizes(shape: Sequence[int]) -> tuple[int | str, ...]:
     return tuple(int(size) if int(size) > 0 else "?" for size in shape)
 
 
-class _Child:
-    """The process and its pipes."""
+class Child:
+    """A process in which MNN runs, and its pipes.
+
+    Raises:
+        MissingPackageError: MNN is not installed.
+    """
 
     def __init__(self) -> None:
+        require_installed("runs .mnn files")
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
@@ -94,7 +101,7 @@ class _Child:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
         self._waiting = b""
-        self._end = weakref.finalize(self, _ended, self._process)
+        self._end = weakref.finalize(self, _ended, self._process, self._selector, self._printed)
 
     def close(self) -> None:
         self._end()
@@ -156,8 +163,9 @@ class _Child:
         until = time.monotonic() + _PATIENCE
         while not self._selector.select(max(0.0, until - time.monotonic())):
             if time.monotonic() >= until:
+                printed = self._all_printed()
                 self.close()
-                raise RuntimeRefusedError(f"MNN did not answer within {_PATIENCE:.0f} s{said(self._all_printed())}")
+                raise RuntimeRefusedError(f"MNN did not answer within {_PATIENCE:.0f} s{said(printed)}")
         part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
         if not part:
             raise self._failure()
@@ -166,26 +174,29 @@ class _Child:
     def _failure(self) -> RuntimeRefusedError:
         """Why the process is gone."""
         try:
-            code = self._process.wait(10)
+            code = self._process.wait(_LAST_WORDS)
         except subprocess.TimeoutExpired:
-            self.close()
+            self._process.kill()
             code = self._process.wait()
-        return RuntimeRefusedError(f"MNN's process {how_it_ended(code)}{said(self._all_printed())}")
+        printed = self._all_printed()
+        self.close()
+        return RuntimeRefusedError(f"MNN's process {how_it_ended(code)}{said(printed)}")
 
     def _all_printed(self) -> bytes:
+        if self._printed.closed:
+            return b""
         self._printed.seek(0)
         return self._printed.read(_LONGEST)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _ended(process: subprocess.Popen[bytes], *others: Any) -> None:
     process.kill()
     process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except OSError:
-                pass
+    for item in (*others, process.stdin, process.stdout):
+        try:
+            item.close()
+        except OSError:  # what was written and not read
+            pass
 
 
 def open_model(file: ModelFile) -> MNNModel:

@@ -1,4 +1,4 @@
-"""The other end of runtimes/mnn.py: a program of its own, which loads a .mnn file in MNN and runs it for whoever writes to its input.
+"""The other end of runtimes/mnn.py: a program of its own, which loads .mnn files in MNN and runs them for whoever writes to its input.
 
 It imports nothing of qconvert. A message is a line of JSON and, behind it, the bytes of the arrays that it describes. What MNN prints to
 standard output goes to standard error, so that the answers stay readable.
@@ -12,50 +12,53 @@ import os
 import sys
 from typing import Any, BinaryIO
 
-TYPES = {"float": "float32", "double": "float64", "int": "int32", "int64": "int64", "uint8": "uint8"}
-
 
 def main() -> None:
-    """Loads the file that the first message names, then answers each message with what the model computes."""
+    """Answers each message: "load" with what a file, or a part of it, takes and gives, "run" with what it computes."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     given = sys.stdin.buffer
-    question = json.loads(given.readline())
     import MNN.expr as expr
     import MNN.nn as nn
 
-    try:
-        module = nn.load_module_from_file(question["path"], question["inputs"], question["outputs"])
-        found = module.get_info()
-        inputs = [
-            [name, str(var.dtype).rpartition(".")[2], list(var.shape)]
-            for name, var in zip(found["inputNames"], found["inputs"], strict=True)
-        ]
-        answer(answers, {"inputs": inputs, "outputs": list(found["outputNames"]), "version": str(found["version"])})
-    except Exception as error:  # of whatever class: MNN has none of its own
-        answer(answers, {"error": f"{type(error).__name__}: {error}"})
-        return
+    loaded: list[Any] = []
     while line := given.readline():
         question = json.loads(line)
-        values = [read(given, item, expr) for item in question["inputs"]]
+        values = [read(given, item, expr) for item in question.get("values", ())]
+        computed: list[Any] = []
         try:
-            results = module.forward(values)
-            computed = [stored(var, expr) for var in (results if isinstance(results, (list, tuple)) else [results])]
-        except Exception as error:  # likewise
-            answer(answers, {"error": f"{type(error).__name__}: {error}"})
-            continue
-        answer(answers, {"outputs": [[value.dtype.name, list(value.shape)] for value in computed]}, computed)
+            if "load" in question:
+                found = described(nn, question["load"], loaded)
+            else:
+                results = loaded[question["run"]].forward(values)
+                computed = [stored(var, expr) for var in (results if isinstance(results, (list, tuple)) else [results])]
+                found = {"values": [[value.dtype.name, list(value.shape)] for value in computed]}
+        except Exception as error:  # of whatever class: MNN has none of its own
+            found, computed = {"error": f"{type(error).__name__}: {error}"}, []
+        answers.write(json.dumps(found).encode() + b"\n")
+        for value in computed:
+            answers.write(value.tobytes())
+        answers.flush()
+
+
+def described(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str, Any]:
+    """Loads a file, cut at the tensors that the message names, and says what it takes and gives."""
+    module = nn.load_module_from_file(question["path"], question["inputs"], question["outputs"])
+    found = module.get_info()
+    named = zip(found["inputNames"], found["inputs"], strict=True)
+    inputs = [[name, str(var.dtype).rpartition(".")[2], list(var.shape)] for name, var in named]
+    loaded.append(module)
+    return {"model": len(loaded) - 1, "inputs": inputs, "outputs": list(found["outputNames"]), "version": str(found["version"])}
 
 
 def read(given: BinaryIO, item: list[Any], expr: Any) -> Any:
-    """An array that a message describes, as MNN takes it; `packed` is MNN's own layout of inner tensors of convolutions."""
+    """An array that a message describes, as MNN takes it."""
     import numpy as np
 
-    dtype, shape, packed = item
+    dtype, shape = item
     value = np.frombuffer(given.read(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
     kinds = {"float32": expr.float, "int32": expr.int, "uint8": expr.uint8, "float64": expr.double, "int64": expr.int64}
-    var = expr.const(value, list(shape), expr.NCHW, kinds[dtype])
-    return expr.convert(var, expr.NC4HW4) if packed else var
+    return expr.const(value, list(shape), expr.NCHW, kinds[dtype])
 
 
 def stored(var: Any, expr: Any) -> Any:
@@ -66,13 +69,6 @@ def stored(var: Any, expr: Any) -> Any:
         var = expr.convert(var, expr.NCHW)
     value = np.array(var.read())
     return np.ascontiguousarray(value.reshape(var.shape) if var.shape else value.reshape(()))
-
-
-def answer(answers: BinaryIO, words: dict[str, Any], values: Any = ()) -> None:
-    answers.write(json.dumps(words).encode() + b"\n")
-    for value in values:
-        answers.write(value.tobytes())
-    answers.flush()
 
 
 if __name__ == "__main__":

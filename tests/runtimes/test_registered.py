@@ -44,7 +44,7 @@ def test_unknown_kernels_are_named(name: str) -> None:
     with pytest.raises(OptionError, match=f"there are no kernels '{name}'") as caught:
         runtime_of("tflite", ["litert:default", name])
     every = "litert:default, litert:reference, tflite-micro:reference, onnxruntime:optimized, onnxruntime:unoptimized"
-    every += ", torch:anew, torch:trusted"
+    every += ", torch:anew, torch:trusted, mnn:cpu"
     assert caught.value.remedy == f"Known kernels: {every}."
 
 
@@ -105,6 +105,12 @@ def test_a_softmax_whose_scale_is_no_whole_part_of_one() -> None:
     op = Op("Softmax", ("x",), ("y",))
     reach, coarse = reach_of("onnxruntime", graph_of(op, scale=0.3), op, np.array([2.0]))
     assert np.allclose(reach, 0.01 + 2 * 0.1, atol=1e-6) and coarse
+
+
+def test_depthwise_kernels_of_mnn_cut_off_units_of_their_sum() -> None:
+    op = Op("Conv", ("x", "w"), ("y",), {"group": 4})
+    plain = reach_of("mnn", graph_of(op), Op("Conv", ("x", "w"), ("y",)), STEPS)[0]
+    assert np.allclose(reach_of("mnn", graph_of(op), op, STEPS)[0], plain + 2 * 0.5 * 0.01 / 0.25)
 
 
 def test_averages_of_one_grid_are_rounded_once() -> None:

@@ -28,6 +28,12 @@ def _read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
     return read_encodings(path, options)
 
 
+def _write_encodings(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    from qconvert.formats.mnn.writer import write_scales
+
+    return write_scales(encodings, graph, path, options)
+
+
 def _holds(path: Path) -> bool:
     from qconvert.formats.mnn.reader import holds
 
@@ -55,6 +61,7 @@ def qconvert_formats() -> Iterable[Format]:
             folder=("model.onnx", "model.json", "model.bin", "model.mnn", "model.mnn.json"),
             default_target="mnn",
             read_encodings=_read_encodings,
+            write_encodings=_write_encodings,
             encodings_suffixes=(".mnn", ".json", ".bin"),
             holds=_holds,
             read_options=_READ_OPTIONS,

@@ -17,7 +17,7 @@ from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import OptionError
 from qconvert.graph import Array, Graph, Op
 
-__all__ = ["BEHIND_LAYOUT", "Activation", "Layer", "layers_of"]
+__all__ = ["BEHIND_LAYOUT", "Activation", "Layer", "activations_of", "layers_of"]
 
 #: What MNN appends to the name of a convolution's result in front of the change of layout of a network's output.
 BEHIND_LAYOUT = "__before_tr"
@@ -55,6 +55,17 @@ class Layer:
     weights: str
     scales: Array
     integers: Array | None
+
+
+def activations_of(graph: Graph, encodings: Encodings) -> dict[str, Activation]:
+    """The int8 grids of all tensors that have one, by name."""
+    found: dict[str, Activation] = {}
+    for place, encoding in encodings.entries.items():
+        if place.role == "tensor" and place.name in graph.tensors and not graph[place.name].is_constant:
+            grid = _on_int8(place.name, encoding)
+            if isinstance(grid, Activation):
+                found[place.name] = grid
+    return found
 
 
 def layers_of(graph: Graph, encodings: Encodings, kept_float: Iterable[str] = ()) -> tuple[list[Layer], dict[str, str]]:
@@ -147,7 +158,10 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | s
 
 def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activation | str:
     """The int8 grid of a tensor, or what it has instead."""
-    found = encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], role))
+    return _on_int8(name, encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], role)))
+
+
+def _on_int8(name: str, found: Encoding | None) -> Activation | str:
     if found is None or found.grid is None:
         return "no grid"
     grid = found.grid

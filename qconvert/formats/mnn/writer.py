@@ -12,18 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qconvert.encodings import Encodings
 from qconvert.errors import OptionError, QConvertError
 from qconvert.formats.mnn.child import converted, is_installed, require_installed
+from qconvert.formats.mnn.dump_write import dump_json, operators_of_graph, operators_of_network
 from qconvert.formats.mnn.floats import split
-from qconvert.formats.mnn.layers import Layer, layers_of
+from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
 from qconvert.formats.mnn.made import compared
+from qconvert.formats.mnn.network import read_network
 from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
 from qconvert.graph import Graph
 from qconvert.plugins import Change, format_named
 
-__all__ = ["write"]
+__all__ = ["write", "write_scales"]
 
-_ONNX, _MNN, _JSON, _BINARY = "model.onnx", "model.mnn", "model.json", "model.bin"
+_ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
 #: Layers that a note names.
 _NAMED = 5
 
@@ -51,27 +54,62 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     return notes
 
 
+def write_scales(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    """Writes scales alone: a Pipeline, in protobuf where the name ends in .bin, or with the option "dump" the quantizer's layout.
+
+    Args:
+        encodings: of the tensors of `graph`.
+        graph: of real values, whose layers MNN finds by the names of their results.
+        path: the file.
+        options: as of write().
+
+    Raises:
+        OptionError: there is no graph, or the name is that of a network.
+    """
+    if graph is None:
+        raise OptionError("MNN's scales are those of layers, which a network says", remedy="Give the network beside the scales.")
+    if path.suffix.lower() == ".mnn":
+        raise OptionError("a .mnn file holds a network", file=str(path), remedy="Name a file that ends in .json or .bin for the scales.")
+    if options.get("dump"):
+        path.write_text(dump_json(operators_of_graph(graph), activations_of(graph, encodings)), encoding="utf-8")
+        return ()
+    layers, floats = layers_of(graph, encodings, _names(options))
+    _write_pipeline(layers, path)
+    return (f"{len(layers)} layers have scales for int8", *_reasons(floats))
+
+
+def _write_pipeline(layers: Sequence[Layer], path: Path) -> None:
+    if path.suffix.lower() == ".bin":
+        path.write_bytes(pipeline_binary(layers))
+    else:
+        path.write_text(pipeline_json(layers), encoding="utf-8")
+
+
+def _names(options: Mapping[str, Any]) -> list[str]:
+    return [name.strip() for name in str(options.get("float_layers") or "").split(",") if name.strip()]
+
+
 def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterator[Change | str]:
     """Writes the files of a result into a folder that is there."""
     network, encodings = split(graph)
-    wanted = [name.strip() for name in str(options.get("float_layers") or "").split(",") if name.strip()]
-    layers, floats = layers_of(network, encodings, wanted)
+    layers, floats = layers_of(network, encodings, _names(options))
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
     if onnx.check is not None:
         onnx.check(folder / _ONNX)
     pipeline = _BINARY if options.get("pipeline") == "binary" else _JSON
-    if pipeline == _BINARY:
-        (folder / pipeline).write_bytes(pipeline_binary(layers))
-    else:
-        (folder / pipeline).write_text(pipeline_json(layers), encoding="utf-8")
+    _write_pipeline(layers, folder / pipeline)
     arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", "qconvert"]
     arguments += ["--compressionParamsFile", pipeline] * bool(layers)
     yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _reasons(floats)
     yield f"the .mnn is made, in this folder, by: MNNConvert {' '.join(arguments)}"
-    yield from _made(folder, arguments, layers, network, options)
+    yield from _made(folder, arguments, layers, options)
+    if options.get("dump"):
+        made = folder / _MNN
+        operators = operators_of_network(read_network(made)) if made.exists() else operators_of_graph(network)
+        (folder / _DUMP).write_text(dump_json(operators, activations_of(network, encodings)), encoding="utf-8")
 
 
 def _reasons(floats: Mapping[str, str]) -> Iterator[str]:
@@ -84,7 +122,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def _made(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], network: Graph, options: Mapping[str, Any]) -> Iterator[str]:
+def _made(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], options: Mapping[str, Any]) -> Iterator[str]:
     """Makes the .mnn, and says what it holds."""
     if options.get("no_mnn"):
         return

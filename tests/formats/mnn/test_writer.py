@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import onnx
 import onnxruntime
 import pytest
 
-from qconvert import convert
+from qconvert import Graph, Op, Quantization, Tensor, convert, save
+from qconvert.encodings import Encodings
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.formats.mnn import child, writer
+from qconvert.formats.mnn.pipeline_write import pipeline_json
+from qconvert.formats.mnn.reader import read_encodings
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
@@ -123,3 +127,54 @@ def test_nothing_is_left_where_the_converter_crashes(tmp_path: Path, monkeypatch
 def test_a_file_alone(tmp_path: Path) -> None:
     convert(FIXTURES / "tiny_ad_toycar_int8.tflite", tmp_path / "model.mnn")
     assert [item.name for item in tmp_path.iterdir()] == ["model.mnn"] and (tmp_path / "model.mnn").stat().st_size > 100_000
+
+
+@needs_mnn
+def test_all_layers_are_int8_with_the_integers_and_scales_of_the_source(tmp_path: Path) -> None:
+    report = convert(RESNET, tmp_path / "out", result_format="mnn", dump=True)
+    words = "10 of 10 layers are int8, with 77360 equal integers of weights, equal scales and zero points"
+    assert any(words in str(change) for change in report.changes)
+    pipeline, made = (read_encodings(tmp_path / "out" / name, {}) for name in ("model.json", "model.mnn"))
+    for place, encoding in pipeline.entries.items():
+        if place.role == "tensor" or place.index == 1:
+            assert made[place].grid == encoding.grid, place
+    dump = read_encodings(tmp_path / "out" / "model.mnn.json", {"mnn": str(tmp_path / "out" / "model.mnn")})
+    assert all(dump[place].grid == encoding.grid for place, encoding in pipeline.entries.items() if place.role == "tensor")
+
+
+@needs_mnn
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 8), (640, 128)])
+def test_a_network_that_ends_in_a_linear_layer(tmp_path: Path, outputs: int, inputs: int) -> None:
+    """MNN's converter writes wrong weights for large Gemms, and calls the layer before an output otherwise."""
+    rng = np.random.default_rng(0)
+    scales = Quantization.per_axis(rng.uniform(0.001, 0.01, outputs), 0)
+    tensors = {
+        "x": Tensor("x", "int8", (1, inputs), None, Quantization.per_tensor(0.05, 3)),
+        "w": Tensor("w", "int8", (outputs, inputs), rng.integers(-128, 128, (outputs, inputs)).astype(np.int8), scales),
+        "y": Tensor("y", "int8", (1, outputs), None, Quantization.per_tensor(0.1, 5)),
+    }
+    save(Graph("linear", tensors, (Op("Gemm", ("x", "w"), ("y",)),), ("x",), ("y",)), tmp_path / "model.qgraph")
+    report = convert(tmp_path / "model.qgraph", tmp_path / "model.mnn")
+    assert any(f"1 of 1 layers are int8, with {outputs * inputs} equal integers" in str(change) for change in report.changes)
+
+
+@needs_mnn
+def test_what_stays_float_is_named(tmp_path: Path) -> None:
+    report = convert(FIXTURES / "tflm_seanet_conv_int16x8.tflite", tmp_path / "out", result_format="mnn")
+    assert any("its data have a grid of int16, and MNN has int8 alone" in str(change) for change in report.changes)
+
+
+@needs_mnn
+def test_weights_that_are_not_those_asked_for_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(layers: Any) -> str:
+        return pipeline_json(replace(layer, scales=layer.scales * np.float32(1.5)) for layer in layers)
+
+    monkeypatch.setattr(writer, "pipeline_json", scaled)
+    with pytest.raises(RuntimeRefusedError, match="other scales of weights"):
+        convert(RESNET, tmp_path / "out", result_format="mnn")
+    assert not list(tmp_path.iterdir())
+
+
+def test_scales_alone_need_their_network(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="which a network says"):
+        writer.write_scales(Encodings({}), None, tmp_path / "scales.json", {})

@@ -1,0 +1,143 @@
+"""Results whose operators nobody reads but their runtime: the graph that the conversion makes of the source stands for them, once the
+integers and scales that are read of the file are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from qconvert.checking.checked_file import Side
+from qconvert.conversion.declared import Declared
+from qconvert.conversion.normalizing import chosen_target, normalize
+from qconvert.encodings import Encoding, Encodings, Grid
+from qconvert.errors import InvalidModelError
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import OPTIONS, PROVENANCE, SOURCE_METADATA, VERSION
+from qconvert.plugins import pass_named
+
+__all__ = ["Unread", "unread"]
+
+#: What the source says of the conversion that made it, which is not the one that is checked.
+_EARLIER = (VERSION, OPTIONS, SOURCE_METADATA + PROVENANCE)
+#: Layers that a note names.
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What stands for a file whose operators are not read.
+
+    Attributes:
+        side: of the file, with that graph.
+        altered: what the file has otherwise, in words, by the tensor's name.
+        notes: what the reader should know.
+    """
+
+    side: Side
+    altered: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def unread(source: Side, result: Side) -> Unread:
+    """The graph for a result, and where its file has other integers and scales.
+
+    Args:
+        source: that it is compared with; its operators are read.
+        result: of a format without a reader of networks.
+
+    Raises:
+        QConvertError: the source does not fit the target of the result's format, or the scales of the file cannot be read.
+    """
+    target = chosen_target(result.format, "")
+    declared = Declared(source.graph)
+    graph, _ = normalize(source.graph, target, observers=[declared])
+    metadata = {key: text for key, text in graph.metadata.items() if key not in _EARLIER}
+    graph = replace(graph, metadata={**metadata, **declared.provenance(graph)})
+    if target is not None:
+        graph, _ = pass_named("float_io").run(graph, target, io_float=True)
+    words = f"what operators {result.path.name} has is not read: the graph that a conversion makes of the source stands for it"
+    encodings = _encodings(result)
+    if encodings is None:
+        return Unread(result.standing_for(graph), {}, (f"{words}; the file has no scales, its layers are float",))
+    altered, layers = dict(_altered(graph, encodings)), _layers(graph, encodings)
+    missing = [name for name, given in layers.items() if not given]
+    said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
+    floats = f"{len(missing)} layers have no scales in the file, and are float: " + ", ".join(map(repr, missing[:_NAMED]))
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return Unread(result.standing_for(graph), altered, (said, *([f"{floats}{more}"] if missing else [])))
+
+
+def _encodings(result: Side) -> Encodings | None:
+    """What the file says of scales; None if it has none."""
+    if result.format.read_encodings is None:
+        return None
+    try:
+        return result.format.read_encodings(result.path, result.file.options)
+    except InvalidModelError as error:
+        if error.reason.startswith("has no scales"):
+            return None
+        raise
+
+
+def _layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
+    """The results of quantized layers, and whether the file has integers of their weights."""
+    given = {op.outputs[0] for place in encodings.entries if place.index == 1 and (op := _layer(graph, place.name)) is not None}
+    return {
+        op.outputs[0]: op.outputs[0] in given
+        for op in graph.ops
+        if KINDS[op.kind].has_weights and graph[op.inputs[1]].is_quantized and graph[op.outputs[0]].is_quantized
+    }
+
+
+def _layer(graph: Graph, name: str) -> Op | None:
+    """The operator with weights that computes a tensor, perhaps with an activation behind it."""
+    writers = graph.producers()
+    op = writers.get(name)
+    if op is not None and op.kind in ("Relu", "Clip"):
+        op = writers.get(op.inputs[0])
+    return op if op is not None and KINDS[op.kind].has_weights else None
+
+
+def _altered(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:
+    """Tensors of which the file has other integers or another grid than the graph, and what, in words."""
+    for place, found in encodings.entries.items():
+        if place.role == "tensor" and place.name in graph.tensors:
+            tensor: Tensor | None = graph[place.name]
+        elif (place.role, place.index) == ("input", 1) and (op := _layer(graph, place.name)) is not None:
+            tensor = graph[op.inputs[1]]
+        else:
+            continue
+        if tensor is not None and tensor.is_quantized and (text := _difference(tensor, found)):
+            yield tensor.name, text
+
+
+def _difference(tensor: Tensor, found: Encoding) -> str:
+    q, grid = tensor.quantization, found.grid
+    if q is None or grid is None:
+        return ""
+    if not _same(q.scale, grid.quantization.scale):
+        return f"scale {_range(grid.quantization.scale)} instead of {_range(q.scale)}"
+    if not _same(q.zero_point, grid.quantization.zero_point - _shift(tensor, grid)):
+        return f"zero point {grid.quantization.zero_point.flat[0]} instead of {q.zero_point.flat[0]}"
+    if tensor.data is not None and found.integers is not None and not np.array_equal(tensor.data.reshape(-1), found.integers.reshape(-1)):
+        differing = int((tensor.data.reshape(-1) != found.integers.reshape(-1)).sum()) if tensor.data.size == found.integers.size else -1
+        return f"{differing} integers differ" if differing >= 0 else f"{found.integers.size} integers instead of {tensor.data.size}"
+    return ""
+
+
+def _shift(tensor: Tensor, grid: Grid) -> int:
+    """By how much the file's integers are above the graph's, where one stores them signed."""
+    return (grid.dtype == "uint8" and tensor.dtype == "int8") * 128 - (grid.dtype == "int8" and tensor.dtype == "uint8") * 128
+
+
+def _same(a: Array, b: Array) -> bool:
+    """Whether two grids have the same numbers, one for all channels being the same as one for each."""
+    left, right = a.reshape(-1), b.reshape(-1)
+    return bool((left == right).all()) if left.size == right.size or 1 in (left.size, right.size) else False
+
+
+def _range(values: Array) -> str:
+    return f"{values.flat[0]:.6g}" if values.size == 1 else f"{values.min():.6g} to {values.max():.6g}"

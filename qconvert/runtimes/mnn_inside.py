@@ -1,0 +1,93 @@
+"""The inside of a .mnn file in MNN: its tensors given out, and the file cut at them.
+
+MNN loads a part of a network between any tensors. It takes and gives real values there too: what it runs on integers it rounds when it
+comes in, so that values on a tensor's grid are the integers themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qconvert.errors import RuntimeRefusedError, UnsupportedError
+from qconvert.formats.mnn.network import Node, read_network
+from qconvert.graph import Array, Graph
+from qconvert.plugins import ModelFile, Pieces
+from qconvert.runtimes.mnn import Child, MNNModel
+
+__all__ = ["MNNInside"]
+
+
+class MNNInside:
+    """A .mnn file whose tensors are known by the names of a canonical graph; see plugins.Inside.
+
+    Args:
+        file: the file.
+        graph: whose activations are wanted; a name that the file does not have is ignored.
+    """
+
+    cuts = True
+
+    def __init__(self, file: ModelFile, graph: Graph) -> None:
+        self._path = file.path
+        self._network = read_network(file.path)
+        self._makers = {self._network.names[index]: node for node in self._network.nodes for index in node.outputs}
+        wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant}
+        self.names = frozenset(name for name in wanted & self._makers.keys() if self._makers[name].type != "Const")
+        inputs = [name for name, node in self._makers.items() if node.type == "Input"]
+        self._child = Child()
+        self._whole = MNNModel(self._path, inputs, sorted(self.names - set(inputs)), self._child)
+        self._shapes: dict[str, tuple[int | None, ...]] = {}
+
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        given = {name: value for name, value in feed.items() if name in self.names}
+        return {**given, **self._whole.run(feed)}
+
+    def _measured(self) -> Mapping[str, tuple[int | None, ...]]:
+        """The shapes of all tensors, by a run; none where the file leaves sizes of its inputs open, since MNN tells no others."""
+        described = self._whole.inputs
+        if not self._shapes and all(isinstance(size, int) for _, shape in described.values() for size in shape):
+            found = self.values({name: np.zeros(shape, dtype) for name, (dtype, shape) in described.items()})
+            self._shapes = {name: value.shape for name, value in found.items()}
+        return self._shapes
+
+    def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
+        parts: dict[str, MNNModel] = {}
+        for name in sorted(wanted & self.names):
+            fed = self._fed(name, names)
+            if fed:
+                parts[name] = MNNModel(self._path, fed, [name], self._child)
+        if not parts:
+            raise UnsupportedError("nothing between these tensors is computed from them", file=str(self._path))
+        fed_names = tuple(dict.fromkeys(name for part in parts.values() for name in part.inputs))
+
+        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+            found = {name: list(part.run(values).values()) for name, part in parts.items()}
+            if empty := next((name for name, results in found.items() if not results), ""):
+                raise RuntimeRefusedError(f"MNN computes nothing for {empty!r} from {', '.join(map(repr, parts[empty].inputs))}")
+            return {name: results[0] for name, results in found.items()}
+
+        known = (*fed_names, *parts)
+        shapes = self._measured()
+        return Pieces(fed_names, frozenset(parts), dict.fromkeys(known, "float32"), {name: shapes.get(name) for name in known}, run)
+
+    def _fed(self, wanted: str, names: frozenset[str]) -> list[str]:
+        """The tensors among `names`, or inputs, that one is computed from, as MNN's operators read each other."""
+        found: list[str] = []
+        seen: set[str] = set()
+        waiting = self._read_by(self._makers[wanted])
+        while waiting:
+            name = waiting.pop(0)
+            node = self._makers.get(name)
+            if name in seen or node is None:
+                continue
+            seen.add(name)
+            if name in names or node.type == "Input":
+                found.append(name)
+            else:
+                waiting += self._read_by(node)
+        return found
+
+    def _read_by(self, node: Node) -> list[str]:
+        return [self._network.names[index] for index in node.inputs]

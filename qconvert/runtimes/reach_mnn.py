@@ -1,0 +1,33 @@
+"""The reach of MNN's CPU kernels: int8 convolutions scale an exact sum by a float32 once, all else computes in float32.
+
+A depthwise kernel adds the zero point of its result to the sum, as an integer: what is cut off there, and of the bias, is up to a unit
+of the sum each (measured with MNN 3.6.1, docs/mnn.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op
+from qconvert.runtimes.reach import Reach
+from qconvert.runtimes.reach_torch import reach as float_reach
+
+__all__ = ["reach"]
+
+#: Units of the sum of products that a depthwise kernel cuts off.
+_CUT_OFF = 2.0
+
+
+def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
+    """See plugins.Runtime; there is one set of kernels."""
+    found, coarse = float_reach(graph, op, exact, kernels)
+    if op.kind != "Conv" or op["group"] == 1:
+        return found, coarse
+    grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
+    if any(grid is None for grid in grids):
+        return found, coarse
+    data, weights, result = (grid.scale.astype(np.float64) for grid in grids if grid is not None)
+    unit = data.reshape(-1)[0] * weights.reshape(-1) / result.reshape(-1)[0]
+    if unit.size > 1 and exact.ndim > 2 and op["data_format"] == "channels_first":
+        unit = unit.reshape(-1, *(1,) * (exact.ndim - 2))
+    return np.asarray(found + _CUT_OFF * unit), coarse

@@ -1,0 +1,149 @@
+"""MNN in a process of its own: whole files, parts of them, and what is said where it fails."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qconvert import check, convert, load, save
+from qconvert.errors import OptionError, RuntimeRefusedError
+from qconvert.graph import Array
+from qconvert.plugins import ModelFile
+from qconvert.runtimes import mnn
+from qconvert.runtimes.litert import LiteRT
+from qconvert.runtimes.mnn import MNNModel
+from qconvert.runtimes.mnn_inside import MNNInside
+
+pytestmark = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mnn") / "resnet.mnn"
+    convert(RESNET, path)
+    return path
+
+
+def image(seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(-128, 128, (1, 32, 32, 3)).astype(np.int8)
+
+
+def test_a_file_takes_and_gives_real_values(resnet: Path) -> None:
+    model = MNNModel(resnet)
+    assert model.inputs == {"input_1_int8": ("float32", (1, 32, 32, 3))} and list(model.outputs) == ["Identity_int8"]
+    assert model.note.startswith("MNN 3.")
+    source = LiteRT(RESNET.read_bytes())
+    for seed in range(3):
+        expected = next(iter(source.run({"input_1_int8": image(seed)}).values())).astype(np.float32)
+        found = model.run({"input_1_int8": image(seed).astype(np.float32) + 128})["Identity_int8"]
+        assert found.shape == (1, 10) and np.abs(found * 256 - (expected + 128)).max() < 20
+    model.close()
+
+
+def test_a_part_of_a_file(resnet: Path) -> None:
+    """MNN rounds what it is given onto the grid of an int8 layer, and gives values on the grid of its result."""
+    graph = load(RESNET)
+    inside = MNNInside(ModelFile(resnet, "cpu"), graph)
+    first, second = (op.outputs[0] for op in graph.ops[:2])
+    assert {first, second, "input_1_int8", "Identity_int8"} <= inside.names
+    pieces = inside.pieces(frozenset((first, second)), frozenset((second,)))
+    assert (pieces.fed, pieces.computed, pieces.shapes[first]) == ((first,), {second}, (1, 16, 32, 32))
+    grid, result = graph[first].quantization, graph[second].quantization
+    assert grid is not None and result is not None
+    on_grid = np.random.default_rng(0).integers(0, 256, (1, 16, 32, 32)).astype(np.float32) * grid.scale[0]
+    found = pieces.run({first: on_grid})[second] / result.scale[0]
+    assert found.shape == (1, 16, 32, 32) and np.abs(found - np.rint(found)).max() < 1e-3
+
+
+def test_a_file_that_mnn_does_not_take(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.mnn"
+    broken.write_bytes(b"\x00" * 100)
+    with pytest.raises(RuntimeRefusedError, match="MNN"):
+        MNNModel(broken)
+
+
+def test_a_process_that_ends_is_reported_with_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resnet: Path) -> None:
+    crash = "import os, sys; print('Error for 12', file=sys.stderr, flush=True); os.abort()"
+    for code, words in (
+        (crash, "was ended by SIGABRT; it printed: Error for 12"),
+        ("raise SystemExit(7)", "ended with exit code 7"),
+        ("print('no JSON', flush=True); input()", "gave an answer that is none"),
+    ):
+        program = tmp_path / "child.py"
+        program.write_text(code)
+        monkeypatch.setattr(mnn, "_CHILD", program)
+        with pytest.raises(RuntimeRefusedError) as caught:
+            MNNModel(resnet)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("described", ['[["object", [1]]]', '[["float32", [-1]]]', '[["float32", [99999999999]]]', '"x"', '[["float32"]]'])
+def test_results_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resnet: Path, described: str) -> None:
+    program = tmp_path / "child.py"
+    loaded = '{"model": 0, "inputs": [["x", "float", [1]]], "outputs": ["y"], "version": "0"}'
+    results = f"print('{{\"values\": {described}}}', flush=True)"
+    listen = "sys.stdin.buffer.readline()"
+    program.write_text("\n".join(["import sys", f"print('{loaded}', flush=True)", listen, listen, results, listen]))
+    monkeypatch.setattr(mnn, "_CHILD", program)
+    model = MNNModel(resnet)
+    with pytest.raises(RuntimeRefusedError, match="MNN's process gave"):
+        model.run({"x": np.zeros(1, np.float32)})
+
+
+def test_a_process_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resnet: Path) -> None:
+    program = tmp_path / "child.py"
+    program.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(mnn, "_CHILD", program)
+    monkeypatch.setattr(mnn, "_PATIENCE", 0.5)
+    with pytest.raises(RuntimeRefusedError, match="did not answer within"):
+        MNNModel(resnet)
+
+
+def test_the_check_compares_every_operator(resnet: Path) -> None:
+    report = check(RESNET, resnet, samples=2)
+    assert report.verdict == "passed" and report.kernels == ("litert:default", "mnn:cpu")
+    assert len(report.operators) == 16 and {op.verdict for op in report.operators} <= {"equal", "one rounding"}
+    assert sum(op.equal == 1 for op in report.operators) >= 13
+    assert any("integers of 10 layers are read and compared" in note for note in report.notes)
+
+
+def test_the_check_names_integers_that_are_others(resnet: Path, tmp_path: Path) -> None:
+    """One bit of the weights of a layer: the file says so, and so does MNN."""
+    data = bytearray(resnet.read_bytes())
+    weights = load(RESNET).ops[2].inputs[1]
+    stored = load(RESNET)[weights].data
+    assert stored is not None
+    codes = (stored.reshape(-1).astype(np.int16) + 128).astype(np.uint8).tobytes()
+    start = bytes(data).index(codes)
+    data[start + 700] ^= 0x40
+    other = tmp_path / "other.mnn"
+    other.write_bytes(data)
+    report = check(RESNET, other, samples=1)
+    assert report.verdict == "not equal" and any("1 integers differ" in problem for problem in report.problems)
+
+
+def test_the_check_of_weights_that_the_conversion_changed(tmp_path: Path) -> None:
+    """uint8 weights with a zero point become symmetric, which the conversion declares."""
+    source, result = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "model.mnn"
+    said = convert(source, result)
+    assert any("symmetric_weights" in str(change) and "3681 of 3737 scales stay" in str(change) for change in said.changes)
+    report = check(source, result, samples=1)
+    assert report.verdict == "passed" and {op.verdict for op in report.operators} >= {"requantized"}
+
+
+def test_layers_left_float_are_named_by_the_check(tmp_path: Path) -> None:
+    convert(RESNET, tmp_path / "model.mnn", float_layers="FULLY_CONNECTED*")
+    report = check(RESNET, tmp_path / "model.mnn", samples=1)
+    assert report.verdict == "passed" and any("1 layers have no scales in the file" in note for note in report.notes)
+
+
+def test_a_mnn_file_is_no_source_of_a_check(resnet: Path, tmp_path: Path) -> None:
+    save(load(RESNET), tmp_path / "model.qgraph")
+    with pytest.raises(OptionError, match="operators of a mnn file are not read"):
+        check(resnet, RESNET)
