@@ -19,9 +19,10 @@ from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import absorb_quantization, float_bias_to_int32, remove_dead_code
 from qconvert.passes.encodings.filling import carry_on
-from qconvert.passes.encodings.grids import fitted, weights_grid
+from qconvert.passes.encodings.grids import fitted, oriented, weights_grid
 from qconvert.passes.encodings.literal import without_limits
 from qconvert.passes.encodings.matching import Matched, matched
+from qconvert.passes.encodings.normalized import normalized
 from qconvert.plugins import Change, Target, encodings_format_of
 
 __all__ = ["applied", "run"]
@@ -61,7 +62,9 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     """
     if graph.functions:
         raise UnsupportedError("encodings are applied to graphs without functions")
-    work = _Applied(graph, matched(graph, encodings), range_dtype)
+    before = len(graph.ops)
+    graph, renamed = normalized(graph, encodings)
+    work = _Applied(graph, matched(graph, encodings, renamed), range_dtype)
     filled = carry_on(graph, work.grids) if fill == "infer" else []
     derived = work.derive_weights() if encodings.weights == "max-abs" else []
     literal = work.literal()
@@ -69,6 +72,8 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     changed, biases = float_bias_to_int32.run(changed, None)
     changed, _ = remove_dead_code.run(changed, None)
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
+    if renamed:
+        notes.append(f"{before - len(graph.ops)} BatchNormalizations are part of the weights before them, whose scales the file states")
     notes += _left(changed)
     return changed, tuple(notes)
 
@@ -98,30 +103,24 @@ class _Applied:
         self._producers = graph.producers()
         for (result, index), encoding in found.operands.items():
             op = self._producers[result]
-            tensor = self._real(op.inputs[index], encoding)
-            self._operands[result, index] = fitted(encoding, tensor, op, index, range_dtype), encoding.integers
+            tensor = self._real(op.inputs[index])
+            integers = oriented(encoding, tensor, op, index).integers
+            self._operands[result, index] = fitted(encoding, tensor, op, index, range_dtype), integers
 
-    def _real(self, name: str, encoding: Encoding) -> Tensor:
+    def _real(self, name: str) -> Tensor:
         """A tensor that an entry is of: it holds real values."""
         tensor = self._graph[name]
         if tensor.dtype == "float32" and not tensor.is_quantized:
-            self._require_shape(tensor, encoding)
             return tensor
         what = "is quantized already" if tensor.is_quantized else f"is {tensor.dtype}, not float32"
         raise InvalidModelError(f"{what}: it takes no encoding", where=repr(name), remedy="Encodings are of a model without quantization.")
 
-    def _require_shape(self, tensor: Tensor, encoding: Encoding) -> None:
-        integers = encoding.integers
-        if integers is not None and (tensor.data is None or integers.shape != tensor.data.shape):
-            what = "is computed, not constant" if tensor.data is None else f"is of shape {list(tensor.data.shape)}"
-            raise InvalidModelError(f"has integers of shape {list(integers.shape)}, but {what}", where=repr(tensor.name))
-
     def _take(self, name: str, encoding: Encoding) -> None:
-        tensor = self._real(name, encoding)
+        tensor = self._real(name)
         op, index = self._first.get(name, (None, 0))
-        grid = fitted(encoding, tensor, op, index, self._dtype)
+        grid, integers = fitted(encoding, tensor, op, index, self._dtype), oriented(encoding, tensor, op, index).integers
         if tensor.is_constant:
-            self._constants[name] = grid, encoding.integers
+            self._constants[name] = grid, integers
         else:
             self.grids[name] = grid
 

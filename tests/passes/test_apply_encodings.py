@@ -91,6 +91,65 @@ def test_the_result_of_a_layer_is_that_of_the_relu_behind_it(name: str) -> None:
     assert found["r"].quantization == Quantization.per_tensor(0.05, -128) and "c" not in found.tensors
 
 
+def normalized() -> Graph:
+    """The same with a BatchNormalization between the Conv and the Relu."""
+    graph = network()
+    values = [np.array(item, np.float32) for item in ([2, 1, 0.5, 3], [0, 1, -1, 0], [0.1, 0, 0, 0], [1, 2, 1, 1])]
+    tensors = [Tensor(f"n{index}", "float32", (4,), value) for index, value in enumerate(values)]
+    norm = Op("BatchNormalization", ("c", "n0", "n1", "n2", "n3"), ("n",), {"epsilon": 1e-5, "data_format": "channels_first"})
+    conv, relu, *rest = graph.ops
+    ops = (conv, norm, Op("Relu", ("n",), ("r",), {}, relu.source), *rest)
+    return graph.evolve(tensors=[*tensors, Tensor("n", "float32", (1, 4, 6, 6))], ops=ops)
+
+
+@pytest.mark.parametrize("name", ["/layer/conv", "c", "r"])
+def test_runtimes_fold_a_batch_normalization_first(name: str) -> None:
+    """Scales of weights are those of the folded ones, and the result of the layer is behind the normalization."""
+    from qconvert.passes import fold_batch_norm
+
+    entries = {Place("x"): grid(0.1), Place(name, "output"): grid(0.05, -128), Place(name, "input", 1): CHANNELS}
+    found, notes = applied(normalized(), Encodings(entries))
+    assert kinds(found)[:2] == ["Quantize", "Conv"] and found["r"].quantization == Quantization.per_tensor(0.05, -128)
+    folded = fold_batch_norm.run(normalized(), None)[0]
+    weights = folded[folded.ops[0].inputs[1]].data
+    assert weights is not None and np.array_equal(
+        found[found.ops[1].inputs[1]].data, np.clip(np.rint(weights / np.float32(0.02)), -128, 127)
+    )
+    assert any("1 BatchNormalizations are part of the weights" in str(note) for note in notes)
+
+
+def test_a_grid_before_a_batch_normalization_keeps_it() -> None:
+    entries = {Place("x"): grid(0.1), Place("c"): grid(0.05), Place("c", "input", 1): CHANNELS, Place("n"): grid(0.1)}
+    assert "BatchNormalization" in kinds(apply(normalized(), Encodings(entries)))
+
+
+def matrices(turned: bool) -> Graph:
+    """x -> MatMul by w, or Gemm with its rows outputs -> y."""
+    weights = np.arange(16, dtype=np.float32).reshape(4, 4)
+    tensors = [Tensor("x", "float32", (2, 4)), Tensor("w", "float32", (4, 4), weights), Tensor("y", "float32", (2, 4))]
+    op = Op("Gemm" if turned else "MatMul", ("x", "w"), ("y",))
+    return Graph("net", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+
+
+def test_integers_beside_scales_without_an_axis_are_outputs_first() -> None:
+    """As the scales are; a MatMul has its inputs first, a Gemm its outputs."""
+    integers = np.arange(16, dtype=np.int8).reshape(4, 4)
+    for is_gemm in (False, True):
+        entry = Encoding(CHANNELS.grid, integers=integers)
+        found = apply(matrices(is_gemm), Encodings({Place("y", "input", 1): entry}))
+        stored = found[next(op for op in found.ops if op.kind == "Dequantize").inputs[0]]
+        assert stored.data is not None and np.array_equal(stored.data, integers if is_gemm else integers.T)
+        assert stored.quantization is not None and stored.quantization.axis == (0 if is_gemm else 1)
+
+
+def test_integers_may_have_more_sizes_of_1() -> None:
+    """MNN has layers of one dimension as convolutions of two."""
+    graph = network()
+    entry = Encoding(CHANNELS.grid, integers=np.arange(4 * 27, dtype=np.int8).reshape(4, 3, 3, 3, 1))
+    found = apply(graph, Encodings({"w": entry}))
+    assert np.array_equal(found["w"].data, np.arange(4 * 27, dtype=np.int8).reshape(4, 3, 3, 3))
+
+
 def test_a_layer_and_the_relu_behind_it_may_have_grids_of_their_own() -> None:
     entries = {Place("x"): grid(0.1), Place("c", "output"): grid(0.05), Place("r", "output"): grid(0.02), Place("w"): CHANNELS}
     found = apply(network(), Encodings(entries))

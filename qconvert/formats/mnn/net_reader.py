@@ -23,6 +23,8 @@ _EXACT = 1e-3
 #: The scale of channels that are all 0 in a layer that is all 0.
 _NO_SCALE = 2.0**-12
 _SHOWN = 3
+#: Its weights lie inputs first, and MNN cuts these into as many rows as there are outputs: scales of no channels.
+_TRANSPOSED = "Deconvolution"
 _LOST = re.compile(r"(Depthwise)?ConvInt8\d+")
 
 
@@ -60,7 +62,7 @@ def _encodings(network: Network) -> Encodings:
     entries = places(network.nodes, network.names, grids, "MNN")
     offset: list[str] = []
     for layer in network.layers:
-        if layer.weights is not None:
+        if layer.weights is not None and layer.node.type != _TRANSPOSED:
             name = network.names[layer.node.outputs[0]] if layer.node.outputs else layer.node.name
             encoding = weights_encoding(layer.weights, is_matrix=layer.node.name.endswith(MATMUL))
             if encoding.integers is None:
@@ -91,6 +93,8 @@ def _notes(network: Network, offset: list[str]) -> tuple[str, ...]:
         )
     if halves := sum(layer.weights is None for layer in network.layers):
         notes.append(f"{halves} layers have real weights, in float16 or sparse")
+    if transposed := sum(layer.weights is not None and layer.node.type == _TRANSPOSED for layer in network.layers):
+        notes.append(f"the weights of {transposed} transposed convolutions have scales of no channels in MNN, and none here")
     return tuple(notes)
 
 

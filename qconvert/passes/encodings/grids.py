@@ -11,7 +11,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.passes.linear import output_axis
 
-__all__ = ["fitted", "weights_grid"]
+__all__ = ["fitted", "oriented", "weights_grid"]
 
 
 def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> Grid:
@@ -40,6 +40,31 @@ def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dt
     assert encoding.range is not None
     on = replace(encoding.range, axis=axis)
     return grid_of(on, "int8", symmetric=True, narrow=True) if tensor.is_constant else grid_of(on, dtype)
+
+
+def oriented(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) -> Encoding:
+    """An encoding whose integers are of the tensor's shape.
+
+    Beside several scales without an axis they lie outputs first, as the scales do; sizes of 1 may be more or fewer, as where a runtime
+    computes a matrix product or a layer of one dimension as a convolution of two.
+
+    Raises:
+        InvalidModelError: they do not fit the tensor.
+    """
+    integers = encoding.integers
+    if integers is None or encoding.grid is None:
+        return encoding
+    if tensor.data is None:
+        raise InvalidModelError(f"has integers of shape {list(integers.shape)}, but is computed, not constant", where=repr(tensor.name))
+    shape, q = tensor.data.shape, encoding.grid.quantization
+    is_turned = q.axis is None and q.scale.size > 1 and index == 1 and reader is not None and output_axis(reader, len(shape)) != 0
+    whole = tuple(size for size in integers.shape if size != 1)
+    turned = integers.transpose() if is_turned and integers.ndim == len(shape) == 2 else integers
+    if turned.shape != shape and not is_turned and whole == tuple(size for size in shape if size != 1):
+        turned = turned.reshape(shape)
+    if turned.shape != shape:
+        raise InvalidModelError(f"has integers of shape {list(integers.shape)}, but is of shape {list(shape)}", where=repr(tensor.name))
+    return encoding if turned is integers else replace(encoding, integers=turned)
 
 
 def _channels(tensor: Tensor, reader: Op | None, index: int, count: int) -> int:

@@ -37,8 +37,13 @@ class Matched:
     absent: list[Place] = field(default_factory=list)
 
 
-def matched(graph: Graph, encodings: Encodings) -> Matched:
+def matched(graph: Graph, encodings: Encodings, renamed: Mapping[str, str] | None = None) -> Matched:
     """The places of all entries.
+
+    Args:
+        graph: that they belong to.
+        encodings: the entries.
+        renamed: results of operators that are gone from the graph -> what stands for them.
 
     Raises:
         InvalidModelError: the graph has no such place; the nearest names are listed. Or two entries of one tensor say different things.
@@ -51,7 +56,7 @@ def matched(graph: Graph, encodings: Encodings) -> Matched:
         if place.role == "tensor":
             where = (place.name, _WHOLE) if place.name in graph.tensors else None
         else:
-            op = own.get(place.name) or producers.get(place.name)
+            op = own.get(place.name) or producers.get((renamed or {}).get(place.name, place.name))
             where = _of_operator(op, place, graph, producers) if op is not None else _of_input(place, graph)
         if where is None:
             (lost if encoding.required else found.absent).append(place)
@@ -81,11 +86,14 @@ def _of_operator(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]
     """The tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
     if place.role == "output":
         return (op.outputs[place.index], _WHOLE) if place.index < len(op.outputs) and op.outputs[place.index] else None
+    stated = op
     while op.kind in _FUSED and (place.index or _is_layer(producers.get(op.inputs[0]))):
         before = producers.get(op.inputs[0])
         if before is None:
             return None
         op = before
+    if op is not stated and not _is_layer(op):  # such as a normalization, which a runtime folds into weights that the graph does not have
+        return None
     if place.index >= len(op.inputs) or not op.inputs[place.index]:
         return None
     return op.outputs[0], place.index

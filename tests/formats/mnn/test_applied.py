@@ -1,0 +1,107 @@
+"""MNN's documents applied to the float networks that they belong to: every scale and integer of theirs is in the result, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from qconvert import Encodings, Graph, apply, convert, load, load_encodings
+from qconvert.graph.kinds import KINDS
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
+SHARED = Path(__file__).parents[4] / "shared" / "models" / "mnn"
+DOCUMENTS = ("KL_dump.json", "ADMM_dump.json", "pipeline.json", "pipeline.bin", "KL.mnn", "ADMM.mnn", "EMA.mnn", "pipeline.mnn")
+SAMPLES = (
+    "mnnquant_3.6.1_KL_resnet8_dump.json",
+    "mnnquant_3.6.1_ADMM_resnet8_dump.json",
+    "pipeline_resnet8_affine.json",
+    "pipeline_resnet8_affine.bin",
+    "pipeline_resnet8_symmetric.json",
+    "resnet8_from_pipeline.mnn",
+)
+needs_samples = pytest.mark.skipif(not SHARED.is_dir(), reason="the samples of ../shared/models/mnn are not here")
+
+
+def read(name: str) -> Encodings:
+    return load_encodings(FIXTURES / name, **({"mnn": str(FIXTURES / "float.mnn")} if name == "EMA.mnn" else {}))
+
+
+def grids(graph: Graph) -> set[tuple[bytes, bytes]]:
+    """(scales, zero points) of all tensors."""
+    found = [tensor.quantization for tensor in graph.tensors.values() if tensor.quantization is not None]
+    return {(q.scale.tobytes(), q.zero_point.tobytes()) for q in found}
+
+
+def stated(encodings: Encodings) -> set[tuple[bytes, bytes]]:
+    return {
+        (item.grid.quantization.scale.tobytes(), item.grid.quantization.zero_point.tobytes())
+        for item in encodings.entries.values()
+        if item.grid is not None
+    }
+
+
+def integer_layers(graph: Graph) -> int:
+    return sum(KINDS[op.kind].sums_products and graph[op.outputs[0]].dtype == "int8" for op in graph.ops)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_layer_has_integers_on_the_grids_of_the_document(name: str) -> None:
+    encodings = read(name)
+    found = apply(load(FIXTURES / "float.onnx"), encodings)
+    assert integer_layers(found) == 4
+    assert stated(encodings) <= grids(found)
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name.endswith(".mnn")])
+def test_the_integers_of_a_network_are_in_the_result(name: str) -> None:
+    encodings = read(name)
+    found = apply(load(FIXTURES / "float.onnx"), encodings)
+    stored = {tensor.data.tobytes() for tensor in found.tensors.values() if tensor.data is not None}
+    integers = [item.integers for item in encodings.entries.values() if item.integers is not None]
+    assert len(integers) == 4 and all(item.tobytes() in stored for item in integers)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.glob("weights_*.mnn")))
+def test_weights_alone(name: str) -> None:
+    """Data stay real; weights have MNN's grids, and its integers where these stand for what MNN computes with."""
+    encodings = load_encodings(FIXTURES / name)
+    found = apply(load(FIXTURES / "layers.onnx"), encodings)
+    weights = [found[op.inputs[0]] for op in found.ops if op.kind == "Dequantize"]
+    assert len(weights) == 5 and stated(encodings) == {
+        (tensor.quantization.scale.tobytes(), tensor.quantization.zero_point.tobytes()) for tensor in weights if tensor.quantization
+    }
+    stored = {tensor.data.tobytes() for tensor in weights if tensor.data is not None}
+    assert all(item.integers is None or item.integers.tobytes() in stored for item in encodings.entries.values())
+
+
+def test_weights_that_a_dump_leaves_out_are_those_of_the_network_beside_it() -> None:
+    """max|w| / 127 of each channel, as MNN has them; a scale differs by no bit, and no integer does."""
+    graph = load(FIXTURES / "float.onnx")
+    found = [apply(graph, read(name)) for name in ("KL_dump.json", "KL.mnn")]
+    layers = [[op for op in item.ops if KINDS[op.kind].sums_products] for item in found]
+    assert len(layers[0]) == len(layers[1]) == 4
+    for first, second in zip(*layers, strict=True):
+        a, b = found[0][first.inputs[1]], found[1][second.inputs[1]]
+        assert a.quantization is not None and b.quantization is not None
+        assert np.array_equal(a.quantization.scale, b.quantization.scale) and np.array_equal(a.data, b.data)
+
+
+@needs_samples
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_samples_give_a_quantized_onnx_of_their_scales(name: str, tmp_path: Path) -> None:
+    encodings = load_encodings(SHARED / name)
+    result = tmp_path / "q.onnx"
+    convert(SHARED / "resnet8_float.onnx", result, encodings=str(SHARED / name))
+    model = onnx.load(result)
+    found = {
+        numpy_helper.to_array(item).astype(np.float32).reshape(-1).tobytes() for item in model.graph.initializer if item.data_type == 1
+    }
+    missing = {scales for scales, _ in stated(encodings)} - found
+    assert not missing
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds.count("Conv") == 9 and "QuantizeLinear" in kinds
+    assert integer_layers(apply(load(SHARED / "resnet8_float.onnx"), encodings)) == 10
