@@ -18,6 +18,7 @@ from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps
 from qconvert.arithmetic.fixed_point import FIXED_POINT_ROUNDINGS, Difference, FixedPoint, compare_requantizations
+from qconvert.arithmetic.folding import batch_norm_factor, bias_correction, fold_batch_norm
 from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_grid
 from qconvert.arithmetic.kernels import (
     average_away,
@@ -57,6 +58,7 @@ from qconvert.arithmetic.rounding import (
     scale_and_zero_point,
 )
 from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
+from qconvert.arithmetic.tables import lookup_table
 from qconvert.arithmetic.torch_kernels import (
     TORCH_AVERAGES,
     averaging_scale,
@@ -93,13 +95,17 @@ __all__ = [
     "average_away",
     "average_up",
     "averaging_scale",
+    "batch_norm_factor",
+    "bias_correction",
     "choose_grid",
     "compare_requantizations",
     "dequantize",
     "dynamic_steps",
     "effective_scale",
     "fbgemm_add",
+    "fold_batch_norm",
     "is_accumulator_scale",
+    "lookup_table",
     "multiply_by_quantized_multiplier",
     "nudged_add",
     "onnxruntime_add",

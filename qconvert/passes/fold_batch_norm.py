@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic import batch_norm_factor, fold_batch_norm
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Target
@@ -71,13 +72,8 @@ def _obstacle(graph: Graph, before: Op, op: Op) -> str:
         return "it has other channels than the weights"
     if bias is not None and bias.size > 1 and bias.shape[-1] != bias.size:
         return "the bias does not run along the channels"
-    return "" if np.isfinite(_factor(graph, op)).all() else "its variance is not positive"
-
-
-def _factor(graph: Graph, op: Op) -> Array:
     scale, _, _, variance = _statistics(graph, op)
-    with np.errstate(all="ignore"):
-        return np.asarray(scale / np.sqrt(variance + float(op["epsilon"])))
+    return "" if np.isfinite(batch_norm_factor(scale, variance, float(op["epsilon"]))).all() else "its variance is not positive"
 
 
 def _statistics(graph: Graph, op: Op) -> list[Array]:
@@ -86,10 +82,7 @@ def _statistics(graph: Graph, op: Op) -> list[Array]:
 
 
 def _folded(graph: Graph, before: Op, op: Op) -> tuple[Array, Array]:
-    _, offset, mean, _ = _statistics(graph, op)
-    factor = _factor(graph, op)
-    weights = np.asarray(graph.constant(before.inputs[1]), np.float64)
     given = graph.constant(before.inputs[2]) if len(before.inputs) > 2 and before.inputs[2] else None
-    bias = np.zeros(1) if given is None else given.astype(np.float64).reshape(-1)
-    scaled = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
-    return scaled.astype(np.float32), ((bias - mean) * factor + offset).astype(np.float32)
+    scale, offset, mean, variance = _statistics(graph, op)
+    weights, bias = fold_batch_norm(graph.constant(before.inputs[1]), given, scale, offset, mean, variance, float(op["epsilon"]))
+    return weights.astype(np.float32), bias.astype(np.float32)

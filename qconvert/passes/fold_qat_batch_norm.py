@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic import batch_norm_factor
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import absorb_quantization
@@ -109,8 +110,8 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
             with np.errstate(all="ignore"):
                 by = channels if item.kind == "Mul" else 1 / channels
             factor, offset = factor * by, offset * by
+    last = batch_norm_factor(scale, variance, float(op["epsilon"]))
     with np.errstate(all="ignore"):
-        last = scale / np.sqrt(variance + float(op["epsilon"]))
         factor, offset = factor * last, (offset - mean) * last + beta
     if (
         factor.shape != (count,)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import batch_norm_factor
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.tflite.ops.reduce import reduced_axes
 from qconvert.formats.tflite.reading import ReadFunction
@@ -300,7 +301,7 @@ def _group_normalization(f: Formula) -> None:
 def _batch_normalization(f: Formula) -> None:
     """x * (scale / sqrt(variance + epsilon)) + (bias - mean * that), with both factors worked out here in float64."""
     scale, bias, mean, variance = (f.w.constant(f.op, position).astype(np.float64) for position in range(1, 5))
-    factor = scale / np.sqrt(variance + float(f.op["epsilon"]))
+    factor = batch_norm_factor(scale, variance, float(f.op["epsilon"]))
     rank = f.w.tensor(f.data).rank or 0
     shape = (-1,) if f.op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
     values = [value.astype(np.float32).reshape(shape) for value in (factor, bias - mean * factor)]

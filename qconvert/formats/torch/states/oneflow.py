@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from qconvert.arithmetic import FORMULAS
+from qconvert.arithmetic import FORMULAS, fold_batch_norm
 from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.states.entries import Entries, grid, rest
@@ -142,11 +142,8 @@ def _folded(
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon), in float32, on a grid of its own range; beta + (bias - mean) * that factor."""
     if norm:
-        with np.errstate(all="ignore"):
-            factor = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(epsilon))
-            weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-            offset = np.zeros(factor.shape, np.float32) if bias is None else bias
-            bias = norm["bias"] + (offset - norm["running_mean"]) * factor
+        gamma, beta, mean, variance = (norm[name] for name in _STATISTICS)
+        weight, bias = fold_batch_norm(weight, bias, gamma, beta, mean, variance, epsilon, "float32")
     if not np.isfinite(weight).all() or (bias is not None and not np.isfinite(bias).all()):
         raise InvalidModelError("its weights are no numbers", where=module)
     flat = weight.reshape(1 if how.grain == "per_layer" else weight.shape[0], -1)

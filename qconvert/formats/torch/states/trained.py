@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import batch_norm_factor
 from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.rounding import ROUNDED, integers
@@ -169,12 +170,10 @@ def _folded(
     """weight * gamma / sqrt(variance + epsilon) on its grid, in float32 as in training; beta + (bias - mean) * that factor."""
     prefix = f"{module}." if module else ""
     if norm:
+        factor, last = (batch_norm_factor(norm["weight"], norm["running_var"], epsilon, real) for real in ("float32", "float64"))
         with np.errstate(all="ignore"):
-            deviation = np.sqrt(norm["running_var"].astype(np.float32) + np.float32(epsilon))
-            factor = norm["weight"].astype(np.float32) / deviation
             weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
             offset = np.zeros(factor.shape) if bias is None else bias.astype(np.float64)
-            last = norm["weight"].astype(np.float64) / np.sqrt(norm["running_var"].astype(np.float64) + epsilon)
             bias = ((offset - norm["running_mean"]) * last + norm["bias"]).astype(np.float32)
         if not np.isfinite(weight).all() or not np.isfinite(bias).all():
             raise InvalidModelError("its normalization makes weights that are no numbers", where=module)
