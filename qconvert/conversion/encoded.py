@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.conversion.loading import load
-from qconvert.encodings import Encodings
+from qconvert.encodings import Encodings, extracted
 from qconvert.errors import InternalError, OptionError, QConvertError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
@@ -122,8 +122,6 @@ def extract(graph: Graph | str | Path, **options: Any) -> tuple[Graph, Encodings
     Raises:
         QConvertError: the file cannot be read, or operators are nothing without quantization.
     """
-    from qconvert.passes.encodings.removing import extracted
-
     real, found = extracted(graph if isinstance(graph, Graph) else load(graph, **options))
     try:
         validate(real)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qconvert.encodings.document import from_document, to_document
 from qconvert.encodings.ranges import grid_of
+from qconvert.encodings.removing import extracted
 from qconvert.encodings.types import Encoding, Encodings, Grid, Place, Range
 
-__all__ = ["Encoding", "Encodings", "Grid", "Place", "Range", "from_document", "grid_of", "to_document"]
+__all__ = ["Encoding", "Encodings", "Grid", "Place", "Range", "extracted", "from_document", "grid_of", "to_document"]

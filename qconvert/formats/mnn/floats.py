@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from qconvert.arithmetic import dequantize
-from qconvert.encodings import Encoding, Encodings, Grid, Place
-from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS
+from qconvert.encodings import Encodings, Place, extracted
+from qconvert.graph import Graph, Op
 
 __all__ = ["split"]
 
 
 def split(graph: Graph) -> tuple[Graph, Encodings]:
-    """The graph on real values, constants being integer * scale rounded once, and the grids that its tensors had, with their integers.
+    """The graph on real values, and the grids that its tensors had, with their integers.
 
-    A conversion between grids is no operator there: a tensor has the grid on which it was computed, or where it was real the first on which
-    it was rounded.
+    MNN's converter drops an Identity, and one of its names. So there is none here but between two names that are seen: a tensor that was
+    requantized has the grid on which it was computed, and the name of the output that it becomes.
 
     Raises:
         UnsupportedError: stored integers are taken for others than they are (Reinterpret), which no real value does.
     """
-    same: dict[str, str] = {}
-    grids: dict[str, Encoding] = {}
-    ops: list[Op] = []
-    for op in graph.ops:
-        if op.kind == "Reinterpret":
-            raise UnsupportedError("stored integers are read on another grid than they were made on", where=str(op))
-        if KINDS[op.kind].rule == "convert":
-            source, made = same.get(op.inputs[0], op.inputs[0]), graph[op.outputs[0]]
-            if made.quantization is not None and source not in grids and not graph[source].is_quantized:
-                grids[source] = Encoding(Grid(made.dtype, made.quantization), origin="its Quantize")
-            if made.name in graph.public:
-                ops.append(Op("Identity", (source,), op.outputs, {}, op.source))
-            else:
-                same[made.name] = source
+    network, encodings = extracted(graph)
+    names = _names(network)
+    ops = [_renamed(op, names) for op in network.ops if op.kind != "Identity" or _stays(op, names)]
+    computed = {name: place for name in names if (place := Place(name)) in encodings.entries and names[name] in network.public}
+    entries = {place: found for place, found in encodings.entries.items() if place.name not in names}
+    entries.update({Place(names[name]): encodings[place] for name, place in computed.items()})
+    tensors = [replace(network[name], name=new) for name, new in names.items() if new in network.public]
+    return network.evolve(tensors=tensors, ops=ops), encodings.evolve(entries)
+
+
+def _names(network: Graph) -> dict[str, str]:
+    """The tensors on both sides of an Identity that get the name of the other."""
+    seen = {*network.inputs, *network.public, *(tensor.name for tensor in network.constants())}
+    found: dict[str, str] = {}
+    for op in network.ops:
+        if op.kind != "Identity":
             continue
-        inputs = tuple(same.get(name, name) for name in op.inputs)
-        ops.append(replace(op, inputs=inputs, attributes={k: v for k, v in op.attributes.items() if k != "arithmetic"}))
-    tensors = []
-    for tensor in graph.tensors.values():
-        if tensor.quantization is None:
-            continue
-        grids[tensor.name] = Encoding(Grid(tensor.dtype, tensor.quantization), integers=tensor.data, origin="the network's own")
-        data = None if tensor.data is None else dequantize(tensor.data, tensor.quantization).astype(np.float32)
-        tensors.append(Tensor(tensor.name, "float32", tensor.shape, data))
-    made_graph = graph.evolve(tensors=tensors, ops=ops)
-    return made_graph, Encodings({Place(name): found for name, found in grids.items() if name in made_graph.tensors})
+        source, result = found.get(op.inputs[0], op.inputs[0]), op.outputs[0]
+        if result not in network.public:
+            found[result] = source
+        elif source not in seen:
+            found.update({name: result for name, known in found.items() if known == source})
+            found[source] = result
+            seen.add(result)
+    return found
+
+
+def _stays(op: Op, names: Mapping[str, str]) -> bool:
+    source, result = op.inputs[0], op.outputs[0]
+    return names.get(source, source) != names.get(result, result)
+
+
+def _renamed(op: Op, names: Mapping[str, str]) -> Op:
+    sides = (tuple(names.get(name, name) for name in side) for side in (op.inputs, op.outputs))
+    inputs, outputs = sides
+    return replace(op, inputs=inputs, outputs=outputs)

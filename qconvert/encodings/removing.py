@@ -1,4 +1,4 @@
-"""The graph without quantization that encodings belong to, and these encodings: the reverse of apply_encodings."""
+"""The graph without quantization that encodings belong to, and these encodings: the reverse of the pass apply_encodings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.encodings import Encoding, Encodings, Grid, Place
+from qconvert.encodings.types import Encoding, Encodings, Grid, Place
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
