@@ -30,7 +30,8 @@ def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
         if node.op_type != "DequantizeLinear" or not all(name in values for name in node.input):
             continue
         tensor = graph.tensors.get(node.input[0])
-        if tensor is None or tensor.data is None or tensor.quantization is None or tensor.quantization.block_size:
+        in_blocks = any(a.name == "block_size" and a.i for a in node.attribute)
+        if tensor is None or tensor.data is None or tensor.quantization is None or tensor.quantization.block_size or in_blocks:
             continue
         data, scale, *rest = (numpy_helper.to_array(values[name]) for name in node.input)
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1)

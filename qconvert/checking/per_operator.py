@@ -105,7 +105,7 @@ def check_operators(
     result, inside = renamed(result, inside, names)
     declared = declared | {name for name, own in names.items() if own in declared}
     other = result.graph
-    shared = _shared(graph, other, first.keys(), inside, forms)
+    shared = _shared(graph, other, first.keys(), inside, forms, declared)
     pieces = _pieces(result, inside, shared)
     if left.inside is None or left.inside.cuts:
         left.pieces = _pieces(source, left.inside, shared)
@@ -174,14 +174,20 @@ def _forms(
     return forms_of(graph, result.graph, names, first, found)
 
 
-def _shared(graph: Graph, other: Graph, known: Iterable[str], inside: Inside | None, forms: Collection[str]) -> set[str]:
+def _shared(
+    graph: Graph, other: Graph, known: Iterable[str], inside: Inside | None, forms: Collection[str], declared: Collection[str]
+) -> set[str]:
     """The names at which both sides are cut: activations of both whose value is known in each."""
+
+    def is_comparable(name: str) -> bool:
+        return _comparable(graph[name], other[name], name in forms, name in declared)
+
     names = varying(graph).intersection(known)
     if inside is not None and inside.cuts:
-        return {name for name in names & inside.names if name not in other.tensors or _comparable(graph[name], other[name], name in forms)}
+        return {name for name in names & inside.names if name not in other.tensors or is_comparable(name)}
     if inside is not None:
         names &= settled(other, {*inside.names, *other.inputs})
-    return {name for name in names & varying(other) if _comparable(graph[name], other[name], name in forms)}
+    return {name for name in names & varying(other) if is_comparable(name)}
 
 
 def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
@@ -194,12 +200,13 @@ def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)
 
 
-def _comparable(a: Tensor, b: Tensor, reshaped: bool) -> bool:
-    """Whether two tensors of one name hold values that can be exchanged."""
+def _comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool:
+    """Whether two tensors of one name hold values that can be exchanged; integers of another width by the grids that both state."""
     if a.is_constant or b.is_constant or (not reshaped and a.rank is not None and b.rank is not None and a.rank != b.rank):
         return False
     stored_as_real = "float32" in (a.dtype, b.dtype) and a.quantization is not None and a.quantization.is_per_tensor
-    return a.dtype == b.dtype or {a.dtype, b.dtype} in SAME_CODES or stored_as_real
+    other_width = declared and a.is_quantized and b.is_quantized
+    return a.dtype == b.dtype or {a.dtype, b.dtype} in SAME_CODES or stored_as_real or other_width
 
 
 def _name_misread(graph: Graph, misread: Mapping[str, Finding], findings: dict[str, Finding]) -> None:

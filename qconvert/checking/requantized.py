@@ -164,9 +164,15 @@ def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> d
                 found[name] = f"the declared values of {name!r} are {steps:.4g} steps from what the source rounds them to"
             continue
         cost = sqnr(_real(old, old.data), _real(restated, restated.data))
-        if cost is not None and cost < LEAST_SQNR:
-            found[name] = f"the declared values of {name!r} are too far from the source's (SQNR {cost:.1f} dB, below {LEAST_SQNR:g})"
+        least = _least_sqnr(restated.dtype)
+        if cost is not None and cost < least:
+            found[name] = f"the declared values of {name!r} are too far from the source's (SQNR {cost:.1f} dB, below {least:g})"
     return found
+
+
+def _least_sqnr(dtype: str) -> float:
+    """What values rounded to a type keep at least; 4 bits, at 6 dB each, leave 14 to 20 dB of weights."""
+    return LEAST_SQNR if dtype not in ("int4", "uint4", "int2", "uint2") else 6 * int(dtype[-1]) - 10.0
 
 
 def _steps_off(graph: Graph, readers: Collection[Op], old: Tensor, restated: Tensor) -> float | None:
@@ -228,14 +234,15 @@ def _turned(old: Tensor, new: Tensor) -> Iterator[Tensor]:
 
 
 def _within(old: Tensor, new: Tensor) -> Quantization | None:
-    """The grid of the result, which saturates where that of the source does, if it goes beyond by more than a step."""
+    """The grid of the result, which saturates where that of the source does, if it goes beyond by more than a step of the coarser one."""
     before, after = old.quantization, new.quantization
     if before is None or after is None or not (before.is_per_tensor and after.is_per_tensor) or "float" in old.dtype + new.dtype:
         return after
     low, high = after.limits(new.dtype)
     lowest, highest = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype)
-    kept = replace(after, quant_min=int(lowest) if lowest > low + 1 else after.quant_min)
-    return replace(kept, quant_max=int(highest) if highest < high - 1 else after.quant_max)
+    step = max(1.0, float(before.scale[0]) / float(after.scale[0]))
+    kept = replace(after, quant_min=int(lowest) if lowest > low + step else after.quant_min)
+    return replace(kept, quant_max=int(highest) if highest < high - step else after.quant_max)
 
 
 def _is_near(ideal: Array, found: Array, step: float) -> bool:
@@ -254,7 +261,7 @@ def _data(tensor: Tensor) -> Array:
 
 
 def _real(tensor: Tensor, values: Array) -> Array:
-    if tensor.quantization is None or values.dtype.kind not in "iu":
+    if tensor.quantization is None or values.dtype.kind in "fb":
         return np.asarray(values.astype(np.float64))
     return dequantize(values, tensor.quantization)
 

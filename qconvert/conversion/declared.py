@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from qconvert.graph import Graph
-from qconvert.graph.changed_values import changed_names, declared_changes, declared_names
+from qconvert.graph.changed_values import changed_names, declared_changes, declared_names, paired_inputs
 from qconvert.graph.metadata import CHANGED
 from qconvert.plugins import Change, Pass
 
@@ -24,7 +24,12 @@ class Declared:
         self._names = set(declared_names(graph))
 
     def __call__(self, item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
-        if after is not before and any(not note.exact for note in notes):
+        if after is before:
+            return
+        if self._names:  # a constant that is stored otherwise from here on, under another name
+            pairs = ((a, b) for _, a, b in paired_inputs(before, after) if a.is_constant and b.is_constant)
+            self._names.update(b.name for a, b in pairs if a.name in self._names and b.name not in before.tensors)
+        if any(not note.exact for note in notes):
             self._names.update(changed_names(before, after))
             new = (tensor for name, tensor in after.tensors.items() if name not in before.tensors and not tensor.is_constant)
             self._names.update(tensor.name for tensor in new if tensor.is_quantized)

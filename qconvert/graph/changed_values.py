@@ -302,8 +302,11 @@ def off(name: str, grid: Quantization, scale: Array) -> str:
 
 
 def digest(tensor: Tensor) -> str:
-    """A short name of a tensor's grid and, of a constant, its values, however they are stored."""
+    """A short name of a tensor's grid and, of a constant, its values, however they are stored; of one in blocks, which few formats have,
+    its real values alone."""
     grid = tensor.quantization
+    if grid is not None and grid.block_size and tensor.data is not None:
+        return digest(Tensor("", "float32", tensor.shape, _real(tensor).astype(np.float32)))
     parts: list[Array] = []
     if grid is not None:
         scale = grid.scale.reshape(-1)

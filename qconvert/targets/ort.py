@@ -6,8 +6,13 @@ against the graph that onnxruntime saves after optimizing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from qconvert.formats.onnx.kernel_faults import KERNEL_FAULTS
-from qconvert.plugins import Target
+from qconvert.graph import Graph, Op
+from qconvert.plugins import Target, Violation
+from qconvert.plugins.rules import place
+from qconvert.plugins.sides import quantized_data
 
 __all__ = ["TARGETS"]
 
@@ -37,10 +42,37 @@ _KERNELS = {
 #: What ONNX operators do on integers themselves, where all sides have one grid.
 _STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize")
 
+#: Kinds that onnxruntime's optimizer replaces by kernels of 8 bits whatever the width of their data is; the model then does not load.
+_REPLACED = (
+    "Conv",
+    "Gemm",
+    "MatMul",
+    "Add",
+    "Mul",
+    "AveragePool",
+    "GlobalAveragePool",
+    "LeakyRelu",
+    "Sigmoid",
+    "Softmax",
+    "Concat",
+    "Where",
+)
+
+
+def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+    def find(op: Op) -> Iterator[Violation]:
+        for tensor in quantized_data(graph, op) if op.kind in _REPLACED else ():
+            if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
+                rule = "activations beside which operators are replaced by integer kernels have 8 or 16 bits"
+                yield Violation(f"{place(op)}: {tensor.name!r} is {tensor.dtype}", rule, "Use --target generic, or 8 bits.")
+
+    return find
+
+
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
     activations="uint8", max_pair_sum=128, integer_kernels=_KERNELS, stored_kinds=_STORED, kernel_faults=KERNEL_FAULTS,
-    dynamic_range="onnx", real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"),
+    dynamic_range="onnx", real_biases=("Conv", "Gemm"), real_results=("Gemm", "MatMul"), own_rules=_four_bits,
 )  # fmt: skip
 
 TARGETS = (

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op, Quantization, Tensor
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 
 __all__ = ["on_noted_grids"]
@@ -84,6 +86,8 @@ class _Grids:
             self._relabel(op)
         elif (kind.rule == "move" or kind.chooses) and (touched or id(op) in self._noted):
             self._move(op)
+        elif op.kind == "Clip" and touched and self._clip(op):
+            return
         elif touched and op.kind not in _ON_ANY_GRID:
             self._write(op, {}, [name for name in op.outputs if name in self._found], None)
         else:
@@ -115,6 +119,29 @@ class _Grids:
                 self._found[name] = grid
         chosen = {name: self._on(source, grid) for name, source in zip(moved, sources, strict=True)}
         self._write(op, chosen, ends, grid)
+
+    def _clip(self, op: Op) -> bool:
+        """A Clip of integers by constants, on the grid of its data with real bounds; whether it is one whose plain result nobody sees."""
+        source, (result,) = self._whole.get(op.inputs[0], op.inputs[0]), op.outputs
+        grid, bounds = self._grid(source), [self._graph.constant(name) for name in op.inputs[1:]]
+        known = all(bound is not None or not name for bound, name in zip(bounds, op.inputs[1:], strict=True))
+        if grid is None or not grid.is_per_tensor or not known or result in self._graph.public or self._grid(result) not in (None, grid):
+            return False
+        limits = ["" if bound is None else self._bound(result, bound, grid) for bound in bounds]
+        self._found[result] = grid
+        self._append(replace(op, inputs=(source, *limits)))
+        return True
+
+    def _bound(self, result: str, bound: Array, grid: Quantization) -> str:
+        """The real value of an integer bound, a name of a new constant; "" where it is an end of the type."""
+        stored = int(bound.reshape(-1)[0])
+        if stored in integer_range(self._tensor(result).dtype):
+            return ""
+        name = self._names.fresh(f"{result}/bound")
+        self._made.add(name)
+        real = np.float32(stored - int(grid.zero_point[0])) * grid.scale[0]
+        self._added[name] = Tensor(name, "float32", (), np.array(real, np.float32))
+        return name
 
     def _distinct(self, names: Iterable[str]) -> list[Quantization | None]:
         found: list[Quantization | None] = []
