@@ -482,6 +482,20 @@ def weighted(g: Growing, x: Tensor) -> None:
             g.real("Mul", [x.name, weights], x)
 
 
+def lowest(g: Growing, x: Tensor) -> None:
+    """A product by weights that use the lowest integer of their type, with a zero point or without."""
+    if x.quantization is None or x.dtype not in ("int8", "uint8") or not x.shape:
+        return
+    inner, count = int(x.shape[-1]), int(g.rng.integers(2, 5))
+    flat = x.name if x.rank == 2 else g.moved("Reshape", [x.name, g.integers(-1, inner)], x)[0]
+    dtype = g.pick(("int8", "uint8"))
+    low, high = integer_range(dtype)
+    data = g.rng.integers(low, high + 1, (count, inner)).astype(dtype)
+    data[0, 0] = low
+    grid = Quantization.per_tensor(0.01, int(g.rng.integers(low + 100, high - 100)))
+    g.real("Gemm", [flat, g.constant(data, grid, dtype), ""], x)
+
+
 def search(g: Growing, x: Tensor) -> None:
     """Plain numbers that nobody reads on: a graph output."""
     if g.rng.random() < 0.5:

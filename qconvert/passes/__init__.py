@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qconvert.passes.grids.options import BLOCK_SIZE, EDGES, GRANULARITY, SYMMETRIC
 from qconvert.plugins import Option, Pass, hookimpl
 from qconvert.plugins.options import FORM, NUMERICS
 
@@ -66,6 +67,21 @@ _RANGE_DTYPE = Option(
     "range_dtype", str, "int8", "The type of activations for which encodings state a range alone.", ("int8", "uint8", "int16", "uint16")
 )
 _PARTIAL = Option("partial", str, "allow", "allow or forbid operators on real values in a quantized model.", ("allow", "forbid"))
+_ROUNDING = Option(
+    "rounding", str, "up", "positions of power_of_two: up (the formula), nearest (may clip) or mse (least square error).",
+    ("up", "nearest", "mse"),
+)  # fmt: skip
+_SCHEME = Option(
+    "scheme", str, "types", "formulas of google_scales for activations: symmetric, affine, or types (signed ones symmetric).",
+    ("types", "symmetric", "affine"),
+)  # fmt: skip
+_REDUCE = Option(
+    "reduce", str, "weights", "what reduced_range leaves 7 bits: weights, activations or both.", ("weights", "activations", "both")
+)
+_WEIGHT_BITS = Option("weight_bits", int, 0, "how many bits change_bits gives weights: 4, 8 or 16; 0 leaves them.", (0, 4, 8, 16))
+_ACTIVATION_BITS = Option(
+    "activation_bits", int, 0, "how many bits change_bits gives activations: 4, 8 or 16; 0 leaves them.", (0, 4, 8, 16)
+)
 
 #: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
 #: rounds to float32 before it rounds to the grid, and matmul_to_gemm may add in another order.
@@ -137,11 +153,23 @@ _REGISTER = (
          exact=False, within=0.05,
          after=("store_activations", "unary_to_table"), requires=("absorbed",)),
     _pass("symmetric_weights", "constant weights become signed with zero point 0",
-         exact=False, within=0.1,
+         options=(SYMMETRIC,), exact=False, within=0.1,
          after=("matmul_to_gemm", "fold_batch_norm", "store_activations")),
     _pass("symmetric_activations", "signed activations get grids with zero point 0",
-         exact=False, within=0.2,
+         options=(SYMMETRIC, EDGES), exact=False, within=0.2,
          after=("store_activations",), requires=("absorbed",)),
+    _pass("affine_activations", "8-bit activations on symmetric grids get affine ones where part of their grid is never reached",
+         options=(EDGES,), exact=False, within=0.05, requires=("absorbed",)),
+    _pass("power_of_two", "scales become powers of two and zero points 0",
+         options=(_ROUNDING, GRANULARITY, EDGES), exact=False, within=0.2, requires=("absorbed",)),
+    _pass("google_scales", "scales become those of the google formulas for the range of each grid",
+         options=(_SCHEME, GRANULARITY, EDGES), exact=False, within=0.2, requires=("absorbed",)),
+    _pass("narrow_range", "weights leave the lowest integer of their type out",
+         exact=False, within=0.05),
+    _pass("reduced_range", "weights, activations or both use 7 of 8 bits",
+         options=(_REDUCE, GRANULARITY), exact=False, within=0.1, requires=("absorbed",)),
+    _pass("change_bits", "weights, activations or both are stored in 4, 8 or 16 bits",
+         options=(_WEIGHT_BITS, _ACTIVATION_BITS, GRANULARITY, BLOCK_SIZE, EDGES), exact=False, within=0.3, requires=("absorbed",)),
     _pass("isolate_float", "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
          options=(_PARTIAL, NUMERICS), exact=False, within=4e-3,
          after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),

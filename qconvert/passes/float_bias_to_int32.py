@@ -40,9 +40,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, new).name))
     if not biases.made:
         return graph, tuple(notes)
-    found = [_cost(graph[name], new) for (name, _), new in biases.made.items()]
+    found = [_cost(graph[name], new) for (name, *_), new in biases.made.items()]
     inexact, largest = sum(changed for changed, _ in found), max(error for _, error in found)
-    costs = tuple(Cost(name, None, error) for (name, _), (changed, error) in zip(biases.made, found, strict=True) if changed)
+    costs = tuple(Cost(name, None, error) for (name, *_), (changed, error) in zip(biases.made, found, strict=True) if changed)
     values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
     cost = f"; {inexact} of them are not exact, by at most {largest:.3g} LSB of the sums of products" if inexact else ", equal as float32"
     note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not largest, costs=costs)

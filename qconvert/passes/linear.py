@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, quantize, scale_and_zero_point
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, saturate, scale_and_zero_point
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
 
 __all__ = [
@@ -133,19 +133,18 @@ class BiasGrids:
     """Biases moved to other grids, one tensor for each bias and scale.
 
     Attributes:
-        made: (name of the bias, bytes of its new scales) -> its new tensor.
+        made: (name of the bias, bytes of its new scales, its type) -> its new tensor.
     """
 
     def __init__(self, graph: Graph, suffix: str) -> None:
         self._graph, self._suffix, self._readers = graph, suffix, graph.consumers()
-        self.made: dict[tuple[str, bytes], Tensor] = {}
+        self.made: dict[tuple[str, bytes, str], Tensor] = {}
         self._taken: set[str] = set()
         self._names = graph.names(self._taken)
 
     def add(self, bias: Tensor, new: Tensor) -> Tensor:
         """`new` in place of `bias`; under a name of its own, with the suffix, where something else reads the bias too."""
-        assert new.quantization is not None
-        key = (bias.name, new.quantization.scale.tobytes())
+        key = (bias.name, b"" if new.quantization is None else new.quantization.scale.tobytes(), new.dtype)
         if key not in self.made:
             shared = len(self._readers[bias.name]) > 1 or bias.name in self._graph.public
             name = self._names.fresh(f"{bias.name}/{self._suffix}") if shared else bias.name
@@ -157,7 +156,8 @@ class BiasGrids:
 def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
     """The graph with the integer biases on the products' new grid, wherever the scale of data or weights changed.
 
-    The integers of channels whose products keep their scale stay as they are.
+    The integers of channels whose products keep their scale stay as they are. A bias that would leave its type gets the wider one beside
+    16-bit data, and else becomes float32, as does one whose products have no scale for each channel.
 
     Args:
         graph: with the new scales.
@@ -169,13 +169,25 @@ def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or bias.data is None or names.isdisjoint(op.inputs[:2]):
             continue
-        data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
-        assert data is not None and weights is not None
-        grid = bias_quantization(data, weights, bias.data.shape)
-        if grid is None or is_accumulator_scale(grid.scale, bias.quantization.scale):
+        data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+        assert data.quantization is not None and weights.quantization is not None
+        grid = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
+        dtypes = tuple(dict.fromkeys((bias.dtype, "int64"))) if data.dtype == "int16" else ("int32",)
+        if bias.dtype in dtypes and grid is not None and is_accumulator_scale(grid.scale, bias.quantization.scale):
             continue
-        old, new = (scale_and_zero_point(q, bias.data.shape)[0] for q in (bias.quantization, grid))
-        same = np.isclose(old, new, rtol=1e-6, atol=0)
-        moved = np.where(same, bias.data, quantize(dequantize(bias.data, bias.quantization), grid, bias.dtype))
-        ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, replace(bias, data=moved, quantization=grid)).name))
+        ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, _moved_bias(bias, grid, dtypes)).name))
     return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph
+
+
+def _moved_bias(bias: Tensor, grid: Quantization | None, dtypes: Sequence[str]) -> Tensor:
+    """A bias on another grid in the first type that holds it, else of real values."""
+    assert bias.data is not None and bias.quantization is not None
+    real = dequantize(bias.data, bias.quantization)
+    if grid is not None:
+        old, new = (scale_and_zero_point(q, bias.data.shape)[0] for q in (bias.quantization, grid))
+        steps = np.where(np.isclose(old, new, rtol=1e-6, atol=0), bias.data, np.rint(real / new))
+        for dtype in dtypes:
+            low, high = integer_range(dtype)
+            if not steps.size or (low <= steps.min() and steps.max() <= high):
+                return replace(bias, dtype=dtype, data=saturate(steps, dtype), quantization=grid)
+    return replace(bias, dtype="float32", data=real.astype(np.float32), quantization=None)

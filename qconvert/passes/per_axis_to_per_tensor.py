@@ -1,9 +1,9 @@
 """per_axis_to_per_tensor: weights with a scale for each output channel are requantized to one scale.
 
-Not exact, unless all scales of a tensor are equal. The new scale keeps the range: the largest magnitude over all channels is the
-largest symmetric integer (127 in 8 bits), so channels with small weights lose steps. The int32 bias is requantized to input scale *
-new weight scale. The notes say, for each tensor, the largest error of a weight in steps (LSB) of the new scale and of the channel's old
-one, and the SQNR.
+Not exact, unless all scales of a tensor are equal. The new scale is the one with the smallest mean square error, of those that hold the
+largest magnitude over all channels as the largest symmetric integer (127 in 8 bits) or clip it; channels with small weights lose steps. The
+int32 bias is requantized to input scale * new weight scale. The notes say, for each tensor, the largest error of a weight in steps (LSB) of
+the new scale and of the channel's old one, and the SQNR.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.passes.costs import tensor_cost
+from qconvert.passes.grids.fitting import least_loss_scale
 from qconvert.passes.linear import BiasGrids, bias_quantization, constant_weights, quantized_bias, separate_weights
 from qconvert.plugins import Change, Target
 
@@ -50,9 +51,8 @@ def _requantized(tensor: Tensor) -> Tensor | None:
     low, high = integer_range(tensor.dtype)
     zero_point = 0 if low < 0 else (high + 1) // 2
     real = dequantize(data, q)
-    scale = np.float32(np.abs(real).max(initial=0) / (high - zero_point))
-    if not scale > 0:
-        scale = q.scale.max()
+    limits = (zero_point - high, high - zero_point)
+    scale = np.float32(least_loss_scale(real, limits) if real.any() else q.scale.max())
     chosen = Quantization.per_tensor(float(scale), zero_point)
     return replace(tensor, data=quantize(real, chosen, tensor.dtype), quantization=chosen)
 

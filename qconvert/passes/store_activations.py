@@ -109,9 +109,19 @@ def _inner(graph: Graph, dtype: str) -> bool:
     return any(t.dtype == dtype and t.is_quantized and not t.is_constant and t.name not in outer for t in graph.tensors.values())
 
 
+def _has_signed_weights(graph: Graph, op: Op) -> bool:
+    """Whether an operator multiplies uint8 data with signed weights: a pass made them, since the source's kernel would take no such."""
+    if not KINDS[op.kind].has_weights or graph[op.inputs[0]].dtype != "uint8" or not graph[op.inputs[0]].is_quantized:
+        return False
+    weights = graph[op.inputs[1]]
+    return weights.is_quantized and weights.dtype in ("int8", "int4")
+
+
 def _source_type(graph: Graph, target: Target) -> str:
     """The type that all 8-bit activations get for a target that keeps the source's; "" where they stay as they are."""
-    if graph.is_from(target.format) or not any(tensor.dtype == "uint8" and tensor.is_quantized for tensor in graph.tensors.values()):
+    if not any(tensor.dtype == "uint8" and tensor.is_quantized for tensor in graph.tensors.values()):
+        return ""
+    if graph.is_from(target.format) and not any(_has_signed_weights(graph, op) for op in graph.ops):
         return ""
     symmetric = True
     for op in graph.ops:

@@ -18,44 +18,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-import numpy as np
-
-from qconvert.arithmetic import scale_and_zero_point
-from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
-from qconvert.passes.costs import tensor_cost
+from qconvert.passes.grids.fitting import least_loss_ratio
+from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, rescaled
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
-from qconvert.plugins import Change, Cost, Target, at_worst
+from qconvert.plugins import Change, Target, at_worst
 
 __all__ = ["run"]
 
-#: How many scales are tried for a channel that does not fit; for one of 16 bits; and for one of few values, as of a depthwise convolution,
-#: for which some scale comes close to all of them.
-_TRIED, _TRIED_OF_16_BITS, _TRIED_OF_FEW = 256, 32, 8192
-_FEW = 32
+
+#: How many scales are tried for channels of few values: only a channel or two of a model do not fit.
+_TRIED_OF_FEW = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class _Symmetric:
-    """Weights on a symmetric grid, what that costs, and how many channels kept their scale, of how many."""
-
-    tensor: Tensor
-    cost: Cost | None
-    kept: int
-    channels: int
-
-
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others (symmetric ones if there is no target)."""
+def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
+    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others, or if all shall be symmetric."""
     new: list[tuple[WeightUse, Tensor]] = []
     counts: Counter[str] = Counter()
     notes: list[Change] = []
-    lossy: list[_Symmetric] = []
+    lossy: list[Rescaled] = []
     for use in weight_uses(graph):
-        weights, wanted = graph[use.name], _wanted(graph, use, target)
+        weights, wanted = graph[use.name], "int8" if symmetric == "all" else _wanted(graph, use, target)
         assert weights.quantization is not None
         if wanted == "uint8":
             if weights.dtype == "int8" and weights.quantization.is_per_tensor:
@@ -76,7 +62,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
             continue
         ranges = target.quant_ranges if target is not None else {}
         kept = limits[0] if signed.dtype in ranges else integer_range(signed.dtype)[0]
-        found = _symmetric(signed, use.axis, limits, kept, _one_scale(graph, use, target))
+        axis = None if _one_scale(graph, use, target) else use.axis
+        found = rescaled(signed, axis, signed.dtype, limits, _scaling(limits, kept))
         if found.cost is not None and _on_real_values(graph, use, target):
             continue
         new.append((use, found.tensor))
@@ -96,7 +83,7 @@ _TEXTS = {
 }
 
 
-def _told(lossy: Sequence[_Symmetric]) -> Change:
+def _told(lossy: Sequence[Rescaled]) -> Change:
     """What weights cost of which some channels got another scale."""
     kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
     costs = tuple(item.cost for item in lossy if item.cost is not None)
@@ -146,68 +133,12 @@ def _one_scale(graph: Graph, use: WeightUse, target: Target | None) -> bool:
     return target.weight_granularity == "per_tensor" or (are_data and target.activation_granularity == "per_tensor")
 
 
-def _symmetric(weights: Tensor, axis: int, limits: tuple[int, int], kept: int, one_scale: bool) -> _Symmetric:
-    """Signed weights with zero point 0: their integers less the zero points, and other scales where these leave the limits.
+def _scaling(limits: tuple[int, int], kept: int) -> Scaling:
+    """Keeps the scale of channels whose integers less the zero point fit, where those with the zero point 0 may use `kept` too."""
 
-    Args:
-        weights: signed ones.
-        axis: of their outputs.
-        limits: the smallest and the largest integer of channels that get a zero point.
-        kept: the smallest of those that have it.
-        one_scale: whether they may not have one for each channel.
-    """
-    q, data = weights.quantization, weights.data
-    assert q is not None and data is not None
-    wide = np.int16 if data.dtype.itemsize == 1 else np.int32
-    steps = data.astype(wide) - scale_and_zero_point(q, data.shape)[1].astype(wide)
-    along = q.axis if q.axis is not None else None if one_scale else axis
-    parts = steps[None] if along is None else np.moveaxis(steps, along, 0)
-    zero_points = np.broadcast_to(q.zero_point, len(parts)) if along == q.axis or q.axis is None else np.ones(len(parts))
-    leaving = [
-        index
-        for index, (part, point) in enumerate(zip(parts, zero_points, strict=True))
-        if part.size and (part.min() < (kept if point == 0 else limits[0]) or part.max() > limits[1])
-    ]
-    ratios = np.ones(len(parts))
-    for index in leaving:
-        ratios[index] = _ratio(parts[index], limits)
-    if q.axis is None and (ratios == 1).all():
-        along, ratios = None, ratios[:1]
-    scale = (q.scale * ratios).astype(np.float32)
-    for index in leaving:
-        true_ratio = float(scale[index if along is not None else 0]) / float(q.scale[index if q.axis is not None else 0])
-        parts[index] = _rounded(parts[index], true_ratio, limits)
-    grid = Quantization(scale, np.zeros(scale.size, np.int64), along)
-    stored = replace(weights, data=steps.astype(numpy_dtype(weights.dtype)), quantization=grid)
-    return _Symmetric(stored, tensor_cost(weights, stored) if leaving else None, len(parts) - len(leaving), len(parts))
+    def scaling(channel: Channel) -> float | None:
+        lowest = kept if channel.zero_point == 0 else limits[0]
+        fits = channel.steps.min() >= lowest and channel.steps.max() <= limits[1]
+        return None if fits else least_loss_ratio(channel.steps, limits, tried_of_few=_TRIED_OF_FEW)
 
-
-def _rounded(steps: Array, ratio: float, limits: tuple[int, int]) -> Array:
-    """Steps on a grid `ratio` times as coarse, whose errors add up to no more than half a step where that can be had.
-
-    Data behind a Relu are positive, and neighbours are alike, so that errors of one sign would shift the whole channel. The values that
-    are rounded the other way are those nearest to the middle between two steps.
-    """
-    exact = (steps / ratio).reshape(-1)
-    stored = np.clip(np.rint(exact), *limits)
-    error = stored - exact
-    surplus = int(np.rint(error.sum()))
-    sign = int(np.sign(surplus))
-    free = np.flatnonzero((sign * error > 0) & (limits[0] <= stored - sign) & (stored - sign <= limits[1]))
-    stored[free[np.argsort(-sign * error[free], kind="stable")][: abs(surplus)]] -= sign
-    return np.asarray(stored.reshape(steps.shape))
-
-
-def _ratio(steps: Array, limits: tuple[int, int]) -> float:
-    """New scale over old one, with the smallest mean square error of integers - zero points that leave the limits.
-
-    Tried are the old scale, which clips and leaves all else exact, the largest common divisor, and scales up to a little above the one that
-    holds the largest value, or half above it where there are few values.
-    """
-    levels, counts = np.unique(steps, return_counts=True)
-    holding = max(levels[-1] / limits[1] if limits[1] else 1, levels[0] / limits[0] if limits[0] else 1)
-    few, many = levels.size <= _FEW, levels.size > 1024
-    tried, highest = (_TRIED_OF_FEW, 1.5) if few else (_TRIED_OF_16_BITS if many else _TRIED, 1.02)
-    ratios = np.unique([1.0, float(np.gcd.reduce(np.abs(levels))), *np.linspace(1, highest * holding, tried), holding])
-    stored = np.clip(np.rint(levels / ratios[:, None]), *limits)
-    return float(ratios[np.argmin(np.square(stored * ratios[:, None] - levels) @ counts)])
+    return scaling

@@ -75,6 +75,12 @@ FAVOURED = {
     "requantize_to_fixed_point": (recipes.conv, recipes.gemm, recipes.convert),
     "spell_weights": (recipes.weighted, recipes.convert),
     "sum_on_reals": (recipes.rounded,),
+    "affine_activations": (recipes.relu, recipes.conv),
+    "change_bits": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
+    "google_scales": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
+    "narrow_range": (recipes.lowest,),
+    "power_of_two": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
+    "reduced_range": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
     "symmetric_activations": (recipes.tied, recipes.conv, recipes.pair),
     "store_activations": (recipes.shared, recipes.tied),
     "symmetric_weights": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
@@ -141,6 +147,30 @@ def kept(item: Pass, seed: int, target: Target, options: dict[str, Any]) -> floa
             was, now = real(before, a, old[a]), real(after, b, new[b])
             assert is_same(was, now, b in after.metadata.get(TRANSPOSED, ""), item.name not in REORDER), f"{a} of {told}\n{was}\n{now}"
     return share
+
+
+#: Passes between grids, which find nothing to do in what they leave.
+SETTLED = (
+    "affine_activations", "change_bits", "google_scales", "narrow_range", "per_axis_to_per_tensor", "per_tensor_to_per_axis",
+    "power_of_two", "reduced_range", "symmetric_activations", "symmetric_weights",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_a_pass_between_grids_leaves_nothing_to_itself(name: str) -> None:
+    item, changed = BUILTIN[name], 0
+    rng = np.random.default_rng(zlib.crc32(name.encode()) + 1)
+    for _ in range(4 * EXAMPLES):
+        seed = int(rng.integers(2**32))
+        targets = ASKING.get(name, TARGETS)
+        target = targets[int(rng.integers(len(targets)))]
+        options = {option.name: _value(option, rng) for option in item.options}
+        before = random_graph(seed, FAVOURED.get(name, ()))
+        once, _ = item.run(before, target, **options)
+        twice, notes = item.run(once, target, **options)
+        assert twice is once or (twice.ops == once.ops and twice.tensors == once.tensors), (seed, target.name, options, notes)
+        changed += once is not before
+    assert changed >= EXAMPLES / 4
 
 
 @pytest.mark.parametrize("seed", range(40))

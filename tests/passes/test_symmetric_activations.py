@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from passes.graphs import constant, make, q, quantized_conv, random_integers, said
 
-from qconvert import Graph, Op, Target, Tensor
+from qconvert import Graph, Op, Quantization, Target, Tensor
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.evaluate import evaluate
+from qconvert.graph import Array
 from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named
 
@@ -32,28 +33,40 @@ def chain(zero_point: int = -128, dtype: str = "int8") -> Graph:
     return make(ops, [Tensor("x", "float32", (1, 256)), *inner], "x", "y")
 
 
-@pytest.mark.parametrize(
-    ("zero_point", "scale"), [(-128, 0.5 * 255 / 127), (127, 0.5 * 255 / 128), (-28, 0.5 * 155 / 127), (28, 0.5 * 156 / 128)]
-)
-def test_the_new_grid_is_the_finest_that_holds_the_range(zero_point: int, scale: float) -> None:
+def error_of(grid: Quantization, zero_point: int) -> Array:
+    """What each code of the old grid is off by, in old steps."""
+    codes = np.arange(-128, 128) - zero_point
+    ratio = np.float64(grid.scale[0]) / 0.5
+    return np.rint(codes / ratio).clip(-128, 127) * ratio - codes
+
+
+@pytest.mark.parametrize(("zero_point", "holding"), [(-128, 255 / 127), (127, 255 / 128), (-28, 155 / 127), (28, 156 / 128)])
+def test_the_new_scale_loses_no_more_than_the_one_that_holds_the_range(zero_point: int, holding: float) -> None:
     graph, notes = applied("symmetric_activations", chain(zero_point), SYMMETRIC)
     for name in "abc":
         grid = graph[name].quantization
         assert grid is not None and grid.zero_point[0] == 0
-        assert grid.scale[0] == np.float32(scale)
-        (low,), (high,) = affine_range(grid, "int8")
-        (old_low,), (old_high,) = affine_range(q(0.5, zero_point), "int8")
-        assert low <= old_low * (1 - 1e-6) and high >= old_high * (1 - 1e-6)
-    growth = f"{2 * scale:.2f}"
+        error, plain = error_of(grid, zero_point), error_of(q(0.5 * holding), zero_point)
+        assert np.square(error).sum() <= np.square(plain).sum() and np.abs(error).max() <= 1.05 * holding / 2
+        assert 0.98 * holding <= grid.scale[0] / 0.5 <= 1.02 * holding
+    growth = f"{grid.scale[0] / 0.5:.2f}"
     assert len(notes) == 1
-    words = "3 activations have zero point 0 now, 2 of them clipped to the range they had"
+    # What a Relu gives goes beyond the old range at the upper end alone.
+    words = f"3 activations have zero point 0 now, {1 if zero_point < 0 else 2} of them clipped to the range they had"
     assert notes[0].startswith(f"{words}; their steps grow {growth} times on average, at most {growth}; at worst")
     (change,) = pass_named("symmetric_activations").run(chain(zero_point), SYMMETRIC)[1]
-    codes = 0.5 * (np.arange(-128, 128) - zero_point)
-    error = np.rint(codes / np.float32(scale)).clip(-128, 127) * np.float64(np.float32(scale)) - codes
+    real = 0.5 * (np.arange(-128, 128) - zero_point)
     assert [cost.tensor for cost in change.costs] == ["a", "b", "c"] and not change.exact
-    assert change.costs[0].sqnr_db == pytest.approx(10 * np.log10((codes**2).sum() / (error**2).sum()), abs=1e-3)
-    assert change.costs[0].largest == pytest.approx(np.abs(error).max() / scale, abs=1e-3)
+    assert change.costs[0].sqnr_db == pytest.approx(10 * np.log10((real**2).sum() / (0.25 * error**2).sum()), abs=1e-3)
+    assert change.costs[0].largest == pytest.approx(np.abs(error).max() * 0.5 / grid.scale[0], abs=1e-3)
+
+
+def test_at_zero_point_minus_64_three_old_steps_are_two_new_ones() -> None:
+    """Holding the range, 191 / 127, would put some codes three quarters of an old step off."""
+    graph, _ = applied("symmetric_activations", chain(-64), SYMMETRIC)
+    grid = graph["a"].quantization
+    assert grid is not None and grid.scale[0] == 0.75
+    assert np.abs(error_of(grid, -64)).max() == 0.5 and np.abs(error_of(q(0.5 * 191 / 127), -64)).max() > 0.7
 
 
 def test_each_value_is_off_by_half_a_step_at_most() -> None:
@@ -69,10 +82,10 @@ def test_a_part_of_the_range_stays_the_part_that_is_used() -> None:
     graph = replace(
         graph, tensors={name: t if t.quantization is None else replace(t, quantization=narrow) for name, t in graph.tensors.items()}
     )
-    changed, _ = applied("symmetric_activations", graph, SYMMETRIC)
+    changed, notes = applied("symmetric_activations", graph, SYMMETRIC)
     grid = changed["a"].quantization
-    assert grid is not None and grid.scale[0] == np.float32(0.5 * 40 / 127)
-    assert (grid.quant_min, grid.quant_max) == (-127, 127)
+    assert grid is not None and grid.scale[0] == 0.5 and notes[0].endswith("(exact)")  # integer - zero point fits
+    assert (grid.quant_min, grid.quant_max) == (-40, 40)
     x = np.linspace(-99, 99, 256, dtype=np.float32)[None]
     y = evaluate(changed, {"x": x})["y"]
     assert y.max() == pytest.approx(20) and y.min() == 0

@@ -1,0 +1,57 @@
+"""affine_activations: 8-bit activations on symmetric grids get affine ones where part of their grid is never reached. Not exact.
+
+The reverse of symmetric_activations. What a tensor reaches at all is fixed by a Relu or another activation, by functions such as Sigmoid,
+and by the operators and constants before it (passes/grids/reach.py); tensors that operators move integers between reach it together. The
+new grid holds that range and zero. Where each old step can be two or three new ones, and this wastes no more than a twentieth of the grid,
+it is: then no code loses anything. Where the whole grid is reached, as that of a graph's input is, nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qconvert.graph import Graph, Quantization, Tensor, integer_range
+from qconvert.passes.grids.activations import regrid_activations
+from qconvert.passes.grids.fitting import fitting_grid, middle
+from qconvert.passes.grids.reach import Interval, hulls
+from qconvert.passes.store_activations import separated
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+_EIGHT_BITS = ("int8", "uint8")
+#: By how many times steps have to shrink for a change to be worth it, and what whole numbers of new steps in an old one may waste.
+_WORTH = 1.05
+
+
+def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph, tuple[Change | str, ...]]:
+    """Changes symmetric 8-bit activations; an unsigned grid is symmetric around the middle of its type."""
+    source, graph = graph, separated(graph, _EIGHT_BITS)
+    reach = hulls(graph)
+
+    def choose(tensor: Tensor) -> tuple[str, Quantization] | None:
+        found = _affine(tensor, reach[tensor.name]) if tensor.name in reach else None
+        return None if found is None else (tensor.dtype, found)
+
+    found = regrid_activations(graph, choose, dtypes=_EIGHT_BITS, suffix="affine", keep_io=edges == "keep")
+    if found is None:
+        return source, ()
+    return found.graph, (replace(found, reach=reach).told("have affine grids of what they reach"),)
+
+
+def _affine(tensor: Tensor, reach: Interval) -> Quantization | None:
+    """A finer grid of what a tensor reaches; None where there is none, or its grid is affine."""
+    q = tensor.quantization
+    assert q is not None
+    if not q.is_per_tensor or int(q.zero_point[0]) != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:
+        return None
+    low, high = integer_range(tensor.dtype)
+    scale = float(q.scale[0])
+    lowest, highest = (min(round(reach[0] / scale), 0), max(round(reach[1] / scale), 0))
+    finer = (high - low) / max(highest - lowest, 1)
+    if finer < _WORTH:
+        return None
+    whole = int(finer)
+    if whole > 1 and finer / whole <= _WORTH:
+        return Quantization.per_tensor(scale / whole, low - lowest * whole)
+    return fitting_grid(lowest * scale, highest * scale, tensor.dtype, symmetric=False)

@@ -1,0 +1,141 @@
+"""change_bits: weights, activations or both in 4, 8 or 16 bits. Widening weights is exact, all else is not.
+
+Weights that become wider keep their integers, scales and zero points. Those that become narrower do so channel by channel where the
+integers less the zero point fit; the other channels get the scale with the smallest mean square error and zero point 0, each its own, or
+all one (`granularity`), or blocks of matrices one each (`block_size`). Activations that become wider keep the value of every code, 257
+(from 8 to 16 bits) or, on a symmetric grid, 256 finer steps from the next, and their range: results are rounded less. Those that become
+narrower get the finest grid that holds the range, symmetric where theirs is. Biases follow; beside 16-bit data they have 64 bits where the
+target has such.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range, dequantize
+from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.passes.costs import tensor_cost
+from qconvert.passes.grids.activations import by_grid, regrid_activations
+from qconvert.passes.grids.fitting import fitting_grid, least_loss_ratio, least_loss_scale, middle
+from qconvert.passes.grids.weights import (
+    Channel,
+    Rescaled,
+    is_scalable,
+    merged,
+    regrid_weights,
+    rescaled,
+    symmetric_limits,
+    told_weights,
+)
+from qconvert.passes.linear import BiasGrids, WeightUse, quantized_bias
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+_WIDTH = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
+
+
+def run(
+    graph: Graph,
+    target: Target | None,
+    weight_bits: int = 0,
+    activation_bits: int = 0,
+    granularity: str = "axis",
+    block_size: int = 0,
+    edges: str = "keep",
+) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul, then activations; 0 bits leave them as they are."""
+    notes: list[Change | str] = []
+    if weight_bits:
+        graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits")
+        notes += told_weights(weights, f"have {weight_bits} bits")
+    if activation_bits:
+        dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
+        choose = by_grid(lambda tensor: _activation(tensor, activation_bits))
+        found = regrid_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=edges == "keep")
+        if found is not None:
+            wide = target is not None and "int64" in target.bias_dtypes.get("int16", ())
+            graph = _wide_biases(found.graph) if wide and activation_bits == 16 else found.graph
+            notes.append(found.told(f"have {activation_bits} bits"))
+    return graph, tuple(notes)
+
+
+def _typed(dtype: str, bits: int) -> str:
+    return ("u" if dtype.startswith("u") else "") + f"int{bits}"
+
+
+def _wide_biases(graph: Graph) -> Graph:
+    """32-bit biases beside 16-bit data in 64 bits, as TFLite's 16x8 specification has them: kernels add them to sums of 64 bits."""
+    biases, ops = BiasGrids(graph, "wide"), list(graph.ops)
+    for index, op in enumerate(graph.ops):
+        bias = quantized_bias(graph, op)
+        if bias is not None and bias.dtype == "int32" and bias.data is not None and graph[op.inputs[0]].dtype == "int16":
+            wide = biases.add(bias, replace(bias, dtype="int64", data=bias.data.astype(np.int64)))
+            ops[index] = replace(op, inputs=(*op.inputs[:2], wide.name))
+    return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph
+
+
+def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
+    """The grid of an activation in a type of other width; None where it has several scales."""
+    q = tensor.quantization
+    assert q is not None
+    if not q.is_per_tensor:
+        return None
+    dtype, width, point = _typed(tensor.dtype, bits), _WIDTH[tensor.dtype], int(q.zero_point[0])
+    is_symmetric = point == middle(tensor.dtype)
+    if bits > width and is_symmetric:
+        return dtype, Quantization.per_tensor(float(q.scale[0]) / 2 ** (bits - width), middle(dtype))
+    if bits > width:  # 8 bits have 255 steps, 16 have 65,535, which is 257 times as many: both grids have the same ends
+        steps, old, new = (2**bits - 1) // (2**width - 1), integer_range(tensor.dtype)[0], integer_range(dtype)[0]
+        return dtype, Quantization.per_tensor(float(q.scale[0]) / steps, (point - old) * steps + new)
+    (lowest,), (highest,) = affine_range(q, tensor.dtype)
+    return dtype, fitting_grid(float(lowest), float(highest), dtype, symmetric=is_symmetric)
+
+
+def _weights(use: WeightUse, weights: Tensor, bits: int, granularity: str, block_size: int) -> Rescaled | None:
+    """Weights in a type of other width; None where they have that already."""
+    q, data = weights.quantization, weights.data
+    if q is None or data is None or not data.size or _WIDTH.get(weights.dtype, bits) == bits:
+        return None
+    if bits > _WIDTH[weights.dtype]:
+        return _wider(weights, _typed(weights.dtype, bits))
+    if not is_scalable(use, weights):
+        return None
+    dtype = f"int{bits}"
+    limits = symmetric_limits(dtype)
+    if block_size and data.ndim == 2:
+        return _in_blocks(weights, 1 - use.axis, block_size, dtype)
+    if granularity == "tensor" and q.axis is not None:
+        return merged(weights, dtype, limits, least_loss_scale(dequantize(data, q), limits) if data.any() else float(q.scale.max()))
+
+    def scaling(channel: Channel) -> float | None:
+        fits = channel.steps.min() >= integer_range(dtype)[0] and channel.steps.max() <= limits[1]
+        return None if fits else least_loss_ratio(channel.steps, limits)
+
+    return rescaled(weights, None if granularity == "tensor" else use.axis, dtype, limits, scaling)
+
+
+def _wider(weights: Tensor, dtype: str) -> Rescaled:
+    """The same integers, scales and zero points in a wider type."""
+    assert weights.quantization is not None and weights.data is not None
+    count = weights.quantization.scale.size
+    return Rescaled(replace(weights, dtype=dtype, data=weights.data.astype(numpy_dtype(dtype))), None, count, count)
+
+
+def _in_blocks(weights: Tensor, axis: int, size: int, dtype: str) -> Rescaled:
+    """A matrix of symmetric weights with one scale for each `size` of them along an axis."""
+    assert weights.quantization is not None and weights.data is not None
+    limits = symmetric_limits(dtype)
+    real: Array = np.moveaxis(dequantize(weights.data, weights.quantization), axis, 1)
+    count = -(-real.shape[1] // size)
+    parts = [real[:, index * size : (index + 1) * size] for index in range(count)]
+    scales = np.array([[least_loss_scale(row, limits) if row.any() else 1.0 for row in part] for part in parts], np.float32).T
+    wide = np.repeat(scales.astype(np.float64), size, axis=1)[:, : real.shape[1]]
+    stored = np.moveaxis(np.clip(np.rint(real / wide), *limits), 1, axis).astype(numpy_dtype(dtype))
+    grid = Quantization(
+        np.ascontiguousarray(np.moveaxis(scales, 1, axis)), np.zeros_like(np.moveaxis(scales, 1, axis), np.int64), axis, size
+    )
+    result = replace(weights, dtype=dtype, data=stored, quantization=grid)
+    return Rescaled(result, tensor_cost(weights, result), 0, scales.size)

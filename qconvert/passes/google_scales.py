@@ -1,0 +1,76 @@
+"""google_scales: the scales that the "google" formulas give for the range of each grid. Not exact.
+
+OneFlow, TensorFlow's training and others compute them from observed ranges (arithmetic/formulas.py): symmetric
+scale = largest magnitude / (2**(bits - 1) - 1) with zero point 0; affine scale = (largest - smallest) / (2**bits - 1) with zero point
+-round(smallest / scale), of a range that holds zero. By default signed types get the symmetric formula and unsigned ones the affine one;
+`scheme` gives all types one of them. A symmetric grid stands for the range up to its largest integer, without the lowest one, so
+a grid that a formula gave stays as it is. Weights get the symmetric formula, those with the zero point 0 keep their integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range, choose_grid
+from qconvert.graph import Graph, Quantization, Tensor, integer_range
+from qconvert.passes.grids.activations import by_grid, regrid_activations
+from qconvert.passes.grids.fitting import middle
+from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, regrid_weights, scaled, symmetric_limits, told_weights
+from qconvert.passes.linear import WeightUse
+from qconvert.passes.stored_types import SIGNED, UNSIGNED
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+#: What scales may differ by, as a share, and still be the formula's: a few roundings to float32.
+_SAME = 1e-6
+
+
+def run(
+    graph: Graph, target: Target | None, scheme: str = "types", granularity: str = "axis", edges: str = "keep"
+) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
+    graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "google")
+    notes = told_weights(weights, "have the scales of the google formula")
+    dtypes = (*UNSIGNED, *SIGNED)
+    choose = by_grid(lambda tensor: _activation(tensor, scheme))
+    found = regrid_activations(graph, choose, dtypes=dtypes, suffix="google", keep_io=edges == "keep")
+    if found is not None:
+        graph = found.graph
+        notes.append(found.told("have the scales of the google formulas"))
+    return graph, tuple(notes)
+
+
+def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:
+    """The formula's grid for the range of a tensor's; None where it has that, or has several scales."""
+    q = tensor.quantization
+    assert q is not None
+    if not q.is_per_tensor:
+        return None
+    (lowest,), (highest,) = affine_range(q, tensor.dtype)
+    (low, high), point = integer_range(tensor.dtype), int(q.zero_point[0])
+    bits = (high - low).bit_length()
+    if scheme == "symmetric" or (scheme == "types" and low < 0):
+        if point == middle(tensor.dtype):
+            return None
+        found = choose_grid("google_symmetric", lowest, highest, bits, dtype=SIGNED.get(tensor.dtype, tensor.dtype))[1]
+        found = found.shifted(middle(tensor.dtype))
+    else:
+        found = choose_grid("google_affine", lowest, highest, bits, dtype=tensor.dtype)[1]
+    if abs(float(found.scale[0]) / float(q.scale[0]) - 1) < _SAME and int(found.zero_point[0]) == point:
+        return None
+    return tensor.dtype, found
+
+
+def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | None:
+    """Weights of the symmetric formula; scales with the zero point 0 stay unless several shall become one."""
+    if not is_scalable(use, weights) or weights.quantization is None:
+        return None
+    limits = symmetric_limits(weights.dtype)
+    joins = granularity == "tensor" and weights.quantization.axis is not None
+
+    def scaling(channel: Channel) -> float | None:
+        largest = float(np.abs(channel.steps).max())
+        return None if (channel.zero_point == 0 and not joins) or not largest else largest / limits[1]
+
+    return scaled(use, weights, limits, scaling, granularity)

@@ -1,0 +1,219 @@
+"""Activations on other grids, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, quantize
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.passes.absorb.clips import fuse_clips
+from qconvert.passes.costs import activation_cost, tensor_cost
+from qconvert.passes.grids.reach import Interval, reached
+from qconvert.passes.linear import with_biases
+from qconvert.passes.store_activations import changed_edges, separated, weight_inputs
+from qconvert.passes.stored_types import needs_storage, replace_grids
+from qconvert.plugins import Change, Cost, at_worst
+
+__all__ = ["Choice", "Regridded", "by_grid", "keeps_integers", "regrid_activations"]
+
+#: A tensor -> the type and the grid that it shall have, or None if it stays. Tensors that move the same integers must get the same.
+Choice = Callable[[Tensor], "tuple[str, Quantization] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Regridded:
+    """A graph whose activations have other grids.
+
+    Attributes:
+        graph: the graph.
+        pairs: each tensor before and after: activations, and constants that are data.
+        count: how many activations.
+        clips: how many results are clipped to the range that they had.
+        edges: words on graph inputs and outputs that changed; "" if none did.
+        reach: the real values that tensors take at all, by name, where only those count as lost.
+    """
+
+    graph: Graph
+    pairs: tuple[tuple[Tensor, Tensor], ...]
+    count: int
+    clips: int
+    edges: str
+    reach: Mapping[str, Interval] = field(default_factory=dict)
+
+    @property
+    def clipped(self) -> str:
+        """Words on the clips; "" if there are none."""
+        return f", {self.clips} of them clipped to the range they had" if self.clips else ""
+
+    @property
+    def growth(self) -> tuple[float, float]:
+        """By how much steps grow, on average and at most."""
+        found = [float((_scale(new) / _scale(old)).max()) for old, new in self.pairs]
+        return float(np.mean(found)), max(found)
+
+    def told(self, words: str) -> Change:
+        """What was done, in words, and what it costs."""
+        costs = self.costs()
+        text = f"{self.count} activations {words}{self.edges}{self.clipped}; their steps are {self.growth[0]:.3g} times as large on average"
+        return Change(f"{text}, {at_worst(costs)}" if costs else f"{text}, and no code loses anything", costs=costs)
+
+    def _used(self, old: Tensor) -> Quantization:
+        """The grid of a tensor, without the codes that it does not reach."""
+        q = _grid(old)
+        if old.name not in self.reach or not q.is_per_tensor:
+            return q
+        low, high = quantize(np.array(self.reach[old.name]), q, old.dtype)
+        return replace(q, quant_min=int(low), quant_max=int(high))
+
+    def costs(self) -> tuple[Cost, ...]:
+        """Of each tensor that loses something: of a constant by value, of an activation over its codes."""
+        found = (
+            tensor_cost(old, new) if old.is_constant else activation_cost(old.name, self._used(old), old.dtype, _grid(new), new.dtype)
+            for old, new in self.pairs
+        )
+        return tuple(cost for cost in found if cost is not None)
+
+
+def by_grid(choose: Choice) -> Choice:
+    """A choice that is made once for each type and grid: for functions of nothing else."""
+    known: dict[Hashable, tuple[str, Quantization] | None] = {}
+
+    def chosen(tensor: Tensor) -> tuple[str, Quantization] | None:
+        key = (tensor.dtype, _grid(tensor).key)
+        if key not in known:
+            known[key] = choose(tensor)
+        return known[key]
+
+    return chosen
+
+
+def regrid_activations(
+    graph: Graph,
+    choose: Choice,
+    *,
+    dtypes: Collection[str],
+    suffix: str,
+    keep_io: bool,
+    keeps: Callable[[Graph, Op], bool] | None = None,
+    strictly: bool = False,
+) -> Regridded | None:
+    """Activations on the grids that `choose` gives them; None if nothing changes.
+
+    Biases move to the new scale of the products. What saturated at an end of the old range still does: by an activation, or a Clip where
+    none says it. A Requantize stands where somebody needs the old grid.
+
+    Args:
+        graph: what is changed.
+        choose: the grid of each.
+        dtypes: of the tensors that are asked about.
+        suffix: of the name of a tensor that stands beside its old form.
+        keep_io: whether graph inputs and outputs stay as they are.
+        keeps: whether an operator needs the stored integers as they are.
+        strictly: whether a range may not even be a step longer than it was.
+    """
+    graph, keeps = separated(graph, dtypes), keeps or keeps_integers
+    weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
+    idle = _only_converted(graph, keeps, keep_io)
+    old: dict[str, Tensor] = {}
+    changed: dict[str, Tensor] = {}
+    for tensor in graph.tensors.values():
+        if tensor.dtype not in dtypes or tensor.quantization is None or tensor.name in idle:
+            continue
+        chosen = None if tensor.is_constant and tensor.name in weights else choose(tensor)
+        if chosen is not None and chosen != (tensor.dtype, tensor.quantization):
+            old[tensor.name], changed[tensor.name] = tensor, _moved(tensor, *chosen)
+    if not changed:
+        return None
+    pairs = tuple((old[name], tensor) for name, tensor in changed.items())
+    result, count = replace_grids(graph, dict(changed), lambda tensor: suffix, keeps=keeps, keep_io=keep_io)
+    if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
+        return None
+    result = with_biases(result, {*changed, *(result.tensors.keys() - graph.tensors.keys())}, suffix)
+    edges = changed_edges(graph, result)
+    result, clips = _saturated(result, {**old, **_twins(result, old, strictly)}, strictly)
+    return Regridded(result, pairs, count, clips, edges)
+
+
+def keeps_integers(graph: Graph, op: Op) -> bool:
+    """Whether the stored integers themselves matter to an operator.
+
+    How an average rounds ties has no meaning on another grid, and a bias of 64 bits, which only 16-bit data can have, follows.
+    """
+    unbiased = replace(op, inputs=op.inputs[:2]) if KINDS[op.kind].has_weights else op
+    return KINDS[op.kind].rule == "relabel" or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
+
+
+def _moved(tensor: Tensor, dtype: str, grid: Quantization) -> Tensor:
+    data = None if tensor.data is None else quantize(dequantize(tensor.data, _grid(tensor)), grid, dtype)
+    return replace(tensor, dtype=dtype, data=data, quantization=grid)
+
+
+def _only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: bool) -> set[str]:
+    """Tensors that have to stay, and that nothing else touches but conversions: these read and write any grid."""
+    held, free = ({*graph.inputs, *graph.outputs} if keep_io else set[str]()), set(graph.tensors)
+    for op in graph.ops:
+        if keeps(graph, op):
+            held.update(op.inputs, op.outputs)
+        elif KINDS[op.kind].rule != "convert":
+            free.difference_update(op.inputs, op.outputs)
+    return held & free
+
+
+def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, Tensor]:
+    """The old forms of new tensors that stand in front of old ones, where something else reads the new ones, or always."""
+    found: dict[str, Tensor] = {}
+    readers = graph.consumers()
+    for op in graph.ops:
+        if op.kind == "Requantize" and op.inputs[0] not in old and op.outputs[0] in old and (always or len(readers[op.inputs[0]]) > 1):
+            found[op.inputs[0]] = old[op.outputs[0]]
+    return found
+
+
+def _saturated(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple[Graph, int]:
+    """Clips what operators round onto the new grids to the ranges of the old ones; gives the number of clipped tensors too."""
+    tensors: dict[str, Tensor] = {}
+    names = graph.names(tensors)
+    ops: list[Op] = []
+    clips, reach = 0, reached(graph)
+    for op in graph.ops:
+        name = op.outputs[0] if len(op.outputs) == 1 else ""
+        bounds = _lost_bounds(old[name], graph[name], reach[name], strictly) if name in old and KINDS[op.kind].rounds else (None, None)
+        if bounds == (None, None):
+            ops.append(op)
+            continue
+        clips += 1
+        whole = names.fresh(f"{name}/whole")
+        tensors[whole] = replace(graph[name], name=whole)
+        limits = []
+        for word, bound in zip(("lowest", "highest"), bounds, strict=True):
+            limits.append("" if bound is None else names.fresh(f"{name}/{word}"))
+            if bound is not None:
+                tensors[limits[-1]] = Tensor(limits[-1], "float32", (), np.array(bound, np.float32))
+        ops += [replace(op, outputs=(whole,)), Op("Clip", (whole, *limits), (name,), {}, op.source)]
+    return (fuse_clips(graph.evolve(tensors=tensors.values(), ops=ops)), clips) if clips else (graph, 0)
+
+
+def _lost_bounds(old: Tensor, new: Tensor, reach: Interval, strictly: bool) -> tuple[np.float32 | None, np.float32 | None]:
+    """The ends of the old range that values on the new grid go beyond by more than a step of the coarser one, as values of the new grid."""
+    before, after = old.quantization, new.quantization
+    if before is None or after is None or not after.is_per_tensor or old.shares_grid(new):
+        return None, None
+    ends = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype).astype(np.int64)
+    values = quantize(np.array(reach), after, new.dtype).astype(np.int64)
+    step = 0.0 if strictly else max(1.0, float(before.scale[0]) / float(after.scale[0]))
+    beyond = ends[0] - values[0] > step, values[1] - ends[1] > step
+    low, high = (np.float32(int(end) - int(after.zero_point[0])) * after.scale[0] for end in ends)
+    return low if beyond[0] else None, high if beyond[1] else None
+
+
+def _grid(tensor: Tensor) -> Quantization:
+    assert tensor.quantization is not None
+    return tensor.quantization
+
+
+def _scale(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return _grid(tensor).scale

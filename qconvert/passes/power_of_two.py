@@ -1,0 +1,108 @@
+"""power_of_two: scales become powers of two and zero points 0, as Cambricon's and other shift-only hardware wants them. Not exact.
+
+scale = 2**position, and by the formula position = floor(log2(largest magnitude)) - (bits - 2) ("cambricon" of arithmetic/formulas.py, as
+OneFlow calls it): the next power of two that holds the range but for less than a step. `rounding` says otherwise: nearest takes the power
+of two that is nearest to the largest magnitude / 127, which may clip; mse the one with the smallest mean square error over the codes of an
+activation, or over the weights. Unsigned grids get the zero point in the middle of their type, but those from zero on keep 0 and use the
+bit of the sign. Weights whose scale is a power of two already keep their integers, channel by channel; the others get a scale for each
+channel, or, with granularity tensor, one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range, choose_grid, dequantize
+from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
+from qconvert.passes.grids.activations import by_grid, regrid_activations
+from qconvert.passes.grids.fitting import middle
+from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, is_scalable, regrid_weights, scaled, told_weights
+from qconvert.passes.linear import WeightUse
+from qconvert.passes.stored_types import SIGNED, UNSIGNED
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+#: How many positions below the formula's are tried: each finer one clips half of the range more.
+_TRIED = 3
+
+
+def run(
+    graph: Graph, target: Target | None, rounding: str = "up", granularity: str = "axis", edges: str = "keep"
+) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
+    graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, rounding, granularity), "power_of_two")
+    notes = told_weights(weights, "have powers of two as scales")
+    dtypes = (*UNSIGNED, *SIGNED)
+    choose = by_grid(lambda tensor: _activation(tensor, rounding))
+    found = regrid_activations(graph, choose, dtypes=dtypes, suffix="power_of_two", keep_io=edges == "keep")
+    if found is not None:
+        graph = found.graph
+        notes.append(found.told("have powers of two as scales and no zero point"))
+    return graph, tuple(notes)
+
+
+def _position(values: Array, limits: tuple[int, int], rounding: str) -> int:
+    """The exponent of the scale for real values.
+
+    Args:
+        values: real.
+        limits: of the integers, less the zero point.
+        rounding: up, nearest or mse.
+    """
+    largest = float(np.abs(values).max(initial=0.0))
+    if not largest:
+        return 0
+    bits = (limits[1] + 1).bit_length()
+    of_8_bits = math.log2(float(choose_grid("cambricon", 0, largest)[1].scale[0]))
+    formula = round(of_8_bits) - (bits - 8)
+    if rounding == "nearest":
+        return round(math.log2(largest / limits[1]))
+    if rounding == "mse":
+        tried = range(formula - _TRIED, formula + 1)
+        return min(reversed(tried), key=lambda position: _loss(values, 2.0**position, limits))
+    return formula
+
+
+def _loss(values: Array, scale: float, limits: tuple[int, int]) -> float:
+    return float(np.square(np.clip(np.rint(values / scale), *limits) * scale - values).sum())
+
+
+def _activation(tensor: Tensor, rounding: str) -> tuple[str, Quantization] | None:
+    """The grid of an activation; None where it is such a one, or has several scales."""
+    q = tensor.quantization
+    assert q is not None
+    if not q.is_per_tensor:
+        return None
+    low, high = integer_range(tensor.dtype)
+    point = low if float(affine_range(q, tensor.dtype)[0][0]) >= 0 and low == 0 else middle(tensor.dtype)
+    if is_power_of_two(float(q.scale[0])) and int(q.zero_point[0]) == point:
+        return None
+    lowest, highest = q.limits(tensor.dtype)
+    values = dequantize(np.arange(lowest, highest + 1), q)
+    return tensor.dtype, Quantization.per_tensor(2.0 ** _position(values, (low - point, high - point), rounding), point)
+
+
+def _weights(use: WeightUse, weights: Tensor, rounding: str, granularity: str) -> Rescaled | None:
+    if not is_scalable(use, weights):
+        return None
+    low, high = integer_range(weights.dtype)
+    limits = (low - middle(weights.dtype), high - middle(weights.dtype))
+    return scaled(use, weights, limits, _scaling(limits, rounding), granularity)
+
+
+def _scaling(limits: tuple[int, int], rounding: str) -> Scaling:
+    def scaling(channel: Channel) -> float | None:
+        fits = channel.steps.min() >= limits[0] and channel.steps.max() <= limits[1]
+        if is_power_of_two(channel.scale) and fits:
+            return None
+        return 2.0 ** _position(channel.steps * channel.scale, limits, rounding) / channel.scale
+
+    return scaling
+
+
+def is_power_of_two(scale: float) -> bool:
+    """Whether a positive number is a power of two."""
+    return math.frexp(scale)[0] == 0.5

@@ -1,0 +1,114 @@
+"""reduced_range: 7 of 8 bits, so that kernels that add pairs of products in 16 bits do not saturate. Not exact.
+
+onnxruntime's reduce_range leaves weights from -64 to 64, PyTorch's activations from 0 to 127; `reduce` says which of both, or both. Weights
+use -64 to 63 around the middle of their type: channels that fit stay as they are, the others get the scale with the smallest mean square
+error, one for each channel. Activations get 0 to 127, or -64 to 63 of signed ones, for the range that they have, and never leave it: an
+activation, or a Clip where none says it, limits them. Those that reach no more than that already stay (passes/grids/reach.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range, quantize
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.passes.grids.activations import Choice, regrid_activations
+from qconvert.passes.grids.fitting import least_loss_ratio
+from qconvert.passes.grids.reach import Interval, hulls
+from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, regrid_weights, scaled, told_weights
+from qconvert.passes.linear import WeightUse
+from qconvert.passes.store_activations import separated
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+_EIGHT_BITS = ("int8", "uint8")
+_LIMITS = (-64, 63)
+
+
+def run(graph: Graph, target: Target | None, reduce: str = "weights", granularity: str = "axis") -> tuple[Graph, tuple[Change | str, ...]]:
+    """Changes 8-bit weights, activations or both, and biases with them."""
+    notes: list[Change | str] = []
+    if reduce in ("weights", "both"):
+        graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced")
+        notes += told_weights(weights, "use 7 bits")
+    if reduce in ("activations", "both"):
+        parts = separated(graph, _EIGHT_BITS)
+        choose = _chooser(parts)
+        found = regrid_activations(parts, choose, dtypes=_EIGHT_BITS, suffix="reduced", keep_io=True, strictly=True)
+        if found is not None:
+            graph = found.graph
+            notes.append(found.told("use 7 bits"))
+    return graph, tuple(notes)
+
+
+def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | None:
+    """Weights of 8 bits in 7; channels around the middle of their type that fit stay."""
+
+    def scaling(channel: Channel) -> float | None:
+        fits = channel.zero_point == 0 and channel.steps.min() >= _LIMITS[0] and channel.steps.max() <= _LIMITS[1]
+        return None if fits else least_loss_ratio(channel.steps, _LIMITS)
+
+    if weights.dtype not in _EIGHT_BITS or not is_scalable(use, weights):
+        return None
+    return scaled(use, weights, _LIMITS, scaling, granularity)
+
+
+def _chooser(graph: Graph) -> Choice:
+    """The grid of each activation that reaches more than 7 bits of its own."""
+    reach = hulls(graph)
+    clipped = _clipped_at_once(graph, reach)
+
+    def choose(tensor: Tensor) -> tuple[str, Quantization] | None:
+        q = tensor.quantization
+        if q is None or not q.is_per_tensor or tensor.name in clipped or _fits(reach[tensor.name], tensor):
+            return None
+        return tensor.dtype, _reduced(tensor)
+
+    return choose
+
+
+def _clipped_at_once(graph: Graph, reach: Mapping[str, Interval]) -> set[str]:
+    """Tensors that are rounded and that nothing reads but Clips on their own grid to 7 bits: what this pass leaves in front of a Clip."""
+    limited = {op.inputs[0] for op in graph.ops if op.kind == "Clip" and _is_limit(graph, op, reach)}
+    rounded = {name for op in graph.ops if KINDS[op.kind].rounds for name in op.outputs}
+    readers = graph.consumers()
+    return {name for name in limited & rounded - graph.public if all(_is_limit(graph, op, reach) for op in readers[name])}
+
+
+def _is_limit(graph: Graph, op: Op, reach: Mapping[str, Interval]) -> bool:
+    result = graph[op.outputs[0]]
+    return op.kind == "Clip" and result.is_quantized and result.shares_grid(graph[op.inputs[0]]) and _fits(reach[result.name], result)
+
+
+def _lowest(dtype: str) -> int:
+    """The smallest integer of 7 bits, as PyTorch has them."""
+    return -64 if dtype == "int8" else 0
+
+
+def _fits(reach: Interval, tensor: Tensor) -> bool:
+    """Whether the values of an interval have integers of 7 bits on a tensor's grid."""
+    assert tensor.quantization is not None
+    if tensor.dtype not in _EIGHT_BITS:
+        return False
+    ends, low = quantize(np.array(reach), tensor.quantization, tensor.dtype), _lowest(tensor.dtype)
+    return bool(ends[0] >= low and ends[1] <= low + 127)
+
+
+def _reduced(tensor: Tensor) -> Quantization:
+    """A grid that holds the range of a tensor's in 7 bits: symmetric if that is, a bit coarser where roundings need it."""
+    old = tensor.quantization
+    assert old is not None
+    low, (lowest, highest) = _lowest(tensor.dtype), (float(ends[0]) for ends in affine_range(old, tensor.dtype))
+    is_symmetric = int(old.zero_point[0]) == 0 and tensor.dtype == "int8"
+    scale = max(highest / 63, lowest / -64) if is_symmetric else (max(highest, 0.0) - min(lowest, 0.0)) / 127
+    while True:
+        point = 0 if is_symmetric else int(np.clip(np.rint(low - min(lowest, 0.0) / scale), low, low + 127))
+        found = replace(tensor, quantization=Quantization.per_tensor(float(np.float32(scale)), point))
+        if _fits((lowest, highest), found) and found.quantization is not None:
+            return found.quantization
+        scale *= 1 + 1 / 254
