@@ -62,3 +62,9 @@ def test_open_sizes_times_whole_factors_are_no_limit(tmp_path: Path, name: str, 
     with pytest.raises(UnsupportedError, match="shape that the file does not say"):
         fraction = archive(tmp_path / "fraction.pt", net(f"return torch.upsample_{name}(x, {arguments}[2.0, 1.5])"))
         load(fraction, input_shape="n,3,h,w")
+
+
+def test_slopes_of_a_single_number_leave_it_one(tmp_path: Path) -> None:
+    graph = load(archive(tmp_path / "m.pt", net("return torch.prelu(torch.sum(x), torch.full([1], 0.2))"), traced=[("float32", (2, 3))]))
+    (found,) = evaluate(graph, {graph.inputs[0]: np.full((2, 3), -1, np.float32)}).values()
+    assert found.shape == () and np.isclose(found, -1.2)

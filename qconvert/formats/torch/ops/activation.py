@@ -147,6 +147,8 @@ def read_prelu(c: Call) -> Ref:
     if count is None or len(count) > 1:
         raise c.unsupported(f"weights of shape {weight.shape}")
     slopes = weight.name
+    if rank == 0 and count:
+        slopes = c.emit("Reshape", [slopes, c.list64([], "weight_shape")], hint="weight").name
     if rank > 2 and count not in ((), (1,)):
         slopes = c.emit("Reshape", [slopes, c.list64([-1, *[1] * (rank - 2)], "weight_shape")], hint="weight").name
     return c.emit("PRelu", [name, slopes], grid=_stated(c))
