@@ -13,7 +13,7 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 from __future__ import annotations
 
 from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
-from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_as
+from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_alike, adds_as
 from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps
@@ -90,6 +90,7 @@ __all__ = [
     "SplitProduct",
     "accumulator_grid",
     "accumulator_scale",
+    "adds_alike",
     "adds_as",
     "affine_range",
     "average_away",

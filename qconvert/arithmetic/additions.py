@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qconvert.arithmetic.dtypes import Array
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.kernels import xnnpack_add, xnnpack_add_multipliers, xnnpack_adds
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.torch_kernels import fbgemm_add, qnnpack_add, qnnpack_add_multipliers, qnnpack_adds
 
-__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Grids", "adds_as"]
+__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Grids", "adds_alike", "adds_as"]
 
 Grids = tuple[Quantization, Quantization]
-
 #: (stored values, stored values, grids, grid of the result, type) -> stored results.
-ADDITIONS: Mapping[str, Callable[[Any, Any, Grids, Quantization, str], Array]] = {
+Addition = Callable[[Any, Any, Grids, Quantization, str], Array]
+
+ADDITIONS: Mapping[str, Addition] = {
     "xnnpack": xnnpack_add,
     "qnnpack": qnnpack_add,
     "fbgemm": fbgemm_add,
@@ -42,3 +45,19 @@ def adds_as(name: str, inputs: Grids, output: Quantization) -> bool:
 
 def _always(inputs: Grids, output: Quantization) -> bool:
     return True
+
+
+def adds_alike(name: str, own: Addition, inputs: Grids, output: Quantization, dtype: str) -> bool:
+    """Whether an addition of 8-bit data gives the integers of the kernel `name` for all 65,536 pairs of inputs.
+
+    Args:
+        name: of ADDITIONS; the kernel takes these grids (adds_as()).
+        own: the addition, tried in unsigned storage.
+        inputs, output: the grids.
+        dtype: the type of all three.
+    """
+    offset = -integer_range(dtype)[0]
+    codes = np.arange(256, dtype=np.int64)
+    grids, result = (inputs[0].shifted(offset), inputs[1].shifted(offset)), output.shifted(offset)
+    found = [kernel(codes[:, None], codes[None, :], grids, result, "uint8") for kernel in (own, ADDITIONS[name])]
+    return bool(np.array_equal(found[0], found[1]))

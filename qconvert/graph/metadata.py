@@ -39,6 +39,7 @@ __all__ = [
     "SPELLED",
     "STATED_ATTRIBUTES",
     "STATED_BIAS_SCALES",
+    "STATED_LIMITS",
     "TARGET",
     "TRAINED_SCALES",
     "TRANSPOSED",
@@ -99,6 +100,8 @@ DYNAMIC_RANGE = "qconvert.dynamic_range"
 FUSED_PADDING = "qconvert.fused_padding"
 #: JSON, output -> attribute -> value: attributes that the result's format cannot state.
 STATED_ATTRIBUTES = "qconvert.attributes"
+#: JSON, constant -> [smallest, largest] stored value that is used, null for the type's own.
+STATED_LIMITS = "qconvert.limits"
 #: JSON, bias -> scales: as the source states them, where the result's format implies others by a last bit.
 STATED_BIAS_SCALES = "qconvert.bias_scales"
 

@@ -1,4 +1,4 @@
-"""Attributes that a file cannot state and a reader would find otherwise: a writer notes them in the metadata (STATED_ATTRIBUTES)."""
+"""Attributes and limits that a file cannot state: a writer notes them in the metadata (STATED_ATTRIBUTES, STATED_LIMITS)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from qconvert.graph.activations import ACTIVATIONS, simplest_activation
 from qconvert.graph.schema import Graph, Op
 
-__all__ = ["unstated"]
+__all__ = ["narrow_constants", "unstated"]
 
 
 def unstated(graph: Graph, is_spelled_out: Callable[[Op], bool] = lambda op: False) -> dict[str, dict[str, str]]:
@@ -25,6 +25,16 @@ def unstated(graph: Graph, is_spelled_out: Callable[[Op], bool] = lambda op: Fal
         name = str(op.attributes.get("activation", ""))
         if name and simplest_activation(result, ACTIVATIONS[name]) != name:
             found.setdefault(result.name, {})["activation"] = name
-        if op.kind == "AveragePool" and op["arithmetic"] and not is_spelled_out(op):
+        if op.kind == "AveragePool" and op["arithmetic"] in ("ties_up", "ties_away") and not is_spelled_out(op):
             found.setdefault(result.name, {})["arithmetic"] = str(op["arithmetic"])
     return found
+
+
+def narrow_constants(graph: Graph) -> dict[str, tuple[int | None, int | None]]:
+    """The smallest and largest stored value of constants that use a part of their range (weights without -128), None for the type's."""
+    grids = ((tensor.name, tensor.quantization) for tensor in graph.constants())
+    return {
+        name: (grid.quant_min, grid.quant_max)
+        for name, grid in grids
+        if grid is not None and (grid.quant_min is not None or grid.quant_max is not None)
+    }

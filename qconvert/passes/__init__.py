@@ -132,7 +132,7 @@ _REGISTER = (
          after=("absorb_quantization",)),
     _pass("apply_encodings", "scales that stand in a file beside the model make quantized operators of it",
          options=(_ENCODINGS, _FILL, _RANGE_DTYPE), exact=False),
-    _pass("restate_attributes", "attributes that the source's format cannot state come back from its metadata"),
+    _pass("restate_attributes", "attributes and limits that the source's format cannot state come back from its metadata"),
     _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",
          exact=False, within=0.05),
     _pass("widen_1d", "convolutions and pools over one dimension become ones over two"),

@@ -14,6 +14,7 @@ import numpy as np
 from qconvert.arithmetic import batch_norm_factor
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import VERSION
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Target
 
@@ -24,7 +25,12 @@ _ROUNDINGS = 2.0**-20
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Folds behind quantized convolutions and Gemms whose result nothing else reads; what is quantized behind them is absorbed anew."""
+    """Folds behind quantized convolutions and Gemms whose result nothing else reads; what is quantized behind them is absorbed anew.
+
+    Where PyTorch's programs are read (no target), those that a conversion has written keep what its source has.
+    """
+    if target is None and VERSION in graph.metadata:
+        return graph, ()
     producers, consumers = graph.producers(), graph.consumers()
     added: dict[str, Tensor] = {}
     names = graph.names(added)

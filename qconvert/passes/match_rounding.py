@@ -19,13 +19,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from qconvert.arithmetic import dequantize, onnxruntime_add, quantize, xnnpack_add, xnnpack_adds
-from qconvert.graph import Graph, Op, Quantization, integer_range
+from qconvert.arithmetic import adds_alike, dequantize, onnxruntime_add, quantize, xnnpack_adds
+from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite, kernels_reduction
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.passes.torch_rounding import TorchRounding, without_torch
+from qconvert.passes.torch_rounding import TorchRounding, rounds_as_torch, without_torch
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -36,7 +34,8 @@ def run(
 ) -> tuple[Graph, tuple[str, ...]]:
     """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrites those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
-    if source.startswith("torch-") or (graph.is_from("torch") and biases == "keep"):
+    of_torch = source.startswith("torch-") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))
+    if of_torch:
         return _of_torch(graph, target, numerics, biases, io_integer)
     if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
         return graph, ()
@@ -81,21 +80,9 @@ def _matched(graph: Graph, op: Op, own: Any) -> Op:
     a, b, output = (q for q in found if q is not None)
     if not xnnpack_adds((a, b), output):
         return op
-    dtype = tensors[0].dtype
-    wanted = _all_pairs(xnnpack_add, a, b, output, dtype)
-    if np.array_equal(_all_pairs(own, a, b, output, dtype), wanted):
-        return op
-    return op.with_attributes(arithmetic="xnnpack")
+    return op if adds_alike("xnnpack", own, (a, b), output, tensors[0].dtype) else op.with_attributes(arithmetic="xnnpack")
 
 
 def _exact_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Any:
     """What a target gives that rounds the real sum once."""
     return quantize(dequantize(a, inputs[0]) + dequantize(b, inputs[1]), output, dtype)
-
-
-def _all_pairs(kernel: Any, a: Quantization, b: Quantization, output: Quantization, dtype: str) -> Any:
-    """The kernel's results for all pairs of stored values, in unsigned storage, where onnxruntime's arithmetic takes place."""
-    offset = -integer_range(dtype)[0]
-    codes = np.arange(256, dtype=np.int64)
-    quantizations = (a.shifted(offset), b.shifted(offset))
-    return kernel(codes[:, None], codes[None, :], quantizations, output.shifted(offset), "uint8")

@@ -1,31 +1,39 @@
-"""restate_attributes: attributes that the source's format cannot state, as an earlier conversion noted them in the metadata. Exact.
+"""restate_attributes: what the source's format cannot state, as an earlier conversion noted it in the metadata. Exact.
 
 Padding that stands before its operator because the format could not state it there; a fused activation that the grid implies, or how
-ties of an average are rounded: only notes that change nothing of what an operator computes beyond that are believed.
+ties of an average are rounded; limits of a constant's integers: only notes that change nothing of what an operator computes beyond that
+are believed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES
+from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import Target
 
 __all__ = ["run"]
 
+#: Types whose constants may use a part of their range.
+_LIMITED = ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
+
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Gives the attributes in the metadata entries to their operators, and takes the entries away."""
+    """Gives what the metadata entries say to its operators and constants, and takes the entries away."""
     graph, fused = _with_own_padding(graph)
     graph, stated = _with_stated_attributes(graph)
-    return graph, (*fused, *stated)
+    graph, limited = _with_stated_limits(graph)
+    return graph, (*fused, *stated, *limited)
 
 
 def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -42,26 +50,59 @@ def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _with_stated_attributes(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    text = graph.metadata.get(STATED_ATTRIBUTES)
-    if text is None:
-        return graph, ()
-    try:
-        stated = {str(name): dict(values) for name, values in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(f"the metadata entry {STATED_ATTRIBUTES} is no map of names to attributes") from error
-    ops = [_with_stated(graph, op, stated.get(op.outputs[0], {})) if op.outputs else op for op in graph.ops]
+    graph, stated = _taken(graph, STATED_ATTRIBUTES)
+    ops = [_with_stated(graph, op, stated[op.outputs[0]]) if op.outputs and op.outputs[0] in stated else op for op in graph.ops]
     changed = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
-    metadata = {key: value for key, value in graph.metadata.items() if key != STATED_ATTRIBUTES}
-    return graph.evolve(ops=ops, metadata=metadata), (f"{changed} operators have attributes again that the file only notes",) * bool(
-        changed
-    )
+    return (graph.evolve(ops=ops), (f"{changed} operators have attributes again that the file only notes",)) if changed else (graph, ())
 
 
-def _with_stated(graph: Graph, op: Op, stated: Mapping[str, Any]) -> Op:
+def _taken(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
+    """The graph without an entry of its metadata, and what that entry says; nothing where it is no map.
+
+    The model does not depend on it: a damaged entry is no reason to refuse the file.
+    """
+    text = graph.metadata.get(key)
+    if text is None:
+        return graph, {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    graph = replace(graph, metadata={name: value for name, value in graph.metadata.items() if name != key})
+    return graph, found if isinstance(found, dict) else {}
+
+
+def _with_stated(graph: Graph, op: Op, stated: Any) -> Op:
+    if not isinstance(stated, dict):
+        return op
     result, activation, arithmetic = graph[op.outputs[0]], stated.get("activation"), stated.get("arithmetic")
     if op.kind == "AveragePool" and not op["arithmetic"] and arithmetic in ("ties_up", "ties_away"):
         op = op.with_attributes(arithmetic=arithmetic)
-    if not activation or activation not in ACTIVATIONS or "activation" not in KINDS[op.kind].attributes or not result.is_quantized:
+    known = isinstance(activation, str) and activation in ACTIVATIONS
+    if not activation or not known or "activation" not in KINDS[op.kind].attributes or not result.is_quantized:
         return op
     same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
     return op.with_attributes(activation=activation) if same else op
+
+
+def _with_stated_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Constants whose integers are within the limits noted use these alone; what the file says itself, and what is computed, stays."""
+    graph, stated = _taken(graph, STATED_LIMITS)
+    found = [_limited(graph[name], limits) for name, limits in stated.items() if name in graph.tensors]
+    changed = [tensor for tensor in found if tensor is not None]
+    notes = (f"{len(changed)} constants use a part of their type's range, which the file only notes",)
+    return (graph.evolve(tensors=changed), notes) if changed else (graph, ())
+
+
+def _limited(tensor: Tensor, limits: Any) -> Tensor | None:
+    """A constant with the limits of its integers; None where these are none of it."""
+    grid, data = tensor.quantization, tensor.data
+    if grid is None or data is None or tensor.dtype not in _LIMITED or (grid.quant_min, grid.quant_max) != (None, None):
+        return None
+    if not (isinstance(limits, list) and len(limits) == 2 and all(limit is None or type(limit) is int for limit in limits)):
+        return None
+    narrow = replace(grid, quant_min=limits[0], quant_max=limits[1])
+    (lowest, highest), (low, high) = integer_range(tensor.dtype), narrow.limits(tensor.dtype)
+    values = data.astype(np.int64)
+    fits = lowest <= low < high <= highest and (not values.size or low <= int(values.min()) <= int(values.max()) <= high)
+    return replace(tensor, quantization=narrow) if fits and (low, high) != (lowest, highest) else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import qconvert
@@ -14,6 +15,7 @@ from qconvert.arithmetic import TORCH_AVERAGES, averaging_scale, split_product, 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.graph.shapes import infer
 from qconvert.plugins import ModelFile, runtimes
 
 _RUNTIMES = {".onnx": ("onnxruntime", "optimized"), ".tflite": ("litert", "default")}
@@ -61,6 +63,38 @@ def test_additions_of_all_pairs(name: str, suffix: str, tmp_path: Path) -> None:
     assert changed
 
 
+@pytest.mark.parametrize("name", ["qnnpack", "fbgemm"])
+def test_additions_come_back_from_onnx(name: str, tmp_path: Path) -> None:
+    """Those that onnxruntime's own kernel gives, those on other scales, and those in float64; and of other scales none."""
+    forms = set()
+    for seed in range(16):
+        graph, _ = _addition(name, seed)
+        qconvert.save(graph, tmp_path / "model.onnx", force=True)
+        model = onnx.load(tmp_path / "model.onnx")
+        kinds = {node.op_type for node in model.graph.node}
+        forms.add("float64" if "Floor" in kinds else "nudged" if "Cast" in kinds else "plain")
+        assert qconvert.diff(graph, qconvert.load(tmp_path / "model.onnx")) == []
+    assert {"plain", "nudged"} <= forms
+
+
+def test_a_note_of_other_scales_is_not_believed(tmp_path: Path) -> None:
+    """An addition that was noted as plain: with the scale that a result has since, the writer would spell it out."""
+    graph, _ = _addition("qnnpack", 0)
+    others = [_addition("qnnpack", seed)[0] for seed in range(16)]
+    found = [(item, _written(item, tmp_path)) for item in [graph, *others]]
+    plain = next(model for item, model in found if len(model.graph.node) == 4)
+    nudged = next(model for item, model in found if len(model.graph.node) > 4)
+    props = {item.key: item.value for item in plain.metadata_props}
+    onnx.helper.set_model_props(nudged, props)
+    onnx.save(nudged, tmp_path / "edited.onnx")
+    assert [op["arithmetic"] for op in qconvert.load(tmp_path / "edited.onnx").ops if op.kind == "Add"] == [""]
+
+
+def _written(graph: Graph, folder: Path) -> Any:
+    qconvert.save(graph, folder / "model.onnx", force=True)
+    return onnx.load(folder / "model.onnx")
+
+
 def test_fast_numerics_leave_additions_to_the_kernel(tmp_path: Path) -> None:
     graph, feed = _addition("qnnpack", 1)
     found, said = _run(graph, tmp_path, ".onnx", feed, numerics="fast")
@@ -100,6 +134,37 @@ def test_averages(name: str, kind: str, attributes: dict[str, Any], suffix: str,
         assert missed <= (0.1 if any("a few ties" in text for text in said) else 0)
 
 
+@pytest.mark.parametrize("size", [6, 5, "height"])
+@pytest.mark.parametrize("name", ["qnnpack", "fbgemm_adaptive"])
+@pytest.mark.parametrize(("kind", "attributes"), _WINDOWS)
+def test_averages_come_back_from_onnx(name: str, kind: str, attributes: dict[str, Any], size: int | str, tmp_path: Path) -> None:
+    """Those written as convolutions, those that are never ties, and those of which nothing is known before they run."""
+    graph = _average(name, kind, attributes, size)
+    model = _written(graph, tmp_path)
+    ties = {"AveragePool": True, "GlobalAveragePool": size == 6, "ReduceMean": size == 6}[kind] and size != "height"
+    assert any(node.op_type == "Conv" for node in model.graph.node) == ties
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "model.onnx")) == []
+
+
+def test_an_average_whose_data_were_resized_is_not_the_one_noted(tmp_path: Path) -> None:
+    """Of 25 integers none is a tie; of 36 the plain node rounds otherwise than the note says."""
+    model = _written(_average("qnnpack", "GlobalAveragePool", {}, 5), tmp_path)
+    for size in model.graph.input[0].type.tensor_type.shape.dim[2:]:
+        size.dim_value = 6
+    onnx.save(model, tmp_path / "edited.onnx")
+    kinds = [(op.kind, op["arithmetic"]) for file in ("model", "edited") for op in qconvert.load(tmp_path / f"{file}.onnx").ops]
+    assert kinds == [("GlobalAveragePool", "qnnpack"), ("GlobalAveragePool", "")]
+
+
+def _average(name: str, kind: str, attributes: dict[str, Any], size: int | str) -> Graph:
+    grid = Quantization.per_tensor(0.0371, 117)
+    tensors = [Tensor("x", "uint8", (1, 4, size, size), None, grid), Tensor("y", "uint8", None, None, grid)]
+    tensors += [Tensor("axes", "int64", (2,), np.array([2, 3]))] * (kind == "ReduceMean")
+    layout = {} if kind == "ReduceMean" else {"data_format": "channels_first"}
+    inputs = ("x", "axes") if kind == "ReduceMean" else ("x",)
+    return infer(_graph(Op(kind, inputs, ("y",), {**attributes, **layout, "arithmetic": name}), tensors, ("x",)))
+
+
 @pytest.mark.parametrize("name", TORCH_AVERAGES)
 def test_a_convolution_is_equal_for_every_sum(name: str) -> None:
     rng = np.random.default_rng(2)
@@ -122,6 +187,8 @@ def test_interpolations_take_ties_of_stored_integers_to_the_even_one(tmp_path: P
     tensors.append(Tensor("sizes", "int64", (2,), np.array([8, 10])))
     places = {"mode": "linear", "coordinate_transformation_mode": "half_pixel", "data_format": "channels_first"}
     graph = _graph(Op("Resize", ("x", "sizes"), ("y",), {**places, "arithmetic": "torch"}), tensors, ("x",))
+    qconvert.save(graph, tmp_path / "plain.onnx")
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "plain.onnx")) == []
     rng = np.random.default_rng(4)
     for suffix in _RUNTIMES:
         feed = {"x": rng.integers(0, 256, (1, 3, 4, 5)).astype(np.uint8)}

@@ -79,7 +79,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     graph = model.graph
     declared, metadata = dict(_declared(graph)), _metadata(model)
     draft = Draft(set(declared))
-    draft.relabelled = relabelled({} if again else metadata)
+    draft.relabelled = relabelled(metadata)
     inputs = _read_values(graph, declared, draft)
     readers = operators("onnx", "read")
     for node in graph:

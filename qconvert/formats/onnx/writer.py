@@ -27,8 +27,10 @@ from qconvert.graph.metadata import (
     SPELLED,
     STATED_ATTRIBUTES,
     STATED_BIAS_SCALES,
+    STATED_LIMITS,
 )
-from qconvert.graph.stated import unstated
+from qconvert.graph.stated import narrow_constants, unstated
+from qconvert.graph.torch_forms import TorchForms, has_torch_form
 from qconvert.plugins import operators
 
 __all__ = ["DEFAULT_OPSET", "write"]
@@ -93,8 +95,9 @@ def build(
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}")
+    source, graph = graph, _with_torch_forms(graph)
     builder = Builder(graph, opset, numerics)
-    spelled: set[int] = set()
+    spelled = {id(op) for op in source.ops if has_torch_form(op)}
     for op in graph.ops:
         builder.source = op.source
         first = len(builder.nodes)
@@ -122,8 +125,18 @@ def build(
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    helper.set_model_props(model, _properties(graph, builder, named, provenance, spelled))
+    helper.set_model_props(model, _properties(source, builder, named, provenance, spelled))
     return model
+
+
+def _with_torch_forms(graph: Graph) -> Graph:
+    """The graph with other operators in place of those that round as PyTorch's engines do."""
+    if not any(map(has_torch_form, graph.ops)):
+        return graph
+    forms = TorchForms(graph, "onnx")
+    for op in graph.ops:
+        forms.visit(op)
+    return graph.evolve(tensors=forms.tensors.values(), ops=forms.ops)
 
 
 def _properties(
@@ -141,10 +154,12 @@ def _properties(
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
-    if relabelled := relabelled_notes(graph):
+    if relabelled := relabelled_notes(builder.graph):
         properties[RELABELLED] = relabelled
     if attributes := unstated(graph, lambda op: may_tie(op, builder)):
         properties[STATED_ATTRIBUTES] = json.dumps(attributes)
+    if limits := narrow_constants(graph):
+        properties[STATED_LIMITS] = json.dumps(limits)
     return properties
 
 

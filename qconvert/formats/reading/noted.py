@@ -32,7 +32,7 @@ class Noted:
         op: the operator.
         grids: of its tensors, by name.
         constants: its small constants: sizes, axes, paddings, which nodes may have in another form.
-        types: of tensors of less than eight bits.
+        types: of tensors of less than eight bits, and of results that nothing reads, which a file may leave out.
     """
 
     op: Op
@@ -50,14 +50,24 @@ def stated(graph: Graph, op: Op, on_grids: Callable[[Op], Sequence[str]] | None 
         on_grids: the names of those of its tensors whose grids are noted; by default those that it computes with, and of a move none.
     """
     names = (_on_grids if on_grids is None else on_grids)(op)
-    small = {name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and graph[name].dtype in _SMALL_TYPES}
+    unread = _unread(graph, op)
+    types = {
+        name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and (graph[name].dtype in _SMALL_TYPES or name in unread)
+    }
     return {
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
         "grids": {name: stated_grid(grid) for name in names if name and (grid := graph[name].quantization) is not None
                   and not grid.block_size and (grid.is_per_tensor or graph[name].is_constant)},
         "constants": {name: _listed(graph[name]) for name in KINDS[op.kind].named(op, "index", "parameter") if _is_small(graph[name])},
-        **({"types": small} if small else {}),
+        **({"types": types} if types else {}),
     }  # fmt: skip
+
+
+def _unread(graph: Graph, op: Op) -> set[str]:
+    """Those of several results that no operator reads and the graph does not give."""
+    if len(op.outputs) < 2:
+        return set()
+    return set(filter(None, op.outputs)).difference(graph.outputs, *(other.inputs for other in graph.ops))
 
 
 def noted(item: Mapping[str, Any]) -> Noted:

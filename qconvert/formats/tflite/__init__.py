@@ -54,6 +54,7 @@ def qconvert_formats() -> Iterable[Format]:
             check=_check,
             recognizes=_recognizes,
             contents=_contents,
+            normal_form=("restate_attributes",),
         )
     ]
 

@@ -25,6 +25,7 @@ from qconvert.graph.metadata import (
     SOURCE_FORMAT,
     SOURCE_KERNELS,
     SOURCE_METADATA,
+    STATED_LIMITS,
     TRANSPOSED,
 )
 
@@ -122,7 +123,7 @@ def _metadata(model: Any) -> dict[str, str]:
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
         name = (entry.name or b"").decode("utf-8", "replace")
-        if name in (TRANSPOSED, CHANGED):
+        if name in (TRANSPOSED, CHANGED, STATED_LIMITS):
             found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
         else:
             found[f"{SOURCE_METADATA}{name}"] = text_of(data)

@@ -22,7 +22,8 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing, as_int32
 from qconvert.formats.tflite.written import taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
-from qconvert.graph.metadata import CHANGED, PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, TRANSPOSED
+from qconvert.graph.metadata import CHANGED, PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, STATED_LIMITS, TRANSPOSED
+from qconvert.graph.stated import narrow_constants
 from qconvert.plugins import operators
 
 __all__ = ["build", "write"]
@@ -185,6 +186,8 @@ class _File:
         contents = {key: content for key, text in texts.items() if (content := bytes_of(text)) is not None}
         if self._graph.metadata.get(TRANSPOSED, "[]") != "[]":
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
+        if limits := narrow_constants(self._graph):
+            contents[STATED_LIMITS] = json.dumps(limits).encode()
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):
             contents[CHANGED] = changed.encode()

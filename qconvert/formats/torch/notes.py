@@ -17,8 +17,8 @@ from qconvert.formats.reading.noted import Noted, noted
 from qconvert.formats.reading.signatures import noted_signatures, with_signatures
 from qconvert.formats.torch.archive import Archive
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
-from qconvert.graph.stated import unstated
+from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES, STATED_LIMITS
+from qconvert.graph.stated import narrow_constants, unstated
 
 __all__ = ["NOTES", "Notes", "graph_notes", "read_notes", "with_notes"]
 
@@ -67,6 +67,8 @@ def graph_notes(graph: Graph, provenance: Mapping[str, str], numerics: str = "")
         metadata[NUMERICS] = numerics
     if attributes := unstated(graph):
         metadata[STATED_ATTRIBUTES] = json.dumps(attributes)
+    if limits := narrow_constants(graph):
+        metadata[STATED_LIMITS] = json.dumps(limits)
     return {"name": graph.name, "metadata": metadata}
 
 
@@ -129,6 +131,8 @@ def _renamed(graph: Graph, names: Mapping[str, str], sources: Mapping[str, str],
     def new(name: str) -> str:
         return names.get(name, name)
 
+    sizes = {**_sizes_after(graph, names, sizes), **sizes}
+
     def sized(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
 
@@ -141,6 +145,20 @@ def _renamed(graph: Graph, names: Mapping[str, str], sources: Mapping[str, str],
     }
     ops = tuple(Op(op.kind, tuple(map(new, op.inputs)), tuple(map(new, op.outputs)), op.attributes, sourced(op)) for op in graph.ops)
     return replace(graph, tensors=tensors, ops=ops, inputs=tuple(map(new, graph.inputs)), outputs=tuple(map(new, graph.outputs)))
+
+
+def _sizes_after(graph: Graph, names: Mapping[str, str], noted: Mapping[str, str]) -> dict[str, str]:
+    """Names for sizes that are called after a tensor and its axis, where that tensor gets another name; no two sizes get one."""
+    shapes = [(name, tensor.shape or ()) for name, tensor in graph.tensors.items()]
+    found = {
+        size: f"{names[name]}_{axis}"
+        for name, shape in shapes
+        if name in names
+        for axis, size in enumerate(shape)
+        if size == f"{name}_{axis}" and size not in noted
+    }
+    taken = {size for _, shape in shapes for size in shape if isinstance(size, str)}.difference(found).union(noted.values())
+    return {old: new for old, new in found.items() if new not in taken}
 
 
 def _node(source: str) -> str:

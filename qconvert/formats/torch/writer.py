@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qconvert.data.sizes import number_of, sizes_to_try
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.reading.noted import stated
 from qconvert.formats.torch.building import fill
@@ -23,8 +24,11 @@ from qconvert.plugins import operators
 
 __all__ = ["build", "live", "write"]
 
+#: How many choices of numbers for open sizes are tried that operators demand.
+_DEMANDED = 3
+
 #: Sizes that stand for those that are known only at run time while PyTorch looks at the program; 0 and 1 would be taken for constants.
-_SAMPLE_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
+_SAMPLE_SIZES = (2, 37, 41, 43, 47, 53, 59, 61, 67, 71)
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -84,6 +88,10 @@ def _exported(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
     open_sizes = {size: torch.export.Dim(f"size_{index}") for index, size in enumerate(sizes)}
     found = dict.fromkeys(sizes, torch.export.Dim.AUTO)  # as far as the operators let them be open
     ways = [(apart, open_sizes), (apart, found), (dict.fromkeys(sizes, _SAMPLE_SIZES[1]), found)] if sizes else [(apart, {})]
+    if sizes:  # what the operators demand of sizes, which a guess of shapes does not know; fixed where nothing else is possible
+        demanded = [{size: number_of(numbers)(size) for size in sizes} for numbers in sizes_to_try(graph)[:_DEMANDED]]
+        fixed = dict.fromkeys(sizes, torch.export.Dim.STATIC)
+        ways += [(numbers, dims) for dims in (found, fixed) for numbers in demanded]
     reason = ""
     for way, (samples, dims) in enumerate(ways):
         inputs = tuple(_sample(builder, name, samples) for name in graph.inputs)
@@ -156,8 +164,9 @@ def _aligned(made: Module, program: Any) -> dict[Node, str]:
 
 
 def _call(node: Any, names: Mapping[Any, str]) -> tuple[Any, ...]:
-    """What tells calls apart: the operator and the tensors that it gets, by their names in the program."""
-    return (node.target, *(names.get(item, item.name) for item in node.all_input_nodes if not _is_of_sizes(item)))
+    """What tells calls apart: the operator and the tensors that it gets, by their names in the program, and which of several results."""
+    place = node.args[1:] if getattr(node.target, "__name__", "") == "getitem" else ()
+    return (node.target, *place, *(names.get(item, item.name) for item in node.all_input_nodes if not _is_of_sizes(item)))
 
 
 def _is_of_sizes(node: Any) -> bool:

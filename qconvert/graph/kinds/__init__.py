@@ -31,7 +31,7 @@ from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, fla
 from qconvert.graph.kinds.call import Call, ExactResult
 from qconvert.graph.kinds.convolution import convolves_as_tflite
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
-from qconvert.graph.kinds.pairs import computes_as_tflite, nudged_scales
+from qconvert.graph.kinds.pairs import adds_plainly, computes_as_tflite, nudged_scales
 from qconvert.graph.kinds.products import is_dynamic, range_axes
 from qconvert.graph.kinds.reduce import kernels_reduction, reduced_count
 
@@ -44,6 +44,7 @@ __all__ = [
     "Call",
     "ExactResult",
     "Kind",
+    "adds_plainly",
     "choice",
     "computes_as_tflite",
     "convolves_as_tflite",

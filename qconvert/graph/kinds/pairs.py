@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, adds_as, nudged_add, pair_factors, tflite_pair
+from qconvert.arithmetic import ADDITIONS, adds_alike, adds_as, nudged_add, onnxruntime_add, pair_factors, tflite_pair
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.kinds.attributes import choice, has
@@ -106,6 +106,16 @@ def nudged_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization] | N
     if first is None or second is None or output is None:
         return None
     return nudged_add((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0], str(op["arithmetic"]))
+
+
+def adds_plainly(graph: Graph, op: Op) -> bool:
+    """Whether onnxruntime's own addition gives the integers of an Add's `arithmetic`, for all pairs of inputs."""
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    first, second, output = (tensor.quantization for tensor in tensors)
+    kernel, types = str(op["arithmetic"]), {tensor.dtype for tensor in tensors}
+    if types not in ({"int8"}, {"uint8"}) or first is None or second is None or output is None:
+        return False
+    return adds_as(kernel, (first, second), output) and adds_alike(kernel, onnxruntime_add, (first, second), output, tensors[0].dtype)
 
 
 def power(a: Array, b: Array) -> Array:

@@ -38,6 +38,57 @@ def test_torch_to_onnx_and_back(tmp_path: Path) -> None:
 
 
 @needs_torch
+@pytest.mark.parametrize("name", ["torch_fx_qat_vision"])
+def test_onnx_to_torch_and_back(name: str, tmp_path: Path) -> None:
+    """A network in training among them, whose normalization stands behind its layers in ONNX."""
+    source = FIXTURES / "onnx" / f"{name}.onnx"
+    qconvert.convert(source, tmp_path / "model.pt2")
+    assert qconvert.diff(qconvert.load(source), qconvert.load(tmp_path / "model.pt2")) == []
+    qconvert.convert(tmp_path / "model.pt2", tmp_path / "back.onnx", target="generic")
+    assert qconvert.diff(qconvert.load(source), qconvert.load(tmp_path / "back.onnx")) == []
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["older/program.pt2", "classifier/eager_fbgemm_frozen.pt"])
+def test_programs_and_modules_to_onnx_and_back(name: str, tmp_path: Path) -> None:
+    """Limits of weights, averages and additions of an engine, and sizes that the file leaves open."""
+    source = FIXTURES / "torch" / name
+    qconvert.convert(source, tmp_path / "model.onnx", target="generic")
+    qconvert.convert(tmp_path / "model.onnx", tmp_path / "back.pt2")
+    assert qconvert.diff(qconvert.load(source), qconvert.load(tmp_path / "back.pt2")) == []
+
+
+@needs_torch
+def test_open_sizes_are_those_that_the_operators_take(tmp_path: Path) -> None:
+    """Rows of 16 as 5 x 16: only a multiple of 5 of them, whatever the input's name says."""
+    tensors = [
+        Tensor("x", "float32", ("batch", 16)), Tensor("s", "int64", (3,), np.array([-1, 5, 16])), Tensor("y", "float32", ("n", 5, 16)),
+    ]  # fmt: skip
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Reshape", ("x", "s"), ("y",)),), ("x",), ("y",))
+    qconvert.save(graph, tmp_path / "model.pt2")
+    found = qconvert.load(tmp_path / "model.pt2")
+    assert [op.kind for op in found.ops] == ["Reshape"]
+    assert (found["x"].shape or ())[1:] == (16,)
+
+
+@needs_torch
+@pytest.mark.parametrize("unread", [0, 1])
+@pytest.mark.parametrize("kind", ["TopK", "Split"])
+def test_results_that_nothing_reads_come_back(kind: str, unread: int, tmp_path: Path) -> None:
+    """PyTorch leaves out what computes them."""
+    grid = Quantization.per_tensor(0.25, 7)
+    indices = kind == "TopK"
+    tensors = [
+        Tensor("x", "uint8", (2, 6), None, grid), Tensor("k", "int64", (1,) if indices else (2,), np.array([3] if indices else [3, 3])),
+        Tensor("a", "uint8", (2, 3), None, grid), Tensor("b", "int64" if indices else "uint8", (2, 3), None, None if indices else grid),
+    ]  # fmt: skip
+    outputs = ("a", "b")[1 - unread : 2 - unread]
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op(kind, ("x", "k"), ("a", "b"), {"axis": 1}),), ("x",), outputs)
+    qconvert.save(graph, tmp_path / "model.pt2")
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
+
+
+@needs_torch
 @pytest.mark.parametrize("filler", [None, -20, 7])
 def test_a_pad_of_stored_integers_keeps_its_filler(filler: int | None, tmp_path: Path) -> None:
     """In a program the number is a stored integer, and none is stated for real zero."""

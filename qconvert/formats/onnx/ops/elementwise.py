@@ -12,7 +12,7 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.steps import Steps
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.kinds import computes_as_tflite, nudged_scales
+from qconvert.graph.kinds import adds_plainly, computes_as_tflite, nudged_scales
 
 __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 
@@ -59,7 +59,8 @@ def write_add(op: Op, b: Builder) -> None:
     result, kernel = b.tensor(op.outputs[0]), str(op["arithmetic"])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
     known = kernel in ADDITIONS and first is not None and second is not None and output is not None
-    if not known or first is None or second is None or output is None or not adds_as(kernel, (first, second), output):
+    takes = known and first is not None and second is not None and output is not None and adds_as(kernel, (first, second), output)
+    if not takes or first is None or second is None or output is None or adds_plainly(b.graph, op):
         if (values := _unfused_bias(op, b)) is not None:
             b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
         else:

@@ -8,6 +8,7 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, one_type_reason, operand, read_form, write_form
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
+from qconvert.graph.kinds import adds_plainly
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -19,7 +20,7 @@ def read_pair(r: Reading) -> None:
 
 def write_pair(op: Op, b: Builder) -> str:
     """Add and Mul."""
-    if op.kind == "Add" and op["arithmetic"]:
+    if op.kind == "Add" and op["arithmetic"] and not adds_plainly(b.graph, op):
         return f"QOperator has no {op['arithmetic']} arithmetic"
     op_type = f"QLinear{op.kind}"
     reason = one_type_reason(op, b, op_type, op.inputs)

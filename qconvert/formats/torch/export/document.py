@@ -5,6 +5,7 @@ Source: torch/_export/serde/schema.py (versions 2 to 8). Files of one major vers
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -150,7 +151,9 @@ def _size(size: Any) -> int | str:
 def _symbol(text: str) -> str:
     """The name in "Symbol('s77', positive=True, integer=True)", or a whole expression, which is nobody's name."""
     parts = text.split("'")
-    return parts[1] if text.startswith("Symbol('") and len(parts) == 3 and parts[1].isidentifier() else f"({text[:60]})"
+    if text.startswith("Symbol('") and len(parts) == 3 and parts[1].isidentifier():
+        return parts[1]
+    return f"({text})" if len(text) <= 60 else f"({text[:60]} {hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
 def _node(node: Any) -> Node:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.arithmetic.dtypes import DTYPES, numpy_dtype
 from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
@@ -26,8 +26,9 @@ from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.pickled import StoredTensor, TorchType
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.metadata import NUMERICS
+from qconvert.graph.shapes import UNKNOWN
 from qconvert.graph.validation import validate
 
 __all__ = ["SPELLED", "emit_noted", "with_noted"]
@@ -96,16 +97,28 @@ def _outputs(call: Call) -> Iterator[str]:
 
 
 def _results(held: _Held, item: Noted) -> list[Call]:
-    """The calls that give an operator's results; none if one of them is missing."""
-    found = [held.calls.get(held.name(name)) for name in item.op.outputs if name]
-    return [call for call, _ in filter(None, found)] if all(found) else []
+    """The calls that give an operator's results; none if one of them is missing that something reads."""
+    found = {name: held.calls.get(held.name(name)) for name in item.op.outputs if name}
+    known = all(call is not None or item.types.get(name) in DTYPES for name, call in found.items())
+    return [call for call, _ in filter(None, found.values())] if known else []
+
+
+def _given_out(held: _Held, item: Noted) -> list[str]:
+    """Those of an operator's results that the program has."""
+    return [name for name in item.op.outputs if held.name(name) in held.calls]
+
+
+def _left_out(held: _Held, item: Noted) -> list[str]:
+    """Those that it has not, since nothing reads them."""
+    return [name for name in item.op.outputs if name and held.name(name) not in held.calls]
 
 
 def _single(held: _Held, item: Noted, name: str) -> Call:
     """The one call, which names the program's tensors that it reads."""
     known = {tensor.name for tensor in item.constants}
     inputs = [None if not name or name in known else TensorName(held.name(name)) for name in item.op.inputs]
-    outputs = [held.name(name) if name else None for name in item.op.outputs]
+    there = _given_out(held, item)
+    outputs = [held.name(name) if name in there else None for name in item.op.outputs]
     types = [held.program.tensors[there] if there else ("", ()) for there in outputs]
     return Call(SPELLED, "", {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}, outputs, name)
 
@@ -118,7 +131,7 @@ def _is_written_so(held: _Held, item: Noted) -> bool:
     if tensors is None:
         return False
     inputs = tuple(dict.fromkeys(name for name in item.op.inputs if name and not tensors[name].is_constant))
-    outputs = tuple(name for name in item.op.outputs if name)
+    outputs = tuple(_given_out(held, item))
     alone = Graph("", tensors, (item.op,), inputs, outputs)
     try:
         validate(alone)
@@ -132,6 +145,7 @@ def _is_written_so(held: _Held, item: Noted) -> bool:
 def _tensors(held: _Held, item: Noted) -> dict[str, Tensor] | None:
     """The tensors of an operator, as the program has them, on the grids that the note states."""
     found = {tensor.name: replace(tensor, quantization=item.grids.get(tensor.name)) for tensor in item.constants}
+    found |= {name: Tensor(name, item.types[name], None, None, item.grids.get(name)) for name in _left_out(held, item)}
     for name in filter(None, (*item.op.inputs, *item.op.outputs)):
         if name in found:
             continue
@@ -281,11 +295,24 @@ def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: C
             name = draft.add(name, own[name].dtype, own[name].shape, own[name].data, item.grids.get(name))
         inputs.append(name)
     outputs = [
-        draft.add(str(there), _typed(item, name, dtype), shape, None, item.grids.get(name)) if name else ""
+        _result(item, name, there, dtype, shape, draft) if name else ""
         for name, there, (dtype, shape) in zip(item.op.outputs, call.outputs, types, strict=True)
     ]
     draft.append(Op(item.op.kind, tuple(inputs), tuple(outputs), item.op.attributes, item.op.source))
     return [Ref(name) for name in outputs]
+
+
+def _result(item: Noted, name: str, there: Any, dtype: str, shape: Shape, draft: Draft) -> str:
+    """A result of the operator, called as in the program; one that the program leaves out is called as in the note."""
+    grid = item.grids.get(name)
+    if there is None:
+        return draft.add(name, item.types[name], None, None, grid)
+    return draft.add(str(there), _typed(item, name, dtype), _named_sizes(shape), None, grid)
+
+
+def _named_sizes(shape: Shape) -> Shape:
+    """A shape without the expressions that a program has for sizes: these are called as the operator's shape rule says."""
+    return tuple(UNKNOWN if isinstance(size, str) and not size.isidentifier() else size for size in shape)
 
 
 def _operand(item: Noted, name: str, value: Any, draft: Draft, constants: Constants) -> str:

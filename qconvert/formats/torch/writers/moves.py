@@ -94,6 +94,7 @@ def write_unpack(op: Op, b: Builder) -> None:
 def write_split(op: Op, b: Builder) -> None:
     """Split: a slice for each part."""
     node, start = b.stored(op.inputs[0]), 0
+    b.note_operator()
     for name, size in zip(op.outputs, b.integers(op, 1), strict=True):
         if name:
             b.set(name, b.aten("slice.Tensor", node, int(op["axis"]), start, start + size))
