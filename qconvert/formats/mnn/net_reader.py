@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,8 @@ from qconvert.encodings import Encoding, Encodings, Grid, Place
 from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.activations import activation_grid
 from qconvert.formats.mnn.network import Network, TensorGrid, read_network, renamed
-from qconvert.formats.mnn.places import MATMUL, own_name, places, plain
-from qconvert.formats.mnn.weights import LayerWeights
+from qconvert.formats.mnn.places import MATMUL, group_of, own_name, places, plain
+from qconvert.formats.mnn.weights import LayerWeights, together
 from qconvert.graph import Array, Quantization, numpy_dtype
 
 __all__ = ["network_encodings", "weights_encoding"]
@@ -61,13 +63,11 @@ def _encodings(network: Network) -> Encodings:
         )
     entries = places(network.nodes, network.names, grids, "MNN")
     offset: list[str] = []
-    for layer in network.layers:
-        if layer.weights is not None and layer.node.type != _TRANSPOSED:
-            name = network.names[layer.node.outputs[0]] if layer.node.outputs else layer.node.name
-            encoding = weights_encoding(layer.weights, is_matrix=layer.node.name.endswith(MATMUL))
-            if encoding.integers is None:
-                offset.append(plain(name))
-            entries[Place(plain(name), "input", 1)] = encoding if not own_name(name) else _optional(encoding)
+    for name, weights, is_matrix in _weights(network):
+        encoding = weights_encoding(weights, is_matrix=is_matrix)
+        if encoding.integers is None:
+            offset.append(name)
+        entries[Place(name, "input", 1)] = encoding if not own_name(name) else replace(encoding, required=False)
     if not entries:
         raise InvalidModelError(
             "has no scales: its layers are not quantized", remedy="Give the file that mnnquant, or mnnconvert with scales, wrote."
@@ -75,8 +75,19 @@ def _encodings(network: Network) -> Encodings:
     return Encodings(entries, "MNN's network", metadata={"mnn.uuid": network.uuid} if network.uuid else {}, notes=_notes(network, offset))
 
 
-def _optional(encoding: Encoding) -> Encoding:
-    return Encoding(encoding.grid, integers=encoding.integers, origin=encoding.origin, required=False)
+def _weights(network: Network) -> Iterator[tuple[str, LayerWeights, bool]]:
+    """(what a layer computes in a model, its weights, whether they are a matrix there), those of one convolution's groups together."""
+    groups: dict[str, list[LayerWeights]] = {}
+    for layer in network.layers:
+        if layer.weights is None or layer.node.type == _TRANSPOSED:
+            continue
+        if base := group_of(layer.node.name):
+            groups.setdefault(base, []).append(layer.weights)
+            continue
+        name = network.names[layer.node.outputs[0]] if layer.node.outputs else layer.node.name
+        yield plain(name), layer.weights, layer.node.name.endswith(MATMUL)
+    for base, parts in groups.items():
+        yield base, together(parts, base), False
 
 
 def _grid(found: TensorGrid, where: str) -> Grid:

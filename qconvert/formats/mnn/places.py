@@ -3,27 +3,35 @@
 MNN's converter adds operators of its own: changes of layout called `<tensor>___tr4<reader>`, and what its rewriting needs, called by their
 type and a number, such as "ConvertTensor27". Their tensors are in no other file; a scale of one is that of the operand behind it. A matrix
 product becomes a convolution called `<tensor>__matmul_converted`, and `<tensor>__before_tr` is a result of the network before its layout is
-changed.
+changed. A convolution in groups becomes one for each, `<tensor>__group__0` and so on, between a Slice and a Concat.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from qconvert.encodings import Encoding, Grid, Place
 from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.network import Node
 from qconvert.formats.mnn.schema import TYPES
 
-__all__ = ["MATMUL", "is_own", "own_name", "places", "plain"]
+__all__ = ["MATMUL", "group_of", "is_own", "own_name", "places", "plain"]
 
 #: Behind the name of the result of a matrix product that became a convolution.
 MATMUL = "__matmul_converted"
 _BEFORE = "__before_tr"
 _LAYOUT = "___tr4"
+_GROUP = re.compile(r"(.+)__group__\d+", re.DOTALL)
+_PART = re.compile(r".+(___(input|output)___\d+|_____slice)", re.DOTALL)
 _MOVES = frozenset(("ConvertTensor", "Flatten", "Permute", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _MADE = re.compile(rf"({'|'.join(sorted(set(TYPES.values()), key=len, reverse=True))})\d+")
+
+
+def group_of(name: str) -> str:
+    """The convolution that an operator is one group of; "" if it is none."""
+    match = _GROUP.fullmatch(name)
+    return match[1] if match else ""
 
 
 def plain(name: str) -> str:
@@ -33,7 +41,7 @@ def plain(name: str) -> str:
 
 def own_name(name: str) -> bool:
     """Whether a tensor or operator of this name is MNN's own, by the look of it."""
-    return not name or _LAYOUT in name or _MADE.fullmatch(name) is not None
+    return not name or _LAYOUT in name or any(pattern.fullmatch(name) for pattern in (_MADE, _GROUP, _PART))
 
 
 def is_own(node: Node) -> bool:
@@ -86,27 +94,31 @@ def _results(makers: Mapping[int, Node], names: Sequence[str] | None, grids: Map
 
 
 def _operands(
-    nodes: Iterable[Node], makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, Grid]
+    nodes: Sequence[Node], makers: Mapping[int, Node], names: Sequence[str] | None, grids: Mapping[int, Grid]
 ) -> Iterator[tuple[Place, Grid, bool]]:
-    """The same of operands that come from MNN's own operators, where these do not have the grid of what they move."""
+    """The same of operands that MNN's own operators move to the model's, where they do not have the grid of what is moved."""
+    parted = {node.name.removesuffix(MATMUL) for node in nodes if node.name.endswith(MATMUL)} | {group_of(node.name) for node in nodes}
     for node in nodes:
-        if is_own(node) or not node.outputs:
+        if is_own(node) or not node.outputs or node.name in parted:  # which puts together what others computed
             continue
+        name = node.name if names is None else names[node.outputs[0]]
         for position, index in enumerate(node.inputs):
             grid, maker = grids.get(index), makers.get(index)
-            if grid is None or (maker is not None and not is_own(maker)) or _moved(index, makers, grids) == grid:
+            if grid is None or not name or own_name(name) or (maker is not None and not is_own(maker)):
                 continue
-            name = node.name if names is None else names[node.outputs[0]]
-            if name and not own_name(name):
+            start = _start(index, makers)
+            if start is not None and grids.get(start) != grid:
                 yield Place(plain(name), "input", position), grid, plain(name) == name
 
 
-def _moved(index: int, makers: Mapping[int, Node], grids: Mapping[int, Grid]) -> Grid | None:
-    """The grid of the model's tensor whose values MNN's own operators only move here; None where there is none."""
+def _start(index: int, makers: Mapping[int, Node]) -> int | None:
+    """The tensor whose values MNN's own operators only move here: one of the model, or where the file ends; None where they compute."""
     seen: set[int] = set()
     while (maker := makers.get(index)) is not None and is_own(maker):
-        if not maker.inputs or index in seen or not _moves(maker):
+        if index in seen or not _moves(maker):
             return None
         seen.add(index)
+        if not maker.inputs:  # dumps leave inputs out
+            return -1
         index = maker.inputs[0]
-    return grids.get(index)
+    return index

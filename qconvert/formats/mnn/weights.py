@@ -6,6 +6,7 @@ IDSTQuan of schema/default/CaffeOp.fbs; the encoding is that of MNN's IDSTEncode
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array
 
-__all__ = ["LayerWeights", "layer_weights"]
+__all__ = ["LayerWeights", "layer_weights", "together"]
 
 #: IDSTQuan.type.
 _CODES, _SPARSE, _HALF, _BYTES = 1, 2, 3, 4
@@ -76,6 +77,21 @@ def layer_weights(stated: Any, kernel: tuple[int, int], outputs: int) -> LayerWe
         raise InvalidModelError(f"{integers.size} weights in {rows} rows do not fit {outputs} outputs and a kernel of {kernel}")
     scales, offsets = _scales(stated, channels, integers.size // (channels * math.prod(kernel)))
     return LayerWeights(integers.reshape(channels, -1, *kernel), bits, scales, offsets, is_full)
+
+
+def together(parts: Sequence[LayerWeights], where: str) -> LayerWeights:
+    """The weights of a convolution in groups, of which MNN makes one layer each.
+
+    Raises:
+        InvalidModelError: the groups differ in more than their numbers.
+    """
+    first = parts[0]
+    forms = {(part.integers.shape[1:], part.bits, part.scales.shape[1:], part.offsets is None) for part in parts}
+    if len(forms) > 1:
+        raise InvalidModelError("its groups have weights of several forms", where=where)
+    offsets = None if first.offsets is None else np.concatenate([part.offsets for part in parts if part.offsets is not None])
+    integers, scales = (np.concatenate([getattr(part, name) for part in parts]) for name in ("integers", "scales"))
+    return LayerWeights(integers, first.bits, scales, offsets, all(part.is_full for part in parts))
 
 
 def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:

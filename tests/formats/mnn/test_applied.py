@@ -56,6 +56,13 @@ def test_every_layer_has_integers_on_the_grids_of_the_document(name: str) -> Non
     assert stated(encodings) <= grids(found)
 
 
+@pytest.mark.parametrize("name", ["groups.mnn", "groups_dump.json"])
+def test_a_convolution_in_groups_is_one(name: str) -> None:
+    encodings = load_encodings(FIXTURES / name)
+    found = apply(load(FIXTURES / "groups.onnx"), encodings)
+    assert integer_layers(found) == 3 and stated(encodings) <= grids(found)
+
+
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name.endswith(".mnn")])
 def test_the_integers_of_a_network_are_in_the_result(name: str) -> None:
     encodings = read(name)

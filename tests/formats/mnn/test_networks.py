@@ -15,7 +15,7 @@ from qconvert.encodings import Encodings, Place
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.mnn.net_reader import network_encodings, weights_encoding
 from qconvert.formats.mnn.network import read_network, renamed
-from qconvert.formats.mnn.weights import LayerWeights
+from qconvert.formats.mnn.weights import LayerWeights, together
 from qconvert.graph import Array
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
@@ -218,6 +218,27 @@ def test_real_layers_beside_quantized_ones_are_named() -> None:
     part = replace(network, layers=(replace(network.layers[0], weights=None), *network.layers[1:]))
     found = net_reader._encodings(part)
     assert Place("a1", "input", 1) not in found.entries and "1 layers have real weights" in found.notes[0]
+
+
+def test_groups_of_a_convolution_are_together_again() -> None:
+    """MNN makes one layer of each, between a Slice and a Concat; what these give are no operands of the model's convolution."""
+    encodings, weights = network_encodings(FIXTURES / "groups.mnn"), constants(FIXTURES / "groups.onnx")
+    assert [node.name for node in read_network(FIXTURES / "groups.mnn").nodes if "group" in node.name] == ["c2__group__0", "c2__group__1"]
+    assert {str(place) for place in encodings.entries} == {
+        *(repr(name) for name in ("x", "a1", "a2", "a3", "y")),
+        *(f"input 1 of {name!r}" for name in ("a1", "c2", "a3")),
+    }
+    found = encodings[Place("c2", "input", 1)]
+    assert found.grid is not None and found.integers is not None
+    q = found.grid.quantization
+    assert np.array_equal(q.scale, np.abs(weights["w2"]).max((1, 2, 3)) / np.float32(127))
+    assert np.array_equal(found.integers, np.rint(weights["w2"] / q.scale.reshape(8, 1, 1, 1)))
+
+
+def test_groups_of_several_forms() -> None:
+    parts = [LayerWeights(np.zeros((2, size, 1, 1), np.int8), 8, np.ones(2, np.float32), None, True) for size in (3, 4)]
+    with pytest.raises(InvalidModelError, match="several forms"):
+        together(parts, "y")
 
 
 @needs_samples
