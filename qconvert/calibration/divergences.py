@@ -96,6 +96,12 @@ def _x_log_x(values: Array) -> Array:
     return np.asarray(values * _log(values))
 
 
+def _widest(ends: Array, divergences: Array) -> int:
+    """The number of bins with the smallest divergence, of equal ones the largest: data of a few values, such as pixels, leave several
+    without any divergence but rounding."""
+    return int(ends[np.flatnonzero(divergences <= divergences.min() + _EQUAL)[-1]])
+
+
 class _Divergence(Counted):
     """Takes the threshold with the smallest divergence; clips the range of all values to it.
 
@@ -115,9 +121,8 @@ class _Divergence(Counted):
         counts[0] = counts[1]
         ends = self._candidates(counts)
         found = self._divergence(Split(counts, ends, self.levels))
-        # Of equal ones the widest range: data of a few values, such as pixels, leave several without any divergence but rounding.
-        best = ends[np.flatnonzero(found <= found.min() + _EQUAL)[-1]]
-        return self.clipped(np.inf if best == counts.size else (float(best) + 0.5) * width)
+        best = _widest(ends, found)
+        return self.clipped(np.inf if best == counts.size else (best + 0.5) * width)
 
     def _candidates(self, counts: Array) -> Array:
         return np.arange(self.levels, counts.size + 1)
@@ -149,7 +154,7 @@ class JensenShannon(_Divergence):
 
     def _candidates(self, counts: Array) -> Array:
         coarse = np.unique(np.append(np.arange(self.levels, counts.size + 1, self.stride), counts.size))
-        best = int(coarse[np.argmin(Split(counts, coarse, self.levels).to_the_middle())])
+        best = _widest(coarse, Split(counts, coarse, self.levels).to_the_middle())
         return np.arange(max(best - self.stride + 1, self.levels), min(best + self.stride, counts.size + 1))
 
     def _divergence(self, split: Split) -> Array:

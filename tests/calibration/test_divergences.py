@@ -90,6 +90,13 @@ def test_flat_values_are_kept_whole(method: str) -> None:
     assert seen(method, values).range().highest[0] >= 5.98
 
 
+@pytest.mark.parametrize("method", DIVERGENCES)
+def test_pixels_are_kept_whole(method: str) -> None:
+    """Each in a bin of its own, so that many thresholds leave no divergence but that of what lies beyond."""
+    values = np.random.default_rng(0).integers(0, 256, 50_000).astype(np.float32)
+    assert seen(method, values).range().highest[0] >= 250
+
+
 def error(found: Observer, values: Array, **options: bool) -> float:
     grid = found.grid("int8", **options)
     back = dequantize(quantize(values, grid.quantization, "int8"), grid.quantization)

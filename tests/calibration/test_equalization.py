@@ -33,31 +33,15 @@ def network(activation: str = "Relu", *, public: bool = False) -> Graph:
 
     plain = {"data_format": "channels_first", "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
     image = {**plain, "pads": (1, 1, 1, 1)}
-    a = add(
-        "Conv",
-        "a",
-        (1, 6, 8, 8),
-        ("x", constant("wa", 6, 3, 3, 3, factors=of_a[:, None, None, None]), constant("ba", 6, factors=of_a)),
-        **image,
-    )
+    along = np.s_[:, None, None, None]
+    wa, ba = constant("wa", 6, 3, 3, 3, factors=of_a[along]), constant("ba", 6, factors=of_a)
+    wb, bb = constant("wb", 6, 1, 3, 3, factors=(of_b / of_a)[along]), constant("bb", 6, factors=of_b)
+    wc = constant("wc", 4, 3, 3, 3, factors=1 / of_b.reshape(2, 3).repeat(2, axis=0)[:, :, None, None])
+    a = add("Conv", "a", (1, 6, 8, 8), ("x", wa, ba), **image)
     a = add(activation, "a'", (1, 6, 8, 8), (a,))
-    b = add(
-        "Conv",
-        "b",
-        (1, 6, 8, 8),
-        (a, constant("wb", 6, 1, 3, 3, factors=(of_b / of_a)[:, None, None, None]), constant("bb", 6, factors=of_b)),
-        group=6,
-        **image,
-    )
+    b = add("Conv", "b", (1, 6, 8, 8), (a, wb, bb), group=6, **image)
     b = add("Relu", "b'", (1, 6, 8, 8), (b,))
-    c = add(
-        "Conv",
-        "c",
-        (1, 4, 6, 6),
-        (b, constant("wc", 4, 3, 3, 3, factors=1 / of_b.reshape(2, 3).repeat(2, axis=0)[:, :, None, None])),
-        group=2,
-        **plain,
-    )
+    c = add("Conv", "c", (1, 4, 6, 6), (b, wc), group=2, **plain)
     c = add("GlobalAveragePool", "m", (1, 4, 1, 1), (c,), data_format="channels_first")
     tensors["size"] = Tensor("size", "int64", (2,), np.array([1, 4], np.int64))
     c = add("Reshape", "r", (1, 4), (c, "size"))
