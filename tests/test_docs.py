@@ -70,7 +70,10 @@ def test_command(command: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/pytorch.md", 2), ("docs/encodings.md", 1), ("docs/arithmetic.md", 5)])
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [("README.md", 2), ("docs/pytorch.md", 2), ("docs/encodings.md", 1), ("docs/arithmetic.md", 5), ("docs/calibration.md", 1)],
+)
 def test_python_examples(page: str, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each runs by itself, as it is copied."""
     blocks = re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / page).read_text(), re.S)

@@ -23,8 +23,8 @@ BINS, LEVELS = 2048, 128
 PACK = 8
 #: Parts of the search, so that their arrays stay in the cache.
 BLOCKS = 32
-#: Iterations of ADMM.
-STEPS = 300
+#: Iterations of ADMM, and how many values of one are summed at a time, so that they stay in the cache.
+STEPS, CHUNK = 300, 1 << 14
 _F = np.float32
 
 
@@ -155,12 +155,27 @@ def admm_scale(absolute: Array, clamp: int = 127) -> np.float32:
             again = list(seen)[seen[scale] :]
             return again[(STEPS - step) % len(again)]
         seen[scale] = step
-        steps = absolute * (_F(1) / scale)
-        integers = np.rint(steps)
-        integers += steps - integers == _F(0.5)
-        np.minimum(integers, _F(clamp), out=integers)
-        scale = _in_order(integers * absolute) / _in_order(np.square(integers))
+        products, squares = _sums(absolute, _F(1) / scale, _F(clamp))
+        scale = products / squares
     return scale
+
+
+def _sums(absolute: Array, inverse: np.float32, clamp: np.float32) -> tuple[np.float32, np.float32]:
+    """Sums of integers * values and of integers ** 2, in order: as parts of complex numbers, so that both go at once."""
+    total, pairs = np.complex64(0), np.empty(CHUNK + 1, np.complex64)
+    for start in range(0, absolute.size, CHUNK):
+        values = absolute[start : start + CHUNK]
+        steps = values * inverse
+        integers = np.rint(steps)
+        steps -= integers
+        integers += steps == _F(0.5)
+        np.minimum(integers, clamp, out=integers)
+        part = pairs[: values.size + 1]
+        part[0] = total
+        np.multiply(integers, values, out=part.real[1:])
+        np.multiply(integers, integers, out=part.imag[1:])
+        total = np.add.accumulate(part, out=part)[-1]
+    return _F(total.real), _F(total.imag)
 
 
 def _in_order(values: Array) -> np.float32:

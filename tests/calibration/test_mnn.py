@@ -17,11 +17,10 @@ import numpy as np
 import onnx
 import pytest
 
-from qconvert import convert, load, save
+from qconvert import convert, extract, save
 from qconvert.calibration import observer, weight_grid
 from qconvert.calibration.mnn import PACK, OfMnn, kl_threshold
 from qconvert.formats.mnn.child import how_it_ended, said
-from qconvert.formats.mnn.floats import split
 from qconvert.formats.mnn.network import read_network
 from qconvert.graph import Array
 
@@ -108,7 +107,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     """ResNet8 on real values, and what it computes of generated images: bright spots on gradients, with noise."""
     folder = tmp_path_factory.mktemp("mnn") / "net"
     folder.mkdir()
-    network, _ = split(load(FIXTURES / "tiny_resnet_cifar10_int8.tflite"))
+    network, _ = extract(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
     save(network, folder / "model.qgraph")
     convert(folder / "model.qgraph", folder / "model.onnx", io_layout="nchw")
     model = onnx.load(folder / "model.onnx")
