@@ -45,6 +45,7 @@ class Accumulator:
         bias: integers, one for each output; None if there is none.
         attributes: of the operator of that kind.
         shape: in which values for each output broadcast against the result.
+        narrow: what TFLite's own kernels compute of the multiplier in float32: "product" of the scales, "all", or "" for nothing.
     """
 
     kind: str
@@ -57,6 +58,17 @@ class Accumulator:
     bias: Array | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (-1,)
+    narrow: str = ""
+
+    def multiplier(self, output: float, as_tflite: bool) -> Array:
+        """The scales over that of the result, float64; with the roundings of TFLite's kernels, or exact.
+
+        Sources: GetQuantizedConvolutionMultipler (kernel_util.cc) for uint8, PopulateConvolutionQuantizationParams for int8, mul.cc.
+        """
+        if not as_tflite or not self.narrow:
+            return self.scale / output
+        product = self.scale.astype(np.float32)  # once, as the product of two numbers of float32 is exact in float64
+        return (product / np.float32(output)).astype(np.float64) if self.narrow == "all" else product.astype(np.float64) / output
 
     def along(self, values: Array) -> Array:
         """Values, one or one for each output, in a shape that broadcasts against the result."""
@@ -125,14 +137,15 @@ def _of_weights(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     bias, scale = _bias(graph, op, data, weights, len(steps))
     low, high = _sums(steps.reshape(len(steps), -1), _range(data))
     low, high = _bounded(low, high, bias, scale)
+    narrow = "product" if data.dtype == "uint8" else ""
     if op.kind == "Gemm":
         return Accumulator("MatMulInteger", scale, low, high, _limits(op, result), _points(data, stored, point),
-                           np.ascontiguousarray(stored.T), bias)  # fmt: skip
+                           np.ascontiguousarray(stored.T), bias, narrow=narrow)  # fmt: skip
     kept = {name: value for name, value in op.attributes.items() if name not in ("activation", "arithmetic")}
     rank = stored.ndim
     shape = (-1,) if op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
     return Accumulator("ConvInteger", scale, low, high, _limits(op, result), _points(data, stored, point), stored, bias,
-                       kept, shape)  # fmt: skip
+                       kept, shape, narrow)  # fmt: skip
 
 
 def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
@@ -184,7 +197,7 @@ def _of_product(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     ends = [a * b for a in _range(factors[0]) for b in _range(factors[1])]
     scale = np.array([float(_grid(factors[0]).scale[0]) * float(_grid(factors[1]).scale[0])])
     points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
-    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), _limits(op, result), points)
+    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), _limits(op, result), points, narrow="all")
 
 
 def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:

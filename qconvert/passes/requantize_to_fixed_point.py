@@ -102,7 +102,7 @@ class _Spelling:
         grid = result.quantization
         assert grid is not None
         output, zero_point = float(grid.scale[0]), int(grid.zero_point[0])
-        ratio = found.scale / output
+        ratio = found.multiplier(output, self._rounding == "double")
         if not ((ratio > 0) & (ratio < 2.0**30)).all():
             raise UnfitError("its multiplier has no fixed point")
         spelled, each = FixedPoint.of(ratio, self._rounding), FixedPoint.of(ratio[:, None], self._rounding)

@@ -11,11 +11,12 @@ from passes.graphs import CONV, applied, constant, make, outputs, q, quantized_c
 
 import qconvert
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.arithmetic import requantize
+from qconvert.arithmetic import FixedPoint, compare_requantizations, requantize
 from qconvert.evaluate import evaluate
 from qconvert.graph import integer_range, numpy_dtype
 from qconvert.passes.requantize_to_fixed_point import run
 from qconvert.plugins import Change, target_named
+from tests.tflite_models import TensorSpec, run_litert, single_op
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 ROUNDINGS = {"single": "tflite_single_rounding", "away": "tvm_to_nearest", "double": "tflite_double_rounding"}
@@ -137,6 +138,48 @@ def test_conversions_equal_the_formula(given: str, result: str, scale: float, ro
     )
     assert np.array_equal(found, wanted)
     assert np.array_equal(outputs(changed, {"x": values})[0], wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("seed", range(6))
+def test_two_shifts_are_tflite_s_reference_kernels(dtype: str, seed: int) -> None:
+    """MUL on all pairs; CONV_2D at an accumulator, which its bias gives, where it matters that the product of scales is one of float32, as
+    for uint8, or of float64, as for int8.
+    """
+    rng = np.random.default_rng(seed)
+    low, high = integer_range(dtype)
+    a, b = (codes.astype(dtype) for codes in np.meshgrid(np.arange(low, high + 1), np.arange(low, high + 1)))
+    scales, points = rng.uniform(0.01, 0.1, 3).astype(np.float32), rng.integers(low + 100, low + 150, 3)
+    specs = [TensorSpec(name, a.shape, dtype, float(s), int(z)) for name, s, z in zip("aby", scales, points, strict=True)]
+    tensors = [Tensor(name, dtype, a.shape, None, q(float(s), int(z))) for name, s, z in zip("aby", scales, points, strict=True)]
+    changed, _ = spelled(make([Op("Mul", ("a", "b"), ("y",))], tensors, "a b", "y"), "double")
+    wanted = run_litert(single_op("MUL", {}, specs[:2], specs[2:]), [a, b], "reference")[0]
+    assert np.array_equal(evaluate(changed, {"a": a, "b": b})["y"], wanted)
+    scale, acc = deciding(rng)
+    point, bias = 0 if dtype == "int8" else 131, np.array([acc], np.int32)
+    weights, x = np.full((1, 1, 1, 1), point, dtype), np.full((1, 1, 1, 1), 9, dtype)
+    tensors = [Tensor("x", dtype, x.shape, None, q(scale[0], 9)), constant("w", weights, q(scale[1], point)),
+               constant("b", bias, q(float(np.float32(scale[0]) * np.float32(scale[1])))),
+               Tensor("y", dtype, None, None, q(scale[2], low + 128))]  # fmt: skip
+    attributes = {**CONV, "pads": (0, 0, 0, 0), "data_format": "channels_last"}
+    changed, _ = spelled(make([Op("Conv", ("x", "w", "b"), ("y",), attributes)], tensors, "x", "y"), "double")  # type: ignore[arg-type]
+    specs = [TensorSpec("x", x.shape, dtype, scale[0], 9), TensorSpec("w", weights.shape, dtype, scale[1], point, data=weights),
+             TensorSpec("b", (1,), "int32", scale[0] * scale[1], 0, data=bias),
+             TensorSpec("y", x.shape, dtype, scale[2], low + 128)]  # fmt: skip
+    options = {"padding": 1, "strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1}
+    wanted = run_litert(single_op("CONV_2D", options, specs[:3], specs[3:]), [x], "reference")[0]
+    assert np.array_equal(evaluate(changed, {"x": x})["y"], wanted)
+
+
+def deciding(rng: np.random.Generator) -> tuple[tuple[float, float, float], int]:
+    """Scales of data, weights and result, and an accumulator for which the product of the first two in float32 gives another integer."""
+    while True:
+        data, weights, result = (np.float32(value) for value in rng.uniform(0.001, 0.1, 3))
+        exact, narrow = float(data) * float(weights) / float(result), float(data * weights) / float(result)
+        first, second = FixedPoint.of(exact, "double"), FixedPoint.of(narrow, "double")
+        found = compare_requantizations(first, second, (-128, 127), -(2**24), 2**24, exact)
+        if found.examples:
+            return (float(data), float(weights), float(result)), found.examples[0][1]
 
 
 def test_every_accumulator_that_the_note_names_differs() -> None:
