@@ -15,6 +15,8 @@ __all__ = ["HALF", "Counted", "Folded", "Percentile"]
 
 #: Bins on each side of 0. A bin is a power of two wide, the narrowest with which they hold every value: half of them at least are in use.
 HALF = 4096
+#: How many values are counted at a time, so that they stay in the cache.
+CHUNK = 1 << 16
 #: Exponent of the narrowest bins, so that float32 holds their width and its inverse.
 _NARROWEST = -126
 
@@ -50,12 +52,16 @@ class Counted(Observer):
 
     def _observe(self, values: Array, lowest: float, highest: float) -> None:
         self._widen(_exponent(max(-lowest, highest)))
-        flat = values.reshape(-1)
-        with np.errstate(under="ignore"):
-            bins = (flat * np.float32(math.ldexp(1.0, -self._exponent))).astype(np.intp)  # towards zero
-        bins += HALF
-        bins -= flat < 0
-        self._counts += np.bincount(bins, minlength=2 * HALF)
+        flat, inverse = values.reshape(-1), np.float32(math.ldexp(1.0, -self._exponent))
+        bins = np.empty(min(CHUNK, flat.size), np.int32)
+        for start in range(0, flat.size, CHUNK):
+            part = flat[start : start + CHUNK]
+            own = bins[: part.size]
+            with np.errstate(under="ignore"):
+                np.copyto(own, part * inverse, casting="unsafe")  # towards zero
+            own += HALF
+            own -= part < 0
+            self._counts += np.bincount(own, minlength=2 * HALF)
 
     def _widen(self, exponent: int) -> None:
         """Merges bins until they are at least so wide."""

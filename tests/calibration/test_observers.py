@@ -100,6 +100,27 @@ def test_observers_are_pickled(method: str) -> None:
     assert ends(found) == ends(seen(method, runs))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_many_workers_see_what_one_sees(method: str) -> None:
+    """Each pass: copies of what is known so far see a part each, and are merged in order."""
+    rng = np.random.default_rng(5)
+    runs = [(rng.standard_t(4, size=(1, 3, 12, 12)) * (1 + i % 4)).astype(np.float32) for i in range(10)]
+    merged = observer(method)()
+    for number in range(merged.passes):
+        if number:
+            merged.next_pass()
+        parts = [pickle.loads(pickle.dumps(merged)) for _ in range(4)]
+        for part, (first, last) in zip(parts, ((0, 3), (3, 3), (3, 8), (8, 10)), strict=True):
+            for values in runs[first:last]:
+                part.update(values)
+        merged = parts[0]
+        for part in parts[1:]:
+            merged.merge(part)
+    whole = seen(method, runs)
+    assert merged.count == whole.count
+    np.testing.assert_allclose(ends(merged), ends(whole), rtol=1e-12 if method == "moving-average" else 0)
+
+
 def test_unknown_methods_and_options() -> None:
     with pytest.raises(OptionError, match="no method of calibration 'minmax'"):
         observer("minmax")
