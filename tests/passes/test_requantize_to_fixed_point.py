@@ -12,6 +12,8 @@ from passes.graphs import CONV, applied, constant, make, outputs, q, quantized_c
 import qconvert
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.arithmetic import FixedPoint, compare_requantizations, requantize
+from qconvert.conversion import normalize
+from qconvert.conversion.verifying import random_inputs
 from qconvert.evaluate import evaluate
 from qconvert.graph import integer_range, numpy_dtype
 from qconvert.passes.requantize_to_fixed_point import run
@@ -226,3 +228,15 @@ def test_a_real_network_in_onnxruntime(rounding: str, tmp_path: Path) -> None:
     assert checked.passed if rounding != "double" else [p.split(" #")[0] for p in checked.problems] == ["FULLY_CONNECTED"]
     kinds = {op.kind for op in qconvert.load(tmp_path / "m.onnx").ops}
     assert {"ConvInteger", "MatMulInteger", "BitShift"} <= kinds and "Conv" not in kinds
+
+
+def test_a_target_asks_for_it_by_name() -> None:
+    """Behind its own passes: the data are uint8, and weights that would saturate beside them too; the outputs stay what they are."""
+    own = target_named("ort-x86")
+    target = own.derive(name="integers", passes=(*own.passes, "requantize_to_fixed_point"))
+    source = qconvert.load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
+    (before, _), (after, changes) = normalize(source, own), normalize(source, target)
+    assert "Conv" not in {op.kind for op in after.ops} and any(change.by == "requantize_to_fixed_point" for change in changes)
+    feed = random_inputs(before, np.random.default_rng(0))
+    for name, values in evaluate(before, feed).items():
+        assert np.array_equal(values, evaluate(after, feed)[name])
