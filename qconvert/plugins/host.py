@@ -24,6 +24,7 @@ BUILTIN = {
     "torch": "qconvert.formats.torch",
     "qgraph": "qconvert.formats.qgraph",
     "encodings": "qconvert.formats.encodings",
+    "aimet": "qconvert.formats.aimet",
     "mnn": "qconvert.formats.mnn",
     "targets": "qconvert.targets",
     "passes": "qconvert.passes",

@@ -56,7 +56,15 @@ def is_same(was: Array, now: Array, ambiguous: bool, exactly: bool = True) -> bo
 
 #: Passes with nothing to do here: they read custom operators alone, what trained models have, metadata, sizes with names, or transposed
 #: convolutions.
-IDLE = ("carry_custom", "compute_constants", "dense_weights", "fold_qat_batch_norm", "restate_attributes", "settle_sizes")
+IDLE = (
+    "apply_encodings",
+    "carry_custom",
+    "compute_constants",
+    "dense_weights",
+    "fold_qat_batch_norm",
+    "restate_attributes",
+    "settle_sizes",
+)
 #: What makes a pass have something to do more often.
 FAVOURED = {
     "fold_batch_norm": (recipes.normalized, recipes.convert),
