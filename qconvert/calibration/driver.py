@@ -27,6 +27,7 @@ from qconvert.data.streams import Data, Samples
 from qconvert.encodings import Encoding, Encodings, Grid, Place, Range, grid_of
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph
+from qconvert.passes.apply_encodings import PASSES
 
 __all__ = ["Calibration", "TensorReport", "calibrate", "calibrated"]
 
@@ -224,7 +225,7 @@ def _encodings(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], cho
         entries.update({Place(name): Encoding(report.grid, origin=report.origin) for name in report.names})
     for item in found.weights:
         entries[Place(item.name)] = Encoding(_weights_grid(graph, item, chosen), origin="max-abs")
-    return Encodings(entries, origin)
+    return Encodings(entries, origin, metadata={PASSES: ",".join(PREPARED)})
 
 
 def _weights_grid(graph: Graph, item: Weights, chosen: _Choices) -> Grid:

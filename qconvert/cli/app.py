@@ -268,12 +268,14 @@ def main() -> None:
     # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
     gc.set_threshold(100_000, 20, 50)
     try:
+        from qconvert.cli.calibrating import add_calibration_commands
         from qconvert.cli.convert import add_commands
         from qconvert.cli.encodings import add_encodings_commands
         from qconvert.cli.flags import add_read_flags
 
         add_commands(app)
         add_encodings_commands(app)
+        add_calibration_commands(app)
         add_read_flags(app)
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))

@@ -9,11 +9,15 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import fold_batch_norm
 
-__all__ = ["normalized"]
+__all__ = ["BATCH_NORM", "FOLDED", "normalized"]
+
+#: In the metadata of encodings: whether they were made behind folding batch normalizations.
+BATCH_NORM, FOLDED = "batch_norm", "folded"
 
 
 def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, str]]:
-    """The graph with its batch normalizations folded, where entries name operators, as runtimes do, and those that are folded.
+    """The graph with its batch normalizations folded, where entries name operators, as runtimes do, or the encodings say that they were
+    made so, and those that are folded.
 
     Where an entry is of the tensor between a layer and its normalization nothing is folded: somebody saw both apart.
 
@@ -24,7 +28,7 @@ def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, 
     norms = [op for op in graph.ops if op.kind == "BatchNormalization"]
     between = {norm.inputs[0]: norm.outputs[0] for norm in norms if _is_layer(producers.get(norm.inputs[0]))}
     named = {place.name for place in encodings.entries if place.role != "tensor"}
-    if not between or not named or any(place.role == "tensor" and place.name in between for place in encodings.entries):
+    if not between or not (named or encodings.metadata.get(BATCH_NORM) == FOLDED) or any(place.role == "tensor" and place.name in between for place in encodings.entries):
         return graph, {}
     folded, _ = fold_batch_norm.run(graph, None)
     return folded, {before: after for before, after in between.items() if before not in folded.tensors and after in folded.tensors}
