@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from qconvert.version import __version__
 
 if TYPE_CHECKING:
-    from qconvert.calibration.driver import Calibration, calibrate
+    from qconvert.calibration.driver import calibrate
+    from qconvert.calibration.report import Calibration
     from qconvert.checking.auditing import AuditReport, audit
     from qconvert.checking.check import check
     from qconvert.checking.findings import CheckReport
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl
 
 _HOMES = {
-    "qconvert.calibration.driver": ("Calibration", "calibrate"),
+    "qconvert.calibration.driver": ("calibrate",),
+    "qconvert.calibration.report": ("Calibration",),
     "qconvert.checking.auditing": ("AuditReport", "audit"),
     "qconvert.checking.check": ("check",),
     "qconvert.checking.findings": ("CheckReport",),

@@ -4,91 +4,51 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
-
+from qconvert.calibration.corrections import with_corrected_biases
+from qconvert.calibration.equalization import equalize
 from qconvert.calibration.extremes import MinMax
+from qconvert.calibration.histograms import Percentile
 from qconvert.calibration.methods import observer
-from qconvert.calibration.observer import Histogram, Observer
+from qconvert.calibration.observer import Observer
 from qconvert.calibration.observing import Progress, observe
-from qconvert.calibration.places import Group, Plan, Weights, plan
+from qconvert.calibration.places import Group, Plan, plan
 from qconvert.calibration.quality import Noise
+from qconvert.calibration.report import Calibration, TensorReport
+from qconvert.calibration.sensitivity import Sensitivity, sensitivities, without
 from qconvert.calibration.watching import Watched, watched
-from qconvert.calibration.workers import workers_of
+from qconvert.calibration.weights import weight_grid
+from qconvert.calibration.workers import Workers, workers_of
 from qconvert.conversion import load
 from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.streams import Data, Samples
-from qconvert.encodings import Encoding, Encodings, Grid, Place, Range, grid_of
-from qconvert.errors import OptionError, UnsupportedError
-from qconvert.graph import Graph
-from qconvert.passes.apply_encodings import PASSES
+from qconvert.encodings import Encoding, Encodings, Place
+from qconvert.errors import OptionError, QConvertError, UnsupportedError
+from qconvert.graph import Array, Graph
+from qconvert.passes.encodings.normalized import BATCH_NORM, FOLDED
 
-__all__ = ["Calibration", "TensorReport", "calibrate", "calibrated"]
+__all__ = ["calibrate", "calibrated", "prepared"]
 
 #: What makes of a network what is quantized. Encodings name the tensors of that graph.
 PREPARED = ("fold_batch_norm",)
 #: Samples over which the noise of the chosen grids is measured.
-_MEASURED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class TensorReport:
-    """What calibration found of one tensor, and of those that share its grid.
-
-    Attributes:
-        names: of the tensors.
-        lowest, highest: the extremes that were seen.
-        grid: what was chosen.
-        origin: who chose it.
-        sqnr_db: signal to noise of the values on the grid; None where nothing is rounded away.
-        clipped: the share of values beyond the grid.
-        histogram: of the values, where the method counts them.
-    """
-
-    names: tuple[str, ...]
-    lowest: float
-    highest: float
-    grid: Grid
-    origin: str
-    sqnr_db: float | None = None
-    clipped: float = 0.0
-    histogram: Histogram | None = None
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The real values that the smallest and the largest stored value stand for."""
-        q = self.grid.quantization
-        low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(self.grid.dtype))
-        return low, high
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What calibrate() found.
-
-    Attributes:
-        graph: the float network that the encodings are of.
-        encodings: of its tensors.
-        tensors: activations, in the order of the graph.
-        samples: how many were seen.
-        notes: what the user should know.
-    """
-
-    graph: Graph
-    encodings: Encodings
-    tensors: tuple[TensorReport, ...]
-    samples: int
-    notes: tuple[str, ...] = ()
+MEASURED = 4
+#: Samples on which each tensor is quantized by itself.
+_TRIED = 8
 
 
 def calibrate(model: str | Path | Graph, data: Data, **options: Any) -> Encodings:
-    """The encodings of a float network, chosen from data: calibrated() has the arguments, and gives what was found besides.
+    """The encodings of a float network, chosen from data.
+
+    Args:
+        model, data, options: of calibration.driver.calibrated(), which gives what was found besides.
 
     Example:
         scales = qconvert.calibrate("float.onnx", "images/", method="entropy", preparation=Preparation(resize=(256,), crop=(224,)))
@@ -96,17 +56,53 @@ def calibrate(model: str | Path | Graph, data: Data, **options: Any) -> Encoding
     return calibrated(model, data, **options).encodings
 
 
+@dataclass(slots=True)
+class _Work:
+    """A calibration on its way: what the user chose, and what was found so far."""
+
+    graph: Graph
+    data: Data
+    limit: int | None
+    preparation: Preparation | None
+    runtime: str
+    threads: int
+    workers: Workers
+    progress: Progress
+    folder: Path
+    notes: list[str] = field(default_factory=list)
+    _folders: Iterator[int] = field(default_factory=count)
+
+    def samples(self, most: int | None = None) -> Samples:
+        limits = [limit for limit in (self.limit, most) if limit is not None]
+        return Samples(self.graph, self.data, min(limits, default=None), self.preparation)
+
+    @property
+    def is_once(self) -> bool:
+        """Whether the data are an iterator, which gives its samples once."""
+        return hasattr(self.data, "__next__")
+
+    def place(self) -> Path:
+        """An empty folder."""
+        found = self.folder / str(next(self._folders))
+        found.mkdir()
+        return found
+
+    def watched(self, found: Plan) -> Watched:
+        return watched(self.graph, found.observed, self.place(), self.runtime, self.threads)
+
+
 @dataclass(frozen=True, slots=True)
-class _Choices:
-    """What the user chose, and what observers need to know of it."""
+class _Grids:
+    """How grids are chosen."""
 
     method: str
     options: Mapping[str, Any]
     activations: str
     symmetric: bool | None
     weights: str
+    weights_method: str
     per_channel: bool
-    notes: list[str] = field(default_factory=list)
+    histograms: bool
 
 
 def calibrated(
@@ -117,7 +113,14 @@ def calibrated(
     activations: str = "int8",
     symmetric: bool | None = None,
     weights: str = "int8",
+    weights_method: str = "max-abs",
     per_channel: bool = True,
+    equalization: bool = False,
+    bias_correction: bool = False,
+    sensitivity: bool = False,
+    keep_float: int = 0,
+    skip: tuple[str, ...] = (),
+    histograms: bool = False,
     target: str = "",
     samples: int | None = None,
     preparation: Preparation | None = None,
@@ -136,32 +139,46 @@ def calibrated(
         activations: storage type of activations.
         symmetric: whether their zero point is in the middle; by default what the method asks for, else no.
         weights: storage type of weights, whose grids are symmetric.
+        weights_method: how their scales are chosen; calibration.weights.WEIGHT_METHODS lists them.
         per_channel: whether weights have a scale for each output channel.
+        equalization: whether channels between layers are scaled first so that weights have equal ranges.
+        bias_correction: whether biases take off what rounded weights add to the means of channels.
+        sensitivity: whether each tensor is also quantized by itself, to see what that costs the outputs.
+        keep_float: how many of the tensors that cost most stay float.
+        skip: names of tensors, or operators, that stay float.
+        histograms: whether values are counted for a plot, whatever the method needs.
         target: the one target that the grids have to suit; by default they suit TFLite and ONNX.
         samples: how many at most; by default all.
         preparation: of images, and of real numbers in files.
         runtime: what runs the network: "onnxruntime" or "litert".
         jobs: how many processes of this machine run it; 0 for as many as it has cores.
         scheduler: the address of a dask.distributed scheduler, whose workers run it.
-        progress: is called with (what, done, total); total is 0 where it is not known.
+        progress: is called with (what, done, total).
         options: of the method.
 
     Raises:
         QConvertError: the network or the data cannot be read, do not fit, or give NaN; or there is nothing to quantize.
     """
     make = observer(method, **options)
-    graph = prepared(model)
-    samples_of = Samples(graph, data, samples, preparation)
+    chosen = _Grids(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
+    graph, notes = prepared(model), list[str]()
+    if equalization:
+        graph, said = equalize(graph)
+        notes += said
     found = plan(graph, target, activations)
-    chosen = _Choices(method, options, activations, symmetric, weights, per_channel)
+    found = _skipping(graph, found, skip)
     with closing(workers_of(jobs, scheduler)) as workers, tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-        network = watched(graph, found.observed, Path(folder), runtime, _threads(jobs, scheduler))
-        observers, seen = observe(network, found.observed, _observers(graph, found, make), samples_of, workers=workers, progress=progress)
-        reports = tuple(_report(group, one, chosen, seen) for group, one in zip(found.groups, observers, strict=True))
-        reports = _measured(network, found, reports, graph, data, min(samples or _MEASURED, _MEASURED), preparation)
-    notes = (*([samples_of.note] if samples_of.note else []), *found.notes)
-    encodings = _encodings(graph, found, reports, chosen, f"{method} of {seen} samples")
-    return Calibration(graph, encodings, reports, seen, notes)
+        work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
+        reports, seen = _observed(work, found, chosen, make)
+        encodings = _encodings(graph, found, reports, chosen, f"{method} of {seen} samples")
+        costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
+        kept = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
+        encodings = without(encodings, {*kept})
+        if bias_correction:
+            graph, said = with_corrected_biases(graph, encodings, work.samples(), runtime, work.place(), progress)
+            notes += said
+    changed = equalization or bias_correction
+    return Calibration(graph, encodings, reports, seen, costs, kept, changed, (*notes, *found.notes))
 
 
 def prepared(model: str | Path | Graph) -> Graph:
@@ -180,9 +197,48 @@ def prepared(model: str | Path | Graph) -> Graph:
     return graph
 
 
+def _skipping(graph: Graph, found: Plan, names: tuple[str, ...]) -> Plan:
+    """The plan without tensors of these names, and without the results and weights of operators that are called so.
+
+    Raises:
+        OptionError: there is no such tensor or operator.
+    """
+    gone: set[str] = set()
+    for name in names:
+        ops = [op for op in graph.ops if name == op.source.partition(" ")[2] or name in op.outputs]
+        if not ops and name not in graph.tensors:
+            raise OptionError("there is no such tensor or operator, which is to stay float", where=repr(name))
+        gone.update([name], *((*op.outputs, *op.inputs[1:]) for op in ops))
+    groups = tuple(group for group in found.groups if gone.isdisjoint(group.names))
+    return replace(found, groups=groups, weights=tuple(item for item in found.weights if item.name not in gone))
+
+
 def _threads(jobs: int, scheduler: str) -> int:
     cores = os.cpu_count() or 1
     return 1 if scheduler or jobs == 0 else max(1, cores // jobs)
+
+
+class _Counting:
+    """An observer, and beside it one that counts values for a plot. Shown to observe() like an Observer."""
+
+    def __init__(self, chosen: Observer) -> None:
+        self.chosen, self.counted = chosen, Percentile()
+
+    @property
+    def passes(self) -> int:
+        return self.chosen.passes
+
+    def update(self, values: Array) -> None:
+        self.chosen.update(values)
+        self.counted.update(values)
+
+    def next_pass(self) -> None:
+        self.chosen.next_pass()
+        self.counted.next_pass()
+
+    def merge(self, other: Self) -> None:
+        self.chosen.merge(other.chosen)
+        self.counted.merge(other.counted)
 
 
 def _observers(graph: Graph, found: Plan, make: Callable[[], Observer]) -> tuple[Observer, ...]:
@@ -196,7 +252,21 @@ def _observers(graph: Graph, found: Plan, make: Callable[[], Observer]) -> tuple
     return observers
 
 
-def _report(group: Group, seeing: Observer, chosen: _Choices, seen: int) -> TensorReport:
+def _observed(work: _Work, found: Plan, chosen: _Grids, make: Callable[[], Observer]) -> tuple[tuple[TensorReport, ...], int]:
+    """The grid of each group, and how many samples were seen."""
+    network, samples = work.watched(found), work.samples()
+    observers = _observers(work.graph, found, make)
+    counting = chosen.histograms and observers[0].histogram() is None
+    seeing = tuple(map(_Counting, observers)) if counting else observers
+    seeing, seen = observe(network, found.observed, seeing, samples, workers=work.workers, progress=work.progress)
+    if samples.note:
+        work.notes.append(samples.note)
+    told = tuple((one.chosen, one.counted) if isinstance(one, _Counting) else (one, one) for one in seeing)
+    reports = tuple(_report(group, *one, chosen, seen) for group, one in zip(found.groups, told, strict=True))
+    return _measured(work, network, found, reports), seen
+
+
+def _report(group: Group, seeing: Observer, counted: Observer, chosen: _Grids, seen: int) -> TensorReport:
     """The grid of a group."""
     if group.fixed is not None:
         return TensorReport(group.names, 0.0, 0.0, group.fixed, "demanded by the target")
@@ -205,33 +275,36 @@ def _report(group: Group, seeing: Observer, chosen: _Choices, seen: int) -> Tens
     asked = {} if chosen.symmetric is None else {"symmetric": chosen.symmetric}
     grid = seeing.grid(chosen.activations, **asked)
     origin = "its constant values" if not group.seen else f"{'min-max' if group.constants else chosen.method} of {seen} samples"
-    return TensorReport(group.names, seeing.lowest, seeing.highest, grid, origin, histogram=seeing.histogram())
+    return TensorReport(group.names, seeing.lowest, seeing.highest, grid, origin, histogram=counted.histogram())
 
 
-def _measured(
-    network: Watched, found: Plan, reports: tuple[TensorReport, ...], graph: Graph, data: Data, count: int, preparation: Preparation | None
-) -> tuple[TensorReport, ...]:
-    """The reports with the noise of their grids; without, where the data are an iterator, which gives its samples once."""
-    if isinstance(data, type(iter(()))) or (hasattr(data, "__next__")):
+def _measured(work: _Work, network: Watched, found: Plan, reports: tuple[TensorReport, ...]) -> tuple[TensorReport, ...]:
+    """The reports with the noise of their grids; without, where the data are gone."""
+    if work.is_once:
         return reports
     noises = tuple(Noise(None if group.fixed is not None else report.grid) for group, report in zip(found.groups, reports, strict=True))
-    noises, _ = observe(network, found.observed, noises, Samples(graph, data, count, preparation))
+    noises, _ = observe(network, found.observed, noises, work.samples(MEASURED))
     return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped) for report, noise in zip(reports, noises, strict=True))
 
 
-def _encodings(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], chosen: _Choices, origin: str) -> Encodings:
+def _encodings(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], chosen: _Grids, origin: str) -> Encodings:
     entries: dict[Place, Encoding] = {}
     for report in reports:
         entries.update({Place(name): Encoding(report.grid, origin=report.origin) for name in report.names})
     for item in found.weights:
-        entries[Place(item.name)] = Encoding(_weights_grid(graph, item, chosen), origin="max-abs")
-    return Encodings(entries, origin, metadata={PASSES: ",".join(PREPARED)})
+        data = graph[item.name].data
+        assert data is not None
+        try:
+            grid = weight_grid(data, chosen.weights_method, item.axis if chosen.per_channel else None, chosen.weights)
+        except QConvertError as error:
+            error.where = error.where or repr(item.name)
+            raise
+        entries[Place(item.name)] = Encoding(grid, origin=f"{chosen.weights_method} of the weights")
+    return Encodings(entries, origin, metadata={BATCH_NORM: FOLDED})
 
 
-def _weights_grid(graph: Graph, item: Weights, chosen: _Choices) -> Grid:
-    data = graph[item.name].data
-    assert data is not None
-    axis = item.axis if chosen.per_channel else None
-    others = tuple(index for index in range(data.ndim) if index != axis) if axis is not None else None
-    highest = np.atleast_1d(np.abs(data).max(axis=others, initial=0)).astype(np.float64)
-    return grid_of(Range(-highest, highest, axis), chosen.weights, symmetric=True, narrow=chosen.weights.startswith("int"))
+def _costs(work: _Work, found: Plan, encodings: Encodings) -> tuple[Sensitivity, ...]:
+    """What each group of activations, and each weight, costs by itself."""
+    units = [*(group.names for group in found.groups), *((item.name,) for item in found.weights)]
+    feeds = list(work.samples(_TRIED))
+    return sensitivities(work.graph, encodings, units, feeds, work.runtime, work.progress)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from qconvert.calibration.driver import Calibration, calibrated
-from qconvert.conversion import ConversionReport, convert
+from qconvert.calibration.driver import calibrated
+from qconvert.calibration.plots import plot
+from qconvert.calibration.report import Calibration
+from qconvert.conversion import ConversionReport, convert, save
 from qconvert.conversion.encoded import save_encodings
+from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.data.streams import Data
+from qconvert.errors import OptionError
 from qconvert.files import require_writable
-from qconvert.plugins import Change, Format, encodings_format_of, format_named, formats
+from qconvert.plugins import Change, Format, encodings_format_of, format_named, format_of, formats
 
 __all__ = ["calibrate_file"]
 
@@ -21,10 +28,12 @@ def calibrate_file(
     data: Data,
     result: str | Path,
     *,
+    real: str | Path = "",
+    plotted: str | Path = "",
     result_format: str = "",
     target: str = "",
     force: bool = False,
-    writing: dict[str, Any] | None = None,
+    writing: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> tuple[Calibration, ConversionReport | tuple[Change, ...]]:
     """Calibrates a float model, and writes its encodings or the quantized model, as the result's suffix says.
@@ -33,9 +42,11 @@ def calibrate_file(
         model: the float model's file.
         data: see calibrated().
         result: the file to write.
+        real: a file for the float network as it was calibrated; "" for none. Equalized weights and corrected biases are in it.
+        plotted: an image for the histogram and the range of each tensor; "" for none.
         result_format: the name of a format; by default the suffix decides.
         target: what the result is for; the grids suit it.
-        force: whether an existing result may be replaced.
+        force: whether existing files may be replaced.
         writing: options of the passes and of the result's writer.
         options: of calibrated().
 
@@ -46,17 +57,40 @@ def calibrate_file(
         QConvertError: see calibrated() and convert(); nothing is written then.
     """
     model, result = Path(model), Path(result)
-    require_writable(result, force=force, reads=[model])
+    for path in filter(None, (result, real, plotted)):
+        require_writable(Path(path), force=force, reads=[model])
     kind = _encodings_format(result, result_format)
-    found = calibrated(model, data, target=target, **options)
+    if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
+        raise OptionError(
+            "scales do not say which weights are equalized and which biases corrected",
+            remedy="Write the network that has them beside the scales: --float FILE. Or write a quantized model.",
+        )
+    found = calibrated(model, data, target=target, histograms=bool(plotted), **options)
+    if plotted:
+        plot(found, plotted, force=force)
+    if real:
+        _save_real(found, Path(real), force, model)
     if kind is not None:
         reads = (model,)
-        return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=reads, **(writing or {}))
+        return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=reads, **writing)
+    return found, _converted(found, model, result, {**writing, "result_format": result_format, "target": target, "force": force})
+
+
+def _converted(found: Calibration, model: Path, result: Path, arguments: Mapping[str, Any]) -> ConversionReport:
+    """The quantized model, of the float one, or of the network that was made of it."""
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-        scales = Path(folder, "calibration.json")
+        scales, source = Path(folder, "calibration.json"), model
         save_encodings(found.encodings, scales, "encodings")
-        given = {"encodings": str(scales), **(writing or {})}
-        return found, convert(model, result, result_format=result_format, target=target, force=force, **given)
+        if found.is_changed:
+            source = Path(folder, f"{model.stem}.qgraph")
+            save(found.graph, source)
+        return replace(convert(source, result, encodings=str(scales), **arguments), source=str(model))
+
+
+def _save_real(found: Calibration, path: Path, force: bool, model: Path) -> None:
+    kind = format_of(path)
+    fitted, _ = normalize(found.graph, chosen_target(kind, kind.own_target))
+    save(fitted, path, force=force, reads=(model,))
 
 
 def _encodings_format(result: Path, name: str) -> Format | None:

@@ -16,9 +16,9 @@ from qconvert.conversion.normalizing import normalize
 from qconvert.data.streams import batch_name
 from qconvert.errors import OptionError, RuntimeRefusedError, UnsupportedError
 from qconvert.graph import Array, Graph
-from qconvert.plugins import LoadedModel, ModelFile, format_named, runtimes, target_named
+from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, runtimes, target_named
 
-__all__ = ["Watched", "Watching", "watched"]
+__all__ = ["Watched", "Watching", "watched", "written"]
 
 #: Samples run together as long as what they give out stays below this.
 _BATCH_BYTES = 8 << 20
@@ -74,17 +74,26 @@ def watched(graph: Graph, names: Iterable[str], folder: Path, runtime: str = "on
         OptionError: there is no such runtime, or it gives out no inner tensors.
         QConvertError: the network cannot be written in its format.
     """
-    found = runtimes().get(runtime)
-    if found is None or found.watch is None:
-        known = ", ".join(name for name, item in runtimes().items() if item.watch is not None)
-        raise OptionError(f"nothing called {runtime!r} gives out inner tensors", remedy=f"Use one of {known}.")
-    form = format_named(found.formats[0])
-    target = form.own_target or form.default_target
-    written, _ = normalize(graph, target_named(target) if target else None)
+    form = format_named(_runtime(runtime).formats[0])
     path = folder / f"float{form.suffixes[0]}"
-    save(written, path, form.name)
+    save(written(graph, runtime), path, form.name)
     wanted = tuple(names)
     return Watched(path, form.name, runtime, graph.inputs, wanted, _batch(graph, wanted), threads)
+
+
+def written(graph: Graph, runtime: str) -> Graph:
+    """The network as it is written for a runtime: tensors keep their names, and may have another layout."""
+    form = format_named(_runtime(runtime).formats[0])
+    target = form.own_target or form.default_target
+    return normalize(graph, target_named(target) if target else None)[0]
+
+
+def _runtime(name: str) -> Runtime:
+    found = runtimes().get(name)
+    if found is None or found.watch is None:
+        known = ", ".join(name for name, item in runtimes().items() if item.watch is not None)
+        raise OptionError(f"nothing called {name!r} gives out inner tensors", remedy=f"Use one of {known}.")
+    return found
 
 
 def _batch(graph: Graph, names: Sequence[str]) -> int:

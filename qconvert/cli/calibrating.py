@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,22 +13,29 @@ from qconvert.cli.completion import known_formats, known_targets
 from qconvert.cli.flags import with_flags
 from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
+from qconvert.errors import OptionError
 from qconvert.plugins import declared_options
 from qconvert.plugins.options import parsed
 
 if TYPE_CHECKING:
-    from qconvert.calibration.driver import Calibration, TensorReport
+    from qconvert.calibration.report import Calibration, TensorReport
+    from qconvert.data.streams import Data
 
 __all__ = ["add_calibration_commands"]
 
 #: Of a tensor's name in the table.
 _LONGEST = 48
+#: Lines of the table of sensitivity.
+_MOST = 12
 
 
 def _calibrate(
     model: Annotated[Path, typer.Argument(help="The float model to read.")],
-    data: Annotated[list[str], typer.Option("--data", help="A folder or files: images, .npy, .npz, .bin; repeatable.")],
     result: Annotated[Path, typer.Option("--output", "-o", help="Scales (scales.json) or a quantized model (q.onnx, q.tflite …).")],
+    data: Annotated[list[str] | None, typer.Option("--data", help="A folder or files: images, .npy, .npz, .bin; repeatable.")] = None,
+    mnn_config: Annotated[
+        Path | None, typer.Option("--mnn-config", help="Configuration of MNN's quantizer: data, preparation and methods.")
+    ] = None,
     method: Annotated[str, typer.Option("--method", help="How ranges are chosen; docs/calibration.md has the methods.")] = "",
     method_option: Annotated[
         list[str] | None, typer.Option("--method-option", metavar="NAME=VALUE", help="An option of the method; repeatable.")
@@ -37,9 +45,25 @@ def _calibrate(
         bool | None, typer.Option("--symmetric/--affine", help="Whether zero points of activations are in the middle.")
     ] = None,
     weights: Annotated[str, typer.Option("--weights", help="Storage type of weights: int8, int4.")] = "int8",
+    weights_method: Annotated[
+        str, typer.Option("--weights-method", help="How their scales are chosen: max-abs, mse, admm, mnn-admm.")
+    ] = "",
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for each output channel of weights, or one.")
     ] = True,
+    equalization: Annotated[
+        bool, typer.Option("--equalization", help="First scale channels between layers, so that weights have equal ranges.")
+    ] = False,
+    bias_correction: Annotated[
+        bool, typer.Option("--bias-correction", help="Take off biases what rounded weights add to the means of channels.")
+    ] = False,
+    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Say which tensors cost the outputs most.")] = False,
+    keep_float: Annotated[int, typer.Option("--keep-float", metavar="N", min=0, help="Leave the N that cost most float.")] = 0,
+    skip: Annotated[list[str] | None, typer.Option("--skip", help="A tensor or operator that stays float; repeatable.")] = None,
+    real: Annotated[Path | None, typer.Option("--float", help="Also write the float network as it was calibrated.")] = None,
+    plotted: Annotated[
+        Path | None, typer.Option("--plot", help="A picture of each tensor's histogram and range: .svg, .png, .pdf.")
+    ] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
     mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers: one number, or one a channel.")] = None,
     std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or one a channel.")] = None,
@@ -67,15 +91,20 @@ def _calibrate(
     from qconvert.calibration.files import calibrate_file
     from qconvert.cli.reports import conversion_document, print_conversion, progress
 
-    preparation = preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop, colour=colour, layout=layout)
-    own = parsed(method_option or ())
-    choices: dict[str, Any] = {"method": method} if method else {}
+    arguments: dict[str, Any] = {
+        "method": method, "weights_method": weights_method, "skip": tuple(skip or ()), "samples": samples,
+        "preparation": preparation_of(mean=mean, std=std, range=range_, resize=resize, crop=crop, colour=colour, layout=layout),
+    }  # fmt: skip
+    arguments = {name: value for name, value in arguments.items() if value}
+    source, read, told = _of_mnn(data, mnn_config)
     with progress(quiet or json) as step:
         found, written = calibrate_file(
-            model, data, result, result_format=result_format, target=target, force=force, writing=writing, preparation=preparation,
-            activations=activations, symmetric=symmetric, weights=weights, per_channel=per_channel, samples=samples, runtime=runtime,
-            jobs=jobs, scheduler=scheduler, progress=step, **choices, **own,
+            model, source, result, real=real or "", plotted=plotted or "", result_format=result_format, target=target, force=force,
+            writing=writing, activations=activations, symmetric=symmetric, weights=weights, per_channel=per_channel,
+            equalization=equalization, bias_correction=bias_correction, sensitivity=sensitivity, keep_float=keep_float, runtime=runtime,
+            jobs=jobs, scheduler=scheduler, progress=step, **{**read, **arguments, **parsed(method_option or ())},
         )  # fmt: skip
+    found = replace(found, notes=(*told, *found.notes))
     if json:
         said = [str(change) for change in written] if isinstance(written, tuple) else conversion_document(written)
         typer.echo(json_module.dumps({**calibration_document(found), "result": str(result), "written": said}, indent=2))
@@ -85,6 +114,18 @@ def _calibrate(
             print_conversion(written, verbose=False)
 
 
+def _of_mnn(data: list[str] | None, config: Path | None) -> tuple[Data, dict[str, Any], tuple[str, ...]]:
+    """The data, and what a configuration of MNN's quantizer says besides, if there is one; what the user states comes first."""
+    if config is None:
+        if not data:
+            raise OptionError("calibration needs data", remedy="Name files or folders with --data.")
+        return data, {}, ()
+    from qconvert.calibration.mnn_config import read_mnn_config
+
+    found = read_mnn_config(config)
+    return data or found.data, dict(found.options), found.notes
+
+
 def calibration_document(found: Calibration) -> dict[str, Any]:
     """A Calibration as plain data, without its graph and histograms."""
     return {
@@ -92,7 +133,8 @@ def calibration_document(found: Calibration) -> dict[str, Any]:
         "origin": found.encodings.origin,
         "notes": list(found.notes),
         "tensors": [_tensor_document(item) for item in found.tensors],
-        "weights": len(found.encodings) - sum(len(item.names) for item in found.tensors),
+        "sensitivity": [asdict(item) for item in found.sensitivity],
+        "kept_float": list(found.kept_float),
     }
 
 
@@ -113,17 +155,33 @@ def print_calibration(found: Calibration) -> None:
     table = _table(*columns, title=f"{found.encodings.origin}, {found.tensors[0].grid.dtype}")
     for item in found.tensors:
         q, (low, high) = item.grid.quantization, item.range
-        more = f" and {len(item.names) - 1} more" if len(item.names) > 1 else ""
         seen = "" if item.lowest == item.highest == 0 else f"{item.lowest:.5g} to {item.highest:.5g}"
         noise = "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         beyond = f"{100 * item.clipped:.3g}%" if item.clipped else ""
         chosen = (f"{low:.5g} to {high:.5g}", f"{float(q.scale[0]):.6g}", str(int(q.zero_point[0])))
-        table.add_row(shortened(item.names[0], _LONGEST) + more, seen, *chosen, noise, beyond)
+        table.add_row(_named(item.names), seen, *chosen, noise, beyond)
     _print(table)
+    if found.sensitivity:
+        _print(_sensitivity_table(found))
     for note in found.notes:
         _print(f"note: {note}")
-    activations = sum(len(item.names) for item in found.tensors)
-    _print(f"grids of {activations} activations and {len(found.encodings) - activations} weights")
+    constants = sum(place.name in found.graph.tensors and found.graph[place.name].is_constant for place in found.encodings.entries)
+    _print(f"grids of {len(found.encodings) - constants} activations and {constants} constants")
+
+
+def _sensitivity_table(found: Calibration) -> Any:
+    """What quantizing each tensor by itself costs, the worst first."""
+    from qconvert.cli.reports import _table
+
+    table = _table("quantized by itself", ">SQNR of the outputs", "", title="Sensitivity")
+    for item in found.sensitivity[:_MOST]:
+        noise = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
+        table.add_row(_named(item.names), noise, "stays float" if item.names[0] in found.kept_float else "")
+    return table
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return shortened(names[0], _LONGEST) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def add_calibration_commands(app: typer.Typer) -> None:

@@ -25,7 +25,7 @@ from qconvert.passes.encodings.matching import Matched, matched
 from qconvert.passes.encodings.normalized import normalized
 from qconvert.plugins import Change, Target, encodings_format_of
 
-__all__ = ["applied", "run"]
+__all__ = ["applied", "literal", "run"]
 
 _SHOWN = 5
 
@@ -67,8 +67,7 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     work = _Applied(graph, matched(graph, encodings, renamed), range_dtype)
     filled = carry_on(graph, work.grids) if fill == "infer" else []
     derived = work.derive_weights() if encodings.weights == "max-abs" else []
-    literal = work.literal()
-    changed, _ = absorb_quantization.run(literal, None)
+    changed, _ = absorb_quantization.run(work.literal(), None)
     changed, biases = float_bias_to_int32.run(changed, None)
     changed, _ = remove_dead_code.run(changed, None)
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
@@ -76,6 +75,11 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
         notes.append(f"{before - len(graph.ops)} BatchNormalizations are part of the weights before them, whose scales the file states")
     notes += _left(changed)
     return changed, tuple(notes)
+
+
+def literal(graph: Graph, encodings: Encodings) -> Graph:
+    """The graph with a Quantize and a Dequantize behind each tensor that has a grid, and real biases: for measuring what grids cost."""
+    return _Applied(graph, matched(graph, encodings), "int8").literal()
 
 
 class _Applied:

@@ -1,0 +1,160 @@
+"""The JSON configuration of MNN's quantizer (mnnquant), read as what calibrate() takes.
+
+Keys as MNN 3.6 reads them (tools/quantization/calibration.cpp): images are cut to a share of their middle, stretched to width and height,
+and become (pixel - mean) * normal of pixels from 0 to 255, in the order of `format`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.data import Preparation
+from qconvert.data.streams import Data
+from qconvert.errors import FileAccessError, InvalidModelError, OptionError
+from qconvert.graph import Array
+
+__all__ = ["MnnConfig", "read_mnn_config"]
+
+_METHODS = {"KL": "mnn-kl", "ADMM": "mnn-admm", "EMA": "moving-average"}
+_WEIGHTS = {"MAX_ABS": "max-abs", "ADMM": "mnn-admm"}
+_KNOWN = frozenset((
+    "path", "format", "mean", "normal", "width", "height", "center_crop_h", "center_crop_w", "used_image_num", "used_sample_num",
+    "batch_size", "quant_bits", "feature_quantize_method", "weight_quantize_method", "feature_clamp_value", "weight_clamp_value",
+    "winogradOpt", "skip_quant_op_names", "debug", "input_type", "inputs",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MnnConfig:
+    """What a configuration says, as arguments of calibrate().
+
+    Attributes:
+        data: where the samples are.
+        options: the other arguments, by name.
+        notes: what of it means nothing here.
+    """
+
+    data: Data
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def read_mnn_config(path: str | Path) -> MnnConfig:
+    """Reads a configuration.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is no JSON object, or a value is of the wrong sort.
+        OptionError: it asks for what calibrate() does not do.
+    """
+    path = Path(path)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+    except ValueError as error:
+        raise InvalidModelError(f"is no JSON: {error}", file=str(path)) from error
+    try:
+        if not isinstance(found, dict):
+            raise InvalidModelError("is no configuration of MNN's quantizer: a JSON object with the key path is expected")
+        return _config(_Values(found), path.parent)
+    except (InvalidModelError, OptionError, FileAccessError) as error:
+        error.file = error.file or str(path)
+        raise
+
+
+class _Values:
+    """The values of a configuration, each of its sort."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self.found = found
+
+    def get(self, name: str, sort: type, default: Any) -> Any:
+        value = self.found.get(name, default)
+        if sort is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, sort) or (isinstance(value, bool) and sort is not bool):
+            raise InvalidModelError(f"is {value!r}, no {sort.__name__}", where=name)
+        return value
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        values = self.get(name, list, [])
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            raise InvalidModelError("holds something else than numbers", where=name)
+        return tuple(map(float, values))
+
+    def word(self, name: str, known: Mapping[str, str]) -> str:
+        given = self.get(name, str, next(iter(known)))
+        if given not in known:
+            raise OptionError(f"there is no {name} {given!r}", remedy=f"MNN has {', '.join(known)}.")
+        return known[given]
+
+
+def _config(values: _Values, beside: Path) -> MnnConfig:
+    data = _folder(values.get("path", str, ""), beside)
+    bits, clamps = values.get("quant_bits", int, 8), [values.get(f"{side}_clamp_value", int, 127) for side in ("feature", "weight")]
+    if bits != 8 or clamps[1] != 127 or not 0 < clamps[0] <= 127:
+        reason = f"{bits} bits, activations clamped to {clamps[0]} and weights to {clamps[1]}"
+        raise OptionError(f"{reason}: there are 8 bits, and 127 for weights", remedy="Leave quant_bits and weight_clamp_value out.")
+    method = values.word("feature_quantize_method", _METHODS)
+    options: dict[str, Any] = {
+        "method": method,
+        "weights_method": values.word("weight_quantize_method", _WEIGHTS),
+        "skip": tuple(map(str, values.get("skip_quant_op_names", list, []))),
+    }
+    if method.startswith("mnn"):
+        options["clamp"] = clamps[0]
+    count = values.get("used_sample_num", int, values.get("used_image_num", int, 0))
+    if count > 0:
+        options["samples"] = count
+    ignored = sorted({*values.found} - _KNOWN)
+    notes = (f"MNN's quantizer knows no {', '.join(ignored)}",) if ignored else ()
+    if values.get("input_type", str, "image") == "sequence":
+        return MnnConfig(lambda: _sequence(data), options, notes)
+    return MnnConfig(str(data), {**options, "preparation": _preparation(values)}, notes)
+
+
+def _folder(text: str, beside: Path) -> Path:
+    """The folder of data: MNN takes it from where it is run; where it is not there, it is beside the configuration."""
+    if not text:
+        raise InvalidModelError("has no path of data", where="path")
+    here = Path(text)
+    return here if here.exists() or here.is_absolute() else beside / here
+
+
+def _preparation(values: _Values) -> Preparation:
+    normal = values.numbers("normal")
+    if any(value <= 0 for value in normal):
+        raise OptionError("a factor is not above 0", where="normal")
+    height, width = (values.get(name, int, 0) for name in ("height", "width"))
+    share = tuple(values.get(name, float, 1.0) for name in ("center_crop_h", "center_crop_w"))
+    return Preparation(
+        mean=values.numbers("mean"),
+        std=tuple(1 / value for value in normal),
+        range=(0.0, 255.0),
+        resize=(height, width) if height > 0 and width > 0 else "stretch",
+        share=(share[0], share[1]),
+        colour=values.get("format", str, "BGR").lower(),
+    )
+
+
+def _sequence(folder: Path) -> Iterator[dict[str, Array]]:
+    """Samples as MNN's converter takes them: in each folder input.json with names and shapes, and a text of numbers for each input."""
+    if not folder.is_dir():
+        raise FileAccessError("is no folder of samples", file=str(folder))
+    for sample in sorted(item for item in folder.iterdir() if (item / "input.json").is_file()):
+        file = sample / "input.json"
+        try:
+            inputs = json.loads(file.read_text(encoding="utf-8"))["inputs"]
+            yield {
+                str(item["name"]): np.loadtxt(sample / f"{item['name']}.txt", dtype=np.float32).reshape([int(n) for n in item["shape"]])
+                for item in inputs
+            }
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FileAccessError(f"is no usable sample: {error}", file=str(file)) from error
