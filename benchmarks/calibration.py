@@ -143,8 +143,8 @@ def costs(count: int) -> Section:
                 f"{a[key] / b[key]:.1f}" if isinstance(a, dict) and isinstance(b, dict) else "" for key in ("seconds", "cpu", "megabytes")
             ]
             lines.append([f"{method}, {own}", *cells, *ratios])
-    note = f"{count} inputs; from the float file to the quantized one; the last columns are onnxruntime's figure / qconvert's. {os.cpu_count()} "
-    note += f"cores, load average {os.getloadavg()[0]:.0f}."
+    note = f"{count} inputs; from the float file to the quantized one; the last columns are onnxruntime's figure / qconvert's. "
+    note += f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f}."
     header = ["method", "onnxruntime", "qconvert", "times as fast", "CPU time", "memory"]
     return Section("Calibrating MobileNet v2", header, lines, note)
 

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-
-from qconvert.arithmetic import dequantize, quantize
-from qconvert.calibration.bias_correction import ChannelMeans, analytic_shifts, correct_biases
-from qconvert.calibration.observing import observe
+from qconvert.calibration.bias_correction import ChannelMeans, correct_biases
+from qconvert.calibration.observing import Progress, observe
 from qconvert.calibration.watching import watched, written
 from qconvert.data.streams import Samples
 from qconvert.encodings import Encodings, Place
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Graph, Op
 from qconvert.graph.kinds import KINDS
+from qconvert.passes.apply_encodings import literal
 
 __all__ = ["with_corrected_biases"]
 
@@ -42,38 +40,45 @@ class _Means:
 
 
 def with_corrected_biases(
-    graph: Graph, encodings: Encodings, samples: Samples, runtime: str, folder: Path, progress: Callable[[str, int, int], None]
+    graph: Graph, encodings: Encodings, samples: Samples, runtime: str, folder: Callable[[], Path], progress: Progress
 ) -> tuple[Graph, tuple[str, ...]]:
     """The float network with corrected biases, and what was changed in words.
 
-    The data's means are those of the float network, so that a layer's correction does not take off once more what those before it do.
+    Layer by layer, in their order: what a layer computes is compared once those before it are corrected, or their shifts would be taken
+    off again and again (arXiv 1906.04721, appendix D).
 
     Args:
         graph: the float network.
-        encodings: of its tensors; those of weights count.
+        encodings: of its tensors.
         samples: the data.
-        runtime: what runs the network.
-        folder: an empty one, for the network's file.
-        progress: told of each sample.
+        runtime: what runs the networks.
+        folder: gives an empty one, for the file of a network.
+        progress: told of each layer.
     """
-    rounded = {}
-    for name, tensor in graph.tensors.items():
-        found = encodings.entries.get(Place(name))
-        if tensor.data is not None and found is not None and found.grid is not None:
-            q = found.grid.quantization
-            rounded[name] = dequantize(quantize(tensor.data, q, found.grid.dtype), q).astype(np.float32)
-    layers = [op for op in graph.ops if KINDS[op.kind].has_weights and op.inputs[1] in rounded]
-    data = tuple(dict.fromkeys(op.inputs[0] for op in layers))
-    network = watched(graph, data, folder, runtime)
-    readers = written(graph, runtime).consumers()
-    axes = [_channels(next((op for op in readers.get(name, ()) if KINDS[op.kind].has_weights), None)) for name in data]
-    numbers = {name: number for number, name in enumerate(data)}
-    seen, _ = observe(network, numbers, tuple(map(_Means, axes)), samples, progress=progress, what="means of channels")
-    means = {name: seen[number].means() for name, number in numbers.items()}
-    return correct_biases(graph, analytic_shifts(graph, rounded, means))
+    layers = [op for op in graph.ops if KINDS[op.kind].has_weights and Place(op.inputs[1]) in encodings.entries]
+    results = [op.outputs[0] for op in layers]
+    expected = _means(graph, results, samples, runtime, folder())
+    changed, notes = graph, list[str]()
+    for number, name in enumerate(results):
+        progress("bias correction", number, len(results))
+        rounded = literal(changed, encodings)
+        computed = f"{name}/computed" if Place(name) in encodings.entries else name
+        found = _means(rounded, [computed], samples, runtime, folder())
+        changed, said = correct_biases(changed, {name: expected[name] - found[computed]})
+        notes += said[1:]
+    progress("bias correction", len(results), len(results))
+    return changed, (f"{len(results) - len(notes)} biases are corrected", *notes)
 
 
-def _channels(reader: object) -> int:
-    """The axis of the channels in what a runtime gives out: that of the layer which reads it there."""
-    layout = getattr(reader, "attributes", {}).get("data_format", "")
+def _means(graph: Graph, names: list[str], samples: Samples, runtime: str, folder: Path) -> dict[str, Array]:
+    """The mean of each channel of what layers compute."""
+    writers = written(graph, runtime).producers()
+    seeing = tuple(_Means(_channels(writers.get(name))) for name in names)
+    found, _ = observe(watched(graph, names, folder, runtime), {name: number for number, name in enumerate(names)}, seeing, samples)
+    return {name: one.means() for name, one in zip(names, found, strict=True)}
+
+
+def _channels(layer: Op | None) -> int:
+    """The axis of the channels in what a layer computes, as it is written for a runtime."""
+    layout = layer.attributes.get("data_format", "") if layer is not None else ""
     return 1 if layout == "channels_first" else -1

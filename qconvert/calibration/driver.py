@@ -40,6 +40,8 @@ __all__ = ["calibrate", "calibrated", "prepared"]
 PREPARED = ("fold_batch_norm",)
 #: Samples over which the noise of the chosen grids is measured.
 MEASURED = 4
+#: Samples whose means biases are corrected by.
+CORRECTED = 64
 #: Samples on which each tensor is quantized by itself.
 _TRIED = 8
 
@@ -175,7 +177,7 @@ def calibrated(
         kept = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
         encodings = without(encodings, {*kept})
         if bias_correction:
-            graph, said = with_corrected_biases(graph, encodings, work.samples(), runtime, work.place(), progress)
+            graph, said = with_corrected_biases(graph, encodings, work.samples(CORRECTED), runtime, work.place, progress)
             notes += said
     changed = equalization or bias_correction
     return Calibration(graph, encodings, reports, seen, costs, kept, changed, (*notes, *found.notes))

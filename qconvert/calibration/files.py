@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qconvert.calibration.driver import calibrated
-from qconvert.calibration.plots import plot
+from qconvert.calibration.plots import plot, require_plots
 from qconvert.calibration.report import Calibration
 from qconvert.conversion import ConversionReport, convert, save
 from qconvert.conversion.encoded import save_encodings
@@ -57,7 +57,7 @@ def calibrate_file(
         QConvertError: see calibrated() and convert(); nothing is written then.
     """
     model, result = Path(model), Path(result)
-    for path in filter(None, (result, real, plotted)):
+    for path in (one for one in (result, real, plotted) if one):
         require_writable(Path(path), force=force, reads=[model])
     kind = _encodings_format(result, result_format)
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
@@ -65,6 +65,8 @@ def calibrate_file(
             "scales do not say which weights are equalized and which biases corrected",
             remedy="Write the network that has them beside the scales: --float FILE. Or write a quantized model.",
         )
+    if plotted:
+        require_plots(Path(plotted))
     found = calibrated(model, data, target=target, histograms=bool(plotted), **options)
     if plotted:
         plot(found, plotted, force=force)

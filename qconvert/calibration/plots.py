@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from qconvert.calibration.report import Calibration, TensorReport
 from qconvert.errors import MissingPackageError, OptionError, printable
 from qconvert.files import whole_file
 
-__all__ = ["SUFFIXES", "plot"]
+__all__ = ["SUFFIXES", "plot", "require_plots"]
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _COLUMNS = 3
@@ -33,12 +34,9 @@ def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
         OptionError: the suffix is none of these.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise OptionError("no picture has that suffix", file=str(path), remedy=f"Use one of {', '.join(SUFFIXES)}.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError("plots need the package matplotlib", remedy="Install it with: pip install 'qconvert[plots]'") from error
+    require_plots(path)
+    from matplotlib.figure import Figure
+
     shown = [item for item in found.tensors if item.histogram is not None]
     rows = max(1, -(-len(shown) // _COLUMNS))
     figure = Figure(figsize=(5 * _COLUMNS, 2.2 * rows), layout="constrained")
@@ -50,6 +48,14 @@ def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
     figure.suptitle(found.encodings.origin)
     with whole_file(path, force=force) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower())
+
+
+def require_plots(path: Path) -> None:
+    """Raises MissingPackageError or OptionError where a picture of that name cannot be drawn."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise OptionError("no picture has that suffix", file=str(path), remedy=f"Use one of {', '.join(SUFFIXES)}.")
+    if find_spec("matplotlib") is None:
+        raise MissingPackageError("plots need the package matplotlib", remedy="Install it with: pip install 'qconvert[plots]'")
 
 
 def _draw(axes: Any, item: TensorReport) -> None:

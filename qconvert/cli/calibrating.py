@@ -45,9 +45,7 @@ def _calibrate(
         bool | None, typer.Option("--symmetric/--affine", help="Whether zero points of activations are in the middle.")
     ] = None,
     weights: Annotated[str, typer.Option("--weights", help="Storage type of weights: int8, int4.")] = "int8",
-    weights_method: Annotated[
-        str, typer.Option("--weights-method", help="How their scales are chosen: max-abs, mse, admm, mnn-admm.")
-    ] = "",
+    weights_method: Annotated[str, typer.Option("--weights-method", help="How scales of weights are chosen: max-abs, mse, admm.")] = "",
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for each output channel of weights, or one.")
     ] = True,
@@ -61,9 +59,7 @@ def _calibrate(
     keep_float: Annotated[int, typer.Option("--keep-float", metavar="N", min=0, help="Leave the N that cost most float.")] = 0,
     skip: Annotated[list[str] | None, typer.Option("--skip", help="A tensor or operator that stays float; repeatable.")] = None,
     real: Annotated[Path | None, typer.Option("--float", help="Also write the float network as it was calibrated.")] = None,
-    plotted: Annotated[
-        Path | None, typer.Option("--plot", help="A picture of each tensor's histogram and range: .svg, .png, .pdf.")
-    ] = None,
+    plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms and ranges: .svg, .png, .pdf.")] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
     mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers: one number, or one a channel.")] = None,
     std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or one a channel.")] = None,

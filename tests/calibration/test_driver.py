@@ -36,7 +36,7 @@ def test_ranges_are_those_of_the_values_in_onnxruntime(images: np.ndarray) -> No
     assert found.samples == 40 and (report.lowest, report.highest) == pytest.approx((logits.min(), logits.max()), rel=1e-5)
     assert found.tensors[0].names == ("x",) and found.tensors[0].range == pytest.approx((0, 1), abs=1e-6)
     assert all(item.lowest >= 0 and int(item.grid.quantization.zero_point[0]) == -128 for item in found.tensors if "Relu" in item.names[0])
-    weights = [one for one in found.encodings.entries.values() if one.origin == "max-abs"]
+    weights = [one for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
     assert len(weights) == 8 and all(one.grid.quantization.quant_min == -127 for one in weights)
     assert all(item.sqnr_db is None or item.sqnr_db > 25 for item in found.tensors)
 
@@ -75,7 +75,7 @@ def test_a_graph_and_a_function_are_sources_too(images: np.ndarray, tmp_path: Pa
 def test_types_of_activations_and_weights(images: np.ndarray) -> None:
     found = calibrated(FLOAT, images, activations="uint8", symmetric=True, weights="int4", per_channel=False)
     assert all(item.grid.dtype == "uint8" and item.grid.quantization.zero_point[0] in (0, 128) for item in found.tensors)
-    weights = [one.grid for one in found.encodings.entries.values() if one.origin == "max-abs"]
+    weights = [one.grid for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
     assert {(grid.dtype, grid.quantization.scale.size, grid.quantization.quant_min) for grid in weights} == {("int4", 1, -7)}
 
 

@@ -28,7 +28,11 @@ def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, 
     norms = [op for op in graph.ops if op.kind == "BatchNormalization"]
     between = {norm.inputs[0]: norm.outputs[0] for norm in norms if _is_layer(producers.get(norm.inputs[0]))}
     named = {place.name for place in encodings.entries if place.role != "tensor"}
-    if not between or not (named or encodings.metadata.get(BATCH_NORM) == FOLDED) or any(place.role == "tensor" and place.name in between for place in encodings.entries):
+    if (
+        not between
+        or not (named or encodings.metadata.get(BATCH_NORM) == FOLDED)
+        or any(place.role == "tensor" and place.name in between for place in encodings.entries)
+    ):
         return graph, {}
     folded, _ = fold_batch_norm.run(graph, None)
     return folded, {before: after for before, after in between.items() if before not in folded.tensors and after in folded.tensors}

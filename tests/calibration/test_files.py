@@ -1,0 +1,258 @@
+"""From a float file to scales and to quantized models: the command, the same integers in every format, and MNN's configurations."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import qconvert
+from qconvert.calibration.driver import calibrated
+from qconvert.calibration.files import calibrate_file
+from qconvert.calibration.mnn_config import read_mnn_config
+from qconvert.errors import FileAccessError, InvalidModelError, MissingPackageError, OptionError, QConvertError
+from qconvert.graph.kinds import KINDS
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "fixtures" / "digits"
+FLOAT, DRAWN = DIGITS / "float.onnx", DIGITS / "drawn.onnx"
+sys.path.append(str(ROOT / "fixtures"))
+from make_float import draw  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return np.load(DIGITS / "test.npz")["images"]
+
+
+@pytest.fixture(scope="module")
+def drawn(images: np.ndarray) -> np.ndarray:
+    return draw(images, 0)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs the command in this process."""
+    import typer
+
+    from qconvert.cli.calibrating import add_calibration_commands
+
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_calibration_commands(app)
+    return lambda *words: CliRunner().invoke(app, ["calibrate", *map(str, words)])
+
+
+def integers(path: Path) -> list[tuple[list[int], list[int]]]:
+    """The weights of each layer without their zero points, and its bias."""
+    graph, found = qconvert.load(path), []
+    for op in graph.ops:
+        if KINDS[op.kind].has_weights and graph[op.inputs[1]].is_quantized:
+            weights, bias = graph[op.inputs[1]], graph.constant(op.inputs[2])
+            stored = weights.data.astype(np.int64) - int(weights.quantization.zero_point.reshape(-1)[0])
+            found.append((stored.reshape(-1).tolist(), bias.reshape(-1).tolist()))
+    return found
+
+
+def grids(path: Path) -> set[tuple[float, int]]:
+    """Scales of activations, with the distance of their zero points from the smallest stored value."""
+    graph = qconvert.load(path)
+    found = [tensor for tensor in graph.tensors.values() if not tensor.is_constant and tensor.is_quantized]
+    return {(float(t.quantization.scale[0]), int(t.quantization.zero_point[0]) + (128 if t.dtype == "int8" else 0)) for t in found}
+
+
+@pytest.mark.parametrize(("model", "method"), [(FLOAT, "entropy"), (DRAWN, "min-max")])
+def test_every_format_has_the_same_integers(model: Path, method: str, images: np.ndarray, drawn: np.ndarray, tmp_path: Path) -> None:
+    data = (drawn if model is DRAWN else images)[:40]
+    names = ["q.onnx", "q.tflite", "q.qgraph", *(["q.pt2"] if find_spec("torch") else [])]
+    for name in names:
+        calibrate_file(model, data, tmp_path / name, method=method)
+    expected = integers(tmp_path / "q.qgraph")
+    assert len(expected) == (10 if model is DRAWN else 8) and all(len(bias) for _, bias in expected)
+    for name in names:
+        assert integers(tmp_path / name) == expected, name
+        assert grids(tmp_path / name) == grids(tmp_path / "q.qgraph"), name
+
+
+def test_scales_applied_later_give_the_same_model(images: np.ndarray, tmp_path: Path) -> None:
+    calibrate_file(FLOAT, images[:40], tmp_path / "s.json", method="percentile")
+    calibrate_file(FLOAT, images[:40], tmp_path / "q.onnx", method="percentile")
+    qconvert.convert(FLOAT, tmp_path / "a.onnx", encodings=str(tmp_path / "s.json"))
+    assert qconvert.diff(qconvert.load(tmp_path / "q.onnx"), qconvert.load(tmp_path / "a.onnx")) == []
+
+
+def accuracy(path: Path, data: np.ndarray, labels: np.ndarray) -> float:
+    (logits,) = OnnxRuntime(path).run({"x": data}).values()
+    return float((logits.argmax(1) == labels).mean())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias_correction": True}, {"equalization": True}, {"equalization": True, "bias_correction": True}]
+)
+def test_accuracy_behind_calibration(options: dict[str, Any], drawn: np.ndarray, tmp_path: Path) -> None:
+    labels = np.load(DIGITS / "test.npz")["labels"]
+    calibrate_file(DRAWN, drawn[:100], tmp_path / "q.onnx", real=tmp_path / "f.onnx", per_channel=False, **options)
+    assert accuracy(tmp_path / "q.onnx", drawn[100:], labels[100:]) > accuracy(DRAWN, drawn[100:], labels[100:]) - 0.02
+    real = accuracy(tmp_path / "f.onnx", drawn[100:], labels[100:])
+    assert real == pytest.approx(accuracy(DRAWN, drawn[100:], labels[100:]), abs=0.006)
+
+
+def test_bias_correction_brings_the_means_of_channels_back(drawn: np.ndarray, tmp_path: Path) -> None:
+    """With 4-bit weights rounding moves the means a lot."""
+    (expected,) = OnnxRuntime(DRAWN).run({"x": drawn[100:300]}).values()
+
+    def moved(**options: Any) -> float:
+        found = calibrated(DRAWN, drawn[:100], weights="int4", **options)
+        qconvert.save(qconvert.apply(found.graph, found.encodings), tmp_path / "q.onnx", force=True)
+        (logits,) = OnnxRuntime(tmp_path / "q.onnx").run({"x": drawn[100:300]}).values()
+        return float(np.abs((logits - expected).mean(0)).mean())
+
+    assert moved(bias_correction=True) < 0.7 * moved()
+
+
+def test_tensors_that_cost_most_stay_float(images: np.ndarray, tmp_path: Path) -> None:
+    found = calibrated(FLOAT, images[:20], keep_float=2)
+    costs = [one.sqnr_db for one in found.sensitivity]
+    assert costs == sorted(costs) and len(costs) == len(found.tensors) + 8
+    assert found.kept_float == (*found.sensitivity[0].names, *found.sensitivity[1].names)
+    assert not {place.name for place in found.encodings.entries} & {*found.kept_float}
+    alone = calibrated(FLOAT, images[:20], skip=("conv2.weight", "/block1/Add"))
+    assert {"conv2.weight", "/block1/relu2/Relu_output_0"} - {place.name for place in alone.encodings.entries}
+    with pytest.raises(OptionError, match="no such tensor or operator"):
+        calibrated(FLOAT, images[:20], skip=("nothing",))
+
+
+def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any], images: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", images[:30])
+    done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "s.json", "--samples", 20, "--method", "mse", "--sensitivity")
+    assert done.exit_code == 0, done.output
+    assert "mse of 20 samples" in done.output and "grids of 14 activations and 8 constants" in done.output and "Sensitivity" in done.output
+    done = run(
+        FLOAT,
+        "--data",
+        tmp_path / "a.npy",
+        "-o",
+        tmp_path / "q.onnx",
+        "--json",
+        "--method",
+        "percentile",
+        "--method-option",
+        "percentile=99.5",
+    )
+    found = json.loads(done.output)
+    assert found["samples"] == 30 and len(found["tensors"]) == 11 and found["written"]["target"] == "ort-x86"
+    assert len(qconvert.load(tmp_path / "q.onnx").ops) == 15
+
+
+@pytest.mark.parametrize(("words", "error", "says"), [
+    ((), OptionError, "calibration needs data"),
+    (("--data", "empty"), OptionError, "there is no input file"),
+    (("--data", "a.npy", "--method", "none"), OptionError, "no method of calibration"),
+    (("--data", "a.npy", "--equalization"), OptionError, "scales do not say which weights are equalized"),
+    (("--data", "photos"), OptionError, "is 9 x 12 pixels, the input takes 8 x 8"),
+    (("--data", "photos", "--resize", "8.5"), OptionError, "no list of whole numbers"),
+    (("--mnn-config", "none.json"), FileAccessError, "cannot be read"),
+])  # fmt: skip
+def test_what_the_command_refuses(
+    words: tuple[str, ...], error: type[QConvertError], says: str, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "photos").mkdir()
+    Image.new("L", (12, 9)).save(tmp_path / "photos" / "p.png")
+    np.save(tmp_path / "a.npy", np.zeros((2, 1, 8, 8), np.float32))
+    done = run(FLOAT, "-o", "s.json", *words)
+    assert isinstance(done.exception, error) and says in str(done.exception)
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_photographs_are_prepared(run: Callable[..., Any], tmp_path: Path) -> None:
+    Image.new("L", (12, 9), 255).save(tmp_path / "p.png")
+    words = ("--resize", "8", "--crop", "8,8", "--mean", "0.5", "--std", "0.25", "--json")
+    done = run(FLOAT, "--data", tmp_path / "p.png", "-o", tmp_path / "s.json", *words)
+    assert json.loads(done.output)["tensors"][0]["highest"] == 2.0
+
+
+def test_a_plot_needs_matplotlib(images: np.ndarray, tmp_path: Path) -> None:
+    if find_spec("matplotlib") is None:
+        with pytest.raises(MissingPackageError, match="matplotlib"):
+            calibrate_file(FLOAT, images[:4], tmp_path / "s.json", plotted=tmp_path / "p.svg")
+        assert not (tmp_path / "s.json").exists()
+        return
+    calibrate_file(FLOAT, images[:4], tmp_path / "s.json", plotted=tmp_path / "p.svg")
+    assert "relu1" in (tmp_path / "p.svg").read_text()
+
+
+CONFIG = {
+    "path": "photos", "format": "GRAY", "mean": [127.5], "normal": [0.00784314], "width": 8, "height": 8, "used_image_num": 3,
+    "feature_quantize_method": "KL", "weight_quantize_method": "MAX_ABS",
+}  # fmt: skip
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in {**CONFIG, **changes}.items() if value is not None}))
+    return folder / "config.json"
+
+
+def test_a_configuration_of_mnn_says_data_preparation_and_methods(run: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(5):
+        Image.new("L", (10, 10), 51 * number).save(tmp_path / "photos" / f"{number}.png")
+    found = read_mnn_config(write_config(tmp_path, center_crop_h=0.5, unknown=1))
+    assert found.options["preparation"].share == (0.5, 1.0) and found.options["samples"] == 3
+    assert (found.options["method"], found.options["weights_method"], found.options["clamp"]) == ("mnn-kl", "max-abs", 127)
+    assert found.notes == ("MNN's quantizer knows no unknown",)
+    done = run(FLOAT, "--mnn-config", write_config(tmp_path), "-o", tmp_path / "s.json", "--json")
+    assert done.exit_code == 0, done.exception
+    report = json.loads(done.output)
+    assert (
+        report["samples"] == 3
+        and report["origin"] == "mnn-kl of 3 samples"
+        and report["tensors"][0]["lowest"] == pytest.approx(-1, abs=1e-5)
+    )
+    assert all(item["zero_point"] == 0 for item in report["tensors"])
+
+
+def test_a_sequence_of_mnn(images: np.ndarray, tmp_path: Path) -> None:
+    for number in range(3):
+        folder = tmp_path / "sequence" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "input.json").write_text(json.dumps({"inputs": [{"name": "x", "shape": [1, 1, 8, 8]}], "outputs": ["logits"]}))
+        np.savetxt(folder / "x.txt", images[number].reshape(-1), "%.9g")
+    found = read_mnn_config(
+        write_config(tmp_path, path=str(tmp_path / "sequence"), input_type="sequence", used_image_num=None, used_sample_num=2)
+    )
+    expected, report = calibrated(FLOAT, images[:2], method="mnn-kl"), calibrated(FLOAT, found.data, **found.options)
+    assert report.samples == 2 and [item.grid for item in report.tensors] == [item.grid for item in expected.tensors]
+
+
+@pytest.mark.parametrize(("changes", "error", "says"), [
+    ({"path": None}, InvalidModelError, "no path of data"),
+    ({"mean": ["a"]}, InvalidModelError, "something else than numbers"),
+    ({"width": "8"}, InvalidModelError, "is '8', no int"),
+    ({"feature_quantize_method": "MAX"}, OptionError, "there is no feature_quantize_method 'MAX'"),
+    ({"quant_bits": 4}, OptionError, "4 bits"),
+    ({"weight_clamp_value": 64}, OptionError, "weights to 64"),
+    ({"normal": [0]}, OptionError, "not above 0"),
+    ({"format": "CMYK"}, OptionError, "there is no colour 'cmyk'"),
+])  # fmt: skip
+def test_configurations_that_are_refused(changes: dict[str, Any], error: type[QConvertError], says: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=says) as caught:
+        read_mnn_config(write_config(tmp_path, **changes))
+    assert caught.value.file == str(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "3"])
+def test_files_that_are_no_configuration(text: str, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InvalidModelError, match="is no"):
+        read_mnn_config(tmp_path / "c.json")
