@@ -17,7 +17,7 @@ from qconvert.calibration.extremes import MinMax
 from qconvert.calibration.histograms import Percentile
 from qconvert.calibration.methods import observer
 from qconvert.calibration.observer import Observer
-from qconvert.calibration.observing import Progress, observe
+from qconvert.calibration.observing import Progress, forget, observe
 from qconvert.calibration.places import Group, Plan, plan
 from qconvert.calibration.quality import Noise
 from qconvert.calibration.report import Calibration, TensorReport
@@ -179,6 +179,7 @@ def calibrated(
         if bias_correction:
             graph, said = with_corrected_biases(graph, encodings, work.samples(CORRECTED), runtime, work.place, progress)
             notes += said
+    forget()
     changed = equalization or bias_correction
     return Calibration(graph, encodings, reports, seen, costs, kept, changed, (*notes, *found.notes))
 

@@ -16,7 +16,7 @@ from qconvert.data.streams import Samples
 from qconvert.errors import QConvertError
 from qconvert.graph import Array
 
-__all__ = ["Progress", "Seeing", "observe"]
+__all__ = ["Progress", "Seeing", "forget", "observe"]
 
 Progress = Callable[[str, int, int], None]
 #: Samples that one worker sees in a row. It does not depend on how many workers there are, so neither do the scales.
@@ -118,6 +118,11 @@ def _told(progress: Progress, what: str, total: int, done: int) -> None:
 def _loaded(network: Watched, thread: int) -> Watching:
     """The network, loaded once for all parts and passes; each thread has its own."""
     return Watching(network)
+
+
+def forget() -> None:
+    """Lets go of the networks that this process has loaded."""
+    _loaded.cache_clear()
 
 
 def _see(
