@@ -161,7 +161,7 @@ def calibrated(
     Raises:
         QConvertError: the network or the data cannot be read, do not fit, or give NaN; or there is nothing to quantize.
     """
-    make = observer(method, **options)
+    makes = observer(method, **options), observer(method, of_input=True, **options)
     chosen = _Grids(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
     graph, notes = prepared(model), list[str]()
     if equalization:
@@ -171,7 +171,7 @@ def calibrated(
     found = _skipping(graph, found, skip)
     with closing(workers_of(jobs, scheduler)) as workers, tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
-        reports, seen = _observed(work, found, chosen, make)
+        reports, seen = _observed(work, found, chosen, makes)
         encodings = _encodings(graph, found, reports, chosen, f"{method} of {seen} samples")
         costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
         kept = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
@@ -244,9 +244,13 @@ class _Counting:
         self.counted.merge(other.counted)
 
 
-def _observers(graph: Graph, found: Plan, make: Callable[[], Observer]) -> tuple[Observer, ...]:
+#: What makes the observers of tensors inside the network, and of its inputs.
+_Makes = tuple[Callable[[], Observer], Callable[[], Observer]]
+
+
+def _observers(graph: Graph, found: Plan, makes: _Makes) -> tuple[Observer, ...]:
     """The observer of each group. Where constants take part, extremes decide: nobody draws constants from a distribution."""
-    observers = tuple(MinMax() if group.constants else make() for group in found.groups)
+    observers = tuple(MinMax() if group.constants else makes[not {*group.seen}.isdisjoint(graph.inputs)]() for group in found.groups)
     for group, seeing in zip(found.groups, observers, strict=True):
         for name in group.constants:
             data = graph[name].data
@@ -255,10 +259,10 @@ def _observers(graph: Graph, found: Plan, make: Callable[[], Observer]) -> tuple
     return observers
 
 
-def _observed(work: _Work, found: Plan, chosen: _Grids, make: Callable[[], Observer]) -> tuple[tuple[TensorReport, ...], int]:
+def _observed(work: _Work, found: Plan, chosen: _Grids, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
     """The grid of each group, and how many samples were seen."""
     network, samples = work.watched(found), work.samples()
-    observers = _observers(work.graph, found, make)
+    observers = _observers(work.graph, found, makes)
     counting = chosen.histograms and observers[0].histogram() is None
     seeing = tuple(map(_Counting, observers)) if counting else observers
     seeing, seen = observe(network, found.observed, seeing, samples, workers=work.workers, progress=work.progress)

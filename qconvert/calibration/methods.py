@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -29,12 +29,14 @@ class Method:
         summary: what it chooses, in one line.
         observer: the class of its observers, which takes the options by name.
         options: what it can be told.
+        of_inputs: options that are others for the inputs of a network, unless they are given.
     """
 
     name: str
     summary: str
     observer: Callable[..., Observer]
     options: tuple[Option, ...] = ()
+    of_inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 _LEVELS = Option("levels", int, 128, "levels of one sign; 256 for unsigned grids of values that are never negative.")
@@ -53,17 +55,19 @@ _REGISTER = (
            (Option("bits", int, 8, "of the affine grid that a range is chosen for."),)),
     Method("mnn-kl", "MNN's KL, equal in every bit", MnnKl, (_CLAMP,)),
     Method("mnn-admm", "MNN's ADMM on the last sample, equal in every bit", MnnAdmm,
-           (_CLAMP, Option("pack", int, PACK, "channels that MNN's CPU stores together; 1 for a network's input."))),
+           (_CLAMP, Option("pack", int, PACK, "channels that MNN's CPU stores together; 1 for inputs of the network.")),
+           of_inputs={"pack": 1}),
 )  # fmt: skip
 
 METHODS: Mapping[str, Method] = {method.name: method for method in _REGISTER}
 
 
-def observer(method: str, **options: Any) -> Callable[[], Observer]:
+def observer(method: str, *, of_input: bool = False, **options: Any) -> Callable[[], Observer]:
     """What makes the observer of each tensor; it can be pickled, as observers can.
 
     Args:
         method: one of METHODS.
+        of_input: whether the tensors are inputs of the network, which MNN stores otherwise.
         options: those that the method declares.
 
     Raises:
@@ -76,4 +80,5 @@ def observer(method: str, **options: Any) -> Callable[[], Observer]:
     if method not in METHODS:
         raise OptionError(f"there is no method of calibration {method!r}", remedy=f"Use one of {', '.join(METHODS)}.")
     found = METHODS[method]
-    return partial(found.observer, **taken(checked(options, found.options, f"no calibration by {method}"), found.options))
+    given = {**(found.of_inputs if of_input else {}), **checked(options, found.options, f"no calibration by {method}")}
+    return partial(found.observer, **taken(given, found.options))

@@ -169,13 +169,11 @@ def test_kl(network: Network, clamp: int) -> None:
 def test_admm(network: Network) -> None:
     """One sample counts, the last one. Channels that the CPU stores together are found by trying."""
     dump = network.dump("admm", feature_quantize_method="ADMM")
-    equal = {
-        pack: [
-            scale_of("mnn-admm", seen.samples, pack=1 if seen.is_input else pack) == scale for scale, seen in dump.values()
-        ]
-        for pack in (4, 8, 16)
-    }  # fmt: skip
-    counts = {pack: sum(found) for pack, found in equal.items()}
+    equal: dict[int, list[bool]] = {4: [], 8: [], 16: []}
+    for pack, found in equal.items():
+        for scale, seen in dump.values():
+            found.append(scale_of("mnn-admm", seen.samples, **({"of_input": True} if seen.is_input else {"pack": pack})) == scale)
+    counts = {pack: int(sum(found)) for pack, found in equal.items()}
     print(f"of {len(dump)} scales of MNN's ADMM are equal, by channels stored together: {counts}")
     assert len(dump) >= 15 and max(counts.values()) == len(dump)
     assert counts[PACK] == len(dump) or sys.platform != "linux"
