@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qconvert.checking.auditing import AuditReport, audit
     from qconvert.checking.check import check
     from qconvert.checking.findings import CheckReport
+    from qconvert.checking.pass_costs import PassCost, pass_costs
     from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.conversion.encoded import apply, extract, load_encodings, save_encodings
@@ -30,6 +31,7 @@ _HOMES = {
     "qconvert.checking.auditing": ("AuditReport", "audit"),
     "qconvert.checking.check": ("check",),
     "qconvert.checking.findings": ("CheckReport",),
+    "qconvert.checking.pass_costs": ("PassCost", "pass_costs"),
     "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
     "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
     "qconvert.conversion.encoded": ("apply", "extract", "load_encodings", "save_encodings"),
@@ -58,6 +60,7 @@ __all__ = [
     "Op",
     "Option",
     "Pass",
+    "PassCost",
     "Place",
     "Preparation",
     "QConvertError",
@@ -80,6 +83,7 @@ __all__ = [
     "hookimpl",
     "load",
     "load_encodings",
+    "pass_costs",
     "roundtrip",
     "save",
     "save_encodings",

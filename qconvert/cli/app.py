@@ -230,8 +230,36 @@ def formats_command(json: JsonOption = False) -> None:
 
 
 @app.command("passes")
-def passes_command(json: JsonOption = False) -> None:
-    """List the passes that --passes can run, and which of them are exact."""
+def passes_command(
+    costs: Annotated[
+        Path | None, typer.Option("--costs", help="A model: run each pass that is not exact on it, and say what it would cost.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="Inputs for --costs, a folder or files: .npz, .npy, .bin, images. Default: random.")
+    ] = None,
+    mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")] = None,
+    std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")] = None,
+    range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of --costs to run at most.")] = 8,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+    **options: Any,
+) -> None:
+    """List the passes that --passes can run, and which of them are exact; with --costs, what they would cost a model."""
+    if costs is not None:
+        from qconvert import pass_costs
+        from qconvert.cli.reports import costs_document, print_costs, progress
+
+        prepared = preparation_of(mean=mean, std=std, range=range_)
+        with progress(quiet or json) as step:
+            found = pass_costs(costs, data=data or (), preparation=prepared, samples=samples, seed=seed, progress=step, **options)
+        if json:
+            typer.echo(json_module.dumps(costs_document(found), indent=2))
+        elif not quiet:
+            print_costs(found)
+        return
     from qconvert.cli.reports import passes_document, print_passes
 
     if json:

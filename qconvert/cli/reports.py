@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from qconvert.checking.auditing import AuditReport
     from qconvert.checking.findings import CheckReport
+    from qconvert.checking.pass_costs import PassCost
     from qconvert.checking.roundtrips import RoundtripReport
     from qconvert.conversion import ConversionReport
     from qconvert.targets.audit import AuditLine
 
 __all__ = [
-    "audit_document", "check_document", "conversion_document", "formats_document", "passes_document",
-    "plugins_document", "print_audit", "print_check", "print_conversion", "print_formats", "print_passes", "print_plugins",
+    "audit_document", "check_document", "conversion_document", "costs_document", "formats_document", "passes_document",
+    "plugins_document", "print_audit", "print_check", "print_conversion", "print_costs", "print_formats", "print_passes", "print_plugins",
     "print_roundtrip", "progress", "roundtrip_document",
 ]  # fmt: skip
 
@@ -290,6 +291,29 @@ def print_passes() -> None:
     for item in passes_document():
         table.add_row(item["name"], "yes" if item["exact"] else "no", item["summary"])
     _print(table, _options_table([(item.name, option) for item in passes().values() for option in item.options], "pass"))
+
+
+def costs_document(found: Sequence[PassCost]) -> list[dict[str, Any]]:
+    """What each pass costs, as plain data."""
+    return [asdict(item) for item in found]
+
+
+def print_costs(found: Sequence[PassCost]) -> None:
+    """A table of passes, the cheapest first, and a line for each that did not run."""
+    table = _table("pass", ">activations", ">weights", ">worst tensor", ">outputs", ">same top-1", "ran in")
+    for item in found:
+        if item.refused:
+            continue
+        worst = "" if item.worst is None or item.worst.sqnr_db is None else f"{item.worst.sqnr_db:.1f} dB"
+        sqnr = "equal" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
+        top1 = "" if item.same_top1 is None else f"{100 * item.same_top1:.4g}%"
+        table.add_row(_called(item), str(item.activations), str(item.weights), worst, sqnr, top1, item.ran)
+    refused = [f"{_called(item)}: {' '.join(item.refused.split())}" for item in found if item.refused]
+    _print(table, *refused, *([] if found else ["No pass that is not exact would change this model."]))
+
+
+def _called(item: PassCost) -> str:
+    return " ".join((item.name, *(f"{name}={value}" for name, value in item.options.items())))
 
 
 def plugins_document() -> list[dict[str, str]]:

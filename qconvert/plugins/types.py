@@ -109,6 +109,7 @@ class Pass:
         border: whether it changes types or grids of the graph's inputs and outputs. Such a pass leaves functions alone, whose inputs and
             outputs the operators that name them fix.
         options: what `run` takes by keyword.
+        tried: values of options, by name, with which `qconvert passes --costs` runs it, each by itself; by default its own defaults.
         after: names of passes that, where they are in the same list, come before this one.
         requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
         ensures: properties of the graph that hold behind this pass.
@@ -121,6 +122,7 @@ class Pass:
     within: float | None = None
     border: bool = False
     options: tuple[Option, ...] = ()
+    tried: tuple[Mapping[str, Any], ...] = ({},)
     after: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()

@@ -1,0 +1,204 @@
+"""pass_costs(): what each pass would cost a model, before anything is written for good.
+
+A pass that is not exact runs on the model's graph; what comes of it runs in onnxruntime, as the format's default target has it, beside the
+model itself, on the same inputs. Where the target does not take it, the evaluator runs it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import scale_and_zero_point
+from qconvert.checking.outputs import Border
+from qconvert.conversion import load, normalize, run_passes
+from qconvert.conversion.normalizing import chosen_target
+from qconvert.conversion.saving import write_file
+from qconvert.data import Preparation, accepted_inputs, load_inputs
+from qconvert.errors import OptionError, QConvertError
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph.changed_values import changed_names, paired_tensors
+from qconvert.passes.linear import weight_uses
+from qconvert.plugins import Change, Cost, LoadedModel, ModelFile, Pass, format_named, pass_named, passes, runtime_of
+from qconvert.targets.violations import refuse_violations
+
+__all__ = ["PassCost", "pass_costs"]
+
+_FORMAT = "onnx"
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """What a pass would cost a model.
+
+    Attributes:
+        name: of the pass.
+        options: with which it ran, where they are not its defaults.
+        changes: what it says of itself.
+        activations: how many tensors that a model computes get another type or grid.
+        weights: how many weights get other integers, of those that the model has.
+        worst: the largest cost of one tensor, as the pass measures it; None if it measures none.
+        sqnr_db: signal to difference of the output that differs most, in dB; None if no output differs, or nothing was run.
+        same_top1: share of inputs with the same best class, at the worst output; None where no output is a row of scores.
+        ran: what ran it, in words; "" if nothing did.
+        refused: why it, or its result, did not run; "" if it did.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    changes: tuple[Change, ...] = ()
+    activations: int = 0
+    weights: int = 0
+    worst: Cost | None = None
+    sqnr_db: float | None = None
+    same_top1: float | None = None
+    ran: str = ""
+    refused: str = ""
+
+
+def pass_costs(
+    model: str | Path | Graph,
+    *,
+    names: Sequence[str] = (),
+    data: Sequence[str | Path] = (),
+    preparation: Preparation | None = None,
+    samples: int = 8,
+    seed: int = 0,
+    feeds: Sequence[Mapping[str, Array]] = (),
+    progress: Progress = lambda what, done, total: None,
+    **options: Any,
+) -> tuple[PassCost, ...]:
+    """What each pass that is not exact would cost a model, the cheapest first; those that change nothing are left out.
+
+    Args:
+        model: a model file, or a graph.
+        names: of the passes to try; by default all that are not exact, with the options that they say (Pass.tried).
+        data: files and folders of inputs (see qconvert/data); random inputs without.
+        preparation: of images and real numbers in these.
+        samples: how many inputs at most.
+        seed: of random inputs.
+        feeds: stored inputs by name, in the place of `data`.
+        progress: is called with (what, done, total).
+        options: of the format's reader.
+
+    Raises:
+        QConvertError: the model cannot be read, the inputs do not fit, or nothing runs the model.
+    """
+    if samples < 1:
+        raise OptionError("at least one sample is needed")
+    graph = model if isinstance(model, Graph) else load(model, **options)
+    tried = [(item, chosen) for item in _passes(names) for chosen in item.tried]
+    with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+        source = _Running.of(graph, Path(folder) / "source.onnx")
+        inputs: Sequence[Mapping[str, Array]] = feeds
+        if data and not feeds:
+            inputs, _ = load_inputs(graph, data, samples, (preparation or Preparation()).stretching())
+        if inputs:
+            expected = [source.run(feed) for feed in inputs]
+        else:
+            inputs, expected, _ = accepted_inputs(graph, samples, seed, source.run)
+        found: list[PassCost] = []
+        for done, (item, chosen) in enumerate(tried):
+            found += _tried(item, chosen, graph, (inputs, expected), Path(folder) / f"{done}.onnx")
+            progress("passes", done + 1, len(tried))
+    return tuple(sorted(found, key=lambda cost: (bool(cost.refused), -(np.inf if cost.sqnr_db is None else cost.sqnr_db))))
+
+
+def _passes(names: Sequence[str]) -> Iterable[Pass]:
+    return [pass_named(name) for name in names] or [item for item in passes().values() if not item.exact]
+
+
+def _tried(
+    item: Pass, chosen: Mapping[str, Any], graph: Graph, runs: tuple[Sequence[Mapping[str, Array]], list[dict[str, Array]]], path: Path
+) -> list[PassCost]:
+    """The cost of one pass with some options; nothing if it finds nothing to do."""
+    try:
+        changed, changes = run_passes(graph, [item.name], None, **chosen)
+    except QConvertError as error:
+        return [PassCost(item.name, chosen, refused=error.reason)]
+    if changed is graph:
+        return []
+    costs = sorted((cost for change in changes for cost in change.costs if cost.sqnr_db is not None), key=lambda cost: cost.sqnr_db or 0.0)
+    names = {name for name in changed_names(graph, changed) if not changed[name].is_constant}
+    said = PassCost(item.name, chosen, changes, len(names), _changed_weights(graph, changed), costs[0] if costs else None)
+    try:
+        return [_measured(said, graph, _Running.of(changed, path), *runs)]
+    except QConvertError as error:
+        return [replace(said, refused=error.reason)]
+
+
+def _measured(
+    said: PassCost, graph: Graph, running: _Running, feeds: Sequence[Mapping[str, Array]], expected: Sequence[dict[str, Array]]
+) -> PassCost:
+    """The cost with what its outputs are, beside those expected."""
+    border = Border.of(graph, running.graph, {*graph.inputs, *graph.outputs})
+    pairs: dict[str, list[tuple[Array, Array]]] = {}
+    for feed, wanted in zip(feeds, expected, strict=True):
+        given = running.run(feed) if running.model is None else running.model.run(border.matched_inputs(feed, running.model))
+        for name, a, b in border.matched_outputs(wanted, given):
+            pairs.setdefault(name, []).append((a, b))
+    outputs = [border.compared(name, found) for name, found in pairs.items()]
+    sqnr = min((item.sqnr_db for item in outputs if item.sqnr_db is not None), default=None)
+    top1 = min((item.same_top1 for item in outputs if item.same_top1 is not None), default=None)
+    return replace(said, sqnr_db=sqnr, same_top1=top1, ran=running.by)
+
+
+def _changed_weights(graph: Graph, changed: Graph) -> int:
+    """How many weights have other integers, less their zero points."""
+    weights = {use.name for use in weight_uses(graph)}
+    different = {a.name for a, b in paired_tensors(graph, changed) if a.name in weights and _differ(a, b)}
+    return len(different)
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    if a.data is None or b.data is None or a.quantization is None or a.data.shape != b.data.shape:
+        return True
+    steps = [tensor.data.astype(np.int64) if tensor.data is not None else np.zeros(0) for tensor in (a, b)]
+    grids = a.quantization, b.quantization
+    if grids[1] is None:
+        return True
+    points = [scale_and_zero_point(grid, a.data.shape)[1] for grid in grids if grid is not None]
+    return not np.array_equal(steps[0] - points[0], steps[1] - points[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A graph that runs: in the runtime of a file written of it, or in the evaluator.
+
+    Attributes:
+        graph: that of the file, or the graph itself.
+        by: what runs it.
+        model: the loaded file; None where the evaluator runs.
+    """
+
+    graph: Graph
+    by: str
+    model: LoadedModel | None = field(default=None)
+
+    @classmethod
+    def of(cls, graph: Graph, path: Path) -> _Running:
+        try:
+            writer = format_named(_FORMAT)
+            target = chosen_target(writer, "")
+            fitted, _ = normalize(graph, target)
+            refuse_violations(fitted, target)
+            write_file(fitted, path, writer)
+            runtime, kernels = runtime_of(_FORMAT)
+            model = runtime.open(ModelFile(path, kernels))
+            return cls(load(path), f"{runtime.title}, {target.name if target else _FORMAT}", model)
+        except QConvertError:
+            return cls(graph, "the evaluator")
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The stored outputs in order; `feed` is by the graph's names."""
+        if self.model is not None:
+            return self.model.run(dict(zip(self.model.inputs, (feed[name] for name in self.graph.inputs), strict=True)))
+        found = evaluate(self.graph, dict(feed))
+        return {name: found[name] for name in self.graph.outputs}
