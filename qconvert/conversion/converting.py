@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.conversion.declared import Declared
-from qconvert.conversion.given import Given, files_of
+from qconvert.conversion.given import Given, files_of, with_encodings
 from qconvert.conversion.loading import load
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.losses import LIMIT, refuse_losses
@@ -88,8 +88,7 @@ def convert(
     chosen = chosen_target(writer, target or own, form)
     _require_suffix(source, result, reader, writer)
     require_place(result, writer, force=force, reads=[source])
-    if options.get("encodings") and "apply_encodings" not in passes:
-        passes = ("apply_encodings", *passes)
+    options, passes = with_encodings(options, passes, reader)
     given = Given.of(options, reader, writer, passes, chosen)
     named = files_of({**given.read, **given.passes})
     beside = tuple(named.values())

@@ -11,7 +11,7 @@ from qconvert.errors import InternalError, OptionError, QConvertError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
-from qconvert.plugins import Change, Format, encodings_format_of, format_named, named_changes
+from qconvert.plugins import Change, Format, encodings_format_of, format_named, named_changes, read_encodings
 from qconvert.plugins.options import checked, taken
 
 __all__ = ["apply", "extract", "extract_file", "load_encodings", "save_encodings"]
@@ -28,16 +28,7 @@ def load_encodings(path: str | Path, format: str = "", **options: Any) -> Encodi
     Raises:
         QConvertError: the file cannot be read, is damaged, or is of no such format. The error names it.
     """
-    path = Path(path)
-    reader = _named(format) if format else encodings_format_of(path, is_read=True)
-    if reader.read_encodings is None:
-        raise OptionError(f"the format {reader.name} cannot be read as encodings", file=str(path))
-    given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
-    try:
-        return reader.read_encodings(path, taken(given, reader.read_options))
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
+    return read_encodings(Path(path), format, options)
 
 
 def save_encodings(

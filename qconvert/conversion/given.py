@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import OptionError
-from qconvert.plugins import Format, Option, Target, declared_options, formats, pass_named
+from qconvert.plugins import Format, Option, Target, declared_options, encodings_format_of, formats, pass_named
 from qconvert.plugins import passes as known_passes
-from qconvert.plugins.options import checked
+from qconvert.plugins.options import checked, json_object
 from qconvert.plugins.rules import listed
 
-__all__ = ["Given", "files_of"]
+__all__ = ["Given", "files_of", "with_encodings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,30 @@ class Given:
         return cls(found["read"], found["passes"], {**own, **found["write"]})
 
 
+def with_encodings(options: Mapping[str, Any], passes: Sequence[str], reader: Format) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options and passes of a conversion that applies a file of encodings: the pass that does stands first.
+
+    Options of the reader of encodings go to the pass; what the source's reader takes too is meant for that.
+
+    Raises:
+        QConvertError: the file cannot be read, or is of no format of encodings.
+    """
+    found = dict(options)
+    if not found.get("encodings"):
+        return found, tuple(passes)
+    own = {option.name for option in encodings_format_of(Path(found["encodings"]), is_read=True).read_options}
+    own -= {option.name for option in reader.read_options}
+    stated = {name: os.fspath(found.pop(name)) for name in own & found.keys()}
+    if stated:
+        found["encodings_options"] = json.dumps(stated)
+    return found, (*(["apply_encodings"] if "apply_encodings" not in passes else []), *passes)
+
+
 def files_of(given: Mapping[str, Any]) -> dict[str, Path]:
     """The files that options name which are read beside the source, by the option."""
     known = declared_options()
-    return {name: Path(value) for name, value in given.items() if value and name in known and known[name].is_file}
+    stated = {**given, **json_object("encodings_options", given.get("encodings_options", "{}"))}
+    return {name: Path(value) for name, value in stated.items() if value and name in known and known[name].is_file}
 
 
 def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:

@@ -62,6 +62,7 @@ _FIXED_POINT = Option(
     ("single", "away", "double"),
 )
 _ENCODINGS = Option("encodings", str, "", "A file of scales that stand beside the model, which make a quantized model of it.", is_file=True)
+_ENCODINGS_OPTIONS = Option("encodings_options", str, "{}", "Options of the reader of --encodings, as JSON; its own flags say the same.")
 _FILL = Option("fill", str, "none", "infer: grids go on through moves, pools and Relu where the file gives none.", ("none", "infer"))
 _RANGE_DTYPE = Option(
     "range_dtype", str, "int8", "The type of activations for which encodings state a range alone.", ("int8", "uint8", "int16", "uint16")
@@ -131,7 +132,7 @@ _REGISTER = (
     _pass("fuse_dynamic", "nodes that round real data when they run, multiply integers and scale the sums become one operator",
          after=("absorb_quantization",)),
     _pass("apply_encodings", "scales that stand in a file beside the model make quantized operators of it",
-         options=(_ENCODINGS, _FILL, _RANGE_DTYPE), exact=False),
+         options=(_ENCODINGS, _ENCODINGS_OPTIONS, _FILL, _RANGE_DTYPE), exact=False),
     _pass("restate_attributes", "attributes and limits that the source's format cannot state come back from its metadata"),
     _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",
          exact=False, within=0.05),

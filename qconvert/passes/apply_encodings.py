@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.encodings import Encoding, Encodings, Grid
-from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import absorb_quantization, float_bias_to_int32, remove_dead_code
@@ -23,7 +23,8 @@ from qconvert.passes.encodings.grids import fitted, oriented, weights_grid
 from qconvert.passes.encodings.literal import without_limits
 from qconvert.passes.encodings.matching import Matched, matched
 from qconvert.passes.encodings.normalized import normalized
-from qconvert.plugins import Change, Target, encodings_format_of
+from qconvert.plugins import Change, Target, read_encodings
+from qconvert.plugins.options import json_object
 
 __all__ = ["applied", "literal", "run"]
 
@@ -31,19 +32,18 @@ _SHOWN = 5
 
 
 def run(
-    graph: Graph, target: Target | None, *, encodings: str = "", fill: str = "none", range_dtype: str = "int8"
+    graph: Graph,
+    target: Target | None,
+    *,
+    encodings: str = "",
+    encodings_options: str = "{}",
+    fill: str = "none",
+    range_dtype: str = "int8",
 ) -> tuple[Graph, tuple[Change | str, ...]]:
     """Applies the encodings of a file; without one nothing changes."""
     if not encodings:
         return graph, ()
-    path = Path(encodings)
-    reader = encodings_format_of(path, is_read=True)
-    assert reader.read_encodings is not None
-    try:
-        found = reader.read_encodings(path, {option.name: option.default for option in reader.read_options})
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
+    found = read_encodings(Path(encodings), options=json_object("encodings_options", encodings_options))
     return applied(graph, found, fill=fill, range_dtype=range_dtype)
 
 

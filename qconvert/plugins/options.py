@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import OptionError
 
-__all__ = ["FORM", "NUMERICS", "Option", "checked", "parsed", "taken"]
+__all__ = ["FORM", "NUMERICS", "Option", "checked", "json_object", "parsed", "taken"]
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -123,4 +124,15 @@ def taken(given: Mapping[str, Any], declared: Iterable[Option], *, by_hand: bool
     for option in declared:
         default = option.by_hand if by_hand and option.by_hand is not None else option.default
         found[option.name] = given.get(option.name, default)
+    return found
+
+
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """The JSON object that is the value of an option. Raises OptionError if it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the option {name} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise OptionError(f"the option {name} is no JSON object")
     return found

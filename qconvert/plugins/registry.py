@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from qconvert.errors import OptionError, RuntimeRefusedError
+from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.plugins.host import collected, hook_results
-from qconvert.plugins.options import Option
+from qconvert.plugins.options import Option, checked, taken
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Format, Pass, Runtime
+
+if TYPE_CHECKING:
+    from qconvert.encodings import Encodings
 
 __all__ = [
     "declared_options",
@@ -24,6 +28,7 @@ __all__ = [
     "operators",
     "pass_named",
     "passes",
+    "read_encodings",
     "runtime_of",
     "runtimes",
     "target_named",
@@ -141,6 +146,28 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
             return candidate
     names = ", ".join(item.name for item in fitting)
     raise OptionError(f"by its content this is none of the formats of encodings with the suffix {path.suffix}: {names}", file=str(path))
+
+
+def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = MappingProxyType({})) -> Encodings:
+    """The encodings of a file.
+
+    Args:
+        path: the file.
+        format: the name of a format of encodings; by default the file's suffix and content decide.
+        options: of its reader.
+
+    Raises:
+        QConvertError: the file cannot be read, is damaged, or is of no such format. The error names it.
+    """
+    reader = format_named(format) if format else encodings_format_of(path, is_read=True)
+    if reader.read_encodings is None:
+        raise OptionError(f"files of the format {reader.name} are not read as encodings", file=str(path))
+    given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
+    try:
+        return reader.read_encodings(path, taken(given, reader.read_options))
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
 
 
 def target_named(name: str) -> Target:

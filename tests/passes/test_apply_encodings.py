@@ -305,3 +305,15 @@ def test_functions_are_refused() -> None:
         extract(graph)
     with pytest.raises(UnsupportedError, match="functions"):
         apply(graph, Encodings({}))
+
+
+def test_options_of_the_reader_of_encodings(tmp_path: Path) -> None:
+    """MNN's dump of its method KL names tensors by numbers; the .mnn beside it is named by an option of its reader."""
+    mnn = FIXTURES / "mnn"
+    dump, net = mnn / "KL_dump.json", mnn / "KL.mnn"
+    report = convert(mnn / "float.onnx", tmp_path / "q.onnx", encodings=str(dump), mnn=str(net))
+    assert report.provenance["qconvert.mnn"] == net.name and str(FIXTURES) not in str(dict(report.provenance))
+    with pytest.raises(OptionError, match=r"is to be replaced|is read|would be replaced"):
+        convert(mnn / "float.onnx", net, encodings=str(dump), mnn=str(net), force=True, result_format="mnn")
+    with pytest.raises(OptionError, match="'nothing'"):
+        convert(mnn / "float.onnx", tmp_path / "r.onnx", encodings=str(dump), nothing=1)
