@@ -64,7 +64,8 @@ def test_command(command: str, folder: Path) -> None:
     if ("torch" in command or ".pt" in command) and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     words = [NAMES.get(word, word) for word in command.split()[1:]]
-    if words[0] in ("apply", "convert", "extract", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx") and "--force" not in words:
+    writing = ("apply", "calibrate", "convert", "extract", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx")
+    if words[0] in writing and "--force" not in words:
         words.append("--force")
     done = subprocess.run([sys.executable, "-m", "qconvert", *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

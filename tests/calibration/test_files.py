@@ -83,6 +83,13 @@ def test_every_format_has_the_same_integers(model: Path, method: str, images: np
         assert grids(tmp_path / name) == grids(tmp_path / "q.qgraph"), name
 
 
+def test_mnn_has_the_same_integers_too(images: np.ndarray, tmp_path: Path) -> None:
+    if find_spec("MNN") is None:  # importing it would load it into this process
+        pytest.skip("MNN is not installed")
+    _, report = calibrate_file(FLOAT, images[:40], tmp_path / "q.mnn")
+    assert any("8 of 8 layers are int8" in str(change) and "equal scales and zero points" in str(change) for change in report.changes)
+
+
 def test_scales_applied_later_give_the_same_model(images: np.ndarray, tmp_path: Path) -> None:
     calibrate_file(FLOAT, images[:40], tmp_path / "s.json", method="percentile")
     calibrate_file(FLOAT, images[:40], tmp_path / "q.onnx", method="percentile")
@@ -184,6 +191,18 @@ def test_photographs_are_prepared(run: Callable[..., Any], tmp_path: Path) -> No
     words = ("--resize", "8", "--crop", "8,8", "--mean", "0.5", "--std", "0.25", "--json")
     done = run(FLOAT, "--data", tmp_path / "p.png", "-o", tmp_path / "s.json", *words)
     assert json.loads(done.output)["tensors"][0]["highest"] == 2.0
+
+
+def test_a_network_that_gives_nan_is_an_error_that_names_tensor_and_sample(tmp_path: Path) -> None:
+    from qconvert import Graph, Op, Tensor
+
+    names = {name: Tensor(name, "float32", (1, 4)) for name in ("x", "a", "b", "c")}
+    graph = Graph("made", names, (Op("Log", ("x",), ("a",)), Op("Add", ("a", "x"), ("b",)), Op("Mul", ("b", "x"), ("c",))), ("x",), ("c",))
+    data = np.ones((6, 4), np.float32)
+    data[4, 2] = -1
+    with pytest.raises(InvalidModelError, match="values that are NaN") as caught:
+        calibrated(graph, data)
+    assert caught.value.where == "tensor 'a'" and caught.value.file == "sample 4"
 
 
 def test_a_plot_needs_matplotlib(images: np.ndarray, tmp_path: Path) -> None:
