@@ -15,7 +15,8 @@ from abc import abstractmethod
 
 import numpy as np
 
-from qconvert.calibration.histograms import Counted
+from qconvert.calibration.histograms import HALF, Counted
+from qconvert.calibration.observer import require_between
 from qconvert.encodings import Range
 from qconvert.graph import Array
 
@@ -111,6 +112,7 @@ class _Divergence(Counted):
 
     def __init__(self, levels: int = 128) -> None:
         super().__init__()
+        require_between("levels", levels, 2, HALF // 2)
         self.levels = levels
 
     def range(self) -> Range:

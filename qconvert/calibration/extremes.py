@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from qconvert.calibration.observer import Observer
+from qconvert.calibration.observer import Observer, require_between
 from qconvert.encodings import Range
 from qconvert.graph import Array
 
@@ -25,36 +25,39 @@ class MinMax(Observer):
 
 
 class MovingAverage(Observer):
-    """Exponential averages of the smallest and the largest value of each run, as PyTorch's MovingAverageMinMaxObserver.
+    """Averages of the smallest and the largest value of each run, so that a single wild run does not decide.
 
-    average = first; average += constant * (value - average) for each run behind the first. merge() takes the other's runs as the later
-    ones: the result is that of one observer that saw them in this order, but for rounding in float64.
+    With the constant 0 all runs count alike, as in onnxruntime's `moving_average`. With another one the later count more: average = first;
+    average += constant * (value - average), as PyTorch's MovingAverageMinMaxObserver has it with 0.01 for hundreds of runs of training; of
+    few runs the first one decides then. merge() takes the other's runs as the later ones: the result is that of one observer that saw them
+    in this order, but for rounding in float64.
     """
 
-    def __init__(self, constant: float = 0.01) -> None:
+    def __init__(self, constant: float = 0.0) -> None:
         super().__init__()
-        self.constant = constant
+        require_between("constant", constant, 0, 1)
+        self.constant, self.runs = constant, 0
         # After a first run x, the average is x * decay + rest, whatever the runs behind it were: so another one's runs can be put behind.
         self._first, self._decay, self._rest = np.zeros(2), 1.0, np.zeros(2)
 
     def _observe(self, values: Array, lowest: float, highest: float) -> None:
-        ends = np.array([lowest, highest])
-        if self.count == values.size:
-            self._first = ends
-        else:
-            self._append(ends, 1.0, np.zeros(2))
+        self._append(1, np.array([lowest, highest]), 1.0, np.zeros(2))
 
     def merge(self, other: Self) -> None:
-        if not self.count:
-            self._first, self._decay, self._rest = other._first, other._decay, other._rest
-        elif other.count:
-            self._append(other._first, other._decay, other._rest)
+        if other.runs:
+            self._append(other.runs, other._first, other._decay, other._rest)
         super().merge(other)
 
-    def _append(self, first: Array, decay: float, rest: Array) -> None:
-        self._rest = decay * ((1 - self.constant) * self._rest + self.constant * first) + rest
-        self._decay *= (1 - self.constant) * decay
+    def _append(self, runs: int, first: Array, decay: float, rest: Array) -> None:
+        if not self.runs:
+            self._first, self._decay, self._rest = first, decay, rest
+        elif self.constant:
+            self._rest = decay * ((1 - self.constant) * self._rest + self.constant * first) + rest
+            self._decay *= (1 - self.constant) * decay
+        else:  # decay and rest make the sum of all runs
+            self._rest = self._rest + first + rest
+        self.runs += runs
 
     def range(self) -> Range:
-        average = self._first * self._decay + self._rest
+        average = (self._first * self._decay + self._rest) / (1 if self.constant else max(self.runs, 1))
         return Range(average[:1], average[1:])

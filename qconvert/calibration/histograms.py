@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from qconvert.calibration.observer import Histogram, Observer
+from qconvert.calibration.observer import Histogram, Observer, require_between
 from qconvert.encodings import Range
 from qconvert.graph import Array
 
@@ -113,6 +113,7 @@ class Percentile(Counted):
 
     def __init__(self, percentile: float = 99.99) -> None:
         super().__init__()
+        require_between("percentile", percentile, 0, 100)
         self.percentile = percentile
 
     def range(self) -> Range:

@@ -44,8 +44,8 @@ _CLAMP = Option("clamp", int, 127, "the largest integer (feature_clamp_value).")
 
 _REGISTER = (
     Method("min-max", "the smallest and the largest value", MinMax),
-    Method("moving-average", "exponential averages of the smallest and largest value of each run", MovingAverage,
-           (Option("constant", float, 0.01, "how much of each new run enters the average."),)),
+    Method("moving-average", "averages of the smallest and largest value of each run", MovingAverage,
+           (Option("constant", float, 0.0, "how much of each new run enters the average; 0: all runs count alike."),)),
     Method("percentile", "what is left without the outermost values at each end", Percentile,
            (Option("percentile", float, 99.99, "how much of 100 lies between the ends."),)),
     Method("entropy", "TensorRT's: the threshold with the smallest divergence of Kullback and Leibler", Entropy, (_LEVELS,)),

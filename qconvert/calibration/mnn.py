@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from qconvert.calibration.observer import Histogram, Observer
+from qconvert.calibration.observer import Histogram, Observer, require_between
 from qconvert.encodings import Grid, Range
 from qconvert.graph import Array, Quantization, integer_range
 
@@ -33,6 +33,7 @@ class OfMnn(Observer):
 
     def __init__(self, clamp: int = 127) -> None:
         super().__init__()
+        require_between("clamp", clamp, 1, 127)
         self.clamp = clamp
 
     @property
@@ -111,6 +112,7 @@ class MnnAdmm(OfMnn):
 
     def __init__(self, clamp: int = 127, pack: int = PACK) -> None:
         super().__init__(clamp)
+        require_between("pack", pack, 1, 64)
         self.pack = pack
         self._sample = np.zeros(0, _F)
 

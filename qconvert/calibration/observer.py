@@ -12,10 +12,10 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from qconvert.encodings import Grid, Range, grid_of
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array
 
-__all__ = ["Histogram", "Observer"]
+__all__ = ["Histogram", "Observer", "require_between"]
 
 
 class Histogram(NamedTuple):
@@ -97,3 +97,9 @@ class Observer(ABC):
     @property
     def absmax(self) -> float:
         return max(-self.lowest, self.highest, 0.0)
+
+
+def require_between(name: str, value: float, lowest: float, highest: float) -> None:
+    """Raises OptionError where an option of a method is out of its bounds."""
+    if not lowest <= value <= highest:
+        raise OptionError(f"{name} is {value:g}", remedy=f"Use a value from {lowest:g} to {highest:g}.")

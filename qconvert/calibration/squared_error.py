@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from qconvert.calibration.histograms import Counted
+from qconvert.calibration.observer import require_between
 from qconvert.encodings import Grid, Range, grid_of
 from qconvert.graph import Array, integer_range
 
@@ -29,6 +30,7 @@ class SquaredError(Counted):
 
     def __init__(self, bits: int = 8) -> None:
         super().__init__()
+        require_between("bits", bits, 2, 16)
         self.bits = bits
 
     def range(self) -> Range:

@@ -56,11 +56,11 @@ def test_what_comes_again_is_ignored() -> None:
     assert ends(found) == before and found.count == 2
 
 
-@given(RUNS, st.integers(0, 6))
-def test_moving_averages_merge_in_order(runs: list[Array], cut: int) -> None:
-    whole = seen("moving-average", runs, constant=0.1)
-    parts = seen("moving-average", runs[:cut], constant=0.1)
-    parts.merge(seen("moving-average", runs[cut:], constant=0.1))
+@given(RUNS, st.integers(0, 6), st.sampled_from([0.0, 0.1]))
+def test_moving_averages_merge_in_order(runs: list[Array], cut: int, constant: float) -> None:
+    whole = seen("moving-average", runs, constant=constant)
+    parts = seen("moving-average", runs[:cut], constant=constant)
+    parts.merge(seen("moving-average", runs[cut:], constant=constant))
     np.testing.assert_allclose(ends(parts), ends(whole), rtol=1e-12, atol=1e-9)
 
 
@@ -72,7 +72,12 @@ def test_moving_average_is_that_of_pytorch() -> None:
     theirs = MovingAverageMinMaxObserver(averaging_constant=0.01)
     for values in runs:
         theirs(from_numpy(values))
-    np.testing.assert_allclose(ends(seen("moving-average", runs)), (float(theirs.min_val), float(theirs.max_val)), rtol=1e-6)
+    np.testing.assert_allclose(ends(seen("moving-average", runs, constant=0.01)), (float(theirs.min_val), float(theirs.max_val)), rtol=1e-6)
+
+
+def test_by_default_all_runs_count_alike() -> None:
+    runs = [np.array([-i, 2.0 * i], np.float32) for i in (1, 2, 6)]
+    assert ends(seen("moving-average", runs)) == (-3, 6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -126,6 +131,23 @@ def test_unknown_methods_and_options() -> None:
         observer("minmax")
     with pytest.raises(OptionError, match="no calibration by min-max takes the option 'bins'"):
         observer("min-max", bins=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("moving-average", {"constant": -0.1}),
+        ("percentile", {"percentile": 101.0}),
+        ("entropy", {"levels": 1}),
+        ("js", {"levels": 9999}),
+        ("mse", {"bits": 40}),
+        ("mnn-kl", {"clamp": 0}),
+        ("mnn-admm", {"pack": 0}),
+    ],
+)
+def test_options_have_bounds(method: str, options: dict[str, float]) -> None:
+    with pytest.raises(OptionError, match=next(iter(options))):
+        observer(method, **options)()
 
 
 def test_grids_of_a_range() -> None:
