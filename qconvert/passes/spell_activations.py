@@ -5,7 +5,8 @@ scales beside them. So where the grid of a result begins at real zero, or its op
 it, on the same grid. The operator's result gets another name; what the operator computed keeps its own, behind the activation.
 
 Kinds that the target does not fuse activations into (spelled_bounds) get a Clip up to the largest value of the grid, which no runtime takes
-for a Relu.
+for a Relu. So does an operator whose upper bound lies within its grid: integer kernels that fuse a Relu6 may know its lower bound alone
+(MNN's).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             ops.append(op)
             continue
         result = graph[op.outputs[0]]
-        bounds = _on_grid(result, bounds) if op.kind in bounded else bounds
+        bounds = _on_grid(result, bounds) if op.kind in bounded or _ends_within(result, bounds) else bounds
         inner = names.fresh(f"{result.name}/unlimited")
         tensors[inner] = replace(result, name=inner)
         bare = op.with_attributes(activation="") if op.attributes.get("activation") else op
@@ -80,6 +81,12 @@ def _may_be_negative(graph: Graph, op: Op) -> bool:
 def _limited_behind(readers: list[Op]) -> bool:
     """Whether nothing but a Relu or a Clip reads it: the model spells it itself."""
     return bool(readers) and all(op.kind in ("Relu", "Clip") for op in readers)
+
+
+def _ends_within(result: Tensor, bounds: Bounds) -> bool:
+    """Whether an upper bound is below the grid's largest value, where saturation does not stand for it."""
+    q = result.quantization
+    return q is not None and q.is_per_tensor and clip_range(result, bounds)[1] < q.limits(result.dtype)[1]
 
 
 def _on_grid(result: Tensor, bounds: Bounds) -> Bounds:

@@ -135,8 +135,14 @@ def test_other_grids_stand_for_nothing() -> None:
 
 
 def test_relu6_is_a_clip_to_six() -> None:
-    changed = spelled(conv(-128, "relu6"))
+    changed = spelled(conv(-128, "relu6", 6 / 255))
     assert changed.ops[-1].kind == "Clip" and bounds(changed) == [0, 6] and not changed.ops[0].attributes.get("activation")
+
+
+def test_six_within_the_grid_is_the_step_next_to_it() -> None:
+    """MNN's integer kernels know a Relu6's lower bound alone."""
+    changed = spelled(conv(-14, "relu6", 0.078))
+    assert changed.ops[-1].kind == "Clip" and bounds(changed) == [0, np.float32(77 * np.float32(0.078))]
 
 
 def test_behind_an_addition_stands_a_clip_that_no_runtime_takes_for_a_relu() -> None:
