@@ -67,7 +67,10 @@ def unread(source: Side, result: Side) -> Unread:
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
     floats = f"{len(missing)} layers have no scales in the file, and are float: " + ", ".join(map(repr, missing[:_NAMED]))
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    return Unread(result.standing_for(graph), altered, (said, *([f"{floats}{more}"] if missing else [])))
+    real = _real(graph, encodings)
+    unrounded = f"{len(real)} results of operators have no grid in the file: it has real values where the source rounds and saturates"
+    notes = [said, *([f"{floats}{more}"] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
+    return Unread(result.standing_for(graph), altered, tuple(notes))
 
 
 def _encodings(result: Side) -> Encodings | None:
@@ -90,6 +93,22 @@ def _layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
         for op in graph.ops
         if KINDS[op.kind].has_weights and graph[op.inputs[1]].is_quantized and graph[op.outputs[0]].is_quantized
     }
+
+
+def _real(graph: Graph, encodings: Encodings) -> list[str]:
+    """Results that the graph rounds and the file has no grid for; what is only moved is on the grid of what it is moved from."""
+    given = {place.name for place in encodings.entries if place.role == "tensor"}
+    found = []
+    for op in graph.ops:
+        rounded = KINDS[op.kind].rule == "real" and op.kind not in ("Relu", "Clip", "MaxPool")
+        if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_behind(graph, op))):
+            found.append(op.outputs[0])
+    return found
+
+
+def _behind(graph: Graph, op: Op) -> list[str]:
+    """What activations make of a result, which is rounded behind them."""
+    return [reader.outputs[0] for reader in graph.ops if reader.kind in ("Relu", "Clip") and reader.inputs[0] == op.outputs[0]]
 
 
 def _layer(graph: Graph, name: str) -> Op | None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ _LAST_WORDS = 10.0
 _LONGEST, _MOST = 2**22, 2**33
 _CHUNK = 2**20
 #: MNN's names of types -> numpy's.
+_SPATIAL = 4  # dimensions of data that MNN packs by channels inside a network
 _TYPES = {"float": "float32", "double": "float64", "int": "int32", "int64": "int64", "uint8": "uint8"}
-_DTYPES = frozenset(_TYPES.values())
+_DTYPES = frozenset((*_TYPES.values(), "int8", "bool"))
 
 
 class MNNModel:
@@ -47,6 +48,7 @@ class MNNModel:
         path: the file.
         inputs, outputs: names of the tensors where it is cut; the file's own if there are none.
         child: the process that runs it; a new one if there is none.
+        packed: those of the inputs that MNN has packed by channels there, as between spatial operators.
 
     Attributes:
         inputs: name -> (dtype, shape), in order; a size that is open is a text.
@@ -58,8 +60,15 @@ class MNNModel:
         RuntimeRefusedError: MNN does not take the file, or its process ended.
     """
 
-    def __init__(self, path: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = (), child: Child | None = None) -> None:
-        self._child = child or Child()
+    def __init__(
+        self,
+        path: Path,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+        child: Child | None = None,
+        packed: Collection[str] = (),
+    ) -> None:
+        self._child, self._packed = child or Child(), packed
         found = self._child.asked({"load": {"path": str(path.resolve()), "inputs": list(inputs), "outputs": list(outputs)}})
         try:
             self._model = int(found["model"])
@@ -72,7 +81,8 @@ class MNNModel:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are real values by name."""
         values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
-        described = [[value.dtype.name, list(value.shape)] for value in values]
+        packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]
+        described = [[value.dtype.name, list(value.shape), how] for value, how in zip(values, packed, strict=True)]
         found = self._child.asked({"run": self._model, "values": described}, values)
         return dict(zip(self.outputs, self._child.arrays(found.get("values")), strict=False))
 
@@ -123,6 +133,7 @@ class Child:
         except ValueError:
             found = None
         if not isinstance(found, dict):
+            self.close()
             raise RuntimeRefusedError(f"MNN's process gave an answer that is none: {line[:100]!r}")
         if "error" in found:
             raise RuntimeRefusedError(f"MNN refuses the model: {str(found['error'])[:300]}{said(self._all_printed())}")
@@ -132,12 +143,14 @@ class Child:
         """The arrays behind an answer, as it describes them."""
         found = []
         if not isinstance(described, list):
+            self.close()
             raise RuntimeRefusedError("MNN's process gave an answer without results")
         for item in described:
             dtype, shape = item if isinstance(item, list) and len(item) == 2 else ("", ())
             sizes = [size for size in shape if isinstance(size, int) and size >= 0]
             count = math.prod(sizes) * np.dtype(dtype).itemsize if dtype in _DTYPES else _MOST + 1
             if len(sizes) != len(shape) or count > _MOST:
+                self.close()
                 raise RuntimeRefusedError(f"MNN's process gave a result that is none: {str(item)[:100]}")
             found.append(np.frombuffer(self._bytes(count), dtype).reshape(sizes))
         return found

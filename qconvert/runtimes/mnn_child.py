@@ -52,13 +52,14 @@ def described(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str,
 
 
 def read(given: BinaryIO, item: list[Any], expr: Any) -> Any:
-    """An array that a message describes, as MNN takes it."""
+    """An array that a message describes, as MNN takes it: `packed` is the layout of the tensors between a network's spatial operators."""
     import numpy as np
 
-    dtype, shape = item
+    dtype, shape, packed = item
     value = np.frombuffer(given.read(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
     kinds = {"float32": expr.float, "int32": expr.int, "uint8": expr.uint8, "float64": expr.double, "int64": expr.int64}
-    return expr.const(value, list(shape), expr.NCHW, kinds[dtype])
+    var = expr.const(value, list(shape), expr.NCHW, kinds[dtype])
+    return expr.convert(var, expr.NC4HW4) if packed else var
 
 
 def stored(var: Any, expr: Any) -> Any:

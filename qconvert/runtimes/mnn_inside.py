@@ -6,17 +6,41 @@ comes in, so that values on a tensor's grid are the integers themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.formats.mnn.network import Node, read_network
+from qconvert.formats.mnn.places import is_packing
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.mnn import Child, MNNModel
 
 __all__ = ["MNNInside"]
+
+#: Operators whose results MNN packs by channels, and those that keep what they are given.
+_PACKED = (
+    "Convolution", "ConvolutionDepthwise", "Deconvolution", "DeconvolutionDepthwise", "Pooling", "Interp", "Resize", "ROIPooling",
+    "DepthToSpace", "SpaceToDepth",
+)  # fmt: skip
+_KEEPING = (
+    "BinaryOp",
+    "UnaryOp",
+    "Eltwise",
+    "ReLU",
+    "ReLU6",
+    "PReLU",
+    "ELU",
+    "Sigmoid",
+    "TanH",
+    "Concat",
+    "Scale",
+    "Select",
+    "Cast",
+    "Identity",
+)
 
 
 class MNNInside:
@@ -36,8 +60,8 @@ class MNNInside:
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant}
         self.names = frozenset(name for name in wanted & self._makers.keys() if self._makers[name].type != "Const")
         inputs = [name for name, node in self._makers.items() if node.type == "Input"]
-        self._child = Child()
-        self._whole = MNNModel(self._path, inputs, sorted(self.names - set(inputs)), self._child)
+        self._sizes = {name: tensor.static_shape for name, tensor in graph.tensors.items()}
+        self._whole = MNNModel(self._path, outputs=sorted(self.names - set(inputs)))
         self._shapes: dict[str, tuple[int | None, ...]] = {}
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -53,23 +77,26 @@ class MNNInside:
         return self._shapes
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
+        child = Child()  # its own: what crashes there ends nothing else
         parts: dict[str, MNNModel] = {}
         for name in sorted(wanted & self.names):
             fed = self._fed(name, names)
             if fed:
-                parts[name] = MNNModel(self._path, fed, [name], self._child)
+                parts[name] = MNNModel(self._path, fed, [name], child, [item for item in fed if self._is_packed(item)])
         if not parts:
             raise UnsupportedError("nothing between these tensors is computed from them", file=str(self._path))
         fed_names = tuple(dict.fromkeys(name for part in parts.values() for name in part.inputs))
 
-        def run(values: Mapping[str, Array]) -> dict[str, Array]:
-            found = {name: list(part.run(values).values()) for name, part in parts.items()}
-            if empty := next((name for name, results in found.items() if not results), ""):
-                raise RuntimeRefusedError(f"MNN computes nothing for {empty!r} from {', '.join(map(repr, parts[empty].inputs))}")
-            return {name: results[0] for name, results in found.items()}
-
         known = (*fed_names, *parts)
         shapes = self._measured()
+
+        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+            given = {name: _reshaped(value, shapes.get(name)) for name, value in values.items()}
+            found = {name: list(part.run(given).values()) for name, part in parts.items()}
+            if empty := next((name for name, results in found.items() if not results), ""):
+                raise RuntimeRefusedError(f"MNN computes nothing for {empty!r} from {', '.join(map(repr, parts[empty].inputs))}")
+            return {name: _reshaped(results[0], self._sizes.get(name)) for name, results in found.items()}
+
         return Pieces(fed_names, frozenset(parts), dict.fromkeys(known, "float32"), {name: shapes.get(name) for name in known}, run)
 
     def _fed(self, wanted: str, names: frozenset[str]) -> list[str]:
@@ -89,5 +116,27 @@ class MNNInside:
                 waiting += self._read_by(node)
         return found
 
+    def _is_packed(self, name: str) -> bool:
+        """Whether a tensor is packed by channels where MNN computes it: operators of one element each keep the layout of what they read."""
+        seen: set[str] = set()
+        while (node := self._makers.get(name)) is not None and name not in seen:
+            seen.add(name)
+            if node.type in _PACKED:
+                return True
+            if node.type == "ConvertTensor":
+                return is_packing(name)
+            if node.type not in _KEEPING or not node.inputs:
+                return False
+            name = self._network.names[node.inputs[0]]
+        return False
+
     def _read_by(self, node: Node) -> list[str]:
         return [self._network.names[index] for index in node.inputs]
+
+
+def _reshaped(value: Array, shape: Sequence[int | None] | None) -> Array:
+    """A value in the number of dimensions that is wanted: where MNN merges Reshapes, a name may be left on another side of them."""
+    if shape is None or value.ndim == len(shape) or any(size is None for size in shape):
+        return value
+    sizes = [int(size) for size in shape if size is not None]
+    return value.reshape(sizes) if value.size == math.prod(sizes) else value

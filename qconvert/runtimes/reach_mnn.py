@@ -14,6 +14,8 @@ from qconvert.runtimes.reach_torch import reach as float_reach
 
 __all__ = ["reach"]
 
+#: Steps by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off, on the data's own grid.
+_AVERAGE = 1.0
 #: Units of the sum of products that a depthwise kernel cuts off.
 _CUT_OFF = 2.0
 
@@ -21,6 +23,8 @@ _CUT_OFF = 2.0
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     """See plugins.Runtime; there is one set of kernels."""
     found, coarse = float_reach(graph, op, exact, kernels)
+    if op.kind == "AveragePool" and not _is_whole(graph, op):
+        return found + _AVERAGE, True
     if op.kind != "Conv" or op["group"] == 1:
         return found, coarse
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
@@ -31,3 +35,10 @@ def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     if unit.size > 1 and exact.ndim > 2 and op["data_format"] == "channels_first":
         unit = unit.reshape(-1, *(1,) * (exact.ndim - 2))
     return np.asarray(found + _CUT_OFF * unit), coarse
+
+
+def _is_whole(graph: Graph, op: Op) -> bool:
+    """Whether an average is over all positions, which the target mnn has as a mean of real values (pool_to_mean)."""
+    shape = graph[op.inputs[0]].shape or ()
+    plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:-1]
+    return tuple(op["kernel_shape"]) == tuple(plane)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qconvert import check, convert, load, save
+from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array
-from qconvert.plugins import ModelFile
+from qconvert.plugins import ModelFile, kernels_named
 from qconvert.runtimes import mnn
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.mnn import MNNModel
@@ -147,3 +147,22 @@ def test_a_mnn_file_is_no_source_of_a_check(resnet: Path, tmp_path: Path) -> Non
     save(load(RESNET), tmp_path / "model.qgraph")
     with pytest.raises(OptionError, match="operators of a mnn file are not read"):
         check(resnet, RESNET)
+
+
+def test_results_without_a_grid_are_named(tmp_path: Path) -> None:
+    source = FIXTURES / "onnx" / "brevitas_int8.onnx"
+    convert(source, tmp_path / "model.mnn")
+    report = check(source, tmp_path / "model.mnn", samples=1)
+    assert any("results of operators have no grid in the file" in note for note in report.notes)
+    assert {op.verdict for op in report.operators if op.operator.startswith("Conv ")} <= {"equal", "one rounding"}
+
+
+def test_averages_over_some_positions_are_approximate() -> None:
+    def averaged(kernel: tuple[int, int]) -> bool:
+        tensors = {name: Tensor(name, "int8", (1, 3, 4, 4), None, Quantization.per_tensor(0.1)) for name in "xy"}
+        op = Op("AveragePool", ("x",), ("y",), {"kernel_shape": kernel, "data_format": "channels_first"})
+        reach, coarse = kernels_named("mnn")[0].reach(Graph("pool", tensors, (op,), ("x",), ("y",)), op, np.zeros(3), "cpu")
+        assert bool((reach >= 1).all()) == coarse
+        return coarse
+
+    assert averaged((2, 2)) and not averaged((4, 4))

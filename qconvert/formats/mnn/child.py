@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from qconvert.errors import MissingPackageError, RuntimeRefusedError
+from qconvert.errors import MissingPackageError, UnsupportedError
 
 __all__ = ["converted", "how_it_ended", "is_installed", "require_installed", "said"]
 
@@ -44,7 +44,7 @@ def converted(arguments: Sequence[str], folder: Path, result: str, patience: flo
         patience: seconds that it may take.
 
     Raises:
-        RuntimeRefusedError: it crashed, took too long, or wrote no file, all of which MNN itself calls a success.
+        UnsupportedError: it crashed, took too long, or wrote no file, all of which MNN itself calls a success.
     """
     command = [sys.executable, "-P", "-c", _CONVERT, json.dumps(["MNNConvert", *arguments])]
     try:
@@ -53,12 +53,12 @@ def converted(arguments: Sequence[str], folder: Path, result: str, patience: flo
         )
     except subprocess.TimeoutExpired as error:
         printed = said(error.output or b"")
-        raise RuntimeRefusedError(f"MNN's converter did not end within {patience:.0f} s{printed}") from error
+        raise UnsupportedError(f"MNN's converter did not end within {patience:.0f} s{printed}") from error
     printed = said(done.stdout)
     if done.returncode:
-        raise RuntimeRefusedError(f"MNN's converter {how_it_ended(done.returncode)}{printed}")
+        raise UnsupportedError(f"MNN's converter {how_it_ended(done.returncode)}{printed}")
     if not (folder / result).is_file() or not (folder / result).stat().st_size:
-        raise RuntimeRefusedError(f"MNN's converter wrote no file{printed}")
+        raise UnsupportedError(f"MNN's converter wrote no file{printed}")
     return done.stdout.decode(errors="replace")
 
 

@@ -6,7 +6,7 @@ convolution that computes an output of the network is called otherwise, since MN
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -22,6 +22,8 @@ __all__ = ["BEHIND_LAYOUT", "Activation", "Layer", "activations_of", "layers_of"
 #: What MNN appends to the name of a convolution's result in front of the change of layout of a network's output.
 BEHIND_LAYOUT = "__before_tr"
 _RELU6 = (0.0, 6.0)
+#: Kinds that a user may call layers; of the last two MNN quantizes none.
+_WEIGHTED = ("Conv", "Gemm", "ConvTranspose", "MatMul")
 #: The longest list of names in an error.
 _LISTED = 8
 
@@ -83,13 +85,14 @@ def layers_of(graph: Graph, encodings: Encodings, kept_float: Iterable[str] = ()
     kept = _Kept(kept_float)
     layers, floats = [], {}
     for op in graph.ops:
-        if op.kind not in ("Conv", "Gemm", "ConvTranspose", "MatMul"):
+        if op.kind not in _WEIGHTED:
             continue
         result = _fused(graph, op, readers.get(op.outputs[0], []))
         if kept.matches(op, result):
             floats[result] = "as asked for"
             continue
-        found = _layer(graph, op, result, encodings)
+        taken = _taken_in(graph, op.outputs[0], readers) if op.kind in ("Conv", "Gemm") else ""
+        found = f"MNN would take {taken} into it, before it rounds" if taken else _layer(graph, op, result, encodings)
         if isinstance(found, str):
             floats[result] = found
         else:
@@ -128,6 +131,21 @@ def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
     if op.kind == "Conv" and len(readers) == 1 and name not in graph.public and _is_fused(graph, readers[0]):
         return readers[0].outputs[0]
     return name
+
+
+def _taken_in(graph: Graph, name: str, readers: Mapping[str, Sequence[Op]]) -> str:
+    """The operator with a constant behind a layer that MNN makes a part of the layer's weights and bias, in words; "" if there is none. The
+    layer's result, which has a grid of its own, is no tensor then."""
+    behind = readers.get(name, ())
+    while len(behind) == 1 and name not in graph.public:
+        op = behind[0]
+        if op.kind in ("Add", "Sub", "Mul", "Div") and any(graph[operand].is_constant for operand in op.inputs):
+            return f"the {op.kind} {op.outputs[0]!r}"
+        if op.kind not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten"):
+            return ""
+        name = op.outputs[0]
+        behind = readers.get(name, ())
+    return ""
 
 
 def _is_fused(graph: Graph, op: Op) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.errors import RuntimeRefusedError, UnsupportedError
+from qconvert.errors import UnsupportedError
 from qconvert.formats.mnn.layers import Activation, Layer
 from qconvert.formats.mnn.network import Layer as MadeLayer
 from qconvert.formats.mnn.network import Network, TensorGrid, read_network
@@ -24,7 +24,7 @@ def compared(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
     """Lines on the layers of a .mnn: how many are int8 with the integers and scales that were asked for, and which stayed float.
 
     Raises:
-        RuntimeRefusedError: weights, scales or zero points are others than those that were asked for, or no such file.
+        UnsupportedError: weights, scales or zero points are others than those that were asked for, or no such file.
     """
     try:
         network = read_network(path)
@@ -44,7 +44,7 @@ def compared(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
         same += not differences
         values += found.weights.integers.size if found.weights is not None else 0
     if wrong:
-        raise RuntimeRefusedError(f"MNN's converter changed what it was given, in {len(wrong)} places: {'; '.join(wrong[:_NAMED])}")
+        raise UnsupportedError(f"MNN's converter changed what it was given, in {len(wrong)} places: {'; '.join(wrong[:_NAMED])}")
     equal = f"{values} equal integers of weights, equal scales and zero points"
     yield f"{path.name}, read back: {same} of {len(layers)} layers are int8, with {equal}"
     if missing:

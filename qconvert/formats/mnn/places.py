@@ -16,7 +16,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.network import Node
 from qconvert.formats.mnn.schema import TYPES
 
-__all__ = ["MATMUL", "group_of", "is_own", "own_name", "places", "plain"]
+__all__ = ["MATMUL", "group_of", "is_own", "is_packing", "own_name", "places", "plain"]
 
 #: Behind the name of the result of a matrix product that became a convolution.
 MATMUL = "__matmul_converted"
@@ -42,6 +42,11 @@ def plain(name: str) -> str:
 def own_name(name: str) -> bool:
     """Whether a tensor or operator of this name is MNN's own, by the look of it."""
     return not name or _LAYOUT in name or any(pattern.fullmatch(name) for pattern in (_MADE, _GROUP, _PART))
+
+
+def is_packing(name: str) -> bool:
+    """Whether a change of layout that gives a tensor of this name packs by channels; the others undo it."""
+    return _LAYOUT in name
 
 
 def is_own(node: Node) -> bool:

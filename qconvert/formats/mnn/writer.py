@@ -41,7 +41,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
     Raises:
         MissingPackageError: a .mnn file is asked for, and MNN is not installed.
-        RuntimeRefusedError: MNN's converter failed, or made something else than was asked for.
+        UnsupportedError: MNN's converter failed, or made something else than was asked for.
     """
     if path.suffix.lower() != ".mnn":
         return tuple(_in_folder(graph, path, options))
@@ -104,6 +104,7 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
     arguments += ["--compressionParamsFile", pipeline] * bool(layers)
     yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _reasons(floats)
+    yield from _averages(graph)
     yield f"the .mnn is made, in this folder, by: MNNConvert {' '.join(arguments)}"
     yield from _made(folder, arguments, layers, options)
     if options.get("dump"):
@@ -116,6 +117,13 @@ def _reasons(floats: Mapping[str, str]) -> Iterator[str]:
     """A line for each reason for which layers stay float."""
     for reason in dict.fromkeys(floats.values()):
         yield f"float: {_listed([name for name, why in floats.items() if why == reason])}: {reason}"
+
+
+def _averages(graph: Graph) -> Iterator[str]:
+    """A line on averages that MNN computes of integers."""
+    names = [op.outputs[0] for op in graph.ops if op.kind == "AveragePool" and graph[op.inputs[0]].is_quantized]
+    if names:
+        yield f"MNN rounds averages of integers otherwise, by up to a step: {_listed(names)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, save
 from qconvert.encodings import Encodings
-from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
+from qconvert.errors import MissingPackageError, OptionError, QConvertError, UnsupportedError
 from qconvert.formats.mnn import child, writer
 from qconvert.formats.mnn.pipeline_write import pipeline_json
 from qconvert.formats.mnn.reader import read_encodings
@@ -110,7 +110,7 @@ def test_a_converter_that_fails_is_reported_with_what_it_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
     monkeypatch.setattr(child, "_CONVERT", code)
-    with pytest.raises(RuntimeRefusedError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         child.converted([], tmp_path, "model.mnn", 1.0)
     assert words in str(caught.value)
 
@@ -170,7 +170,7 @@ def test_weights_that_are_not_those_asked_for_are_an_error(tmp_path: Path, monke
         return pipeline_json(replace(layer, scales=layer.scales * np.float32(1.5)) for layer in layers)
 
     monkeypatch.setattr(writer, "pipeline_json", scaled)
-    with pytest.raises(RuntimeRefusedError, match="other scales of weights"):
+    with pytest.raises(UnsupportedError, match="other scales of weights"):
         convert(RESNET, tmp_path / "out", result_format="mnn")
     assert not list(tmp_path.iterdir())
 
@@ -178,3 +178,12 @@ def test_weights_that_are_not_those_asked_for_are_an_error(tmp_path: Path, monke
 def test_scales_alone_need_their_network(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="which a network says"):
         writer.write_scales(Encodings({}), None, tmp_path / "scales.json", {})
+
+
+def test_a_layer_whose_bias_is_added_behind_its_rounding_stays_float(tmp_path: Path) -> None:
+    """MNN would add the constant before it rounds, onto a grid that is not that of the sum."""
+    report = convert(FIXTURES / "onnx" / "micro_kws_m_static_qdq.onnx", tmp_path / "out", result_format="mnn", no_mnn=True)
+    said = [str(change) for change in report.changes]
+    assert sum("MNN would take the Add" in text for text in said) == 3
+    assert any("MNN rounds averages of integers otherwise" in text for text in said)
+    assert len(layers(tmp_path / "out")) == 3
