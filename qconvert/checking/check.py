@@ -19,6 +19,7 @@ from qconvert.checking.outputs import Border
 from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
 from qconvert.checking.unread import Unread, unread
+from qconvert.checking.with_encodings import lacks_encodings, quantized_source
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph
@@ -44,6 +45,7 @@ def check(
     quick: bool = False,
     max_lsb: float | None = None,
     seed: int = 0,
+    encodings: str | Path = "",
     progress: Progress = lambda what, done, total: None,
     **options: Any,
 ) -> CheckReport:
@@ -66,6 +68,7 @@ def check(
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range; with `quick` 1 by default,
             without it a further demand, none by default.
         seed: of random inputs.
+        encodings: a file of scales with which the source is quantized first, where the result was made with them.
         progress: is called with (what, done, total).
         options: of the readers of both formats, such as input_shape; what both take is meant for the source. What is not given for the
             source is what the result's metadata say of its conversion.
@@ -83,16 +86,20 @@ def check(
     if quick and per_op:
         raise OptionError("the outputs alone are judged, or the operators too", remedy="Leave out --quick or --per-op.")
     try:
-        sides, note = sides_of(Path(source), Path(result), kernels, options)
-        stand = unread(*sides) if sides[1].format.read is None else Unread(sides[1])
-        sides = sides[0], stand.side
-        whole = next((side.runtime for side in sides if side.runtime.whole), None)
-        if whole is not None and per_op:
-            raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
+        named, note = sides_of(Path(source), Path(result), kernels, options)
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
+            sides, scales = named, Path(encodings) if encodings else None
+            if scales is not None:
+                sides = quantized_source(*named, scales, Path(folder), kernels), named[1]
+            stand = unread(*sides) if sides[1].format.read is None else Unread(sides[1])
+            sides = sides[0], stand.side
+            whole = next((side.runtime for side in sides if side.runtime.whole), None)
+            if whole is not None and per_op:
+                raise OptionError(f"{whole.title} gives out no inner tensors", remedy="--per-op works with --kernels litert:default.")
             around = around_custom(sides, Path(folder))
             if around is None:
-                found = _Check(sides, bool(kernels), progress, sides, note, notes=list(stand.notes), altered=stand.altered)
+                files = (named[0], sides[1]) if scales is not None else sides
+                found = _Check(sides, bool(kernels), progress, files, note, scales, notes=list(stand.notes), altered=stand.altered)
                 return found.report(data, preparation, samples, seed, per_op, quick, max_lsb)
             return _around(around, sides, note, bool(kernels), progress, (data, preparation, samples, seed, per_op, quick, max_lsb))
     except (RuntimeRefusedError, MissingPackageError) as error:
@@ -122,7 +129,8 @@ def _around(
 class _Check:
     """A check on its way: what it found so far.
 
-    `files` are what the user named, of which `sides` may be copies; `read` says how they are read, `altered` what the result's file has
+    `files` are what the user named, of which `sides` may be copies; `read` says how they are read, `encodings` with which scales the source
+    is quantized first, `altered` what the result's file has
     otherwise than the graph that stands for it.
     """
 
@@ -131,6 +139,7 @@ class _Check:
     progress: Progress
     files: tuple[Side, Side]
     read: str
+    encodings: Path | None = None
     findings: tuple[Finding, ...] = ()
     notes: list[str] = field(default_factory=list)
     altered: Mapping[str, str] = field(default_factory=dict)
@@ -167,17 +176,21 @@ class _Check:
         self.unjudged += self.absent
         if quick or max_lsb is not None:
             self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
-        if not quick:
+        lacking = lacks_encodings(*self.sides)
+        if lacking and not quick:
+            self.unjudged.append(lacking)
+        elif not quick:
             changed = self._changed(declared)
             changed |= costly_constants(graph, other, declared)
-            again = remade(*self.files)
+            again = remade(*self.files, self.encodings)
             self.notes += again.notes
             attributes = {name: text for name, text in other_attributes(graph, other).items() if name not in declared}
             changed = {**again.altered, **attributes, **changed, **self.altered}
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
+        named = self.files[0] if self.encodings else source
         return CheckReport(
-            str(source.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
+            str(named.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
         )  # fmt: skip
 

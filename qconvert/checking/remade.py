@@ -37,8 +37,12 @@ class Remade:
     notes: tuple[str, ...] = ()
 
 
-def remade(source: Side, result: Side) -> Remade:
+def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
     """Makes the conversion that a result's metadata name, with their target, passes and options, and compares.
+
+    Args:
+        source, result: the files.
+        encodings: the scales with which the source is quantized, if it is.
 
     Nothing is known where the metadata name no such conversion, or one by another version of qconvert. Where they name another source,
     a note says so.
@@ -52,8 +56,10 @@ def remade(source: Side, result: Side) -> Remade:
     graph = files.get("graph")
     if said.get(f"{BESIDE}graph_sha256") != (file_digest(Path(graph)) if graph else None):
         return Remade(notes=(f"{result.path.name} says that it was made with another graph",))
-    if scales := said.get(f"{BESIDE}encodings"):
-        return Remade(notes=(f"{result.path.name} says that its scales come from {scales}, which is not at hand",))
+    if said.get(f"{BESIDE}encodings_sha256") != (file_digest(encodings) if encodings else None):
+        return Remade(notes=(f"{result.path.name} says that it was made with other encodings",))
+    if encodings is not None:
+        files["encodings"] = str(encodings)
     try:
         given = json.loads(str(said[OPTIONS]))
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:

@@ -71,6 +71,7 @@ def check_command(
         typer.Option("--max-lsb", min=0, help="Largest difference allowed at the outputs. Default: 1 with --quick."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
+    encodings: Annotated[Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.")] = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -92,6 +93,7 @@ def check_command(
             quick=quick,
             max_lsb=max_lsb,
             seed=seed,
+            encodings=encodings or "",
             progress=step,
             **options,
         )

@@ -134,7 +134,7 @@ def convert(
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
-        files={name: str(path) for name, path in named.items() if name in given.read},
+        files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
         custom=dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
     )
 

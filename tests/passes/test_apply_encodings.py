@@ -317,3 +317,17 @@ def test_options_of_the_reader_of_encodings(tmp_path: Path) -> None:
         convert(mnn / "float.onnx", net, encodings=str(dump), mnn=str(net), force=True, result_format="mnn")
     with pytest.raises(OptionError, match="'nothing'"):
         convert(mnn / "float.onnx", tmp_path / "r.onnx", encodings=str(dump), nothing=1)
+
+
+def test_a_check_with_the_scales(tmp_path: Path) -> None:
+    """Without them a quantized result of a float source is not judged; with others it is not equal."""
+    scales, source = tmp_path / "scales.json", tmp_path / "float.onnx"
+    save(network(), source)
+    for name, scale in (("scales", 0.03), ("others", 0.06)):
+        save_encodings(Encodings({"x": grid(0.05), "r": grid(scale, -128), "w": CHANNELS}), tmp_path / f"{name}.json")
+    for suffix in ("onnx", "tflite"):
+        result = tmp_path / f"quantized.{suffix}"
+        convert(source, result, encodings=str(scales))
+        assert check(source, result).verdict == "could not be judged"
+        assert check(source, result, encodings=scales).passed
+        assert check(source, result, encodings=tmp_path / "others.json").verdict == "not equal"
