@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,7 +109,11 @@ def test_a_range_of_zero_alone_has_a_grid(name: str) -> None:
     assert low <= point <= high
     assert scale == (ar.PYTORCH_EPS if name.startswith("pytorch") else 1.0)
     tiny = float(np.finfo(np.float32).smallest_subnormal)
-    assert chosen(name, -tiny, tiny)[0] > 0
+    assert chosen(name, -tiny, tiny)[:2] == (scale, point) or name.startswith("pytorch")
+    for low, high in ((0, -1.1754943508222875e-38), (0, 1.4338085886971528e-41)):  # whose scales have few bits
+        found, where, dtype = chosen(name, min(low, high), max(low, high), 13)
+        ends = ar.choose_grid(name, -1, 1, 13)[1].limits(dtype)
+        assert (found == 1.0 or name.startswith("pytorch")) and ends[0] <= where <= ends[1]
 
 
 @pytest.mark.parametrize("name", ar.FORMULAS)
@@ -221,3 +227,9 @@ def test_onnxruntime_itself(scheme: str, dtype: str) -> None:
         point, scale = utils.compute_scale_zp(np.array(low), np.array(high), qmin, qmax, scheme == "symmetric")
         bits = int(dtype.lstrip("uint"))
         assert chosen(f"onnxruntime_{scheme}", low, high, bits, dtype) == (float(scale), int(point), dtype)
+
+
+def test_all_arithmetic_is_documented() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "arithmetic.md").read_text()
+    assert [name for name in ar.__all__ if not re.search(rf"\b{name}\b", page)] == []
+    assert all(re.search(rf"\b{name}\b", page) for name in ar.FORMULAS)

@@ -23,7 +23,7 @@ __all__ = ["FORMULAS", "PYTORCH_EPS", "Formula", "choose_grid"]
 _F32 = np.float32
 #: The smallest scale that PyTorch's observers give, whatever the range: torch.finfo(torch.float32).eps.
 PYTORCH_EPS = float(np.finfo(np.float32).eps)
-#: Below it onnxruntime takes a range for empty.
+#: The smallest normal number of float32.
 _TINY = float(np.finfo(np.float32).tiny)
 _Computed = tuple[Array, Array]
 
@@ -60,8 +60,8 @@ class Formula:
     ) -> tuple[str, Quantization]:
         """The storage type and the grid of a range.
 
-        What the source gives where that is no grid: a range of zero alone gets the scale 1 and the zero point 0, and a range without
-        zero what `beyond` says.
+        What the source gives is left where that is no grid: a range of zero alone, or of so little that its scale is no normal number of
+        float32, gets the scale 1 and the zero point 0, and a range without zero what `beyond` says.
 
         Args:
             low: smallest real value, one, or one for each index along `axis`.
@@ -82,8 +82,8 @@ class Formula:
             scale = scale.astype(_F32)
         if not np.isfinite(scale).all():
             raise OptionError(f"a range from {low} to {high} has a scale beyond float32")
-        is_none = scale <= 0
-        point = np.where(is_none, np.clip(0, lowest, highest), point).astype(np.int64)
+        is_none = scale < _F32(_TINY)  # no runtime divides by less, nor does onnxruntime's formula
+        point = np.where(is_none, 0, point).clip(lowest, highest).astype(np.int64)
         ends = (end if end != whole else None for end, whole in zip((lowest, highest), integer_range(dtype), strict=True))
         return dtype, Quantization(np.where(is_none, _F32(1), scale), point, axis, 0, *ends)
 

@@ -242,7 +242,7 @@ def _bias(graph: Graph, op: Op, data: Tensor, weights: Tensor, count: int) -> tu
         return np.zeros(count, np.int64), scale
     bias = graph[op.inputs[2]]
     if bias.data is None or bias.dtype != "int32" or bias.quantization is None or bias.data.size not in (1, count):
-        raise UnfitError("its bias is real")
+        raise UnfitError("its bias is real, which float_bias_to_int32 rounds")
     stated = bias.quantization.scale.reshape(-1)
     if bias.quantization.zero_point.any() or not is_accumulator_scale(stated, scale if stated.size in (1, scale.size) else np.nan):
         raise UnfitError("its bias has another scale")
