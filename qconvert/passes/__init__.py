@@ -174,7 +174,7 @@ _REGISTER = (
          exact=False, within=0.1, requires=("absorbed",)),
     _pass("change_bits", "weights, activations or both are stored in 4, 8 or 16 bits",
          options=(_WEIGHT_BITS, _ACTIVATION_BITS, GRANULARITY, BLOCK_SIZE, EDGES),
-         tried=({"weight_bits": 4}, {"weight_bits": 4, "block_size": 32}, {"activation_bits": 4}, {"activation_bits": 16}),
+         tried=({"weight_bits": 4}, {"activation_bits": 16}),
          exact=False, within=0.3, requires=("absorbed",)),
     _pass("isolate_float", "operators that the target cannot run on integers run on real values between Dequantize and Quantize",
          options=(_PARTIAL, NUMERICS), exact=False, within=4e-3,
