@@ -51,6 +51,10 @@ def folder(tmp_path: Path) -> Path:
     shutil.copy(classifier / "state_eager_fbgemm.pth", tmp_path / "weights.pth")
     shutil.copy(classifier / "float.pt2", tmp_path)
     convert(tmp_path / "weights.pth", tmp_path / "classifier.onnx", graph=tmp_path / "float.pt2")
+    for name, copy in (("float.onnx", "net.onnx"), ("KL.mnn", "net.mnn"), ("KL_dump.json", "net.mnn.json"), ("EMA.mnn", "ema.mnn")):
+        shutil.copy(ROOT / "fixtures" / "mnn" / name, tmp_path / copy)
+    shutil.copy(ROOT / "fixtures" / "mnn" / "float.mnn", tmp_path / "before.mnn")
+    shutil.copy(ROOT / "fixtures" / "mnn" / "pipeline.json", tmp_path)
     extract_file(tmp_path / "model.tflite", tmp_path / "scales.json", real=tmp_path / "float.onnx")
     return tmp_path
 
@@ -71,10 +75,17 @@ def test_command(command: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("page", "count"),
-    [("README.md", 2), ("docs/pytorch.md", 2), ("docs/encodings.md", 1), ("docs/arithmetic.md", 5), ("docs/calibration.md", 1)],
-)
+EXAMPLES = {
+    "README.md": 2,
+    "docs/pytorch.md": 2,
+    "docs/encodings.md": 1,
+    "docs/arithmetic.md": 5,
+    "docs/calibration.md": 1,
+    "docs/mnn.md": 1,
+}
+
+
+@pytest.mark.parametrize(("page", "count"), EXAMPLES.items())
 def test_python_examples(page: str, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each runs by itself, as it is copied."""
     blocks = re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / page).read_text(), re.S)

@@ -59,7 +59,7 @@ def _encodings(network: Network) -> Encodings:
     if lost := [layer.node.name for layer in network.layers if _LOST.fullmatch(layer.node.name)]:
         raise InvalidModelError(
             f"{len(lost)} of its {len(network.layers)} layers have names that MNN's quantizer made up, as EMA does, such as {lost[0]!r}",
-            remedy="Give the .mnn file that the quantizer was given too: -O mnn=FILE.",
+            remedy="Give the .mnn file that the quantizer was given too: --mnn FILE.",
         )
     entries = places(network.nodes, network.names, grids, "MNN")
     offset: list[str] = []

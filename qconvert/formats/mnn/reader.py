@@ -89,7 +89,8 @@ def _read_document(document: Any, named: Network | None) -> Encodings:
 def _require_alone(named: object) -> None:
     if named:
         raise OptionError(
-            "the option mnn is for a dump of MNN's quantizer, or a .mnn file of it", remedy="Leave it out: this file names its tensors."
+            "the option mnn is for a dump of MNN's quantizer, or its .mnn",
+            remedy="Leave it out: this file names its tensors.",
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from qconvert import Encodings, Graph, apply, convert, load, load_encodings
+from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph.kinds import KINDS
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
@@ -112,3 +113,14 @@ def test_the_samples_give_a_quantized_onnx_of_their_scales(name: str, tmp_path: 
     kinds = [node.op_type for node in model.graph.node]
     assert kinds.count("Conv") == 9 and "QuantizeLinear" in kinds
     assert integer_layers(apply(load(SHARED / "resnet8_float.onnx"), encodings)) == 10
+
+
+def test_a_file_that_names_tensors_is_given_beside(tmp_path: Path) -> None:
+    """By `--mnn` of apply and convert, for a .mnn whose layers have lost their names."""
+    result = tmp_path / "q.onnx"
+    with pytest.raises(InvalidModelError, match="names that MNN's quantizer made up"):
+        convert(FIXTURES / "float.onnx", result, encodings=str(FIXTURES / "EMA.mnn"))
+    convert(FIXTURES / "float.onnx", result, encodings=str(FIXTURES / "EMA.mnn"), mnn=str(FIXTURES / "float.mnn"))
+    assert stated(read("EMA.mnn")) and result.exists()
+    with pytest.raises(OptionError, match="the option mnn is for a dump"):
+        convert(FIXTURES / "float.onnx", result, encodings=str(FIXTURES / "pipeline.json"), mnn=str(FIXTURES / "float.mnn"), force=True)
