@@ -131,7 +131,9 @@ class Lookup:
 
 
 def lookup_of(graph: Graph, producers: Mapping[str, Op], op: Op) -> Lookup | None:
-    """What a Gather looks up for each code of a tensor, where its indices are computed of these codes as plain integers; else None."""
+    """What a Gather looks up for each code of a tensor, where its indices are computed of these codes as plain integers, perhaps in another
+    order of axes; else None.
+    """
     if op.kind != "Gather" or op["batch_dims"]:
         return None
     table, index = graph.constant(op.inputs[0]), op.inputs[1]
@@ -141,7 +143,7 @@ def lookup_of(graph: Graph, producers: Mapping[str, Op], op: Op) -> Lookup | Non
     while index in producers and not has_codes(graph[index]):
         step = producers[index]
         varying = [name for name in step.inputs if name and not graph[name].is_constant]
-        if step.kind not in ("Cast", "Add", "Sub", "Identity") or len(varying) != 1 or len(way) > _LONGEST:
+        if step.kind not in ("Cast", "Add", "Sub", "Identity", "Transpose") or len(varying) != 1 or len(way) > _LONGEST:
             return None
         way.append(step)
         index = varying[0]
@@ -149,6 +151,9 @@ def lookup_of(graph: Graph, producers: Mapping[str, Op], op: Op) -> Lookup | Non
         return None
     values: dict[str, Array] = {index: codes_of(graph[index].dtype)}
     for step in reversed(way):
+        if step.kind == "Transpose":  # of which only the order of elements changes
+            values[step.outputs[0]] = values[step.inputs[0]]
+            continue
         inputs = [_value(graph, values, name) for name in step.inputs]
         if any(value.size != 1 and value.shape != values[index].shape for value in inputs):
             return None

@@ -134,7 +134,7 @@ class _Labels:
                 continue
             producer = producers.get(tensor.name)
             writer = io_label if producer is None else self._writes[id(producer)]
-            readers = {self._reads[id(op)] if tensor.name in data_inputs(op) else 0 for op in consumers.get(tensor.name, [])}
+            readers = {self._reads[id(op)] if tensor.name in data_inputs(graph, op) else 0 for op in consumers.get(tensor.name, [])}
             if tensor.name in graph.public:
                 readers.add(io_label)
             self._pay_once(writer, readers - {writer}, _cost(tensor, self._perm))
@@ -240,7 +240,7 @@ class _Rewriter:
             self._ops.append(replace(op, inputs=tuple(names), outputs=(self._define(op.outputs[0], 0),)))
             return
         changed = permuted_op(self._graph, op, self._perm, self._wanted, self._constant) if label else op
-        data = data_inputs(op)
+        data = data_inputs(self._graph, op)
         inputs = tuple(self._get(name, label * (name in data)) if name in self._graph.tensors else name for name in changed.inputs)
         outputs = tuple(self._define(name, self._labels.writes[id(op)]) for name in op.outputs)
         self._ops.append(replace(changed, inputs=inputs, outputs=outputs))

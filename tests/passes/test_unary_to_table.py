@@ -288,3 +288,33 @@ def test_a_table_with_a_wrong_value_is_found(activations: str, off: int, tmp_pat
     (tmp_path / "m.tflite").write_bytes(bytes(data))
     checked = qconvert.check(source, tmp_path / "m.tflite")
     assert not checked.passed and any("nothing in the result stands for it" in problem for problem in checked.problems)
+
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.mark.parametrize("source", ["qonnx/residual.onnx", "onnx/torch_fx_fbgemm_attention.onnx", "onnx/torch_fx_qat_vision.onnx"])
+@pytest.mark.parametrize("suffix", ["onnx", "tflite"])
+def test_chains_of_exporters_are_tables_that_the_check_finds(source: str, suffix: str, tmp_path: Path) -> None:
+    """Any layout suits a table: no Transpose stands around it."""
+    report = qconvert.convert(FIXTURES / source, tmp_path / f"m.{suffix}", passes=["unary_to_table"], tables="chains")
+    assert any(change.by == "unary_to_table" and change.text.startswith("chains") for change in report.changes)
+    checked = qconvert.check(FIXTURES / source, tmp_path / f"m.{suffix}", per_op=True)
+    assert checked.passed, checked.problems
+    graph = qconvert.load(tmp_path / f"m.{suffix}")
+    producers = graph.producers()
+    found = [lookup for op in graph.ops if (lookup := lookup_of(graph, producers, op)) is not None]
+    assert found
+    if source == "qonnx/residual.onnx":
+        assert [op.kind for op in graph.ops].count("Transpose") == (1 if suffix == "tflite" else 0)
+
+
+def test_a_table_behind_a_transpose_is_one_too() -> None:
+    table = constant("table", np.arange(256).astype(np.uint8)[::-1].copy(), q(0.1))
+    tensors = [Tensor("x", "uint8", (2, 3), None, q(0.2)), Tensor("c", "int32", (2, 3)), Tensor("t", "int32", (3, 2)), table,
+               Tensor("y", "uint8", (3, 2), None, q(0.1))]  # fmt: skip
+    ops = [Op("Cast", ("x",), ("c",), {"to": "int32"}), Op("Transpose", ("c",), ("t",), {"perm": (1, 0)}),
+           Op("Gather", ("table", "t"), ("y",), {"axis": 0})]  # fmt: skip
+    graph = make(ops, tensors, "x", "y")
+    lookup = lookup_of(graph, graph.producers(), graph.ops[-1])
+    assert lookup is not None and lookup.root == "x" and lookup.values.tolist() == list(range(255, -1, -1))

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.kinds import KINDS
-from qconvert.passes.layout.roles import data_positions
+from qconvert.passes.layout.roles import data_positions, looks_up
 
 __all__ = ["Constants", "permuted_op", "permuted_quantization", "permuted_tensor"]
 
@@ -39,7 +39,7 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
     if "data_format" in op.attributes:
         first = _operand(graph, op.inputs[0], perm, constant, single=True)
         return replace(op.with_attributes(data_format=wanted), inputs=(first, *op.inputs[1:]))
-    if "axis" in kind.attributes:
+    if "axis" in kind.attributes and not looks_up(graph, op):
         moved = moved.with_attributes(axis=list(perm).index(int(op["axis"]) % rank))
     names, layout = list(op.inputs), kind.layout
     if layout.axes >= 0:
@@ -48,7 +48,7 @@ def permuted_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant
         values = _values(graph, names[layout.per_axis]).reshape(-1, rank)[:, list(perm)].reshape(-1)
         names[layout.per_axis] = constant(names[layout.per_axis], layout.word, values, None)
     else:
-        operands = data_positions(op)
+        operands = data_positions(graph, op)
         names = [_operand(graph, name, perm, constant) if index in operands else name for index, name in enumerate(names)]
     return replace(moved, inputs=tuple(names))
 

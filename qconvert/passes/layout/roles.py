@@ -16,7 +16,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.kinds.layout import Suits, permutation
 
-__all__ = ["Role", "data_inputs", "data_positions", "role"]
+__all__ = ["Role", "data_inputs", "data_positions", "looks_up", "role"]
 
 
 class Role(Enum):
@@ -38,20 +38,31 @@ def role(graph: Graph, op: Op, wanted: str, rank: int) -> Role:
     return Role.FREE if suits in _FREE and _FREE[suits](graph, op, permutation(wanted, rank)) else Role.SOURCE
 
 
-def data_inputs(op: Op) -> tuple[str, ...]:
+def data_inputs(graph: Graph, op: Op) -> tuple[str, ...]:
     """The inputs whose layout is the operator's: not weights, shapes, axes or indices."""
-    return tuple(op.inputs[index] for index in data_positions(op) if op.inputs[index])
+    return tuple(op.inputs[index] for index in data_positions(graph, op) if op.inputs[index])
 
 
-def data_positions(op: Op) -> list[int]:
-    """Where the inputs of data_inputs() stand. What is broadcast with the data has their layout too, such as Where's condition."""
+def data_positions(graph: Graph, op: Op) -> list[int]:
+    """Where the inputs of data_inputs() stand. What is broadcast with the data has their layout too, such as Where's condition; and so have
+    the indices into a table of one dimension, in whose place its values stand.
+    """
     kind = KINDS[op.kind]
+    if looks_up(graph, op):
+        return [kind.layout.flat]
     return kind.positions(op, "data", "factor", *(["index"] if kind.layout.suits is Suits.BROADCASTS else []))
+
+
+def looks_up(graph: Graph, op: Op) -> bool:
+    """Whether an operator gives, for each index, a value of a table of one dimension."""
+    return KINDS[op.kind].layout.flat >= 0 and graph[op.inputs[0]].rank == 1 and not op["batch_dims"]
 
 
 def _keeps_rank(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
     """Data and results have the rank concerned, and what names axes or has values for each is constant."""
     kind, layout = KINDS[op.kind], KINDS[op.kind].layout
+    if looks_up(graph, op):
+        return graph[op.inputs[layout.flat]].rank == len(perm)
     if any(graph[name].rank != len(perm) for name in (*kind.data(op), *kind.results_of(op))):
         return False
     if layout.flat >= 0:
