@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -113,6 +114,20 @@ def test_the_samples_give_a_quantized_onnx_of_their_scales(name: str, tmp_path: 
     kinds = [node.op_type for node in model.graph.node]
     assert kinds.count("Conv") == 9 and "QuantizeLinear" in kinds
     assert integer_layers(apply(load(SHARED / "resnet8_float.onnx"), encodings)) == 10
+
+
+@pytest.mark.parametrize(("name", "least"), [("KL", 25), ("ADMM", 33)])
+def test_the_result_computes_what_mnn_computes(name: str, least: float, tmp_path: Path) -> None:
+    """In onnxruntime, beside MNN's own outputs of the .mnn: signal to difference in dB. MNN rounds averages and sums in another way."""
+    result = tmp_path / "q.onnx"
+    convert(FIXTURES / "float.onnx", result, encodings=str(FIXTURES / f"{name}.mnn"))
+    session = onnxruntime.InferenceSession(result)
+    inputs = np.random.default_rng(5).normal(size=(16, 1, 3, 24, 24)).astype(np.float32)
+    ours = np.concatenate([session.run(None, {"x": values})[0] for values in inputs])
+    with np.load(FIXTURES / "values.npz") as values:
+        theirs = values[f"{name}/y"]
+    assert ours.shape == theirs.shape and np.abs(theirs).max() > 0.3
+    assert 10 * np.log10((theirs**2).sum() / ((ours - theirs) ** 2).sum()) > least
 
 
 def test_a_file_that_names_tensors_is_given_beside(tmp_path: Path) -> None:
