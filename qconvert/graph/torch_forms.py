@@ -1,8 +1,10 @@
-"""Averages and interpolations as PyTorch's engines round them, in operators that every runtime rounds alike.
+"""Averages, interpolations and first roundings of data as PyTorch's engines round them, in operators that every runtime rounds alike.
 
 An average of an even number of integers often is a tie, which each kernel rounds in its own way. As a convolution with weights of ones it
 is an exact sum that is multiplied once and rounded to even. Where PyTorch takes ties by the stored integers, and not by the steps from the
 zero point, the convolution sees the data on a grid with zero point 0. An average of an odd number is never near a tie.
+
+First roundings: see torch_quantize.py.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from qconvert.arithmetic import TORCH_AVERAGES, averaging_scale, saturate
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.graph.torch_quantize import fused_quantize
 
 __all__ = ["TorchForms", "has_torch_form"]
 
 
 def has_torch_form(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms spells."""
-    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "torch") and op.kind != "Add"
+    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "torch", "fused") and op.kind != "Add"
 
 
 class TorchForms:
@@ -50,6 +53,8 @@ class TorchForms:
             self.ops.append(op)
         elif op.kind == "Resize":
             self._resize_as(op)
+        elif op.kind == "Quantize":
+            self._quantize_as(op)
         else:
             self._average_as(op)
 
@@ -60,6 +65,15 @@ class TorchForms:
         name = self._names.fresh(hint)
         self.tensors[name] = replace(tensor, name=name)
         return name
+
+    def _quantize_as(self, op: Op) -> None:
+        found = fused_quantize(self._graph, op, self._runtime, lambda tensor, hint: self._tensor(tensor, f"{op.outputs[0]}/{hint}"))
+        if found is None:
+            self._plainly(op)
+            return
+        least = ", but for a few of all float32 numbers" if found[1] else ""
+        self.done[f"roundings of data onto a grid as PyTorch's fused sum{least}"] += 1
+        self.ops += found[0]
 
     def _resize_as(self, op: Op) -> None:
         """An interpolation of stored integers as plain numbers, whose sums are exact where weights are: on a grid of steps of 1."""

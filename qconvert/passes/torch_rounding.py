@@ -1,7 +1,8 @@
 """Operators of PyTorch's engines, in forms that give the same integers in onnxruntime and LiteRT; a part of match_rounding.
 
-Averages and interpolations: see graph/torch_forms.py. Additions are tried on all 65,536 pairs of integers. QLinearAdd gets other input
-scales (see nudged_scales), and LiteRT's addition, which computes with multipliers of 20 bits, becomes one of real values on such scales.
+Averages, interpolations and first roundings: see graph/torch_forms.py. Additions are tried on all 65,536 pairs of integers. QLinearAdd
+gets other input scales (see nudged_scales), and LiteRT's addition, which computes with multipliers of 20 bits, becomes one of real values
+on such scales.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from qconvert.graph.kinds import KINDS, adds_plainly, nudged_scales
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.graph.torch_forms import TorchForms, has_torch_form
 from qconvert.passes.torch_layers import exact_layer
-from qconvert.passes.torch_quantize import fused_quantize
 from qconvert.plugins import Target
 
 __all__ = ["TorchRounding", "rounds_as_torch", "without_torch"]
@@ -37,13 +37,13 @@ def _plain(op: Op) -> Op:
 
 def rounds_as_torch(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does."""
-    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", "torch")
+    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", "torch", "fused")
 
 
 class TorchRounding(TorchForms):
     """Rewrites the operators of a graph one after the other.
 
-    ONNX's writer has the forms of averages and interpolations too, and notes what they stand for: there, operators stay as they are.
+    ONNX's writer has the forms of TorchForms too, and notes what they stand for: there, operators stay as they are.
     """
 
     def __init__(self, graph: Graph, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
@@ -59,8 +59,8 @@ class TorchRounding(TorchForms):
             self.done["layers on real values, since their biases are real"] += 1
             self.ops += found[0]
             self.tensors.update((tensor.name, tensor) for tensor in found[1])
-        elif op.kind == "Quantize" and op["arithmetic"] == "fused":
-            self._quantize_as(op)
+        elif op.kind == "Quantize" and op.inputs[0] in self._outside:
+            self._plainly(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op):
             self._on_reals(op)
         elif self._runtime == "onnx" and has_torch_form(op):
@@ -115,16 +115,6 @@ class TorchRounding(TorchForms):
         self.ops.append(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
         self.ops.append(replace(op, inputs=(data, *op.inputs[1:]), outputs=(result,)))
         self.ops.append(Op("Quantize", (result,), op.outputs, {}, op.source))
-
-    def _quantize_as(self, op: Op) -> None:
-        found = None if op.inputs[0] in self._outside else fused_quantize(self._graph, op, self._runtime)
-        if found is None:
-            self.ops.append(_plain(op))
-            return
-        least = ", but for a few of all float32 numbers" if found[2] else ""
-        self.done[f"roundings of data onto a grid as PyTorch's fused sum{least}"] += 1
-        self.ops += found[0]
-        self.tensors.update((tensor.name, tensor) for tensor in found[1])
 
     def _pair(self, op: Op) -> tuple[tuple[Quantization, Quantization], Quantization] | None:
         """The grids of an Add of 8-bit data; None where its `arithmetic` is of no such one."""

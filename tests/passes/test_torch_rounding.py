@@ -241,6 +241,42 @@ def test_data_are_rounded_as_one_fused_sum(scale: float, zero_point: int, suffix
     assert not any("fused sum" in text for text in said)
 
 
+_GRIDS = [("uint8", 0.0371, 117), ("int8", 0.0371, -11), ("uint8", 1 / 255, 0), ("uint8", 1e-30, 3)]
+
+
+def _first_rounding(dtype: str, scale: float, zero_point: int) -> Graph:
+    result = Tensor("y", dtype, (1, 8), None, Quantization.per_tensor(scale, zero_point))
+    return _graph(Op("Quantize", ("x",), ("y",), {"arithmetic": "fused"}), [Tensor("x", "float32", (1, 8)), result], ("x",))
+
+
+@pytest.mark.parametrize(("dtype", "scale", "zero_point"), _GRIDS)
+def test_first_roundings_come_back_from_onnx(dtype: str, scale: float, zero_point: int, tmp_path: Path) -> None:
+    """In float64, as a product without a zero point, and where there is no such form; of other constants none."""
+    graph = _first_rounding(dtype, scale, zero_point)
+    model = _written(graph, tmp_path)
+    kinds = [node.op_type for node in model.graph.node if node.op_type in ("Cast", "Mul", "Add")]
+    assert kinds == ([] if scale < 1e-20 else ["Mul"] if zero_point == 0 else ["Cast", "Mul", "Add", "Cast"])
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "model.onnx")) == []
+    for constant in [item for item in model.graph.initializer if kinds and item.name.startswith(("y/reciprocal", "y/zero_point"))]:
+        changed = onnx.ModelProto.FromString(model.SerializeToString())
+        found = next(item for item in changed.graph.initializer if item.name == constant.name)
+        found.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(found) * 1.25, found.name))
+        onnx.save(changed, tmp_path / "edited.onnx")
+        kept = qconvert.load(tmp_path / "edited.onnx").ops
+        assert len(kept) > 1 and not any(op.attributes.get("arithmetic") for op in kept)
+
+
+def test_quant_nodes_get_the_first_rounding_in_front_of_them(tmp_path: Path) -> None:
+    """QONNX's Quant takes no arithmetic."""
+    graph = _first_rounding("uint8", 0.0371, 117)
+    qconvert.save(graph, tmp_path / "model.onnx", form="qonnx")
+    feed = {"x": _beside_ties(0.0371, 117)[:, :8]}
+    wanted = (evaluate(graph, feed)["y"].astype(np.float32) - 117) * np.float32(0.0371)
+    found = evaluate(qconvert.load(tmp_path / "model.onnx"), feed)
+    (value,) = found.values()
+    assert np.allclose(value if value.dtype == np.float32 else (value.astype(np.float32) - 117) * np.float32(0.0371), wanted, atol=1e-6)
+
+
 def test_a_split_product_misses_a_few_numbers_at_most() -> None:
     rng = np.random.default_rng(1)
     forms = [split_product(10 ** rng.uniform(-4, 1), int(rng.integers(1, 256))) for _ in range(200)]

@@ -88,7 +88,7 @@ def build(
     if form == "qonnx":
         from qconvert.formats.onnx.qonnx.write import as_qonnx
 
-        graph = as_qonnx(graph)
+        graph = as_qonnx(_with_torch_forms(graph))  # Quant takes no arithmetic
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     missing = Counter(op.kind for op in graph.ops if op.kind not in writers)

@@ -49,9 +49,9 @@ def test_onnx_to_torch_and_back(name: str, tmp_path: Path) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("name", ["older/program.pt2", "classifier/pt2e_x86.pt2"])
-def test_programs_to_onnx_and_back(name: str, tmp_path: Path) -> None:
-    """Limits of weights, and sizes that the file leaves open."""
+@pytest.mark.parametrize("name", ["older/program.pt2", "classifier/pt2e_x86.pt2", "classifier/eager_fbgemm_frozen.pt"])
+def test_programs_and_modules_to_onnx_and_back(name: str, tmp_path: Path) -> None:
+    """Limits of weights, sizes that the file leaves open, and what an engine rounds: first the data, then averages and additions."""
     source = FIXTURES / "torch" / name
     qconvert.convert(source, tmp_path / "model.onnx", target="generic")
     qconvert.convert(tmp_path / "model.onnx", tmp_path / "back.pt2")
