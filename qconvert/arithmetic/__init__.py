@@ -61,6 +61,7 @@ from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_mult
 from qconvert.arithmetic.tables import lookup_table
 from qconvert.arithmetic.torch_kernels import (
     TORCH_AVERAGES,
+    averages_alike,
     averaging_scale,
     fbgemm_add,
     qnnpack_add,
@@ -95,6 +96,7 @@ __all__ = [
     "affine_range",
     "average_away",
     "average_up",
+    "averages_alike",
     "averaging_scale",
     "batch_norm_factor",
     "bias_correction",

@@ -18,6 +18,7 @@ from qconvert.arithmetic.rounding import saturate
 
 __all__ = [
     "TORCH_AVERAGES",
+    "averages_alike",
     "averaging_scale",
     "fbgemm_add",
     "qnnpack_add",
@@ -152,6 +153,23 @@ def torch_average(name: str, total: Any, grid: Quantization, sizes: _Sizes, dtyp
     low, count = integer_range(dtype)[0], math.prod(sizes)
     found = TORCH_AVERAGES[name](np.asarray(total, np.int64) - low * count, grid.shifted(-low), sizes)
     return saturate(found + low, dtype)
+
+
+def averages_alike(first: str, second: str, grid: Quantization, sizes: Sequence[int], dtype: str) -> bool:
+    """Whether two of TORCH_AVERAGES give the same integers for every sum; False where there are too many sums to look at.
+
+    Args:
+        first, second: of TORCH_AVERAGES.
+        grid: of data and result, per tensor.
+        sizes: of a window.
+        dtype: of data and result.
+    """
+    low, count = integer_range(dtype)[0], math.prod(sizes)
+    if 255 * count >= _MOST_SUMS:
+        return False
+    total = np.arange(255 * count + 1) + low * count
+    one, two = (torch_average(name, total, grid, sizes, dtype) for name in (first, second))
+    return bool(np.array_equal(one, two))
 
 
 def averaging_scale(name: str, grid: Quantization, sizes: Sequence[int]) -> tuple[int, float, int] | None:

@@ -1,5 +1,5 @@
-"""Numbers, fused activations and roundings of real data that operators of one result have otherwise in source and result: clipping,
-slopes, small terms that keep a divisor from zero. Few inputs bring these out."""
+"""What operators of one result have otherwise in source and result: numbers, fused activations, how real data or sums of one kernel are
+rounded; clipping, slopes, small terms that keep a divisor from zero. Few inputs bring these out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from math import isclose
 
-from qconvert.arithmetic import OF_WHOLE_TENSORS
+from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.graph.torch_forms import rounds_alike
 
 __all__ = ["declared_roundings", "other_attributes", "rounding_of", "same_activation"]
 
@@ -35,6 +36,7 @@ def other_attributes(graph: Graph, other: Graph) -> dict[str, str]:
             lines = (
                 _activation(graph, op, other, pair)
                 + _rounding(graph, op, other, pair)
+                + _kernel(graph, op, pair)
                 + _formula(op, pair)
                 + _numbers(op, pair, _factor(other, writers.get(next(iter(pair.inputs), ""))))
             )
@@ -82,6 +84,14 @@ def _rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
     if not its or its == own or its in declared_roundings(graph, other, (*op.outputs, *pair.outputs), own):
         return []
     return [f"the data are rounded otherwise ({its} instead of {own or 'none'})"]
+
+
+def _kernel(graph: Graph, op: Op, pair: Op) -> list[str]:
+    """Another kernel's additions or averages than those that the source names; of a side that names none, the values tell."""
+    own, its = (str(item.attributes.get("arithmetic", "")) for item in (op, pair))
+    if own == its or not {own, its}.issubset((*ADDITIONS, *TORCH_AVERAGES)) or rounds_alike(graph, op, its):
+        return []
+    return [f"the arithmetic is {its} instead of {own}"]
 
 
 def same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:

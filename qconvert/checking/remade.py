@@ -63,7 +63,8 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
     try:
         given = json.loads(str(said[OPTIONS]))
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-            again = Path(folder, f"again{result.format.suffixes[0]}")
+            suffixes = result.format.suffixes  # which may say the form
+            again = Path(folder, f"again{result.path.suffix if result.path.suffix in suffixes else suffixes[0]}")
             convert(
                 source.path,
                 again,
@@ -75,7 +76,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
             companions = result.format.companions(result.path) if result.format.companions else ()
             if not companions and file_digest(again) == file_digest(result.path):
                 return Remade()
-            altered, rebuilt = _compared(load(again), result.graph)
+            altered, rebuilt = _compared(load(again, result.format.name, **result.file.options), result.graph)
             return Remade(altered, rebuilt)
     except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
         return Remade(notes=(f"the conversion that {result.path.name} says it comes from cannot be made again",))

@@ -17,18 +17,36 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import TORCH_AVERAGES, averaging_scale, saturate
+from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES, adds_alike, adds_as, averages_alike, averaging_scale, saturate
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.graph.torch_quantize import fused_quantize
 
-__all__ = ["TorchForms", "has_torch_form"]
+__all__ = ["TorchForms", "has_torch_form", "rounds_alike"]
 
 
 def has_torch_form(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms spells."""
     return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "torch", "fused") and op.kind != "Add"
+
+
+def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
+    """Whether an addition or an average gives the integers of another of ADDITIONS or TORCH_AVERAGES for all data."""
+    own, tensors = str(op["arithmetic"]), [graph[name] for name in (*op.inputs, *op.outputs) if not graph[name].is_constant]
+    grids = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(grids) != len(tensors):
+        return False
+    if op.kind == "Add" and len(grids) == 3:
+        inputs, result = (grids[0], grids[1]), grids[2]
+        return all(adds_as(name, inputs, result) for name in (own, other)) and adds_alike(
+            own, ADDITIONS[other], inputs, result, tensors[0].dtype
+        )
+    window = None if op.kind == "Add" else TorchForms(graph, "onnx").window(op)
+    if window is None or not {own, other}.issubset(TORCH_AVERAGES):
+        return False
+    sizes = list(window["kernel_shape"])
+    return averages_alike(own, other, grids[0], [math.prod(sizes)] if op.kind == "ReduceMean" else sizes, tensors[0].dtype)
 
 
 class TorchForms:
@@ -99,7 +117,7 @@ class TorchForms:
     def _average_as(self, op: Op) -> None:
         """An average as a depthwise convolution, if it may tie; the grids of its sides are one."""
         data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
-        window = self._window(op)
+        window = self.window(op)
         grid = data.quantization
         if window is None or grid is None or not data.shares_grid(result) or not grid.is_per_tensor:
             self._plainly(op)
@@ -130,7 +148,7 @@ class TorchForms:
         if back:
             self.ops.append(Op("Reinterpret", (target,), op.outputs, {}, op.source))
 
-    def _window(self, op: Op) -> dict[str, Any] | None:
+    def window(self, op: Op) -> dict[str, Any] | None:
         """The window of an average as attributes of a convolution, with "kernel_shape" and "channels"; None where it has no such form."""
         data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
         shape = data.shape

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from formats.torch.written import needs_torch
 from onnx import helper
 
 from qconvert import check, convert, load, save
@@ -20,6 +21,7 @@ from qconvert.graph.metadata import OPTIONS, TRANSPOSED, origin
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 WAKEWORD, ATTENTION = FIXTURES / "tiny_wakeword_int8.tflite", FIXTURES / "onnx" / "torch_fx_fbgemm_attention.onnx"
+CLASSIFIER = FIXTURES / "torch/classifier/eager_fbgemm_frozen.pt"
 
 
 def again(source: Path, result: Path) -> Remade:
@@ -76,6 +78,49 @@ def test_an_attribute_of_a_result_that_says_nothing_of_itself(
     report = check(source, altered(source, tmp_path / f"m.{suffix}", bare), samples=1)
     assert report.verdict == "not equal"
     assert said in report.problems[0]
+
+
+_ENGINE = [("Quantize", ""), ("Add", "qnnpack"), ("GlobalAveragePool", "")]
+
+
+@pytest.fixture(scope="module")
+def conversions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of fbgemm as ONNX and for PyTorch."""
+    folder = tmp_path_factory.mktemp("conversions")
+    convert(CLASSIFIER, folder / "good.onnx", target="generic")
+    convert(CLASSIFIER, folder / "good.pt2")
+    return folder
+
+
+@needs_torch
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+@pytest.mark.parametrize(("kind", "arithmetic"), _ENGINE)
+def test_the_arithmetic_of_an_engine(kind: str, arithmetic: str, suffix: str, conversions: Path, tmp_path: Path) -> None:
+    """Another engine's, or none, differs in a few integers beside ties, which a check of outputs hardly meets."""
+    change = with_attributes(kind, arithmetic=arithmetic)
+    save(change(load(conversions / f"good.{suffix}")), tmp_path / f"m.{suffix}")
+    report = check(CLASSIFIER, tmp_path / f"m.{suffix}", samples=1)
+    assert report.verdict == "not equal" and "arithmetic" in report.problems[0]
+
+
+@needs_torch
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+@pytest.mark.parametrize(("kind", "arithmetic"), [("Add", "qnnpack"), ("GlobalAveragePool", "qnnpack")])
+def test_the_arithmetic_of_an_engine_in_a_result_that_says_nothing(
+    kind: str, arithmetic: str, suffix: str, conversions: Path, tmp_path: Path
+) -> None:
+    changed = with_attributes(kind, arithmetic=arithmetic)(load(conversions / f"good.{suffix}"))
+    bare = changed.evolve(metadata={key: text for key, text in changed.metadata.items() if "qconvert" not in key})
+    save(bare, tmp_path / f"m.{suffix}")
+    report = check(CLASSIFIER, tmp_path / f"m.{suffix}", samples=1)
+    assert report.verdict == "not equal" and "the arithmetic is qnnpack instead of fbgemm" in report.problems[0]
+
+
+@needs_torch
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+def test_the_arithmetic_of_an_engine_passes_as_it_is(suffix: str, conversions: Path) -> None:
+    report = check(CLASSIFIER, conversions / f"good.{suffix}", samples=1)
+    assert report.verdict == "passed" and not any("cannot be made again" in note for note in report.notes)
 
 
 def test_an_activation_that_the_grid_implies_may_be_stated(tmp_path: Path) -> None:
