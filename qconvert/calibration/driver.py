@@ -179,7 +179,6 @@ def calibrated(
         if bias_correction:
             graph, said = with_corrected_biases(graph, encodings, work.samples(CORRECTED), runtime, work.place, progress)
             notes += said
-    forget()
     changed = equalization or bias_correction
     return Calibration(graph, encodings, reports, seen, costs, kept, changed, (*notes, *found.notes))
 
@@ -270,7 +269,9 @@ def _observed(work: _Work, found: Plan, chosen: _Grids, makes: _Makes) -> tuple[
         work.notes.append(samples.note)
     told = tuple((one.chosen, one.counted) if isinstance(one, _Counting) else (one, one) for one in seeing)
     reports = tuple(_report(group, *one, chosen, seen) for group, one in zip(found.groups, told, strict=True))
-    return _measured(work, network, found, reports), seen
+    reports = _measured(work, network, found, reports)
+    forget()
+    return reports, seen
 
 
 def _report(group: Group, seeing: Observer, counted: Observer, chosen: _Grids, seen: int) -> TensorReport:

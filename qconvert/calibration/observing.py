@@ -14,6 +14,7 @@ from qconvert.calibration.watching import Watched, Watching
 from qconvert.calibration.workers import Here, Workers
 from qconvert.data.streams import Samples
 from qconvert.errors import QConvertError
+from qconvert.files.memory import give_back
 from qconvert.graph import Array
 
 __all__ = ["Progress", "Seeing", "forget", "observe"]
@@ -123,6 +124,7 @@ def _loaded(network: Watched, thread: int) -> Watching:
 def forget() -> None:
     """Lets go of the networks that this process has loaded."""
     _loaded.cache_clear()
+    give_back()
 
 
 def _see(
@@ -136,9 +138,9 @@ def _see(
     """Shows the values of each sample to the observers; returns how many samples there were."""
     number = -1
     for number, values in enumerate(network.values(feeds)):
-        for name, value in values.items():
+        for name in (*values,):
             try:
-                seeing[groups[name]].update(value)
+                seeing[groups[name]].update(values.pop(name))  # nothing of it is left when the next sample is computed
             except QConvertError as error:
                 error.where, error.file = error.where or f"tensor {name!r}", error.file or where(number)
                 raise

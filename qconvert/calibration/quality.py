@@ -12,6 +12,9 @@ from qconvert.graph import Array
 
 __all__ = ["Noise", "decibels"]
 
+#: Values that are looked at together: a few arrays of them fit a cache.
+_PIECE = 1 << 16
+
 
 class Noise:
     """Adds up how far values are from themselves on a grid. Shown to observe() like an Observer.
@@ -29,18 +32,21 @@ class Noise:
         if self._grid is None:
             return
         flat = np.asarray(values, np.float32).reshape(-1)
-        scale = np.float32(self._grid.quantization.scale[0])
-        point = int(self._grid.quantization.zero_point[0])
-        low, high = self._grid.quantization.limits(self._grid.dtype)
-        steps = np.rint(flat / scale)
+        for start in range(0, flat.size, _PIECE):
+            self._add(flat[start : start + _PIECE], self._grid)
+        self._count += flat.size
+
+    def _add(self, values: Array, grid: Grid) -> None:
+        scale, point = np.float32(grid.quantization.scale[0]), int(grid.quantization.zero_point[0])
+        low, high = grid.quantization.limits(grid.dtype)
+        steps = np.rint(values / scale)
         np.clip(steps, low - point, high - point, out=steps)
         steps *= scale
-        steps -= flat
-        self._signal += float(np.vdot(flat, flat))
+        steps -= values
+        self._signal += float(np.vdot(values, values))
         self._noise += float(np.vdot(steps, steps))
         np.abs(steps, out=steps)
         self._clipped += int(np.count_nonzero(steps > scale * np.float32(0.501)))
-        self._count += flat.size
 
     def next_pass(self) -> None:
         pass

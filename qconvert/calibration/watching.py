@@ -15,6 +15,7 @@ from qconvert.conversion import save
 from qconvert.conversion.normalizing import normalize
 from qconvert.data.streams import batch_name
 from qconvert.errors import OptionError, RuntimeRefusedError, UnsupportedError
+from qconvert.files.memory import give_back
 from qconvert.graph import Array, Graph
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, runtimes, target_named
 
@@ -78,6 +79,7 @@ def watched(graph: Graph, names: Iterable[str], folder: Path, runtime: str = "on
     path = folder / f"float{form.suffixes[0]}"
     save(written(graph, runtime), path, form.name)
     wanted = tuple(names)
+    give_back()
     return Watched(path, form.name, runtime, graph.inputs, wanted, _batch(graph, wanted), threads)
 
 
@@ -123,6 +125,7 @@ class Watching:
         self._network, self._batch, self._is_tried = network, network.batch, False
         if not network.model:
             self._model = self._opened(network.path)
+            give_back()
             return
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             path = Path(folder, f"float{format_named(network.format).suffixes[0]}")

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import UnsupportedError
+from qconvert.errors import RuntimeRefusedError, UnsupportedError
+from qconvert.files.memory import give_back
 from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -27,6 +28,10 @@ _COMPUTED = "/computed"
 #: onnxruntime turns a MatMul by 8-bit weights into MatMulNBits, which by default (4) rounds the other operand to int8, an error of 0.7%
 #: that the whole model need not have, since whether it does so depends on the nodes around. 1 stands for float32.
 _SETTINGS = {"session.qdq_matmulnbits_accuracy_level": "1"}
+
+
+#: Stores channels in blocks: every value that is given out would be stored twice, and every weight.
+_BLOCKED = ("NchwcTransformer",)
 
 
 class OnnxInside:
@@ -72,6 +77,20 @@ class OnnxInside:
         )
 
 
+class _Watched(OnnxRuntime):
+    """A model whose outputs are copied out one after the other, each one's own memory being free then: there are many."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        from onnxruntime import OrtValue
+
+        try:
+            given = {name: OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for name, value in inputs.items()}
+            waiting = self.session.run_with_ort_values([*self.outputs], given)[::-1]
+            return {name: waiting.pop().numpy() for name in self.outputs}
+        except Exception as error:  # onnxruntime's errors share no base class but Exception
+            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
+
+
 def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
     """See plugins.Runtime. The file's own outputs are left out, so that nothing is computed for them alone."""
     from onnx import ValueInfoProto, load, save
@@ -89,9 +108,10 @@ def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
         try:
             save(model, str(copy))
             del model
+            give_back()
             # Between runs the values are looked at: threads that wait for work by spinning would take that time away.
             settings = {"session.intra_op.allow_spinning": "0"}
-            return OnnxRuntime(copy, file.threads, optimize=file.kernels == "optimized", settings=settings)
+            return _Watched(copy, file.threads, optimize=file.kernels == "optimized", settings=settings, without=_BLOCKED)
         finally:
             copy.unlink(missing_ok=True)
 

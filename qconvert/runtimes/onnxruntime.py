@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -36,6 +36,7 @@ class OnnxRuntime:
         settings: further entries of the session's configuration, by onnxruntime's names.
         exact: whether signed weights are stored as unsigned ones where kernels would saturate with them on this CPU (saturation.py);
             without, the model runs as it does elsewhere.
+        without: names of optimizers that are left out.
 
     Attributes:
         inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None.
@@ -56,12 +57,13 @@ class OnnxRuntime:
         save_optimized: Path | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
         exact: bool = True,
+        without: Sequence[str] = (),
     ) -> None:
         if not isinstance(model, Path):
             model = without_qonnx(model)
         changed = with_unsigned_weights(model, optimize) if exact and cpu_saturates() else None
         self.note = NOTE if changed is not None else ""
-        self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings))
+        self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings), without)
         self.inputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self.session.get_inputs()}
         self.outputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self.session.get_outputs()}
 
@@ -93,12 +95,13 @@ def _options(threads: int, optimize: bool, save_optimized: Path | None, settings
     return options
 
 
-def _session(model: bytes | Path, options: Any) -> Any:
+def _session(model: bytes | Path, options: Any, without: Sequence[str] = ()) -> Any:
     """An InferenceSession on the CPU; raises RuntimeRefusedError."""
     onnxruntime = _package()
     given = str(model) if isinstance(model, Path) else bytes(model)
     try:
-        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        left_out = {"disabled_optimizers": list(without)} if without else {}
+        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"], **left_out)
     except Exception as error:  # onnxruntime's errors share no base class but Exception
         raise RuntimeRefusedError(f"onnxruntime does not take the model: {str(error).strip()}") from error
 
