@@ -7,7 +7,7 @@ convolution that computes an output of the network is called otherwise, since MN
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -22,6 +22,8 @@ __all__ = ["BEHIND_LAYOUT", "Activation", "Layer", "activations_of", "layers_of"
 #: What MNN appends to the name of a convolution's result in front of the change of layout of a network's output.
 BEHIND_LAYOUT = "__before_tr"
 _RELU6 = (0.0, 6.0)
+#: Between the name of a convolution's result and the number of a group, which is a convolution of its own in MNN.
+_GROUP = "___output___"
 #: Kinds that a user may call layers; of the last two MNN quantizes none.
 _WEIGHTED = ("Conv", "Gemm", "ConvTranspose", "MatMul")
 #: The longest list of names in an error.
@@ -96,7 +98,7 @@ def layers_of(graph: Graph, encodings: Encodings, kept_float: Iterable[str] = ()
         if isinstance(found, str):
             floats[result] = found
         else:
-            layers.append(found)
+            layers += _groups(graph, op, found)
     kept.require_all()
     return layers, floats
 
@@ -161,6 +163,9 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | s
     """The layer of a convolution, or why it stays float."""
     if op.kind not in ("Conv", "Gemm"):
         return f"MNN quantizes no {op.kind}"
+    shape = graph[op.inputs[1]].shape or (0, 0)
+    if op.kind == "Conv" and op["group"] > 1 and shape[1] == 1 and shape[0] != op["group"]:
+        return "MNN takes apart depthwise convolutions that give several results for a channel"
     weights = _weights(graph, op, encodings)
     if isinstance(weights, str):
         return weights
@@ -172,6 +177,20 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | s
         return f"its result has {behind}"
     name = f"{result}{BEHIND_LAYOUT}" if op.kind == "Conv" and result in graph.outputs else result
     return Layer(name, op.source or result, data, behind, op.inputs[1], *weights)
+
+
+def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
+    """What MNN makes of a layer: a convolution for each group, but of a depthwise one."""
+    count = int(op["group"]) if op.kind == "Conv" else 1
+    outputs, inputs = len(layer.scales), (graph[op.inputs[1]].shape or (0, 0))[1]
+    if count == 1 or (count == outputs and inputs == 1):
+        return [layer]
+    rows = [slice(start, start + outputs // count) for start in range(0, outputs, outputs // count)]
+    return [
+        replace(layer, name=f"{op.outputs[0]}{_GROUP}{number}", scales=layer.scales[part],
+                integers=None if layer.integers is None else layer.integers[part])
+        for number, part in enumerate(rows)
+    ]  # fmt: skip
 
 
 def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activation | str:

@@ -32,7 +32,7 @@ def compared(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
         yield f"{path.name} is made, and not compared with what was asked for: it {error.reason}"
         return
     made = _by_result(network)
-    missing = [layer.result.name for layer in layers if not _is_integer(made.get(layer.name))]
+    missing = list(dict.fromkeys(layer.result.name for layer in layers if not _is_integer(made.get(layer.name))))
     same = values = 0
     wrong: list[str] = []
     for layer in layers:

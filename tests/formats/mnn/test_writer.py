@@ -187,3 +187,28 @@ def test_a_layer_whose_bias_is_added_behind_its_rounding_stays_float(tmp_path: P
     assert sum("MNN would take the Add" in text for text in said) == 3
     assert any("MNN rounds averages of integers otherwise" in text for text in said)
     assert len(layers(tmp_path / "out")) == 3
+
+
+@needs_mnn
+@pytest.mark.parametrize(("groups", "activation"), [(2, ""), (2, "relu"), (8, "")])
+def test_groups_of_a_convolution_are_layers_of_their_own(tmp_path: Path, groups: int, activation: str) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {
+        "x": Tensor("x", "int8", (1, 8, 5, 5), None, Quantization.per_tensor(0.05, 3)),
+        "w": Tensor("w", "int8", (8, 8 // groups, 3, 3), rng.integers(-128, 128, (8, 8 // groups, 3, 3)).astype(np.int8),
+                    Quantization.per_axis(rng.uniform(0.001, 0.01, 8), 0)),
+        "y": Tensor("y", "int8", (1, 8, 3, 3), None, Quantization.per_tensor(0.1, -128)),
+    }  # fmt: skip
+    attributes = {
+        "group": groups,
+        "activation": activation,
+        "data_format": "channels_first",
+        "dilations": (1, 1),
+        "strides": (1, 1),
+        "pads": (0,) * 4,
+    }
+    save(Graph("groups", tensors, (Op("Conv", ("x", "w"), ("y",), attributes),), ("x",), ("y",)), tmp_path / "model.qgraph")
+    report = convert(tmp_path / "model.qgraph", tmp_path / "model.mnn")
+    count = 1 if groups == 8 else groups
+    words = f"{count} of {count} layers are int8, with {8 * 8 // groups * 9} equal integers"
+    assert any(words in str(change) for change in report.changes)
