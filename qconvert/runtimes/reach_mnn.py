@@ -1,7 +1,7 @@
 """The reach of MNN's CPU kernels: int8 convolutions scale an exact sum by a float32 once, all else computes in float32.
 
-A depthwise kernel adds the zero point of its result to the sum, as an integer: what is cut off there, and of the bias, is up to a unit
-of the sum each (measured with MNN 3.6.1, docs/mnn.md).
+A depthwise kernel adds the zero point of its result to the sum, as an integer: what is cut off there is up to a unit of the sum (measured
+with MNN 3.6.1, docs/mnn.md; formats/mnn/depthwise.py makes it half a unit).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["reach"]
 #: Steps by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off, on the data's own grid.
 _AVERAGE = 1.0
 #: Units of the sum of products that a depthwise kernel cuts off.
-_CUT_OFF = 2.0
+_CUT_OFF = 1.0
 
 
 def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:

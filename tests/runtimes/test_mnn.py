@@ -10,6 +10,7 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.errors import OptionError, RuntimeRefusedError
+from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile, kernels_named
 from qconvert.runtimes import mnn
@@ -166,3 +167,28 @@ def test_averages_over_some_positions_are_approximate() -> None:
         return coarse
 
     assert averaged((2, 2)) and not averaged((4, 4))
+
+
+def test_depthwise_layers_round_within_half_a_unit_of_their_sum(tmp_path: Path) -> None:
+    """MNN cuts off a part of the result's zero point; biases make up for more than half a unit of it."""
+    rng = np.random.default_rng(0)
+    steps = np.float32(0.05) * (scales := rng.uniform(0.02, 0.05, 16).astype(np.float32))
+    tensors = {
+        "x": Tensor("x", "int8", (1, 16, 12, 12), None, Quantization.per_tensor(0.05, 3)),
+        "w": Tensor("w", "int8", (16, 1, 3, 3), rng.integers(-128, 128, (16, 1, 3, 3)).astype(np.int8), Quantization.per_axis(scales, 0)),
+        "b": Tensor("b", "int32", (16,), rng.integers(-9999, 9999, 16).astype(np.int32), Quantization.per_axis(steps, 0)),
+        "y": Tensor("y", "int8", (1, 16, 10, 10), None, Quantization.per_tensor(0.31, -17)),
+    }
+    attributes = {"group": 16, "data_format": "channels_first", "dilations": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0)}
+    graph = Graph("depthwise", tensors, (Op("Conv", ("x", "w", "b"), ("y",), attributes),), ("x",), ("y",))
+    save(graph, tmp_path / "model.qgraph")
+    convert(tmp_path / "model.qgraph", tmp_path / "model.mnn")
+    x = rng.integers(-128, 128, (1, 16, 12, 12)).astype(np.int8)
+    exact = evaluate_op(graph, graph.ops[0], [x, tensors["w"].data, tensors["b"].data])[0].real
+    model = MNNModel(tmp_path / "model.mnn")
+    found = np.rint(model.run({"x": (x.astype(np.float32) - 3) * np.float32(0.05)})["y"] / np.float32(0.31))
+    wanted = np.asarray(exact, np.float64) / np.float64(np.float32(0.31))
+    inside = np.abs(found - 17) < 127  # 17 below zero is the zero point
+    off = np.abs(found - wanted) - 0.5
+    unit = (steps.astype(np.float64) / 0.31).reshape(1, -1, 1, 1)
+    assert (off[inside] <= (0.51 * np.broadcast_to(unit, off.shape))[inside]).all() and (found == np.rint(wanted))[inside].mean() > 0.99

@@ -107,10 +107,10 @@ def test_a_softmax_whose_scale_is_no_whole_part_of_one() -> None:
     assert np.allclose(reach, 0.01 + 2 * 0.1, atol=1e-6) and coarse
 
 
-def test_depthwise_kernels_of_mnn_cut_off_units_of_their_sum() -> None:
+def test_depthwise_kernels_of_mnn_cut_off_a_unit_of_their_sum() -> None:
     op = Op("Conv", ("x", "w"), ("y",), {"group": 4})
     plain = reach_of("mnn", graph_of(op), Op("Conv", ("x", "w"), ("y",)), STEPS)[0]
-    assert np.allclose(reach_of("mnn", graph_of(op), op, STEPS)[0], plain + 2 * 0.5 * 0.01 / 0.25)
+    assert np.allclose(reach_of("mnn", graph_of(op), op, STEPS)[0], plain + 0.5 * 0.01 / 0.25)
 
 
 def test_averages_of_one_grid_are_rounded_once() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from qconvert.encodings import Encodings
 from qconvert.errors import OptionError, QConvertError
 from qconvert.formats.mnn.child import converted, is_installed, require_installed
+from qconvert.formats.mnn.depthwise import compensated
 from qconvert.formats.mnn.dump_write import dump_json, operators_of_graph, operators_of_network
 from qconvert.formats.mnn.floats import split
 from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
@@ -93,6 +94,9 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
     """Writes the files of a result into a folder that is there."""
     network, encodings = split(graph)
     layers, floats = layers_of(network, encodings, _names(options))
+    network, count = compensated(network, layers)
+    if count:
+        yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, for what MNN's kernel cuts off"
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
