@@ -32,7 +32,8 @@ def load(path: str | Path, format: str = "", **options: Any) -> Graph:
     path = Path(path)
     reader = source_format(path, format)
     if reader.read is None:
-        raise OptionError(f"the format {reader.name} cannot be read", file=str(path))
+        scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""
+        raise OptionError(f"networks of the format {reader.name} cannot be read", file=str(path), remedy=scales)
     given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
         return normal_form(as_read(path, reader, taken(given, reader.read_options)), reader)

@@ -117,8 +117,12 @@ def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:
 
 def _unpacked(data: Array, bits: int, count: int) -> Array:
     """Numbers of `bits` bits each, the highest bit first."""
-    if bits == 8:
-        return data
+    each = 8 // bits
+    if bits * each == 8:
+        whole = np.empty(data.size * each, np.uint8)
+        for place in range(each):
+            whole[place::each] = (data >> (8 - bits * (place + 1))) & (2**bits - 1)
+        return whole[:count]
     found = np.zeros(-(-count // 8) * 8, np.uint8)
     spread = np.zeros((found.size // 8, bits), np.uint8)  # eight numbers are `bits` bytes
     spread.reshape(-1)[: data.size] = data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +130,19 @@ def test_the_result_computes_what_mnn_computes(name: str, least: float, tmp_path
         theirs = values[f"{name}/y"]
     assert ours.shape == theirs.shape and np.abs(theirs).max() > 0.3
     assert 10 * np.log10((theirs**2).sum() / ((ours - theirs) ** 2).sum()) > least
+
+
+def test_a_network_is_read_for_its_scales_alone() -> None:
+    with pytest.raises(OptionError, match="networks of the format mnn cannot be read") as caught:
+        load(FIXTURES / "KL.mnn")
+    assert "qconvert apply FLOAT.onnx KL.mnn" in caught.value.remedy
+
+
+def test_a_dump_of_zeros_ends_the_command_line_with_one_error(tmp_path: Path) -> None:
+    words = ["apply", str(FIXTURES / "float.onnx"), str(FIXTURES / "EMA_dump.json"), "-o", str(tmp_path / "q.onnx")]
+    done = subprocess.run([sys.executable, "-m", "qconvert", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "every scale is 0" in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_names_tensors_is_given_beside(tmp_path: Path) -> None:
