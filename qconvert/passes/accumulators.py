@@ -14,7 +14,7 @@ from qconvert.graph.activations import ACTIVATIONS
 from qconvert.passes.guard_saturation import largest_pair_sum
 from qconvert.passes.linear import output_axis
 
-__all__ = ["Accumulator", "UnfitError", "accumulator_of"]
+__all__ = ["Accumulator", "UnfitError", "accumulator_of", "limits_of"]
 
 _BYTES = ("int8", "uint8")
 #: What a conversion by itself, which has one accumulator for each integer that it reads, may have for a result.
@@ -104,7 +104,7 @@ def _grid(tensor: Tensor) -> Quantization:
     return tensor.quantization
 
 
-def _limits(op: Op, result: Tensor) -> tuple[int, int]:
+def limits_of(op: Op, result: Tensor) -> tuple[int, int]:
     """The stored integers that a fused activation leaves: those of its bounds, as the exact result is rounded."""
     low, high = _grid(result).limits(result.dtype)
     lowest, highest = ACTIVATIONS[str(op.attributes.get("activation", ""))]
@@ -139,12 +139,12 @@ def _of_weights(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     low, high = _bounded(low, high, bias, scale)
     narrow = "product" if data.dtype == "uint8" else ""
     if op.kind == "Gemm":
-        return Accumulator("MatMulInteger", scale, low, high, _limits(op, result), _points(data, stored, point),
+        return Accumulator("MatMulInteger", scale, low, high, limits_of(op, result), _points(data, stored, point),
                            np.ascontiguousarray(stored.T), bias, narrow=narrow)  # fmt: skip
     kept = {name: value for name, value in op.attributes.items() if name not in ("activation", "arithmetic")}
     rank = stored.ndim
     shape = (-1,) if op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
-    return Accumulator("ConvInteger", scale, low, high, _limits(op, result), _points(data, stored, point), stored, bias,
+    return Accumulator("ConvInteger", scale, low, high, limits_of(op, result), _points(data, stored, point), stored, bias,
                        kept, shape, narrow)  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
         ends = [a * b * depth for a in _range(data) for b in _range(factor)]
         scale = np.array([float(_grid(data).scale[0]) * float(_grid(factor).scale[0])])
         points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in (data, factor))
-        return Accumulator("MatMulInteger", scale, np.array([min(ends)]), np.array([max(ends)]), _limits(op, result), points)
+        return Accumulator("MatMulInteger", scale, np.array([min(ends)]), np.array([max(ends)]), limits_of(op, result), points)
     stored, point = _byte_weights(op, data, factor)
     if op["trans_b"]:
         stored = np.ascontiguousarray(stored.swapaxes(-1, -2))
@@ -174,7 +174,7 @@ def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     low, high = (end.reshape(-1, steps.shape[-1]) for end in _sums(rows, _range(data)))
     scale = np.atleast_1d(float(_grid(data).scale[0]) * grid.scale.astype(np.float64))
     low, high = _bounded(low.min(0), high.max(0), np.zeros(1, np.int64), scale)
-    return Accumulator("MatMulInteger", scale, low, high, _limits(op, result), _points(data, stored, point), stored)
+    return Accumulator("MatMulInteger", scale, low, high, limits_of(op, result), _points(data, stored, point), stored)
 
 
 def _bounded(low: Array, high: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
@@ -197,7 +197,7 @@ def _of_product(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     ends = [a * b for a in _range(factors[0]) for b in _range(factors[1])]
     scale = np.array([float(_grid(factors[0]).scale[0]) * float(_grid(factors[1]).scale[0])])
     points = tuple((_grid(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
-    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), _limits(op, result), points, narrow="all")
+    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), limits_of(op, result), points, narrow="all")
 
 
 def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
@@ -214,7 +214,7 @@ def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     shape = (-1,) if grid.axis is None else (-1, *[1] * (len(data.shape) - 1 - grid.axis))
     scale = grid.scale.reshape(-1).astype(np.float64)
     spread = points.reshape(shape) if points.size > 1 else points.reshape(())
-    return Accumulator("Sub", scale, low - points, high - points, _limits(op, result), ((spread, data.dtype),), shape=shape)
+    return Accumulator("Sub", scale, low - points, high - points, limits_of(op, result), ((spread, data.dtype),), shape=shape)
 
 
 def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:

@@ -9,6 +9,8 @@ of 8 bits become operators on plain integers, with int64 between; of Requantize 
     steps = (steps + half - (steps < 0)) >> shift                   behind the first with fixed_point=double: as gemmlowp, and TFLite
     y = Clip(steps + zero point, lowest, highest)
 
+Add and Sub of 8 bits have a multiplier for either operand and one shift; with fixed_point=double the shifts of TFLite's kernels.
+
 Every accumulator that an operator can have is compared with the exact result, by the thresholds between integers, or by trying them all
 where they are few (arithmetic/fixed_point.py): the note says how many operators are equal for every input, and of the others how many
 accumulators differ. An operator stays as it is where its accumulator may leave int32, its bias is real, or the format has no such products.
@@ -17,12 +19,14 @@ accumulators differ. An operator stays as it is where its accumulator may leave 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.passes.accumulators import Accumulator, UnfitError, accumulator_of
+from qconvert.passes.fixed_point_sums import PairSum, compare_pairs, pair_sum_of
 from qconvert.plugins import Change, Cost, Target, at_worst, operators
 
 __all__ = ["run"]
@@ -38,11 +42,13 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
     stays: Counter[str] = Counter()
     for op in graph.ops:
         try:
-            found = accumulator_of(graph, op)
+            found = accumulator_of(graph, op) or pair_sum_of(graph, op, fixed_point)
             needed = {"BitShift", _SPELLED_WITH.get(op.kind, "Clip")}
             if found is not None and known is not None and not needed <= known.keys():
                 raise UnfitError(f"{target.format if target else ''} has no {' and '.join(sorted(needed - known.keys()))}")
-            if found is not None:
+            if isinstance(found, PairSum):
+                spelling.spell_pair(op, found)
+            elif found is not None:
                 spelling.spell(op, found)
         except UnfitError as reason:
             stays[f"{op.kind}: {reason}"] += 1
@@ -116,11 +122,30 @@ class _Spelling:
         lowest, highest = (limit - zero_point for limit in found.limits)
         reached = [np.clip(np.rint(end * found.scale / output), lowest, highest) for end in (found.low, found.high)]
         self._ends[result.name] = int(reached[0].min()), int(reached[1].max())
-        acc = self._sum(op, found, result)
-        steps = self._scaled(op, self._op("Cast", (acc,), result, "int64", op, to="int64"), spelled, found, result)
+        acc = self._op("Cast", (self._sum(op, found, result),), result, "int64", op, to="int64")
+        self._store(op, self._scaled(op, acc, spelled, found.along, result), found.limits, result)
+
+    def spell_pair(self, op: Op, found: PairSum) -> None:
+        """Adds what stands for a sum or a difference."""
+        result = self._graph[op.outputs[0]]
+        self.differences[result.name], self._ends[result.name] = compare_pairs(self._graph, op, found)
+        terms = []
+        for index, name in enumerate(op.inputs):
+            grid, tensor = self._graph[name].quantization, self._graph[name]
+            assert grid is not None
+            term = self._op("Cast", (self._difference(name, op, grid.zero_point.reshape(())),), tensor, "int64", op, to="int64")
+            term = self._with("Mul", term, np.array(found.multipliers[index]), tensor, op)
+            terms.append(term if found.rescaled is None else self._scaled(op, term, found.rescaled[index], np.asarray, tensor))
+        total = self._op(op.kind, tuple(terms), result, "int64", op)
+        self._store(op, self._scaled(op, total, found.last, np.asarray, result), found.limits, result)
+
+    def _store(self, op: Op, steps: str, limits: tuple[int, int], result: Tensor) -> None:
+        """Steps with the zero point, limited, as the result stores them."""
+        assert result.quantization is not None
+        zero_point = int(result.quantization.zero_point[0])
         if zero_point:
             steps = self._with("Add", steps, np.array(zero_point), result, op)
-        ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in found.limits)
+        ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in limits)
         steps = self._op("Clip", (steps, *ends), result, "int64", op)
         stored = self._op("Cast", (steps,), result, result.dtype, op, to=result.dtype)
         self.ops.append(Op("Reinterpret", (stored,), (result.name,), {}, op.source))
@@ -150,19 +175,19 @@ class _Spelling:
             return wide
         return self._op("Sub", (wide, self._const(zero_point.astype(np.int32), f"{name}/zero")), tensor, "int32", op)
 
-    def _scaled(self, op: Op, acc: str, spelled: FixedPoint, found: Accumulator, result: Tensor) -> str:
-        """The fixed point's steps, one after the other, int64."""
-        steps = self._with("Mul", acc, found.along(spelled.multiplier), result, op)
+    def _scaled(self, op: Op, acc: str, spelled: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
+        """The fixed point's steps, one after the other, int64; `along` gives values for each output a shape that broadcasts."""
+        steps = acc if (spelled.multiplier == 1).all() else self._with("Mul", acc, along(spelled.multiplier), result, op)
         if spelled.is_away:
             steps = self._less_if_negative(steps, None, result, op)
-        steps = self._with("Add", steps, found.along(spelled.half), result, op)
-        steps = self._shifted(steps, found.along(spelled.shift), result, op)
+        steps = self._with("Add", steps, along(spelled.half), result, op)
+        steps = self._shifted(steps, along(spelled.shift), result, op)
         if not spelled.second_shift.any():
             return steps
-        wanted = None if spelled.second_shift.all() else found.along(spelled.second_shift > 0)
+        wanted = None if spelled.second_shift.all() else along(spelled.second_shift > 0)
         steps = self._less_if_negative(steps, wanted, result, op)
-        steps = self._with("Add", steps, found.along(spelled.second_half), result, op)
-        return self._shifted(steps, found.along(spelled.second_shift), result, op)
+        steps = self._with("Add", steps, along(spelled.second_half), result, op)
+        return self._shifted(steps, along(spelled.second_shift), result, op)
 
     def _less_if_negative(self, value: str, where: Array | None, result: Tensor, op: Op) -> str:
         """A value less 1 where it is negative: plus all 64 bits of the sign; only `where` that is true, or everywhere."""

@@ -80,7 +80,7 @@ FAVOURED = {
     "fold_constants": (recipes.dead,),
     "float_bias_to_int32": (recipes.conv, recipes.gemm),
     "guard_saturation": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
-    "requantize_to_fixed_point": (recipes.conv, recipes.gemm, recipes.convert),
+    "requantize_to_fixed_point": (recipes.conv, recipes.gemm, recipes.pair, recipes.convert),
     "spell_weights": (recipes.weighted, recipes.convert),
     "sum_on_reals": (recipes.rounded,),
     "affine_activations": (recipes.relu, recipes.conv),
