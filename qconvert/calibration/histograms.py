@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -77,10 +78,8 @@ class Counted(Observer):
     def merge(self, other: Self) -> None:
         self._widen(other._exponent)
         if other._exponent < self._exponent:
-            wider = type(other).__new__(type(other))
-            wider.__dict__.update(other.__dict__)
-            wider._widen(self._exponent)
-            other = wider
+            other = copy(other)
+            other._widen(self._exponent)  # makes counts anew, so that the given one keeps its own
         self._counts = self._counts + other._counts
         super().merge(other)
 
