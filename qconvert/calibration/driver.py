@@ -187,14 +187,16 @@ def prepared(model: str | Path | Graph) -> Graph:
     """The network as it is quantized: a float graph whose normalizations are part of its layers.
 
     Raises:
-        QConvertError: the file cannot be read, or the network is quantized already.
+        QConvertError: the file cannot be read, or the network is quantized already, or has functions or states.
     """
     graph = model if isinstance(model, Graph) else load(model)
+    file = "" if isinstance(model, Graph) else str(model)
+    if graph.functions or graph.states:
+        raise UnsupportedError("networks with functions or states are not calibrated", file=file, remedy="Calibrate the part without them.")
     graph, _ = run_passes(graph, PREPARED)
     quantized = [name for name, tensor in graph.tensors.items() if tensor.is_quantized]
     if quantized:
         reason = f"the network is quantized already: {len(quantized)} tensors have scales, the first {quantized[0]!r}"
-        file = "" if isinstance(model, Graph) else str(model)
         raise UnsupportedError(reason, file=file, remedy="Calibrate its float form; `qconvert extract` makes one.")
     return graph
 
