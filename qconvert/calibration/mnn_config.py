@@ -1,7 +1,7 @@
 """The JSON configuration of MNN's quantizer (mnnquant), read as what calibrate() takes.
 
-Keys as MNN 3.6 reads them (tools/quantization/calibration.cpp): images are cut to a share of their middle, stretched to width and height,
-and become (pixel - mean) * normal of pixels from 0 to 255, in the order of `format`.
+Keys as MNN 3.6 reads them (tools/quantization/calibration.cpp): images are cut to a share of their middle and stretched to width and height
+between corners (measured), and become (pixel - mean) * normal of pixels from 0 to 255, in the order of `format`.
 """
 
 from __future__ import annotations
@@ -136,10 +136,11 @@ def _preparation(values: _Values) -> Preparation:
     share = tuple(values.get(name, float, 1.0) for name in ("center_crop_h", "center_crop_w"))
     return Preparation(
         mean=values.numbers("mean"),
-        std=tuple(1 / value for value in normal),
+        factor=normal,
         range=(0.0, 255.0),
         resize=(height, width) if height > 0 and width > 0 else "stretch",
         share=(share[0], share[1]),
+        corners=True,
         colour=values.get("format", str, "BGR").lower(),
     )
 

@@ -39,6 +39,9 @@ class Preparation:
         share: the share of height and width, around the middle, that is kept before resizing.
         colour: "rgb", "bgr", "gray", "rgba" or "bgra"; "" for gray or RGB, by the number of the input's channels.
         layout: "nchw" or "nhwc"; "" for what the input's shape says.
+        corners: whether `share` and `resize` are one bilinear sampling in which corners lie on corners, truncated to whole pixels, as
+            MNN's tools have it; by default Pillow's, which takes all pixels into account that fall together.
+        factor: what values are multiplied by behind `mean`, in float32, in place of `std`: one number, or one for each channel.
     """
 
     mean: tuple[float, ...] = ()
@@ -49,6 +52,8 @@ class Preparation:
     share: tuple[float, float] = (1.0, 1.0)
     colour: str = ""
     layout: str = ""
+    corners: bool = False
+    factor: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises OptionError for what means nothing."""
@@ -56,6 +61,8 @@ class Preparation:
             raise OptionError("mean, std and range are finite numbers")
         if any(value <= 0 for value in self.std):
             raise OptionError("a std is above 0")
+        if not all(value > 0 and math.isfinite(value) for value in self.factor) or (self.factor and self.std):
+            raise OptionError("a factor is above 0, and stands in place of std")
         if self.range is not None and self.range[0] >= self.range[1]:
             raise OptionError(f"the range {self.range[0]:g} to {self.range[1]:g} is empty", remedy="Write --range LOWEST,LARGEST.")
         if isinstance(self.resize, str) and self.resize != _STRETCH:
@@ -72,7 +79,7 @@ class Preparation:
     @property
     def given(self) -> bool:
         """Whether other values are asked for than those of pixels."""
-        return bool(self.mean or self.std or self.range is not None)
+        return bool(self.mean or self.std or self.factor or self.range is not None)
 
     def stretching(self) -> Preparation:
         """The same, with images stretched to the input's size where no other rule is stated."""
@@ -97,10 +104,12 @@ class Preparation:
         """
         from PIL import Image
 
-        if self.share != (1.0, 1.0):
+        if self.corners:
+            image = self._between_corners(image, wanted)
+        elif self.share != (1.0, 1.0):
             image = _middle(image, max(1, round(image.height * self.share[0])), max(1, round(image.width * self.share[1])))
         size = self._resized((image.height, image.width), wanted)
-        if size != (image.height, image.width):
+        if not self.corners and size != (image.height, image.width):
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         if self.crop:
             image = _middle(image, self.crop[0], self.crop[-1])
@@ -122,6 +131,22 @@ class Preparation:
             return max(self.resize[0], round(size[0] * ratio)), max(self.resize[0], round(size[1] * ratio))
         return self.resize[0], self.resize[1]
 
+    def _between_corners(self, image: Any, wanted: tuple[int | None, int | None]) -> Any:
+        """The share of the image, sampled at the size that it is resized to."""
+        from PIL import Image
+
+        pixels = np.asarray(image)
+        for axis, size in enumerate(self._resized((image.height, image.width), wanted)):
+            pixels = pixels.astype(np.float32)
+            kept = max(1, int(pixels.shape[axis] * self.share[axis]))
+            places = (pixels.shape[axis] - kept) // 2 + np.arange(size) * ((kept - 1) / max(size - 1, 1))
+            places = np.clip(places, 0, pixels.shape[axis] - 1).astype(np.float32)
+            first = places.astype(np.int64)
+            part = (places - first).reshape([-1 if at == axis else 1 for at in range(pixels.ndim)])
+            last = np.minimum(first + 1, pixels.shape[axis] - 1)
+            pixels = pixels.take(first, axis) * (1 - part) + pixels.take(last, axis) * part
+        return Image.fromarray(pixels.astype(np.uint8), image.mode)
+
     def image(self, pixels: Array) -> Array:
         """Real values of pixels, the channels last."""
         low, high = self.range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
@@ -130,6 +155,10 @@ class Preparation:
     def normalized(self, values: Array, axis: int) -> Array:
         """(value - mean) / std along the axis of the channels, as float32."""
         mean, std = (self._along(numbers, values, axis, name) for numbers, name in ((self.mean, "mean"), (self.std, "std")))
+        factor = self._along(self.factor, values, axis, "factor")
+        if factor is not None:
+            values = np.asarray(values, np.float32)
+            return np.asarray((values if mean is None else values - mean.astype(np.float32)) * factor.astype(np.float32), np.float32)
         found = values if mean is None else values - mean
         return np.asarray(found if std is None else found / std, np.float32)
 
