@@ -53,11 +53,13 @@ def run(
         notes += told_weights(weights, f"have {weight_bits} bits")
     if activation_bits:
         dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
+        wide = target is None or not target.format or "int64" in target.bias_dtypes.get("int16", ())
         choose = by_grid(lambda tensor: _activation(tensor, activation_bits))
-        found = regrid_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=edges == "keep")
+        keep_io = edges == "keep"
+        found = regrid_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=keep_io, wide_biases=wide)
         if found is not None:
-            wide = target is not None and "int64" in target.bias_dtypes.get("int16", ())
-            graph = _wide_biases(found.graph) if wide and activation_bits == 16 else found.graph
+            whole = wide and target is not None and bool(target.bias_dtypes)
+            graph = _wide_biases(found.graph) if whole and activation_bits == 16 else found.graph
             notes.append(found.told(f"have {activation_bits} bits"))
     return graph, tuple(notes)
 

@@ -153,7 +153,7 @@ class BiasGrids:
         return self.made[key]
 
 
-def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
+def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True) -> Graph:
     """The graph with the integer biases on the products' new grid, wherever the scale of data or weights changed.
 
     The integers of channels whose products keep their scale stay as they are. A bias that would leave its type gets the wider one beside
@@ -163,6 +163,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
         graph: with the new scales.
         names: of the data and weights that have them.
         suffix: of the name of a bias that something else reads too.
+        wide: whether biases of 32 bits may get 64.
     """
     biases, ops = BiasGrids(graph, suffix), list(graph.ops)
     for index, op in enumerate(graph.ops):
@@ -172,7 +173,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str) -> Graph:
         data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
         assert data.quantization is not None and weights.quantization is not None
         grid = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
-        dtypes = tuple(dict.fromkeys((bias.dtype, "int64"))) if data.dtype == "int16" else ("int32",)
+        dtypes = tuple(dict.fromkeys((bias.dtype, *(["int64"] if wide else [])))) if data.dtype == "int16" else ("int32",)
         if bias.dtype in dtypes and grid is not None and is_accumulator_scale(grid.scale, bias.quantization.scale):
             continue
         ops[index] = replace(op, inputs=(*op.inputs[:2], biases.add(bias, _moved_bias(bias, grid, dtypes)).name))

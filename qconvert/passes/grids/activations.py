@@ -100,6 +100,7 @@ def regrid_activations(
     keep_io: bool,
     keeps: Callable[[Graph, Op], bool] | None = None,
     strictly: bool = False,
+    wide_biases: bool = True,
 ) -> Regridded | None:
     """Activations on the grids that `choose` gives them; None if nothing changes.
 
@@ -114,6 +115,7 @@ def regrid_activations(
         keep_io: whether graph inputs and outputs stay as they are.
         keeps: whether an operator needs the stored integers as they are.
         strictly: whether a range may not even be a step longer than it was.
+        wide_biases: whether biases of 32 bits beside 16-bit data may get 64.
     """
     graph, keeps = separated(graph, dtypes), keeps or keeps_integers
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
@@ -132,7 +134,7 @@ def regrid_activations(
     result, count = replace_grids(graph, dict(changed), lambda tensor: suffix, keeps=keeps, keep_io=keep_io)
     if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
         return None
-    result = with_biases(result, {*changed, *(result.tensors.keys() - graph.tensors.keys())}, suffix)
+    result = with_biases(result, {*changed, *(result.tensors.keys() - graph.tensors.keys())}, suffix, wide=wide_biases)
     edges = changed_edges(graph, result)
     result, clips = _saturated(result, {**old, **_twins(result, old, strictly)}, strictly)
     return Regridded(result, pairs, count, clips, edges)

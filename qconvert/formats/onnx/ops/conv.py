@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import accumulator_scale, dequantize
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
@@ -16,7 +17,7 @@ from qconvert.graph import Array, Op, Quantization
 from qconvert.graph.kinds import convolves_as_tflite
 from qconvert.graph.kinds.spatial import SAME, swapped_weights
 
-__all__ = ["READERS", "WRITERS", "real_bias", "require_channels_first"]
+__all__ = ["READERS", "WRITERS", "apart", "real_bias", "require_channels_first"]
 
 
 def write_conv(op: Op, b: Builder) -> None:
@@ -30,7 +31,7 @@ def write_conv(op: Op, b: Builder) -> None:
         write_sixteen_bits(op, b, **window_attributes(op))
         return
     operands = [dynamic_data(op, b), b.real(op.inputs[1]), *real_bias(op, b)]
-    b.finish(op, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0])
+    b.finish(op, apart(op, b, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0]))
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
@@ -38,7 +39,23 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     operands = [dynamic_data(op, b), _turned_weights(op, b), *real_bias(op, b)]
     attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
-    b.finish(op, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.finish(op, apart(op, b, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]))
+
+
+def apart(op: Op, b: Builder, value: str) -> str:
+    """A result with a real bias that int32 at data scale * weight scale does not hold: onnxruntime would round it to that, which overflows.
+
+    It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
+    leaves alone, stands between.
+    """
+    bias = b.tensor(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+    data, weights = (b.tensor(name).quantization for name in op.inputs[:2])
+    if bias is None or bias.data is None or data is None or weights is None or weights.block_size or data.axis is not None:
+        return value
+    real = bias.data.astype("float64") if bias.quantization is None else dequantize(bias.data, bias.quantization)
+    steps = abs(real / accumulator_scale(data, weights).astype("float64"))
+    is_real = bias.quantization is None or bias.dtype == "int64"
+    return b.node("Max", [value], hint=f"{value}/apart")[0] if is_real and steps.max(initial=0) >= 2.0**31 else value
 
 
 def _turned_weights(op: Op, b: Builder) -> str:

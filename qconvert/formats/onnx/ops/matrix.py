@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.ops.conv import real_bias
+from qconvert.formats.onnx.ops.conv import apart, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
@@ -26,7 +26,7 @@ def write_gemm(op: Op, b: Builder) -> None:
         write_dynamic(op, b, weights.data.swapaxes(0, 1), weights.quantization.transposed((1, 0)), real_bias(op, b))
         return
     operands = [b.real(op.inputs[0]), b.real(op.inputs[1]), *real_bias(op, b)]
-    b.finish(op, b.node("Gemm", operands, hint=f"{op.outputs[0]}/real_result", transB=1)[0])
+    b.finish(op, apart(op, b, b.node("Gemm", operands, hint=f"{op.outputs[0]}/real_result", transB=1)[0]))
 
 
 def write_matmul(op: Op, b: Builder) -> None:
