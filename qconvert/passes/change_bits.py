@@ -10,6 +10,7 @@ target has such.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from qconvert.passes.grids.weights import (
     told_weights,
 )
 from qconvert.passes.linear import BiasGrids, WeightUse, quantized_bias
+from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -54,7 +56,8 @@ def run(
     if activation_bits:
         dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
         wide = target is None or not target.format or "int64" in target.bias_dtypes.get("int16", ())
-        choose = by_grid(lambda tensor: _activation(tensor, activation_bits))
+        taken = target.activation_dtypes if target is not None else ()
+        choose = by_grid(lambda tensor: _taken(_activation(tensor, activation_bits), taken))
         keep_io = edges == "keep"
         found = regrid_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=keep_io, wide_biases=wide)
         if found is not None:
@@ -77,6 +80,14 @@ def _wide_biases(graph: Graph) -> Graph:
             wide = biases.add(bias, replace(bias, dtype="int64", data=bias.data.astype(np.int64)))
             ops[index] = replace(op, inputs=(*op.inputs[:2], wide.name))
     return graph.evolve(tensors=biases.made.values(), ops=ops) if biases.made else graph
+
+
+def _taken(found: tuple[str, Quantization] | None, dtypes: Collection[str]) -> tuple[str, Quantization] | None:
+    """A grid in the signed type where a target takes that and not the unsigned one."""
+    if found is None or found[0] in dtypes or SIGNED.get(found[0]) not in dtypes:
+        return found
+    signed = SIGNED[found[0]]
+    return signed, found[1].shifted(integer_range(signed)[0])
 
 
 def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:

@@ -279,3 +279,12 @@ def test_unsigned_models_with_signed_weights_become_signed_for_tflite(tmp_path: 
     graph = load(tmp_path / "a.tflite")
     assert {graph[name].dtype for name in (*graph.inputs, *graph.outputs)} == {"uint8"}
     assert all(graph[op.inputs[0]].dtype == graph[op.inputs[1]].dtype == "int8" for op in graph.ops if op.kind == "Conv")
+
+
+def test_unsigned_models_of_sixteen_bits_run_in_litert(tmp_path: Path) -> None:
+    """Activations become int16, biases int64; the uint8 output comes by real values, since no kernel goes from int16 to uint8."""
+    source = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite"
+    convert(source, tmp_path / "a.tflite", passes=["change_bits"], activation_bits=16)
+    graph = load(tmp_path / "a.tflite")
+    assert {graph[op.inputs[2]].dtype for op in graph.ops if op.kind == "Conv"} == {"int64"}
+    assert check(source, tmp_path / "a.tflite", samples=2).passed

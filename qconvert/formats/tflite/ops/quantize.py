@@ -68,14 +68,15 @@ def write_quantize(op: Op, w: Writing) -> None:
     """Quantize and Requantize as QUANTIZE.
 
     Where a step becomes more steps than its kernel's arithmetic holds, the real values stand between: one step more or less is then the
-    whole range, so that nothing is rounded otherwise. They do too in models of PyTorch, whose engines compute them, while XNNPACK's kernel
-    has 8 bits of a step.
+    whole range, so that nothing is rounded otherwise. They do too from int16 to uint8, for which there is no kernel, and in models of
+    PyTorch, whose engines compute them, while XNNPACK's kernel has 8 bits of a step.
     """
     data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
     first, second = data.quantization, result.quantization
     by_reals = w.graph.metadata.get(SOURCE_KERNELS, "").startswith("torch-")
     fits = first is None or second is None or float(first.scale.max()) / float(second.scale.min()) < _MOST[data.dtype == "int16"]
-    if first is None or (fits and not by_reals):
+    lacks = (data.dtype, result.dtype) == ("int16", "uint8")  # the one pair of these types that no kernel has
+    if first is None or (fits and not by_reals and not lacks):
         w.emit("QUANTIZE", op.inputs[:1], op.outputs, "QuantizeOptions")
         return
     real = w.add(f"{op.outputs[0]}/real", "float32", data.shape)
