@@ -33,12 +33,13 @@ def commands() -> list[str]:
     return sorted({command.strip() for command in found})
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with the model under the names that the documentation uses."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model under the names that the documentation uses, made once."""
     from qconvert import convert
     from qconvert.conversion.encoded import extract_file
 
+    tmp_path = tmp_path_factory.mktemp("documentation")
     shutil.copy(MODEL, tmp_path / "model.tflite")
     shutil.copytree(ROOT / "fixtures" / "images", tmp_path / "photos")
     convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
@@ -56,7 +57,14 @@ def folder(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "fixtures" / "mnn" / "float.mnn", tmp_path / "before.mnn")
     shutil.copy(ROOT / "fixtures" / "mnn" / "pipeline.json", tmp_path)
     extract_file(tmp_path / "model.tflite", tmp_path / "scales.json", real=tmp_path / "float.onnx")
+    convert(tmp_path / "float.onnx", tmp_path / "again.onnx", encodings=str(tmp_path / "scales.json"))
     return tmp_path
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, to write into."""
+    return Path(shutil.copytree(made, tmp_path / "documentation"))
 
 
 def test_the_documentation_has_commands() -> None:
