@@ -279,3 +279,30 @@ def test_files_that_are_no_configuration(text: str, tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InvalidModelError, match="is no"):
         read_mnn_config(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("name", [
+    "onnx/torch_pt2e_xnnpack_attention.onnx", "onnx/torch_pt2e_xnnpack_vision.onnx", "onnx/brevitas_int8.onnx",
+    "tiny_kws_dscnn_int8.tflite",
+])  # fmt: skip
+def test_networks_of_many_kinds_of_operators(name: str, tmp_path: Path) -> None:
+    """The float forms of quantized networks, calibrated anew: what comes out is near them, in ONNX and in LiteRT."""
+    from qconvert.data import random_inputs
+    from qconvert.runtimes.litert import LiteRT
+
+    real, _ = qconvert.extract(ROOT / "fixtures" / name)
+    feeds = random_inputs(real, 12, 0)
+    qconvert.save(real, tmp_path / "f.qgraph")
+    for result in ("f.onnx", "f.tflite"):
+        qconvert.convert(tmp_path / "f.qgraph", tmp_path / result)
+        calibrate_file(tmp_path / "f.qgraph", feeds, tmp_path / f"q{Path(result).suffix}", method="mse", writing={"allow_loss": 0})
+    for load, suffix in ((OnnxRuntime, ".onnx"), (lambda path: LiteRT(path.read_bytes()), ".tflite")):
+        models = [load(tmp_path / f"{stem}{suffix}") for stem in "fq"]
+        real_values, rounded = (np.concatenate([_output(model, feed).reshape(-1) for feed in feeds]) for model in models)
+        noise = float(np.square(real_values - rounded).sum() / np.square(real_values).sum())
+        assert noise < 10**-1.5, (suffix, -10 * np.log10(noise))
+
+
+def _output(model: Any, feed: dict[str, Any]) -> np.ndarray:
+    """The first output, of values in the order of the inputs."""
+    return next(iter(model.run(dict(zip(model.inputs, feed.values(), strict=True))).values())).astype(np.float64)
