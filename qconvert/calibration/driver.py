@@ -38,6 +38,8 @@ __all__ = ["calibrate", "calibrated", "prepared"]
 
 #: What makes of a network what is quantized. Encodings name the tensors of that graph.
 PREPARED = ("fold_batch_norm",)
+#: Storage types.
+ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int4", "int2", "int16")
 #: Samples over which the noise of the chosen grids is measured.
 MEASURED = 4
 #: Samples whose means biases are corrected by.
@@ -161,6 +163,9 @@ def calibrated(
     Raises:
         QConvertError: the network or the data cannot be read, do not fit, or give NaN; or there is nothing to quantize.
     """
+    for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
+        if given not in known:
+            raise OptionError(f"there are no {what} of {given!r}", remedy=f"Use one of {', '.join(known)}.")
     makes = observer(method, **options), observer(method, of_input=True, **options)
     chosen = _Grids(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
     graph, notes = prepared(model), list[str]()

@@ -29,6 +29,7 @@ def calibrate_file(
     result: str | Path,
     *,
     real: str | Path = "",
+    scales: str | Path = "",
     plotted: str | Path = "",
     result_format: str = "",
     target: str = "",
@@ -43,6 +44,7 @@ def calibrate_file(
         data: see calibrated().
         result: the file to write.
         real: a file for the float network as it was calibrated; "" for none. Equalized weights and corrected biases are in it.
+        scales: a file for the encodings, beside a quantized model; "" for none. A check of the model against the float one needs it.
         plotted: an image for the histogram and the range of each tensor; "" for none.
         result_format: the name of a format; by default the suffix decides.
         target: what the result is for; the grids suit it.
@@ -57,7 +59,7 @@ def calibrate_file(
         QConvertError: see calibrated() and convert(); nothing is written then.
     """
     model, result = Path(model), Path(result)
-    for path in (one for one in (result, real, plotted) if one):
+    for path in (one for one in (result, real, scales, plotted) if one):
         require_writable(Path(path), force=force, reads=[model])
     kind = _encodings_format(result, result_format)
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
@@ -70,19 +72,22 @@ def calibrate_file(
     found = calibrated(model, data, target=target, histograms=bool(plotted), **options)
     if plotted:
         plot(found, plotted, force=force)
+    if scales:
+        save_encodings(found.encodings, scales, graph=found.graph, force=force, reads=(model,))
     if real:
         _save_real(found, Path(real), force, model)
     if kind is not None:
         reads = (model,)
         return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=reads, **writing)
-    return found, _converted(found, model, result, {**writing, "result_format": result_format, "target": target, "force": force})
+    return found, _converted(found, model, result, scales, {**writing, "result_format": result_format, "target": target, "force": force})
 
 
-def _converted(found: Calibration, model: Path, result: Path, arguments: Mapping[str, Any]) -> ConversionReport:
+def _converted(found: Calibration, model: Path, result: Path, kept: str | Path, arguments: Mapping[str, Any]) -> ConversionReport:
     """The quantized model, of the float one, or of the network that was made of it."""
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
-        scales, source = Path(folder, "calibration.json"), model
-        save_encodings(found.encodings, scales, "encodings")
+        scales, source = Path(kept or Path(folder, "calibration.json")), model
+        if not kept:
+            save_encodings(found.encodings, scales, "encodings")
         if found.is_changed:
             source = Path(folder, f"{model.stem}.qgraph")
             save(found.graph, source)

@@ -59,6 +59,7 @@ def _calibrate(
     keep_float: Annotated[int, typer.Option("--keep-float", metavar="N", min=0, help="Leave the N that cost most float.")] = 0,
     skip: Annotated[list[str] | None, typer.Option("--skip", help="A tensor or operator that stays float; repeatable.")] = None,
     real: Annotated[Path | None, typer.Option("--float", help="Also write the float network as it was calibrated.")] = None,
+    scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, beside a quantized model.")] = None,
     plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms and ranges: .svg, .png, .pdf.")] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
     mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers: one number, or one a channel.")] = None,
@@ -95,8 +96,9 @@ def _calibrate(
     source, read, told = _of_mnn(data, mnn_config)
     with progress(quiet or json) as step:
         found, written = calibrate_file(
-            model, source, result, real=real or "", plotted=plotted or "", result_format=result_format, target=target, force=force,
-            writing=writing, activations=activations, symmetric=symmetric, weights=weights, per_channel=per_channel,
+            model, source, result, real=real or "", scales=scales or "", plotted=plotted or "",
+            result_format=result_format, target=target, force=force, writing=writing, activations=activations,
+            symmetric=symmetric, weights=weights, per_channel=per_channel,
             equalization=equalization, bias_correction=bias_correction, sensitivity=sensitivity, keep_float=keep_float, runtime=runtime,
             jobs=jobs, scheduler=scheduler, progress=step, **{**read, **arguments, **parsed(method_option or ())},
         )  # fmt: skip

@@ -55,7 +55,8 @@ def _next(report: ConversionReport) -> str:
     if not result:
         return ""
     loaded = {name for runtime in runtimes().values() for name in runtime.formats}
-    if {report.source_format, report.result_format} <= loaded:
+    is_there = all(Path(path).exists() for path in report.files.values())  # scales of a calibration may have been for the conversion alone
+    if {report.source_format, report.result_format} <= loaded and is_there:
         beside = "".join(f" --{name.replace('_', '-')} {shlex.quote(path)}" for name, path in report.files.items())
         return f" Next: qconvert check {source} {result}{beside}"
     return f" Next: qconvert inspect {result}" if formats()[report.result_format].read is not None else ""

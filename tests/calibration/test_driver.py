@@ -92,6 +92,8 @@ def test_a_sample_that_gives_nan_is_named(images: np.ndarray) -> None:
     (np.zeros((4, 1, 9, 9), np.float32), {}, "shape"),
     (np.zeros((4, 1, 8, 8), np.float32), {"method": "none"}, "no method of calibration 'none'"),
     (np.zeros((4, 1, 8, 8), np.float32), {"runtime": "tflite-micro"}, "'tflite-micro' gives out inner tensors"),
+    (np.zeros((4, 1, 8, 8), np.float32), {"activations": "int32"}, "no activations of 'int32'"),
+    (np.zeros((4, 1, 8, 8), np.float32), {"weights": "uint8"}, "no weights of 'uint8'"),
     (np.zeros((4, 1, 8, 8), np.float32), {"jobs": -1}, "no fewer than no processes"),
     (np.zeros((4, 1, 8, 8), np.float32), {"jobs": 2, "scheduler": "tcp://127.0.0.1:1"}, "not both"),
 ])  # fmt: skip

@@ -162,6 +162,9 @@ def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any
     found = json.loads(done.output)
     assert found["samples"] == 30 and len(found["tensors"]) == 11 and found["written"]["target"] == "ort-x86"
     assert len(qconvert.load(tmp_path / "q.onnx").ops) == 15
+    done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "r.onnx", "--scales", tmp_path / "r.json")
+    assert f"Next: qconvert check {FLOAT} {tmp_path / 'r.onnx'} --encodings {tmp_path / 'r.json'}" in done.output.replace("\n", " ")
+    assert qconvert.check(FLOAT, tmp_path / "r.onnx", encodings=str(tmp_path / "r.json"), samples=2).passed
 
 
 @pytest.mark.parametrize(("words", "error", "says"), [
