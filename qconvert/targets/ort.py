@@ -7,12 +7,13 @@ against the graph that onnxruntime saves after optimizing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from qconvert.formats.onnx.kernel_faults import KERNEL_FAULTS
-from qconvert.graph import Graph, Op
 from qconvert.plugins import Target, Violation
-from qconvert.plugins.rules import place
-from qconvert.plugins.sides import quantized_data
+
+if TYPE_CHECKING:  # targets are listed without numpy
+    from qconvert.graph import Graph, Op
 
 __all__ = ["TARGETS"]
 
@@ -43,23 +44,14 @@ _KERNELS = {
 _STORED = ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize")
 
 #: Kinds that onnxruntime's optimizer replaces by kernels of 8 bits whatever the width of their data is; the model then does not load.
-_REPLACED = (
-    "Conv",
-    "Gemm",
-    "MatMul",
-    "Add",
-    "Mul",
-    "AveragePool",
-    "GlobalAveragePool",
-    "LeakyRelu",
-    "Sigmoid",
-    "Softmax",
-    "Concat",
-    "Where",
-)
+_REPLACED = tuple(kind for kind in _KERNELS if kind != "MaxPool")
 
 
 def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+    """Activations of 4 bits beside operators that onnxruntime's optimizer replaces."""
+    from qconvert.plugins.rules import place
+    from qconvert.plugins.sides import quantized_data
+
     def find(op: Op) -> Iterator[Violation]:
         for tensor in quantized_data(graph, op) if op.kind in _REPLACED else ():
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
