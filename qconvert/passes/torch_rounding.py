@@ -43,7 +43,8 @@ def rounds_as_torch(op: Op) -> bool:
 class TorchRounding(TorchForms):
     """Rewrites the operators of a graph one after the other.
 
-    ONNX's writer has the forms of TorchForms too, and notes what they stand for: there, operators stay as they are.
+    ONNX's writer has the forms of TorchForms too, and TFLite's that of a first rounding, and they note what these stand for: there,
+    operators stay as they are.
     """
 
     def __init__(self, graph: Graph, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
@@ -63,7 +64,7 @@ class TorchRounding(TorchForms):
             self._plainly(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op):
             self._on_reals(op)
-        elif self._runtime == "onnx" and has_torch_form(op):
+        elif has_torch_form(op) and (self._runtime == "onnx" or op.kind == "Quantize"):
             self._left_to_writer(op)
         else:
             super().visit(op)

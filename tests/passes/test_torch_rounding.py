@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,27 @@ def test_first_roundings_come_back_from_onnx(dtype: str, scale: float, zero_poin
         found.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(found) * 1.25, found.name))
         onnx.save(changed, tmp_path / "edited.onnx")
         kept = qconvert.load(tmp_path / "edited.onnx").ops
+        assert len(kept) > 1 and not any(op.attributes.get("arithmetic") for op in kept)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), ("batch", 8)])
+@pytest.mark.parametrize(("dtype", "scale", "zero_point"), _GRIDS)
+def test_first_roundings_come_back_from_tflite(
+    dtype: str, scale: float, zero_point: int, shape: tuple[int | str, ...], tmp_path: Path
+) -> None:
+    """As a product in two parts; a note of another grid, or of a scale with other factors, is not believed."""
+    graph = _first_rounding(dtype, scale, zero_point)
+    graph = graph.evolve(tensors=[replace(tensor, shape=shape) for tensor in graph.tensors.values()])
+    qconvert.save(graph, tmp_path / "model.tflite")
+    found = qconvert.load(tmp_path / "model.tflite")
+    assert [(op.kind, op["arithmetic"]) for op in found.ops] == [("Quantize", "fused")]
+    assert found["y"].quantization == graph["y"].quantization
+    data = (tmp_path / "model.tflite").read_bytes()
+    factor, other = (np.array([np.float32(1) / np.float32(each)], np.float32).tobytes() for each in (scale, scale * 1.25))
+    assert (data.count(factor) > 0) == (scale > 1e-20)
+    (tmp_path / "edited.tflite").write_bytes(data.replace(factor, other))
+    if factor in data:
+        kept = qconvert.load(tmp_path / "edited.tflite").ops
         assert len(kept) > 1 and not any(op.attributes.get("arithmetic") for op in kept)
 
 

@@ -20,7 +20,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.onnx.relabelled import relabelled
-from qconvert.formats.onnx.spelled import restored
+from qconvert.formats.onnx.spelled import with_spelled
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.signatures import with_signatures
 from qconvert.graph import Array, Graph, Shape, canonical_dtype
@@ -106,7 +106,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         metadata={key: value for key, value in metadata.items() if key != RELABELLED},
     )
     found = with_signatures(_with_bias_scales(found.evolve(ops=draft.ops)))
-    return found if again else restored(found, partial(_rewritten, model))
+    return found if again else with_spelled(found, partial(_rewritten, model))
 
 
 def _rewritten(model: Any, graph: Graph) -> Graph:

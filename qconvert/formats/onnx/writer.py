@@ -16,8 +16,9 @@ from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.kernel_faults import kernel_fault
 from qconvert.formats.onnx.node_types import require_types
 from qconvert.formats.onnx.relabelled import relabelled_notes
-from qconvert.formats.onnx.spelled import is_spelled_out, notes
+from qconvert.formats.onnx.spelled import is_spelled_out
 from qconvert.formats.reading.signatures import noted_signatures
+from qconvert.formats.reading.spelled import spelled_notes
 from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
@@ -149,7 +150,7 @@ def _properties(
     properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    spelled = notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
+    spelled = spelled_notes(graph, lambda op: id(op) in spelled_out or op.attributes.get("arithmetic") in _SPELLED_OUT
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(kernel_fault(graph, op))
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:

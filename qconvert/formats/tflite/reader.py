@@ -11,6 +11,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.spelled import restored
 from qconvert.formats.tflite.attachments import read_files, text_of
 from qconvert.formats.tflite.operations import Operations, indices
 from qconvert.formats.tflite.schema import root
@@ -25,6 +26,7 @@ from qconvert.graph.metadata import (
     SOURCE_FORMAT,
     SOURCE_KERNELS,
     SOURCE_METADATA,
+    SPELLED,
     STATED_LIMITS,
     TRANSPOSED,
 )
@@ -43,8 +45,14 @@ def read(path: Path) -> Graph:
     return read_bytes(map_file(path), path.stem)
 
 
-def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
-    """The canonical graph of a .tflite model in memory; see read()."""
+def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Graph:
+    """The canonical graph of a .tflite model in memory; see read().
+
+    Args:
+        data: the file's.
+        name: of the graph, if it has none.
+        again: whether operators that the writer spelled out stay as they are.
+    """
     verify(data)
     model = root(data)
     if model.version != 3:
@@ -73,7 +81,15 @@ def read_bytes(data: mmap.mmap | bytes, name: str) -> Graph:
         signatures=signatures,
         metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
-    return graph.evolve(ops=draft.ops)
+    graph = graph.evolve(ops=draft.ops)
+    return graph if again else restored(graph, _rewritten)
+
+
+def _rewritten(graph: Graph) -> Graph:
+    """The graph as it comes back when it is written."""
+    from qconvert.formats.tflite.writer import build
+
+    return read_bytes(build(graph, {}), graph.name, again=True)
 
 
 def _require_produced(outputs: list[str], ready: set[str]) -> None:
@@ -123,7 +139,7 @@ def _metadata(model: Any) -> dict[str, str]:
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
         name = (entry.name or b"").decode("utf-8", "replace")
-        if name in (TRANSPOSED, CHANGED, STATED_LIMITS):
+        if name in (TRANSPOSED, CHANGED, SPELLED, STATED_LIMITS):
             found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
         else:
             found[f"{SOURCE_METADATA}{name}"] = text_of(data)

@@ -16,13 +16,14 @@ import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.flatbuffers import LARGEST, TooLargeError, packed
+from qconvert.formats.reading.spelled import spelled_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing, as_int32
 from qconvert.formats.tflite.written import taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
-from qconvert.graph.metadata import CHANGED, PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, STATED_LIMITS, TRANSPOSED
+from qconvert.graph.metadata import CHANGED, PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, SPELLED, STATED_LIMITS, TRANSPOSED
 from qconvert.graph.stated import narrow_constants
 from qconvert.plugins import operators
 
@@ -188,6 +189,8 @@ class _File:
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
         if limits := narrow_constants(self._graph):
             contents[STATED_LIMITS] = json.dumps(limits).encode()
+        if spelled := spelled_notes(self._graph, lambda op: op.kind == "Quantize" and bool(op["arithmetic"])):
+            contents[SPELLED] = spelled.encode()
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):
             contents[CHANGED] = changed.encode()

@@ -11,6 +11,7 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.graph.torch_quantize import fused_quantize
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -71,6 +72,8 @@ def write_quantize(op: Op, w: Writing) -> None:
     whole range, so that nothing is rounded otherwise. They do too from int16 to uint8, for which there is no kernel, and in models of
     PyTorch, whose engines compute them, while XNNPACK's kernel has 8 bits of a step.
     """
+    if op.attributes.get("arithmetic") and _write_fused(op, w):
+        return
     data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
     first, second = data.quantization, result.quantization
     by_reals = w.graph.metadata.get(SOURCE_KERNELS, "").startswith("torch-")
@@ -82,6 +85,19 @@ def write_quantize(op: Op, w: Writing) -> None:
     real = w.add(f"{op.outputs[0]}/real", "float32", data.shape)
     w.emit("DEQUANTIZE", op.inputs[:1], [real], "DequantizeOptions")
     w.emit("QUANTIZE", [real], op.outputs, "QuantizeOptions")
+
+
+def _write_fused(op: Op, w: Writing) -> bool:
+    """A Quantize as PyTorch's engines round, spelled out; whether it has such a form."""
+    found = fused_quantize(
+        w.graph, op, "tflite", lambda item, hint: w.add(f"{op.outputs[0]}/{hint}", item.dtype, item.shape, item.data, item.quantization)
+    )
+    for made in found[0] if found is not None else []:
+        if made.kind in WRITERS:
+            WRITERS[made.kind](made, w)
+        else:
+            w.emit(made.kind.upper(), made.inputs, made.outputs, f"{made.kind}Options")
+    return found is not None
 
 
 def write_dequantize(op: Op, w: Writing) -> None:

@@ -1,0 +1,163 @@
+"""Operators that a file holds as several, which its writer noted, and how a reader finds them again.
+
+The writer notes each such operator in the metadata, with the grids of its operands, which plain numbers do not state. The reader does not
+believe the note: it writes the operator once more, reads that, and puts the one operator in place of the many only if they are the same
+operators on the same constants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from qconvert.errors import InvalidModelError, QConvertError
+from qconvert.formats.reading.noted import Noted, Stated, grid_of, noted, stated, stated_grid
+from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import SPELLED
+from qconvert.graph.validation import validate
+
+__all__ = ["needed", "restored", "spelled_notes"]
+
+
+def spelled_notes(graph: Graph, is_spelled_out: Callable[[Op], bool]) -> str:
+    """The metadata entry for the operators that are spelled out; "" if there are none."""
+    found = [stated(graph, op) for op in graph.ops if is_spelled_out(op)]
+    return json.dumps(found) if found else ""
+
+
+def restored(
+    graph: Graph,
+    rewritten: Callable[[Graph], Graph],
+    constants: Callable[[Graph, Op], Iterable[Tensor]] = lambda graph, op: (),
+    settled: Callable[[Graph, Graph, list[Op]], Graph] = lambda graph, labelled, ops: graph,
+) -> Graph:
+    """The graph with the operators that its metadata note in place of those that spell them out.
+
+    Args:
+        graph: as read.
+        rewritten: writes a graph in the format and reads it.
+        constants: those of a noted operator that the file has in another form.
+        settled: of the graph with the noted operators in it, the tensors with the grids that notes state, and these operators: what
+            stands between both.
+
+    Raises:
+        InvalidModelError: the metadata entry is no list of operators.
+    """
+    text = graph.metadata.get(SPELLED)
+    if text is None:
+        return graph
+    parsed = _parsed(text, len(graph.ops))
+    listed = [(item.op, item.grids) for item in parsed]
+    graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != SPELLED})
+    own = set(graph.tensors)
+    found = {tensor.name: tensor for item in parsed for tensor in item.constants if tensor.name not in own}
+    found |= {tensor.name: tensor for op, _ in listed for tensor in constants(graph, op)}
+    graph = replace(graph, tensors={**graph.tensors, **found})
+    labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _labelled(graph, listed)}})
+    producers = graph.producers()
+    ops = []
+    for op, _ in listed:
+        if _is_spelled(graph, labelled, op, rewritten, producers):
+            producers.update(dict.fromkeys(op.outputs, op))
+            ops.append(op)
+    graph = settled(graph.evolve(ops=_joined(graph, ops)), labelled, ops)
+    return graph.evolve(ops=needed(graph, list(graph.ops)))
+
+
+def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
+    """The tensors of plain integers that notes give one grid."""
+    found: dict[str, set[Stated]] = {}
+    for _, grids in listed:
+        for name, grid in grids.items():
+            tensor = graph.tensors.get(name)
+            if tensor is not None and tensor.quantization is None and "int" in tensor.dtype:
+                found.setdefault(name, set()).add(stated_grid(grid))
+    chosen = {name: grids.pop() for name, grids in found.items() if len(grids) == 1}
+    return [replace(graph[name], quantization=grid_of(grid)) for name, grid in chosen.items()]
+
+
+def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
+    """The operators of a graph, those noted in place of what they are spelled with."""
+    producers = graph.producers()
+    for op in ops:
+        producers.update(dict.fromkeys(op.outputs, op))
+    chosen: list[Op] = []
+    done: set[int] = set()
+    written: set[str] = set()
+    for old in graph.ops:
+        written.update(old.outputs)
+        for name in old.outputs:
+            op = producers.get(name, old)
+            # Behind the last of the nodes that write outputs of the operator, all that it reads is there.
+            if id(op) not in done and (op is old or written.issuperset(op.outputs)):
+                done.add(id(op))
+                chosen.append(op)
+    return needed(graph, chosen)
+
+
+def _parsed(text: str, most: int) -> list[Noted]:
+    """The operators noted; `most` is the number of nodes, of which each takes one at least."""
+    try:
+        listed = json.loads(text)
+        if not isinstance(listed, list) or len(listed) > most:
+            raise ValueError("no list, or too long a one")
+        return [noted(item) for item in listed]
+    except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidModelError(f"the metadata entry {SPELLED} is no list of operators: {error}") from error
+
+
+def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
+    """Whether the graph computes the outputs of `op` from its inputs just as the writer spells it out, `labelled` saying their grids."""
+    names = [name for name in (*op.inputs, *op.outputs) if name]
+    if not op.outputs or any(name not in graph.tensors for name in names) or any(name not in producers for name in op.outputs):
+        return False
+    inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
+    tensors = {name: labelled[name] for name in names}
+    if KINDS[op.kind].rule == "move":  # integers, whatever grid others name for one side
+        tensors = {name: replace(graph[name], quantization=None) for name in names}
+    alone = Graph("", tensors, (op,), inputs, op.outputs, metadata=graph.metadata)
+    try:
+        validate(alone)
+        other = rewritten(alone)
+    except QConvertError:
+        return False
+    there = other.producers()
+    return all(_same(graph, producers, name, other, there, name, set(inputs), 0) for name in op.outputs)
+
+
+def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mapping[str, Op], y: str, inputs: set[str], depth: int) -> bool:
+    """Whether two tensors are computed alike, back to the inputs."""
+    if not x or not y or y in inputs:
+        return x == y
+    first, second = a[x], b[y]
+    if first.is_constant or second.is_constant:
+        return _same_constant(first, second)
+    one, two = producers.get(x), there.get(y)
+    if one is None or two is None or depth > 200 or one.kind != two.kind or len(one.inputs) != len(two.inputs):
+        return False
+    if dict(one.attributes) != dict(two.attributes) or one.outputs.index(x) != two.outputs.index(y):
+        return False
+    # By itself the operator has no DequantizeLinear behind it that would say the scale; its constants were made with it. The type of an
+    # Opaque's result follows from its inputs, and is not always inferred for an operator by itself.
+    other_grid = second.quantization is not None and first.quantization != second.quantization
+    if (first.dtype != second.dtype and one.kind != "Opaque") or other_grid:
+        return False
+    return all(_same(a, producers, m, b, there, n, inputs, depth + 1) for m, n in zip(one.inputs, two.inputs, strict=True))
+
+
+def _same_constant(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are one constant; the first may have a label from elsewhere."""
+    return a.is_constant and b.is_constant and b.quantization in (None, a.quantization) and equal_data(a.data, b.data)
+
+
+def needed(graph: Graph, ops: list[Op]) -> list[Op]:
+    """Those operators that the outputs of a graph depend on."""
+    wanted, kept = set(graph.outputs), []
+    for op in reversed(ops):
+        if wanted.intersection(op.outputs):
+            wanted.difference_update(op.outputs)  # which an operator in front writes too, if it is spelled with this one's nodes
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]
