@@ -90,7 +90,7 @@ ACTIVATIONS = "source.activations"
 TRANSPOSED = "layout.transposed"
 #: "exact" in a .pt2 file whose operators give the integers that they mean (formats/torch/writer.py).
 NUMERICS = "torch.numerics"
-#: JSON: operators that the writer spelled out as several (formats/onnx/spelled.py).
+#: JSON: operators that the writer spelled out as several (formats/reading/spelled.py).
 SPELLED = "qconvert.spelled"
 #: JSON, tensor -> [scale, zero point] or null: integers under another grid than those that they are (formats/onnx/relabelled.py).
 RELABELLED = "qconvert.relabelled"
