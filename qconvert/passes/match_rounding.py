@@ -17,12 +17,13 @@ Additions, averages and first roundings of PyTorch's engines, which a reader not
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from qconvert.arithmetic import adds_alike, dequantize, onnxruntime_add, quantize, xnnpack_adds
 from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.kinds import computes_as_tflite, convolves_as_tflite, kernels_reduction
-from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.passes.torch_rounding import TorchRounding, rounds_as_torch, without_torch
 from qconvert.plugins import Target
 
@@ -35,10 +36,11 @@ def run(
     """Marks the operators of a model of LiteRT's kernels that onnxruntime would round otherwise; rewrites those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
     of_torch = source.startswith("torch-") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))
+    rewritten: tuple[str, ...] = ()
     if of_torch:
-        return _of_torch(graph, target, numerics, biases, io_integer)
+        graph, rewritten = _of_torch(graph, target, numerics, biases, io_integer)
     if numerics != "exact" or source != "tflite-xnnpack" or target.format == "tflite":
-        return graph, ()
+        return graph, rewritten
     own = onnxruntime_add if target.format == "onnx" else _exact_add
     ops = [_matched(graph, op, own) for op in graph.ops]
     changed = [str(op["arithmetic"]) for op, old in zip(ops, graph.ops, strict=True) if op is not old]
@@ -49,7 +51,7 @@ def run(
         "tflite": "operators of 16-bit data are spelled out, to round as TFLite's kernels do",
     }
     listed = tuple(f"{changed.count(name)} {text}" for name, text in notes.items() if name in changed)
-    return (graph.evolve(ops=ops), listed) if listed else (graph, ())
+    return (graph.evolve(ops=ops) if listed else graph), (*rewritten, *listed)
 
 
 def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> tuple[Graph, tuple[str, ...]]:
@@ -61,10 +63,13 @@ def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integ
     for op in graph.ops:
         rewriting.visit(op)
     notes = tuple(f"{count} {text}" for text, count in rewriting.done.items())
-    return graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops), notes
+    metadata = {**graph.metadata, STATED_ATTRIBUTES: json.dumps(rewriting.stated)} if rewriting.stated else graph.metadata
+    return graph.evolve(tensors=rewriting.tensors.values(), ops=rewriting.ops, metadata=metadata), notes
 
 
 def _matched(graph: Graph, op: Op, own: Any) -> Op:
+    if rounds_as_torch(op):
+        return op
     if convolves_as_tflite(graph, op) or computes_as_tflite(graph, op):
         return op.with_attributes(arithmetic="tflite")
     if op.kind in ("ReduceMean", "ReduceSum"):

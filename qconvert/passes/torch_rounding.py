@@ -50,6 +50,8 @@ class TorchRounding(TorchForms):
     def __init__(self, graph: Graph, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
         super().__init__(graph, target.format)
         self._keeps_biases = keeps_biases
+        #: Of additions that LiteRT's own kernel gives: what the file notes (STATED_ATTRIBUTES).
+        self.stated: dict[str, dict[str, str]] = {}
         self._outside = frozenset(graph.inputs if integer_inputs else ())  # what the program around the network rounds
 
     def visit(self, op: Op) -> None:
@@ -62,7 +64,7 @@ class TorchRounding(TorchForms):
             self.tensors.update((tensor.name, tensor) for tensor in found[1])
         elif op.kind == "Quantize" and op.inputs[0] in self._outside:
             self._plainly(op)
-        elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op):
+        elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op) and not self._graph.is_from("tflite"):
             self._on_reals(op)
         elif has_torch_form(op) and (self._runtime == "onnx" or op.kind == "Quantize"):
             self._left_to_writer(op)
@@ -83,6 +85,8 @@ class TorchRounding(TorchForms):
         grids = self._pair(op)
         if grids is None or self._equals(op, grids):
             self.ops.append(self._where_noted(op))
+            if grids is not None and self._runtime == "tflite":
+                self.stated[op.outputs[0]] = {"arithmetic": str(op["arithmetic"])}
             return
         nudged = nudged_scales(self._graph, op)
         if nudged is None and not (self._runtime == "onnx" and op["arithmetic"] in INTEGER_FACTORS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import onnx
 import pytest
 
 import qconvert
-from qconvert.arithmetic import TORCH_AVERAGES, averaging_scale, split_product, torch_average
+from qconvert.arithmetic import TORCH_AVERAGES, adds_alike, averaging_scale, split_product, torch_average, xnnpack_add, xnnpack_adds
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.graph.shapes import infer
-from qconvert.plugins import ModelFile, runtimes
+from qconvert.passes import match_rounding, restate_attributes
+from qconvert.plugins import ModelFile, runtimes, target_named
 
 _RUNTIMES = {".onnx": ("onnxruntime", "optimized"), ".tflite": ("litert", "default")}
 
@@ -76,6 +78,43 @@ def test_additions_come_back_from_onnx(name: str, tmp_path: Path) -> None:
         forms.add("float64" if "Floor" in kinds else "nudged" if "Cast" in kinds else "plain")
         assert qconvert.diff(graph, qconvert.load(tmp_path / "model.onnx")) == []
     assert {"plain", "nudged"} <= forms
+
+
+@pytest.mark.parametrize("name", ["qnnpack", "fbgemm"])
+def test_additions_come_back_from_tflite(name: str, tmp_path: Path) -> None:
+    """Those that LiteRT's own kernel gives; of a note that is not true of the file's scales none."""
+    found = set()
+    for seed in range(16):
+        graph, _ = _addition(name, seed)
+        qconvert.save(graph, tmp_path / "model.qgraph", force=True)
+        qconvert.convert(tmp_path / "model.qgraph", tmp_path / "model.tflite", force=True)
+        back = qconvert.load(tmp_path / "model.tflite")
+        own = [op["arithmetic"] for op in back.ops if op.kind == "Add"] if len(back.ops) == 1 else []
+        found.update(own)
+        noted = back.evolve(metadata={**back.metadata, STATED_ATTRIBUTES: json.dumps({"c": {"arithmetic": name}})})
+        bare = noted.evolve(ops=[op.with_attributes(arithmetic="") if op.kind == "Add" else op for op in noted.ops])
+        again = restate_attributes.run(bare, None)[0]
+        stated = [op["arithmetic"] for op in again.ops if op.kind == "Add" and op.outputs == ("c",)]
+        grids = [again[key].quantization for key in ("a", "b", "c")]
+        a, b, c = (grid for grid in grids if grid is not None)
+        if stated:
+            alike = xnnpack_adds((a, b), c) and adds_alike(name, xnnpack_add, (a, b), c, again["c"].dtype)
+            assert stated == [name if alike else ""]
+    assert name in found
+
+
+def test_other_additions_of_a_tflite_file_round_as_its_kernels() -> None:
+    """Beside one that an engine's note names."""
+    found = []
+    for seed in range(16):
+        graph, _ = _addition("qnnpack", seed)
+        pair = [Op("Add", ("a", "b"), (name,), {"arithmetic": own}) for name, own in (("c", "qnnpack"), ("d", ""))]
+        metadata = {SOURCE_KERNELS: "tflite-xnnpack", SOURCE_FORMAT: "tflite"}
+        both = graph.evolve(tensors=[replace(graph["c"], name="d")], ops=pair, outputs=("c", "d"), metadata=metadata)
+        matched, _ = match_rounding.run(both, target_named("ort-x86"))
+        assert matched.ops[0]["arithmetic"] == "qnnpack"
+        found.append(matched.ops[1]["arithmetic"])
+    assert set(found) == {"", "xnnpack"}
 
 
 def test_a_note_of_other_scales_is_not_believed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from qconvert.graph.metadata import (
     SOURCE_KERNELS,
     SOURCE_METADATA,
     SPELLED,
+    STATED_ATTRIBUTES,
     STATED_LIMITS,
     TRANSPOSED,
 )
@@ -139,7 +140,7 @@ def _metadata(model: Any) -> dict[str, str]:
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
         name = (entry.name or b"").decode("utf-8", "replace")
-        if name in (TRANSPOSED, CHANGED, SPELLED, STATED_LIMITS):
+        if name in (TRANSPOSED, CHANGED, SPELLED, STATED_ATTRIBUTES, STATED_LIMITS):
             found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
         else:
             found[f"{SOURCE_METADATA}{name}"] = text_of(data)

@@ -23,7 +23,16 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing, as_int32
 from qconvert.formats.tflite.written import taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
-from qconvert.graph.metadata import CHANGED, PROVENANCE, SOURCE_DESCRIPTION, SOURCE_METADATA, SPELLED, STATED_LIMITS, TRANSPOSED
+from qconvert.graph.metadata import (
+    CHANGED,
+    PROVENANCE,
+    SOURCE_DESCRIPTION,
+    SOURCE_METADATA,
+    SPELLED,
+    STATED_ATTRIBUTES,
+    STATED_LIMITS,
+    TRANSPOSED,
+)
 from qconvert.graph.stated import narrow_constants
 from qconvert.plugins import operators
 
@@ -189,6 +198,8 @@ class _File:
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
         if limits := narrow_constants(self._graph):
             contents[STATED_LIMITS] = json.dumps(limits).encode()
+        if STATED_ATTRIBUTES in self._graph.metadata:
+            contents[STATED_ATTRIBUTES] = self._graph.metadata[STATED_ATTRIBUTES].encode()
         if spelled := spelled_notes(self._graph, lambda op: op.kind == "Quantize" and bool(op["arithmetic"])):
             contents[SPELLED] = spelled.encode()
         origin = dict(provenance)
