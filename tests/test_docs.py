@@ -48,6 +48,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     convert(tmp_path / "model.onnx", tmp_path / "qoperator.onnx", form="qoperator")
     if find_spec("torch") is not None:
         convert(tmp_path / "model.tflite", tmp_path / "model.pt2")
+    if find_spec("MNN") is not None:
+        convert(tmp_path / "model.tflite", tmp_path / "phone.mnn")
     classifier = ROOT / "fixtures" / "torch" / "classifier"
     shutil.copy(classifier / "state_eager_fbgemm.pth", tmp_path / "weights.pth")
     shutil.copy(classifier / "float.pt2", tmp_path)
@@ -75,6 +77,8 @@ def test_the_documentation_has_commands() -> None:
 def test_command(command: str, folder: Path) -> None:
     if ("torch" in command or ".pt" in command) and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
+    if re.match(r"qconvert (tflite2mnn|check) .*\.mnn", command) and find_spec("MNN") is None:
+        pytest.skip("MNN is not installed")
     words = [NAMES.get(word, word) for word in command.split()[1:]]
     writing = ("apply", "calibrate", "convert", "extract", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx")
     if words[0] in writing and "--force" not in words:
