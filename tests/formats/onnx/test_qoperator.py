@@ -396,7 +396,7 @@ REASONS: dict[str, tuple[list[Op], list[Tensor]]] = {
     ),
     "QOperator has no xnnpack arithmetic": (
         [Op("Add", ("a", "b"), ("y",), {"arithmetic": "xnnpack"})],
-        [Tensor(name, "int8", (2, 3), None, q(0.1)) for name in "aby"],
+        [Tensor(name, "int8", (2, 3), None, q(scale)) for name, scale in (("a", 0.1), ("b", 0.0917), ("y", 0.021))],
     ),
     "QOperator has no Tanh": ([Op("Tanh", ("a",), ("y",))], [Tensor(name, "int8", (2, 3), None, q(0.1)) for name in "ay"]),
     "QLinearMatMul takes int8 data with int8 weights alone": (
