@@ -22,8 +22,8 @@ def keeps_grid(kind: str) -> bool:
 def carry_on(graph: Graph, grids: MutableMapping[str, Grid]) -> list[str]:
     """Gives tensors without a grid that of their neighbours, until nothing changes; returns their names.
 
-    Forwards, results of operators whose data all have one grid; backwards, the data of moves and of Concat, and of a Relu that no layer
-    computes. A result of a layer that is only moved gets the grid of what it is moved to.
+    Forwards, results of operators whose data all have one grid; backwards, the data of moves and of Concat, such as the result of a layer
+    that is only moved.
     """
     given: list[str] = []
     before = -1
