@@ -51,9 +51,10 @@ def _next(report: ConversionReport) -> str:
     """What to run next: a check where something runs both files."""
     if "-" in (report.source, report.result):
         return ""
-    source, result = (shlex.quote(name) for name in (report.source, _file_of(report)))
-    if not result:
+    made = _file_of(report)
+    if not made:
         return ""
+    source, result = shlex.quote(report.source), shlex.quote(made)
     loaded = {name for runtime in runtimes().values() for name in runtime.formats}
     is_there = all(Path(path).exists() for path in report.files.values())  # scales of a calibration may have been for the conversion alone
     if {report.source_format, report.result_format} <= loaded and is_there:

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, save
+from qconvert.cli.closing import closing
 from qconvert.encodings import Encodings
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, UnsupportedError
 from qconvert.formats.mnn import child, writer
@@ -35,6 +36,11 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mnn") / "out"
     convert(RESNET, folder, result_format="mnn", no_mnn=True)
     return folder
+
+
+def test_nothing_is_suggested_for_a_file_that_was_not_made(tmp_path: Path) -> None:
+    last = list(closing(convert(RESNET, tmp_path / "out", result_format="mnn", no_mnn=True)))[-1]
+    assert "Next:" not in last and last.endswith("ReduceMean, 1 Softmax).")
 
 
 def test_a_folder_holds_the_float_model_and_its_scales(resnet: Path) -> None:
