@@ -91,7 +91,9 @@ def test_every_pass_takes_states(name: str) -> None:
             x = stored if stored is not None else np.array([value - 3, 6], np.float32) * np.float32(0.5)
             y = evaluate(item, {"x": x}, states)["y"]
         found.append(dequantize(y, item["y"].quantization) if item["y"].quantization is not None else y)
-    assert found[0].tolist() == [-0.5, 7.0] and found[1].tolist() == found[0].tolist()
+    steps = [float(tensor.quantization.scale.max()) for tensor in changed.tensors.values() if tensor.quantization is not None]
+    allowed = 0.0 if passes()[name].exact or max(steps, default=0.0) <= 0.5 else max(steps) / 2  # coarser grids round
+    assert found[0].tolist() == [-0.5, 7.0] and np.abs(found[1] - found[0]).max() <= allowed
 
 
 @pytest.mark.parametrize("target", sorted(targets()))
