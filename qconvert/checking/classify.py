@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.checking.findings import Finding
-from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.graph import Array, Graph, Op
 from qconvert.plugins import Runtime, kernels_named
 
 __all__ = ["Sum", "classify", "classify_sums"]
@@ -27,7 +27,14 @@ _MUCH = 0.1
 
 
 def classify(
-    graph: Graph, op: Op, source: Array, result: Array, exact: Array | None, kernels: tuple[str, str], further: float = 0.0
+    graph: Graph,
+    op: Op,
+    source: Array,
+    result: Array,
+    exact: Array | None,
+    kernels: tuple[str, str],
+    further: float = 0.0,
+    summed: Array | None = None,
 ) -> Finding:
     """The finding for one operator output.
 
@@ -38,6 +45,7 @@ def classify(
         exact: the real-valued result, or None where integers are only moved or compared.
         kernels: the source's and the result's, as in plugins.kernels_named().
         further: what further roundings add to the result's reach, in steps; see _MUCH.
+        summed: what kernels sum before the activation cuts it off, on which their reach depends; `exact` if not given.
     """
     tensor = graph[op.outputs[0]]
     difference = np.abs(source.astype(np.int64) - result.astype(np.int64))
@@ -48,10 +56,11 @@ def classify(
         verdict, reason = ("unexplained", "moved or compared integers differ") if differing.any() else ("equal", "integers are moved")
         return Finding(verdict, reason, equal, largest, 0.0, int(differing.sum()))
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
-    low, high = integer_range(tensor.dtype)
+    low, high = tensor.quantization.limits(tensor.dtype)
     steps = exact / scale
+    sums = steps if summed is None or summed.shape != steps.shape else summed / scale
     runtimes = [_kernels(side) for side in kernels]
-    (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, steps, name) for runtime, name in runtimes)
+    (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, sums, name) for runtime, name in runtimes)
     reach_result = reach_result + further
     position = np.clip(steps + zero_point, low, high)
     missed_source = np.abs(source - position) > 0.5 + reach_source

@@ -179,12 +179,20 @@ class Judge:
             if a.dtype.kind == "f" and rounder.kind != "Dequantize":
                 return self._real(op, index, rounder, values, pair)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
+                summed = self._summed(op, index, rounder, values)
                 rounder = replace(rounder, outputs=(name,))
-                return classify(self.graph, rounder, a, b, real, self._kernels(rounder, name), self.further.get(name, 0.0))
+                return classify(self.graph, rounder, a, b, real, self._kernels(rounder, name), self.further.get(name, 0.0), summed)
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and KINDS[op.kind].rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
             return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(op, name))
         return _compared(a, b)
+
+    def _summed(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array]) -> Array | None:
+        """What an operator of 16 bits sums before its activation cuts it off: float32 loses more of the large than of what is left."""
+        if op != rounder or not op.attributes.get("activation") or self.graph[op.outputs[index]].dtype not in ("int16", "uint16"):
+            return None
+        plain = exact_value(self.graph, op.with_attributes(activation=""), values, index, self.writers)
+        return None if plain is None else plain[0]
 
     def _kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""

@@ -39,11 +39,13 @@ class Requantized:
         source: the source's canonical graph.
         graph: the same with what was declared.
         names: the tensors that are others.
+        entering: by the source's tensors that keep their grids, those onto which the result rounds them for what reads them.
     """
 
     source: Graph
     graph: Graph
     names: frozenset[str]
+    entering: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, source: Graph, other: Graph, declared: Collection[str]) -> Requantized:
@@ -61,7 +63,7 @@ class Requantized:
             moved = [found[item] for item in kind.moved(op) if item in found] if kind.rule == "move" else []
             if len(moved) == 1 and moved[0].data is None and name not in other.tensors and _moves_alone(source, op):
                 found.setdefault(name, replace(source[name], dtype=moved[0].dtype, quantization=moved[0].quantization))
-        return cls(source, source.evolve(tensors=found.values()), frozenset(found))
+        return cls(source, source.evolve(tensors=found.values()), frozenset(found), dict(_entering(source, other, declared, found)))
 
     def concerned(self, settled: Collection[str]) -> dict[str, bool]:
         """The outputs of operators that read or write a tensor that is another, and whether by themselves; else an operator does that is
@@ -83,9 +85,7 @@ class Requantized:
 
     def _stored(self, name: str, value: Array) -> Array:
         old, new = self.source.tensors.get(name), self.graph.tensors.get(name)
-        if name not in self.names or old is None or new is None or old.quantization is None or new.quantization is None:
-            return value
-        return quantize(dequantize(value, old.quantization), new.quantization, new.dtype)
+        return value if name not in self.names or old is None or new is None else _rounded(old, new, value)
 
     def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], judge: Judge, alone: bool) -> Finding:
         """What the result computes beside what it declared, and the cost beside the source.
@@ -109,16 +109,28 @@ class Requantized:
         largest, equal = float(off.max(initial=0)), float((left == right).mean()) if left.size else 1.0
         cost = sqnr(left, right)
         said = "as declared" if cost is None else f"as declared, SQNR {cost:.1f} dB"
-        ideal = self._ideal(op, index, values, judge)
-        if ideal is None:
+        judged, ideal = self._judged(op, index, values, found, judge)
+        if ideal is None or judged is None:
             wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
             return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong)
-        judged = judge.finding(op, index, values, (ideal, found))
         if judged.verdict == "unexplained" and not alone and _is_near(_real(new, ideal), right, step):
             judged = replace(judged, verdict="approximate", unexplained=0)
         if judged.verdict == "unexplained":
             return replace(judged, reason=f"{judged.reason}, by what the conversion declared")
         return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest)
+
+    def _judged(self, op: Op, index: int, values: Mapping[str, Array], found: Array, judge: Judge) -> tuple[Finding | None, Array | None]:
+        """What the result gave beside what it should by what it declared, and that; its data on the grid on which they enter, where the
+        result rounds them onto one first."""
+        ideal = self._ideal(op, index, values, judge)
+        judged = None if ideal is None else judge.finding(op, index, values, (ideal, found))
+        names = [name for name in op.inputs if name in self.entering and name in values]
+        if judged is None or judged.verdict != "unexplained" or not names or op.kind == "Requantize":
+            return judged, ideal
+        tensors = [replace(self.graph[name], dtype=to.dtype, quantization=to.quantization) for name in names if (to := self.entering[name])]
+        rounded = {t.name: _rounded(self.graph[t.name], t, values[t.name]) for t in tensors}
+        inner = replace(self, graph=self.graph.evolve(tensors=tensors), entering={})
+        return inner._judged(op, index, {**values, **rounded}, found, replace(judge, graph=inner.graph))
 
     def _ideal(self, op: Op, index: int, values: Mapping[str, Array], judge: Judge) -> Array | None:
         """What the result should store by what it declared, from the tensors at which it was cut; None if that is not known."""
@@ -135,6 +147,26 @@ class Requantized:
             return evaluate_op(self.graph, op, inputs)[index].stored
         except (QConvertError, KeyError):
             return None
+
+
+def _rounded(old: Tensor, new: Tensor, value: Array) -> Array:
+    """Stored values on another grid."""
+    if old.quantization is None or new.quantization is None:
+        return value
+    return quantize(dequantize(value, old.quantization), new.quantization, new.dtype)
+
+
+def _entering(source: Graph, other: Graph, declared: Collection[str], found: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that the result rounds onto a declared grid for what reads them, which in the source have their own alone."""
+    writers = other.producers()
+    for op in other.ops:
+        if op.kind != "Requantize" or op.outputs[0] not in declared or op.outputs[0] in source.tensors:
+            continue
+        name = op.inputs[0]
+        while name not in source.tensors and (before := writers.get(name)) is not None and KINDS[before.kind].rule == "move":
+            name = before.inputs[0]
+        if name in source.tensors and name not in found and source[name].is_quantized and not source[name].is_constant:
+            yield name, other[op.outputs[0]]
 
 
 def _stored_edges(graph: Graph) -> dict[str, Tensor]:

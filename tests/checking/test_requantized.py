@@ -10,6 +10,7 @@ import pytest
 
 from qconvert import Graph, Op, Tensor, check, convert, load, save
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.classify import classify
 from qconvert.checking.requantized import costly_constants
 from qconvert.graph import Quantization
 
@@ -94,3 +95,57 @@ def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_t
     changed = replace(graph["c"], data=(rounded + np.int8(off)).astype(np.int8), quantization=joint)
     other = graph.evolve(tensors=[changed])
     assert bool(costly_constants(graph, other, {"c"})) is found
+
+
+def one_conv(path: Path) -> Path:
+    """A convolution of uint8 data whose weights are large beside its result's step, so that half a step of the data counts."""
+    rng = np.random.default_rng(1)
+    weights = rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8)
+    conv = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1, "data_format": "channels_first"}
+    tensors = [
+        Tensor("x", "uint8", (1, 3, 12, 12), None, Quantization.per_tensor(0.0078125, 128)),
+        Tensor("w", "int8", weights.shape, weights, Quantization.per_tensor(0.006, 0)),
+        Tensor("y", "uint8", (1, 8, 12, 12), None, Quantization.per_tensor(0.02, 40)),
+    ]
+    save(Graph("conv", {tensor.name: tensor for tensor in tensors}, (Op("Conv", ("x", "w"), ("y",), conv),), ("x",), ("y",)), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "tflite"])
+def test_data_that_are_rounded_onto_seven_bits_where_they_enter(suffix: str, tmp_path: Path) -> None:
+    """The grid of the graph's input stays, a Requantize behind it is declared: what is summed are the rounded data."""
+    source, result, wrong = one_conv(tmp_path / "m.onnx"), tmp_path / f"r.{suffix}", tmp_path / f"wrong.{suffix}"
+    convert(source, result, passes=["reduced_range"], reduce="both")
+    assert check(source, result, per_op=True).passed
+    graph = load(result)
+    op = next(op for op in graph.ops if op.kind == "Conv")
+    weights = graph[op.inputs[1]]
+    assert weights.data is not None
+    data = np.array(weights.data)
+    data[0, 0, 0, 0] += 2
+    save(graph.evolve(tensors=[replace(weights, data=data)]), wrong)
+    assert not check(source, wrong, per_op=True).passed
+
+
+def test_values_beyond_the_limits_of_a_grid_saturate_at_these() -> None:
+    """At the end of 7 bits a result may be a step lower, however far the real value is beyond it."""
+    grid = replace(Quantization.per_tensor(0.1, 0), quant_min=-64, quant_max=63)
+    tensors = [Tensor("x", "int8", (3,), None, grid), Tensor("y", "int8", (3,), None, grid)]
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Relu", ("x",), ("y",)),), ("x",), ("y",))
+    exact, ideal = np.array([6.39, 6.39, 1.0]), np.array([63, 63, 10], np.int8)
+    kernels = ("onnxruntime:optimized", "onnxruntime:optimized")
+    found = classify(graph, graph.ops[0], ideal, np.array([62, 63, 10], np.int8), exact, kernels, 0.5)
+    assert (found.verdict, found.largest) == ("approximate", 1)
+    assert classify(graph, graph.ops[0], ideal, np.array([61, 63, 10], np.int8), exact, kernels, 0.5).unexplained == 1
+
+
+def test_sums_of_sixteen_bits_lose_what_their_size_before_the_activation_loses() -> None:
+    grid = Quantization.per_tensor(6 / 65535, -32768)
+    weights = Tensor("w", "int8", (1, 4), np.ones((1, 4), np.int8), Quantization.per_tensor(1.0, 0))
+    tensors = [Tensor("x", "int16", (2, 4), None, grid), weights, Tensor("y", "int16", (2, 1), None, grid)]
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Gemm", ("x", "w"), ("y",)),), ("x",), ("y",))
+    exact, summed = np.array([[0.47 * 6 / 65535], [6.0]]), np.array([[0.47 * 6 / 65535], [60.0]])
+    pair = np.array([[-32768], [32767]], np.int16), np.array([[-32767], [32767]], np.int16)
+    kernels = ("onnxruntime:optimized", "onnxruntime:optimized")
+    assert classify(graph, graph.ops[0], *pair, exact, kernels).verdict == "unexplained"
+    assert classify(graph, graph.ops[0], *pair, exact, kernels, 0.0, summed).verdict == "one rounding"
