@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -27,11 +27,13 @@ class Side:
         file: the file, with the runtime's kernels and the options of its reader.
         format: its format.
         runtime: what runs it.
+        unrounded: names of quantized tensors that the file has as real values, rounded onto no grid.
     """
 
     file: ModelFile
     format: Format
     runtime: Runtime
+    unrounded: frozenset[str] = frozenset()
     _graph: Graph | None = None
     _taken: Mapping[str, str] | None = None
     _called: Mapping[str, str] = field(default_factory=dict)
@@ -52,9 +54,9 @@ class Side:
             self._graph = load(self.path, self.format.name, **self.file.options)
         return self._graph
 
-    def standing_for(self, graph: Graph) -> Side:
-        """The side with a graph that stands for the file, whose operators are not read."""
-        return replace(self, _graph=graph)
+    def standing_for(self, graph: Graph, unrounded: Collection[str] = ()) -> Side:
+        """The side with a graph that stands for the file, whose operators are not read; `unrounded` are tensors of that graph."""
+        return replace(self, _graph=graph, unrounded=frozenset(unrounded))
 
     def copied(self, path: Path) -> Side:
         """The side of a copy of the file."""

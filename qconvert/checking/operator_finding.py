@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.checked_file import Side
 from qconvert.checking.choices import is_free_choice
@@ -16,7 +17,7 @@ from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
 from qconvert.checking.overflows import overflowed
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op
+from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.kinds import KINDS, is_dynamic
 
 __all__ = ["Judge", "name_changed"]
@@ -31,6 +32,8 @@ _GELU = 1e-1
 #: The share of the largest float16 that one or two roundings of 11 bits are: some kernels compute in float16 itself, others in float32.
 _LARGEST_SHARE_16 = 2.0**-10
 _NEAR_ZERO = {"Sigmoid": _SIGMOID, "Gelu": _GELU}
+#: By how many steps, and what share of it, a real value may be off where the source cuts it off at the end of a grid.
+_BEYOND = 1.0, 0.01
 _STORED = ("int8", "uint8", "int16", "uint16")
 
 
@@ -79,6 +82,8 @@ class Judge:
         if op.kind == "SelectBoxes" and index == 0 and all(is_free_choice(self.graph, op, values, chosen) for chosen in pair):
             largest = float(np.abs(a.astype(np.int64) - b).max())
             return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0, 0)
+        if (unrounded := self._unrounded(op, values, pair)) is not None:
+            return unrounded
         fixed = self._fixed(op)
         found = self._judged(op, index, {**values, **fixed}, pair)
         if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
@@ -87,6 +92,41 @@ class Judge:
         if found.verdict == "unexplained":
             found = self._by_constants(op, index, {**values, **fixed}, pair, found)
         return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
+
+    def _unrounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+        """Real values of a grid beside those that the result does not round: on that grid they have to be what is computed there."""
+        name = op.inputs[0] if op.inputs else ""
+        before, grid = self.writers.get(name), self.graph[name].quantization if name else None
+        if (
+            op.kind != "Dequantize"
+            or name not in self.sides[1].unrounded
+            or before is None
+            or grid is None
+            or not np.isfinite(pair[1]).all()
+        ):
+            return None
+        a, b = (quantize(value.astype(np.float64), grid, self.graph[name].dtype) for value in pair)
+        found = self.finding(before, before.outputs.index(name), values, (a, b))
+        beyond = self._beyond(before, before.outputs.index(name), values, pair[1], b, grid)
+        off = np.abs(pair[0].astype(np.float64) - pair[1]).max(initial=0) / float(np.abs(pair[0]).max(initial=0) or 1)
+        if found.verdict == "unexplained":
+            return replace(found, reason=f"{found.reason}, on the source's grid")
+        if beyond:
+            return replace(found, verdict="unexplained", reason="the result is wrong beyond the source's grid", unexplained=beyond)
+        kept = "approximate" if found.verdict == "equal" else found.verdict
+        return replace(found, verdict=kept, reason="real values, which the source rounds", equal=float((pair[0] == pair[1]).mean()),
+                       largest=float(off), predicted_rate=1.0)  # fmt: skip
+
+    def _beyond(self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, grid: Quantization) -> int:
+        """How many real values that a grid cuts off are neither its end nor near to the exact ones."""
+        known = {name: value for name, value in values.items() if name in self.settled or self.graph[name].is_constant}
+        exact = exact_value(self.graph, op, {**known, **self._fixed(op)}, index, self.writers)
+        if exact is None or exact[0].shape != found.shape or not grid.is_per_tensor:
+            return 0
+        low, high = grid.limits(self.graph[op.outputs[index]].dtype)
+        steps = float(grid.scale[0])
+        off = np.minimum(np.abs(found - exact[0]), np.abs(found - dequantize(stored, grid)))
+        return int((((stored == low) | (stored == high)) & (off > _BEYOND[0] * steps + _BEYOND[1] * np.abs(exact[0]))).sum())
 
     def _rounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
         """A product of the source that allows its data to be rounded, beside one of the result that does not."""

@@ -3,7 +3,7 @@ integers and scales that are read of the file are its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -70,7 +70,11 @@ def unread(source: Side, result: Side) -> Unread:
     real = _real(graph, encodings)
     unrounded = f"{len(real)} results of operators have no grid in the file: it has real values where the source rounds and saturates"
     notes = [said, *([f"{floats}{more}"] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
-    return Unread(result.standing_for(graph), altered, tuple(notes))
+    outputs = _unrounded(graph, real)
+    if outputs:
+        listed = ", ".join(map(repr, outputs[:_NAMED])) + (f" and {len(outputs) - _NAMED} more" if len(outputs) > _NAMED else "")
+        notes.append(f"{result.path.name} does not round the real values of {listed}: they are compared on the source's grid")
+    return Unread(result.standing_for(graph, _moved(graph, real)), altered, tuple(notes))
 
 
 def _encodings(result: Side) -> Encodings | None:
@@ -101,9 +105,25 @@ def _real(graph: Graph, encodings: Encodings) -> list[str]:
     found = []
     for op in graph.ops:
         rounded = KINDS[op.kind].rule == "real" and op.kind not in ("Relu", "Clip", "MaxPool")
+        rounded |= op.kind == "Quantize" and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
         if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_behind(graph, op))):
             found.append(op.outputs[0])
     return found
+
+
+def _moved(graph: Graph, names: Collection[str]) -> set[str]:
+    """Tensors, and what only moves them about."""
+    found = set(names)
+    for op in graph.ops:
+        if KINDS[op.kind].rule == "move" and (data := KINDS[op.kind].moved(op)) and found.issuperset(data):
+            found.update(op.outputs)
+    return found
+
+
+def _unrounded(graph: Graph, real: Collection[str]) -> list[str]:
+    """The real outputs that come of results without a grid."""
+    moved = _moved(graph, real)
+    return [op.outputs[0] for op in graph.ops if op.kind == "Dequantize" and op.inputs[0] in moved and op.outputs[0] in graph.outputs]
 
 
 def _behind(graph: Graph, op: Op) -> list[str]:

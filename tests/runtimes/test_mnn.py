@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
+from qconvert.checking.checked_file import sides_of
+from qconvert.checking.operator_finding import Judge
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array
@@ -156,6 +158,51 @@ def test_results_without_a_grid_are_named(tmp_path: Path) -> None:
     report = check(source, tmp_path / "model.mnn", samples=1)
     assert any("results of operators have no grid in the file" in note for note in report.notes)
     assert {op.verdict for op in report.operators if op.operator.startswith("Conv ")} <= {"equal", "one rounding"}
+
+
+def scores(path: Path, factor: float = 1.0) -> Path:
+    """A linear layer and a Softmax, of which a real output is read."""
+    rng = np.random.default_rng(3)
+    tensors = [
+        Tensor("x", "int8", (1, 16), None, Quantization.per_tensor(0.02, 3)),
+        Tensor("w", "int8", (10, 16), rng.integers(-127, 128, (10, 16)).astype(np.int8), Quantization.per_tensor(0.01, 0)),
+        Tensor("y", "int8", (1, 10), None, Quantization.per_tensor(0.1 * factor, 5)),
+        Tensor("s", "int8", (1, 10), None, Quantization.per_tensor(1 / 256, -128)),
+        Tensor("given", "float32", (1, 16)),
+        Tensor("read", "float32", (1, 10)),
+    ]
+    ops = [Op("Quantize", ("given",), ("x",)), Op("Gemm", ("x", "w"), ("y",)), Op("Softmax", ("y",), ("s",), {"axis": 1})]
+    ops.append(Op("Dequantize", ("s",), ("read",)))
+    save(Graph("scores", {tensor.name: tensor for tensor in tensors}, tuple(ops), ("given",), ("read",)), path)
+    return path
+
+
+def test_real_outputs_that_are_not_rounded_are_compared_on_the_source_s_grid(tmp_path: Path) -> None:
+    source, result = scores(tmp_path / "m.onnx"), tmp_path / "m.mnn"
+    said = convert(source, result)
+    assert any("rounds the real values of 'read' onto a grid" in str(change) for change in said.changes)
+    report = check(source, result)
+    assert report.passed and report.outputs[0].differs
+    (last,) = [op for op in report.operators if op.output == "read"]
+    assert last.reason == "real values, which the source rounds" and last.largest <= 0.5 / 256 / 0.3
+    convert(scores(tmp_path / "other.onnx", 1.3), tmp_path / "other.mnn")
+    assert not check(source, tmp_path / "other.mnn").passed
+
+
+def test_real_outputs_that_are_wrong_by_more_than_half_a_step_fail(tmp_path: Path) -> None:
+    """The Softmax of one row, as it is, and moved by most of a step."""
+    source, result = scores(tmp_path / "m.onnx"), tmp_path / "m.mnn"
+    convert(source, result)
+    graph = load(source)
+    values = {"y": np.array([[5, 20, -30, 7, 40, 5, 5, 5, 5, 5]], np.int8)}
+    side = sides_of(source, result, "", {})[0][1].standing_for(graph, {"s"})
+    judge = Judge(graph, graph.producers(), graph, graph.producers(), (side, side), {}, {"y"}, {"y"})
+    exact = evaluate_op(graph.evolve(tensors=[Tensor("s", "float32", (1, 10))]), graph.producers()["s"], [values["y"]])[0].stored
+    rounded = (np.rint(exact * 256) / 256).astype(np.float32)
+    op = graph.producers()["read"]
+    for off, verdict in ((0.0, "approximate"), (0.9 / 256, "unexplained"), (np.nan, "unexplained")):
+        found = judge.finding(op, 0, values, (rounded, (exact + np.float32(off)).astype(np.float32)))
+        assert found.verdict == verdict, (off, found)
 
 
 def test_averages_over_some_positions_are_approximate() -> None:

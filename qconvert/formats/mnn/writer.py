@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from qconvert.formats.mnn.made import compared
 from qconvert.formats.mnn.network import read_network
 from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
 from qconvert.graph import Graph
+from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Change, format_named
 
 __all__ = ["write", "write_scales"]
@@ -109,6 +110,7 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
     yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _reasons(floats)
     yield from _averages(graph)
+    yield from _unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
     yield f"the .mnn is made, in this folder, by: MNNConvert {' '.join(arguments)}"
     yield from _made(folder, arguments, layers, options)
     if options.get("dump"):
@@ -128,6 +130,23 @@ def _averages(graph: Graph) -> Iterator[str]:
     names = [op.outputs[0] for op in graph.ops if op.kind == "AveragePool" and graph[op.inputs[0]].is_quantized]
     if names:
         yield f"MNN rounds averages of integers otherwise, by up to a step: {_listed(names)}"
+
+
+def _unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
+    """The real outputs that the source rounds onto a grid and MNN does not, since no layer computes them."""
+    writers = graph.producers()
+    names = []
+    for op in graph.ops:
+        if op.kind != "Dequantize" or op.outputs[0] not in graph.outputs:
+            continue
+        path, before = [op.outputs[0], op.inputs[0]], writers.get(op.inputs[0])
+        while before is not None and (KINDS[before.kind].rule == "move" or before.kind in ("Relu", "Clip")):
+            path, before = [*path, before.inputs[0]], writers.get(before.inputs[0])
+        if before is not None and rounded.isdisjoint(path):
+            names.append(op.outputs[0])
+    if names:
+        yield Change(f"the source rounds the real values of {_listed(names)} onto a grid, MNN has them as they are: up to half a step off, "
+                     "and beyond the ends of the grid where the source saturates")  # fmt: skip
 
 
 def _listed(names: Sequence[str]) -> str:
