@@ -31,13 +31,15 @@ def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-def test_the_example_plugin_writes_a_table(tmp_path: Path) -> None:
+def test_the_example_plugin_writes_and_applies_a_table(tmp_path: Path) -> None:
     project = (PLUGIN / "pyproject.toml").read_text()
     assert 'scale-table = "qconvert_scale_table"' in project
     entry_points = "[qconvert]\nscale-table = qconvert_scale_table\n"
     install(tmp_path, "qconvert_scale_table", entry_points, PLUGIN / "qconvert_scale_table" / "__init__.py")
-    done = run(tmp_path, "tflite2scales", MODEL, tmp_path / "model.scales")
+    done = run(tmp_path, "extract", MODEL, tmp_path / "model.scales", "--float", tmp_path / "float.onnx")
     assert done.returncode == 0, done.stderr
+    done = run(tmp_path, "apply", tmp_path / "float.onnx", tmp_path / "model.scales", "-o", tmp_path / "q.onnx", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["on_floats"] == {}, done.stderr
     rows = [line.split("\t") for line in (tmp_path / "model.scales").read_text().splitlines()]
     assert rows[0] == ["name", "type", "axis", "scale", "zero_point"]
     found = {row[0]: row for row in rows[1:]}
@@ -52,7 +54,7 @@ def test_the_example_plugin_passes_its_own_tests(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_the_documented_examples_work(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes the scales of a quantized graph as a tab-separated table."""
+"""Scales beside a model as a tab-separated table: a format of encodings, read and written."""
 
 from __future__ import annotations
 
@@ -6,20 +6,38 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert import Format, Graph, hookimpl
+import numpy as np
+
+from qconvert import Encoding, Encodings, Format, Graph, Grid, QConvertError, Quantization, hookimpl
+
+HEAD = "name\ttype\taxis\tscale\tzero_point"
 
 
-def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
-    """A line for each quantized tensor: name, type, axis, scales, zero points; several values are separated by spaces."""
-    lines = ["name\ttype\taxis\tscale\tzero_point"]
-    for tensor in graph.tensors.values():
-        q = tensor.quantization
-        if q is not None:
+def read(path: Path, options: Mapping[str, Any]) -> Encodings:
+    """A line for each tensor: name, type, axis, scales, zero points; several values are separated by spaces."""
+    found = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[1:], 2):
+        try:
+            name, dtype, axis, scales, zeros = line.split("\t")
+            q = Quantization(np.float32(scales.split()), np.int64(zeros.split()), int(axis) if axis else None)
+        except ValueError as error:
+            raise QConvertError(f"is no line of five columns with numbers: {error}", where=f"line {number}") from error
+        found[name] = Encoding(Grid(dtype, q))
+    return Encodings(found, f"the table {path.name}")
+
+
+def write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    lines = [HEAD]
+    for place, entry in encodings.entries.items():
+        if entry.grid is not None and place.role == "tensor":
+            q = entry.grid.quantization
             scales, zeros = (" ".join(f"{value:.9g}" for value in values) for values in (q.scale, q.zero_point))
-            lines.append(f"{tensor.name}\t{tensor.dtype}\t{'' if q.axis is None else q.axis}\t{scales}\t{zeros}")
-    path.write_text("\n".join(lines) + "\n")
+            lines.append(f"{place.name}\t{entry.grid.dtype}\t{'' if q.axis is None else q.axis}\t{scales}\t{zeros}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return ("integers of constants are not in the table",) if any(e.integers is not None for e in encodings.entries.values()) else ()
 
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    return [Format("scales", (".scales",), "table of scales and zero points", write=write)]
+    summary = "table of scales and zero points"
+    return [Format("scales", (".scales",), summary, content="encodings", read_encodings=read, write_encodings=write)]
