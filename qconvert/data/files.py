@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,17 @@ _T = TypeVar("_T")
 
 _AS_IT_IS = Preparation()
 #: What a damaged file makes numpy, Pillow or the file system raise.
-_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, zipfile.BadZipFile)
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    SyntaxError,
+    OverflowError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+)
 
 
 class InputFiles(Sequence[dict[str, Array]]):

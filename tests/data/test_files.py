@@ -103,6 +103,15 @@ def test_real_numbers_for_plain_integers_are_refused(tmp_path: Path) -> None:
         load_inputs(graph_of(of("int64", (2,))), [tmp_path], 1)
 
 
+@pytest.mark.parametrize("header", ["((((((((", "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4)}"])
+def test_headers_that_say_nonsense_are_named(header: str, tmp_path: Path) -> None:
+    text = header.ljust(117).encode() + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64))
+    with pytest.raises(FileAccessError, match="is no usable input") as caught:
+        load_inputs(ROW, [tmp_path], 1)
+    assert caught.value.file == str(tmp_path / "a.npy")
+
+
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.png"])
 def test_damaged_files_are_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x93NUMPY\x01\x00damaged")
