@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -59,8 +59,7 @@ def calibrate_file(
         QConvertError: see calibrated() and convert(); nothing is written then.
     """
     model, result = Path(model), Path(result)
-    for path in (one for one in (result, real, scales, plotted) if one):
-        require_writable(Path(path), force=force, reads=[model])
+    _require_places([Path(one) for one in (result, real, scales, plotted) if one], model, force)
     kind = _encodings_format(result, result_format)
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
         raise OptionError(
@@ -80,6 +79,14 @@ def calibrate_file(
         reads = (model,)
         return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=reads, **writing)
     return found, _converted(found, model, result, scales, {**writing, "result_format": result_format, "target": target, "force": force})
+
+
+def _require_places(paths: Sequence[Path], model: Path, force: bool) -> None:
+    """Raises where one of the files cannot be written, or two of them are the same, so that the later would replace the earlier."""
+    for number, path in enumerate(paths):
+        require_writable(path, force=force, reads=[model])
+        if path.resolve() in (one.resolve() for one in paths[:number]):
+            raise OptionError("two results are to be written to this file", file=str(path), remedy="Give each of them its own name.")
 
 
 def _converted(found: Calibration, model: Path, result: Path, kept: str | Path, arguments: Mapping[str, Any]) -> ConversionReport:

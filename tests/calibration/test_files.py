@@ -189,6 +189,22 @@ def test_what_the_command_refuses(
     assert not (tmp_path / "s.json").exists()
 
 
+@pytest.mark.parametrize("words", [
+    ("-o", "q.onnx", "--float", "q.onnx"),
+    ("-o", "q.onnx", "--float", "folder/../q.onnx", "--force"),
+    ("-o", "s.json", "--scales", "s.json"),
+])  # fmt: skip
+def test_no_result_replaces_another(
+    words: tuple[str, ...], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / "a.npy", np.zeros((2, 1, 8, 8), np.float32))
+    done = run(FLOAT, "--data", "a.npy", *words)
+    assert isinstance(done.exception, OptionError) and "two results are to be written to this file" in str(done.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "folder"]
+
+
 def test_photographs_are_prepared(run: Callable[..., Any], tmp_path: Path) -> None:
     Image.new("L", (12, 9), 255).save(tmp_path / "p.png")
     words = ("--resize", "8", "--crop", "8,8", "--mean", "0.5", "--std", "0.25", "--json")
