@@ -217,8 +217,21 @@ class _Planner:
                 name = op.inputs[index]
                 if self.graph[name].is_constant and name not in told and [*self._real((name,))]:
                     told.add(name)
-                    rank = self.graph[name].rank or 0
-                    yield Weights(name, 0 if spec.has_weights else (rank - 1 if rank == 2 and index == 1 else None))
+                    yield Weights(name, self._axis(op, index))
+
+    def _axis(self, op: Op, index: int) -> int | None:
+        """The axis along which weights may have several scales; None where one of the formats has no place for them."""
+        if op.kind == "ConvTranspose" and op.attributes.get("group", 1) != 1:
+            return None  # ONNX has scales along the channels of one group
+        if KINDS[op.kind].has_weights:
+            return 0
+        is_layer = index == 1 and self.graph[op.inputs[1]].rank == 2
+        return 1 if is_layer and (self._is_rows(op) or not any(item.activation_granularity for item in self.targets)) else None
+
+    def _is_rows(self, op: Op) -> bool:
+        """Whether a product with a matrix becomes a Gemm, whose weights may have several scales everywhere (passes/matmul_to_gemm.py)."""
+        data, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
+        return data.rank == 2 or ((data.rank or 0) > 2 and sum(isinstance(size, str) for size in result.shape or ("?", "?")) <= 1)
 
 
 class _Union:

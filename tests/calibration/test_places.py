@@ -77,10 +77,18 @@ def test_weights_of_matrix_products_and_weights_that_are_computed() -> None:
     graph = network(Op("MatMul", ("x", "k"), ("a",)), outputs=("a",), constants={"k": k}, x=(2, 4), a=(2, 3))
     found = plan(graph)
     assert [(item.name, item.axis) for item in found.weights] == [("k", 1)] and [group.names for group in found.groups] == [("x",), ("a",)]
+    product = network(Op("MatMul", ("x", "k"), ("a",)), outputs=("a",), constants={"k": k}, x=("B", "L", 4), a=("B", "L", 3))
+    assert plan(product).weights[0].axis is None and plan(product, target="ort-x86").weights[0].axis == 1
     dynamic = network(
         Op("Conv", ("x", "v"), ("a",), CONV), conv("b", "a"), outputs=("b",), constants={"w": W}, x=SHAPE, v=W.shape, a=SHAPE, b=SHAPE
     )
     assert [group.names for group in plan(dynamic).groups] == [("a",), ("b",)] and "weights are computed" in plan(dynamic).notes[0]
+
+
+def test_weights_of_groups_have_one_scale_where_onnx_turns_them() -> None:
+    turned = Op("ConvTranspose", ("x", "w"), ("a",), {**CONV, "group": 2})
+    graph = network(turned, outputs=("a",), constants={"w": np.ones((6, 2, 1, 1), np.float32)}, x=SHAPE, a=(1, 6, 8, 8))
+    assert [(item.name, item.axis) for item in plan(graph).weights] == [("w", None)]
 
 
 def test_a_network_without_integer_kernels_is_refused() -> None:
