@@ -43,10 +43,11 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 def placing(folder: Path) -> Iterator[bool]:
     """Files of one run after another are moved into a folder: a model and its data with none of another run between them.
 
-    Gives whether that is so; it is not where the system has no locks, or where someone else holds this one for long.
+    Gives whether that is so; it is not where the system has no locks, or where someone else holds this one for long. Nor is it in a folder
+    of scratch_folder(), into which a part of the same run writes: the run itself holds that lock, and would wait for itself.
     """
     lock, patience = None, time.monotonic() + _PATIENCE
-    while fcntl is not None:
+    while fcntl is not None and not (folder.name.startswith(_PREFIX) and folder.name.endswith(_SUFFIX)):
         try:
             lock = _locked(folder)
             break

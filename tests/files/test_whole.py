@@ -188,6 +188,18 @@ def test_both_files_or_none(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model", "model.more"]
 
 
+def test_a_file_within_a_file_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of the folder in which a result is made is held by the run that makes it."""
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"waits {seconds} seconds")
+
+    monkeypatch.setattr("qconvert.files.scratch.time.sleep", refuse)
+    with whole_file(tmp_path / "a") as outer, whole_file(outer) as inner:
+        inner.write_text("made")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "made"
+
+
 def test_a_model_that_cannot_be_moved_leaves_the_files_beside_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "model.a").write_bytes(b"before")
     with pytest.raises(FileAccessError), whole_file(tmp_path / "model", force=True) as path:
