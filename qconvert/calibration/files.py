@@ -59,7 +59,8 @@ def calibrate_file(
         QConvertError: see calibrated() and convert(); nothing is written then.
     """
     model, result = Path(model), Path(result)
-    _require_places([Path(one) for one in (result, real, scales, plotted) if one], model, force)
+    written = [Path(one) for one in (result, real, scales, plotted) if one]
+    _require_places(written, [model, *_data_among(written, data)], force)
     kind = _encodings_format(result, result_format)
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
         raise OptionError(
@@ -81,10 +82,17 @@ def calibrate_file(
     return found, _converted(found, model, result, scales, {**writing, "result_format": result_format, "target": target, "force": force})
 
 
-def _require_places(paths: Sequence[Path], model: Path, force: bool) -> None:
+def _data_among(paths: Sequence[Path], data: Data) -> list[Path]:
+    """Those of the files that are data, by their names or in a folder of data."""
+    given = data if isinstance(data, list | tuple) else [data]
+    places = {Path(one).resolve() for one in given if isinstance(one, str | Path)}
+    return [path for path in paths if path.exists() and not places.isdisjoint((path.resolve(), path.resolve().parent))]
+
+
+def _require_places(paths: Sequence[Path], reads: Sequence[Path], force: bool) -> None:
     """Raises where one of the files cannot be written, or two of them are the same, so that the later would replace the earlier."""
     for number, path in enumerate(paths):
-        require_writable(path, force=force, reads=[model])
+        require_writable(path, force=force, reads=reads)
         if path.resolve() in (one.resolve() for one in paths[:number]):
             raise OptionError("two results are to be written to this file", file=str(path), remedy="Give each of them its own name.")
 

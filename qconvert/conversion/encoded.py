@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.conversion.loading import load
 from qconvert.encodings import Encodings, extracted
-from qconvert.errors import InternalError, OptionError, QConvertError
+from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
 from qconvert.graph.validation import validate
@@ -156,6 +156,10 @@ def extract_file(
     own = {option.name for option in writer.write_options}
     read = {name: value for name, value in options.items() if name not in own}
     network, found = extract(load(model, source_format, **read))
+    if not found.entries:
+        raise UnsupportedError(
+            "nothing in the model is quantized", file=str(model), remedy="`qconvert calibrate` chooses scales from data."
+        )
     written = {name: value for name, value in options.items() if name in own}
     if not real:
         return found, save_encodings(found, result, writer.name, graph=network, force=force, reads=reads, **written)

@@ -353,3 +353,12 @@ def test_accuracy_is_not_below_that_of_onnxruntimes_quantizer(
     labels = np.load(DIGITS / "test.npz")["labels"]
     found = {name: accuracy(tmp_path / f"{name}.onnx", drawn[100:], labels[100:]) for name in ("ours", "theirs")}
     assert found["ours"] >= found["theirs"] - 0.004
+
+
+@pytest.mark.parametrize("data", ["data", "data/a.npy"])
+def test_no_result_replaces_data(data: str, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "a.npy", np.zeros((2, 1, 8, 8), np.float32))
+    done = run(FLOAT, "--data", data, "-o", "data/a.npy", "--to", "onnx", "--force")
+    assert isinstance(done.exception, OptionError) and np.load(tmp_path / "data" / "a.npy").shape == (2, 1, 8, 8)

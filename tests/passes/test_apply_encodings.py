@@ -27,6 +27,7 @@ from qconvert import (
     save_encodings,
 )
 from qconvert.arithmetic import scale_and_zero_point
+from qconvert.conversion.encoded import extract_file
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.passes.apply_encodings import applied
@@ -228,6 +229,19 @@ def test_what_does_not_fit_is_an_error(case: str) -> None:
     entries, reason = ERRORS[case]
     with pytest.raises(InvalidModelError, match=reason):
         apply(network(), Encodings(entries))  # type: ignore[arg-type]
+
+
+def test_one_scale_along_an_axis_of_one_is_one_scale() -> None:
+    along = Encoding(Grid("int8", Quantization.per_axis([0.05], 0)))
+    changed = apply(network(), Encodings({"x": along, "r": grid(0.03, -128), "w": CHANNELS}))
+    assert all(t.quantization.axis is None for t in changed.tensors.values() if t.quantization is not None and not t.is_constant)
+
+
+def test_a_model_without_scales_has_none_to_extract(tmp_path: Path) -> None:
+    save(network(), tmp_path / "float.onnx")
+    with pytest.raises(UnsupportedError, match="nothing in the model is quantized"):
+        extract_file(tmp_path / "float.onnx", tmp_path / "scales.json")
+    assert not (tmp_path / "scales.json").exists()
 
 
 def test_inputs_are_operators_of_runtimes() -> None:

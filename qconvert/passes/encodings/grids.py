@@ -32,6 +32,8 @@ def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dt
     else:
         assert encoding.range is not None
         axis, count = encoding.range.axis, encoding.range.lowest.size
+    if count == 1 and not tensor.is_constant:
+        axis = None  # of one sample: kernels take activations with one scale alone
     if axis is None and count > 1:
         axis = _channels(tensor, reader, index, count)
     _require_length(encoding, tensor, axis, count)
