@@ -74,18 +74,12 @@ def _json(data: bytes, rng: Rng) -> bytes:
 
 
 def _network(data: bytes, rng: Rng) -> bytes:
-    from mutations import _altered, _places, _put
+    from mutations import altered_tables
 
     from qconvert.formats.flatbuffers import packed, unpacked
     from qconvert.formats.mnn.schema import NET
 
-    model = unpacked(NET.root(data))
-    places = [place for place in _places(model) if place[2] is not None]
-    pool = [item.decode() for _, _, item in places if isinstance(item, bytes) and len(item) < 100 and item.isascii()]
-    for _ in range(rng.integers(1, 4)):
-        holder, key, value = places[rng.integers(len(places))]
-        _put(holder, key, None if rng.random() < 0.1 and not isinstance(holder, list) else _altered(value, rng, pool))
-    return packed(model)
+    return packed(altered_tables(unpacked(NET.root(data)), rng))
 
 
 def _protobuf(data: bytes, rng: Rng) -> bytes:

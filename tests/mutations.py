@@ -259,13 +259,17 @@ def _tflite(data: bytes, rng: Rng) -> bytes:
     from qconvert.formats.flatbuffers import packed, unpacked
     from qconvert.formats.tflite import schema
 
-    model = unpacked(schema.root(data))
+    return packed(altered_tables(unpacked(schema.root(data)), rng), b"TFL3")
+
+
+def altered_tables(model: Any, rng: Rng) -> Any:
+    """One to three fields of a FlatBuffer's tables changed, or left out."""
     places = [place for place in _places(model) if place[2] is not None]
     pool = [item.decode() for _, _, item in places if isinstance(item, bytes) and len(item) < 100 and item.isascii()]
     for _ in range(rng.integers(1, 4)):
         holder, key, value = places[rng.integers(len(places))]
         _put(holder, key, None if rng.random() < 0.1 and not isinstance(holder, list) else _altered(value, rng, pool))
-    return packed(model, b"TFL3")
+    return model
 
 
 def _qgraph(data: bytes, rng: Rng) -> bytes:

@@ -69,7 +69,7 @@ def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
         if op.kind != "Identity":
             kept.append(op)
             continue
-        source, result = names.get(op.inputs[0], op.inputs[0]), op.outputs[0]
+        source, result = _last(op.inputs[0], names), op.outputs[0]
         grids = [entries.get(Place(source)), entries.get(Place(result))]
         seen = source in graph.public or source not in producers
         rounds = grids[1] is not None and (grids[0] is not None or source in graph.public or len(readers[op.inputs[0]]) > 1)
@@ -78,7 +78,6 @@ def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
             continue
         old, new = (source, result) if result in graph.public else (result, source)
         names[old] = new
-        names.update({name: new for name, kept_name in names.items() if kept_name == old})
         encoding = grids[0] or grids[1]
         entries.pop(Place(old), None)
         if encoding is not None:
@@ -88,4 +87,11 @@ def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
 
 
 def _named(listed: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(names.get(name, name) for name in listed)
+    return tuple(_last(name, names) for name in listed)
+
+
+def _last(name: str, names: Mapping[str, str]) -> str:
+    """The name at the end of a chain of new names."""
+    while name in names:
+        name = names[name]
+    return name
