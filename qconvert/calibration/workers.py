@@ -71,13 +71,19 @@ class Processes:
         self._pool: Any = None
 
     def _submitted(self, path: Path, item: Any) -> Any:
-        if self._pool is None:
-            from concurrent.futures import ProcessPoolExecutor
-            from multiprocessing import get_context
+        from concurrent.futures import Future, ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import get_context
 
+        if self._pool is None:
             # A fork would copy the threads of runtimes half: these processes start anew.
             self._pool = ProcessPoolExecutor(self._count, mp_context=get_context("spawn"))
-        return self._pool.submit(_called_from, path, item)
+        try:
+            return self._pool.submit(_called_from, path, item)
+        except BrokenProcessPool as error:  # one died while parts were still handed out: this part is as lost as those before it
+            lost: Future[Any] = Future()
+            lost.set_exception(error)
+            return lost
 
     def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:

@@ -48,6 +48,20 @@ def test_processes_give_results_in_order_though_one_dies(tmp_path: Path, monkeyp
     workers.close()
 
 
+def test_a_process_that_dies_while_parts_are_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QCONVERT_TEST_MARK", str(tmp_path / "mark"))
+    workers = Processes(2)
+
+    def late() -> Iterator[int]:  # the process has died before the next part comes
+        for item in range(6):
+            yield item
+            time.sleep(0.5 if item else 2.0)
+
+    assert list(workers.map(ended, late())) == [item * item for item in range(6)]
+    assert (tmp_path / "mark").exists()
+    workers.close()
+
+
 @pytest.mark.parametrize("method", ["entropy", "mnn-kl"])
 def test_processes_find_the_same_scales(method: str, images: np.ndarray) -> None:
     assert scales(calibrated(FLOAT, images, method=method, jobs=2)) == scales(calibrated(FLOAT, images, method=method))
