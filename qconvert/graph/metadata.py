@@ -24,6 +24,7 @@ __all__ = [
     "PROVENANCE",
     "RELABELLED",
     "SCALES",
+    "SHIFTED",
     "SOURCE",
     "SOURCE_DATA",
     "SOURCE_DESCRIPTION",
@@ -94,6 +95,9 @@ NUMERICS = "torch.numerics"
 SPELLED = "qconvert.spelled"
 #: JSON, tensor -> [scale, zero point] or null: integers under another grid than those that they are (formats/onnx/relabelled.py).
 RELABELLED = "qconvert.relabelled"
+#: JSON, tensor -> zero point: activations whose stored integers are the source's under the zero point 0; their real values are larger than
+#: the source's by scale * zero point (passes/shift_to_symmetric.py).
+SHIFTED = "qconvert.shifted"
 #: JSON, output -> rounding: operators of dynamic range whose result computes otherwise; see passes/dynamic_range.py.
 DYNAMIC_RANGE = "qconvert.dynamic_range"
 #: JSON list: tensors that a writer padded for the operator behind them, whose own padding it is.
