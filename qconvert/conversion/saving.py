@@ -98,11 +98,9 @@ def _check(path: Path, writer: Format) -> None:
 
 def _require_scopes(graph: Graph, writer: Format) -> None:
     """Functions and states stand beside the operators: a format that has no place for them would lose them without a word."""
-    if writer.scopes:
-        return
-    for what, names in (("function", graph.functions), ("state", graph.states)):
-        if names:
-            reason = f"files of the format {writer.name} cannot hold {what}s: {_listed(list(names))}"
+    for what, names in (("functions", graph.functions), ("states", graph.states)):
+        if names and what not in writer.scopes:
+            reason = f"files of the format {writer.name} cannot hold {what}: {_listed(list(names))}"
             raise UnsupportedError(reason, remedy="Write a .qgraph file.")
 
 

@@ -31,4 +31,5 @@ def _recognizes(start: bytes) -> bool:
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "qconvert's own graph (safetensors and JSON)"
-    return [Format("qgraph", (".qgraph",), summary, read=_read, write=_write, narrow_ranges=True, scopes=True, recognizes=_recognizes)]
+    scopes = ("functions", "states")
+    return [Format("qgraph", (".qgraph",), summary, read=_read, write=_write, narrow_ranges=True, scopes=scopes, recognizes=_recognizes)]
