@@ -91,7 +91,7 @@ EXAMPLES = {
     "README.md": 2,
     "docs/pytorch.md": 2,
     "docs/encodings.md": 1,
-    "docs/arithmetic.md": 5,
+    "docs/arithmetic.md": 6,
     "docs/calibration.md": 2,
     "docs/mnn.md": 1,
 }

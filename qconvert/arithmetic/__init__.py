@@ -33,6 +33,7 @@ from qconvert.arithmetic.kernels import (
     xnnpack_leaky_relu,
     xnnpack_requantize,
 )
+from qconvert.arithmetic.lstm import GATES, IntegerGate, IntegerLstm, IntegerProjection
 from qconvert.arithmetic.means import tflite_mean, tflite_mean_multiplier, xnnpack_reduced, xnnpack_reduction
 from qconvert.arithmetic.nudged import nudged_add
 from qconvert.arithmetic.requantize import (
@@ -58,6 +59,7 @@ from qconvert.arithmetic.rounding import (
     scale_and_zero_point,
 )
 from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
+from qconvert.arithmetic.svdf import IntegerSvdf
 from qconvert.arithmetic.tables import lookup_table
 from qconvert.arithmetic.torch_kernels import (
     TORCH_AVERAGES,
@@ -78,6 +80,7 @@ __all__ = [
     "DYNAMIC_ROUNDINGS",
     "FIXED_POINT_ROUNDINGS",
     "FORMULAS",
+    "GATES",
     "INTEGER_FACTORS",
     "OF_WHOLE_TENSORS",
     "PAIR_BITS",
@@ -88,6 +91,10 @@ __all__ = [
     "Difference",
     "FixedPoint",
     "Formula",
+    "IntegerGate",
+    "IntegerLstm",
+    "IntegerProjection",
+    "IntegerSvdf",
     "SplitProduct",
     "accumulator_grid",
     "accumulator_scale",

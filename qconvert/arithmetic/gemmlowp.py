@@ -26,10 +26,10 @@ def gemmlowp_logistic(values: Array) -> Array:
     return np.where(x == 0, 2**14, found).astype(np.int16)
 
 
-def gemmlowp_tanh(values: Array) -> Array:
-    """tanh(x) of int16 with 3 integer bits, as int16 in steps of 2**-15; (1 - e) / (1 + e) with e = exp(-2 |x|)."""
+def gemmlowp_tanh(values: Array, bits: int = 3) -> Array:
+    """tanh(x) of int16 with `bits` integer bits, 0 to 6, as int16 in steps of 2**-15; (1 - e) / (1 + e) with e = exp(-2 |x|)."""
     x = values.astype(np.int64)
-    above = _limited((_newton(_exp(-np.abs(x), 4)) - _ONE) << 2)
+    above = _limited((_newton(_exp(-np.abs(x), bits + 1)) - _ONE) << 2)
     return np.asarray(np.sign(x) * above).astype(np.int16)
 
 
@@ -47,6 +47,8 @@ def _exp(x: Array, bits: int) -> Array:
         if bits > exponent:
             has = (rest - x) & (1 << (15 - bits + exponent)) != 0
             found = np.where(has, _product(found, _constant(float(np.exp(-(2.0**exponent))), 0)), found)
+    if bits > _EXPONENTS.stop:  # a power of two above those of the product
+        found = np.where(x < -(1 << (20 - bits)), 0, found)
     return np.where(x == 0, _HIGH, found)
 
 

@@ -1,0 +1,214 @@
+"""TFLite's UNIDIRECTIONAL_SEQUENCE_LSTM of int8 data with an int16 cell, bit for bit.
+
+Data and hidden values are int8, the cell int16 in steps of a power of two. A gate is a sum in steps of 2**-12 (with a layer
+normalization, of its own scale) that is rounded once for the data's part and once for the hidden values', and limited to int16 after each.
+Sigmoid and tanh are gemmlowp's. Sources: TFLite, kernels/lstm_eval.cc, kernels/unidirectional_sequence_lstm.cc and
+kernels/internal/reference/portable_tensor_utils.cc. Two readings of the kernel that no text states are kept: the grid of the hidden values
+is that of the fifth intermediate tensor, and with a projection its zero point is subtracted, not added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
+from qconvert.arithmetic.inverse_root import inverse_root
+from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier, rounding_divide_by_pot
+
+__all__ = ["GATES", "IntegerGate", "IntegerLstm", "IntegerProjection"]
+
+#: The gates in the order of TFLite's inputs.
+GATES = ("input", "forget", "cell", "output")
+#: Steps of a gate without a layer normalization: 3 integer bits.
+GATE_SCALE = 2.0**-12
+_INT16 = (-(2**15), 2**15 - 1)
+_INT8 = (-128, 127)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerGate:
+    """One gate.
+
+    Attributes:
+        weights: int8, of shape (cells, inputs), and their scale.
+        recurrent: int8, of shape (cells, outputs), and their scale.
+        bias: int32, of shape (cells,), in steps of data scale * weight scale; of a layer normalization in steps of its scale / 1024. None
+            for zeros.
+        peephole: int16, of shape (cells,), and its scale; None without.
+        norm: int16 factors of a layer normalization, of shape (cells,), and their scale; None without.
+        scale: steps of the sum.
+    """
+
+    weights: tuple[Array, float]
+    recurrent: tuple[Array, float]
+    bias: Array | None = None
+    peephole: tuple[Array, float] | None = None
+    norm: tuple[Array, float] | None = None
+    scale: float = GATE_SCALE
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerProjection:
+    """What hidden values are multiplied by.
+
+    Attributes:
+        weights: int8, of shape (outputs, cells), and their scale.
+        bias: int32, of shape (outputs,), or None.
+        clip: the largest magnitude of stored outputs; 0 for none.
+    """
+
+    weights: tuple[Array, float]
+    bias: Array | None = None
+    clip: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerLstm:
+    """A whole layer. Grids are (scale, zero point).
+
+    Attributes:
+        gates: by the names in GATES; without "input" the input gate is 1 less the forget gate.
+        data: the grid of the data.
+        state: of the hidden values that are kept from one step to the next.
+        hidden: of the hidden values before a projection; without one these bytes are output and state, whatever their own grids say.
+        cell_power: the cell's steps are 2**cell_power.
+        cell_clip: largest magnitude of the cell's real values; 0 for none.
+        projection: None without.
+        time_major: whether the file has time before rows, which the kernel then takes together.
+    """
+
+    gates: dict[str, IntegerGate]
+    data: tuple[float, int]
+    state: tuple[float, int]
+    hidden: tuple[float, int]
+    cell_power: int
+    cell_clip: float = 0.0
+    projection: IntegerProjection | None = None
+    time_major: bool = False
+
+    def run(self, data: Any, hidden: Any, cell: Any) -> tuple[Array, Array, Array]:
+        """The layer over a sequence.
+
+        Args:
+            data: int8, of shape (steps, rows, inputs).
+            hidden: int8 state, of shape (rows, outputs).
+            cell: int16 state, of shape (rows, cells).
+
+        Returns:
+            Outputs, int8, of shape (steps, rows, outputs), and both states afterwards.
+        """
+        h, c = np.asarray(hidden, np.int64), np.asarray(cell, np.int64)
+        outputs = []
+        for x in np.asarray(data, np.int64):
+            h, c = self.step(x, h, c)
+            outputs.append(h)
+        shape = (0, *h.shape)
+        found = np.stack(outputs) if outputs else np.zeros(shape, np.int64)
+        return found.astype(np.int8), h.astype(np.int8), c.astype(np.int16)
+
+    def step(self, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        """One step of int64 arrays of shape (rows, inputs), (rows, outputs) and (rows, cells): the next h and c."""
+        forget = _sigmoid(self.summed("forget", x, h, c))
+        update = _tanh(self.summed("cell", x, h, c), 3)
+        new = _INT16[1] - forget if "input" not in self.gates else _sigmoid(self.summed("input", x, h, c))
+        kept = rounding_divide_by_pot(forget * c, 15)
+        c = np.clip(kept + rounding_divide_by_pot(new * update, 30 + self.cell_power), *_INT16)
+        if self.stored_cell_clip:
+            c = np.clip(c, -self.stored_cell_clip, self.stored_cell_clip)
+        shown = _sigmoid(self.summed("output", x, h, c)) * _tanh(c, 15 + self.cell_power)
+        return self._hidden(shown), c
+
+    def summed(self, name: str, x: Array, h: Array, c: Array) -> Array:
+        """A gate before its sigmoid or tanh, int64 in the range of int16. The output gate sees the new cell through its peephole."""
+        gate, scale = self.gates[name], np.float32(self.gates[name].scale)
+        bias = None if gate.norm is not None else gate.bias
+        total = _part(x, gate.weights, self.data, bias, scale)
+        total = np.clip(_part(h, gate.recurrent, self.state, None, scale) + np.clip(total, *_INT16), *_INT16)
+        if gate.peephole is not None:
+            total = self._through_peephole(gate.peephole, c, total, gate.scale)
+        return total if gate.norm is None else _normalized(total, gate.norm, gate.bias)
+
+    def _through_peephole(self, peephole: tuple[Array, float], c: Array, total: Array, scale: float) -> Array:
+        """The kernel takes rows to have as many cells as there are outputs: with a projection it walks that much of each call's rows, which
+        are all of them where time comes first, and one by one else."""
+        weights, own = peephole
+        factor = quantize_multiplier(np.float32(2.0**self.cell_power * own / scale))
+        width = total.shape[-1] if self.projection is None else len(self.projection.weights[0])
+        found, cells = (item.reshape((1, -1) if self.time_major else total.shape) for item in (total.copy(), c))
+        for first in range(0, width * (len(total) if self.time_major else 1), width):
+            place = np.s_[:, first : first + width]
+            added = multiply_by_quantized_multiplier(weights[:width].astype(np.int64) * cells[place], *factor)
+            found[place] = np.clip(found[place] + added, *_INT16)
+        return found.reshape(total.shape)
+
+    def _hidden(self, shown: Array) -> Array:
+        scale, zero_point = self.hidden
+        steps = multiply_by_quantized_multiplier(shown, *quantize_multiplier(np.float32(2.0**-15 / scale * 2.0**-15)))
+        if self.projection is None:
+            return np.asarray(np.clip(steps + zero_point, *_INT8))
+        stored = np.clip(steps - zero_point, *_INT8)
+        weights, own = self.projection.weights
+        acc = stored @ weights.T.astype(np.int64) + zero_point * weights.astype(np.int64).sum(axis=1)
+        acc = acc if self.projection.bias is None else acc + self.projection.bias
+        factor = np.float32(np.float32(own) * np.float32(scale)) / np.float32(self.state[0])
+        found = np.clip(multiply_by_quantized_multiplier(acc, *quantize_multiplier(factor)) + self.state[1], *_INT8)
+        limit = _stored(self.projection.clip, self.state[0], _INT8)
+        return np.asarray(np.clip(found, -limit, limit) if limit > 0 else found)
+
+    @cached_property
+    def stored_cell_clip(self) -> int:
+        """The cell's largest stored magnitude; 0 for any."""
+        return _stored(self.cell_clip, 2.0**self.cell_power, _INT16)
+
+
+def _stored(limit: float, scale: float, ends: tuple[int, int]) -> int:
+    """A real limit in whole steps, towards zero."""
+    return int(np.clip(float(np.float32(limit) / np.float32(scale)), *ends))
+
+
+def _part(values: Array, weights: tuple[Array, float], grid: tuple[float, int], bias: Array | None, scale: np.float32) -> Array:
+    """The part of a gate that one product gives, in the gate's steps, not limited."""
+    integers, own = weights
+    acc = (values - grid[1]) @ integers.T.astype(np.int64)
+    factor = np.float32(np.float32(own) * np.float32(grid[0])) / scale
+    return multiply_by_quantized_multiplier(acc if bias is None else acc + bias, *quantize_multiplier(factor))
+
+
+def _normalized(total: Array, norm: tuple[Array, float], bias: Array | None) -> Array:
+    """A layer normalization of int16, in 10 bits behind the point."""
+    weights, scale = norm
+    size = total.shape[-1]
+    mean = _divided(total.sum(axis=-1) * 1024, size)
+    variance = _divided((total**2).sum(axis=-1) * (2**20 // size) - mean**2, 2**20)
+    variance = np.where(variance < 1, max(1, int(10000 * scale)), variance)
+    multiplier, shift = inverse_root(variance)
+    centred = multiply_by_quantized_multiplier(1024 * total - mean[..., None], multiplier[..., None], shift[..., None])
+    scaled = centred * weights + (0 if bias is None else bias)
+    rounded = _divided(scaled + np.where(scaled > 0, 512, -512), 1024)
+    own, power = quantize_multiplier(np.float32(scale))
+    return np.asarray(np.clip(multiply_by_quantized_multiplier(rounded, own, power + 12), *_INT16))
+
+
+def _divided(values: Array, by: int) -> Array:
+    """Integer division towards zero."""
+    return np.asarray(np.sign(values) * (np.abs(values) // by))
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.asarray(_table("logistic", 3)[values + 2**15])
+
+
+def _tanh(values: Array, bits: int) -> Array:
+    return np.asarray(_table("tanh", bits)[values + 2**15])
+
+
+@lru_cache
+def _table(function: str, bits: int) -> Array:
+    """All 65,536 results, int64."""
+    every = np.arange(-(2**15), 2**15).astype(np.int16)
+    return (gemmlowp_logistic(every) if function == "logistic" else gemmlowp_tanh(every, bits)).astype(np.int64)

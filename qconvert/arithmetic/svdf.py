@@ -1,0 +1,63 @@
+"""TFLite's SVDF of int8 data with an int16 memory, bit for bit (kernels/internal/reference/svdf.h, EvalIntegerSVDF).
+
+A layer of filters, each with weights over the data (rank 1 of a matrix) and weights over the last values of that product. The memory moves
+by one place at each run. The kernel demands a Relu as activation and does not apply it: it limits to int8 alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
+
+__all__ = ["IntegerSvdf"]
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerSvdf:
+    """A layer. Grids are (scale, zero point).
+
+    Attributes:
+        feature: weights over the data, int8, of shape (filters, inputs), and their scale.
+        time: weights over the memory, int16 (int8 in tflite-micro), of shape (filters, places), and their scale.
+        bias: int32, of shape (units,), in steps of memory scale * time scale; None for zeros.
+        data, output: grids.
+        memory_scale: the scale of the memory, whose zero point is 0.
+        rank: how many filters make one unit.
+    """
+
+    feature: tuple[Array, float]
+    time: tuple[Array, float]
+    bias: Array | None
+    data: tuple[float, int]
+    output: tuple[float, int]
+    memory_scale: float
+    rank: int = 1
+
+    def run(self, data: Any, memory: Any) -> tuple[Array, Array]:
+        """One step.
+
+        Args:
+            data: int8, of shape (rows, inputs).
+            memory: int16, of shape (rows, filters, places), the newest value last.
+
+        Returns:
+            Outputs, int8, of shape (rows, units), and the memory afterwards.
+        """
+        weights, places = self.feature[0].astype(np.int64), self.time[0].astype(np.int64)
+        newest = _rescaled((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.data[0], self.feature[1], self.memory_scale)
+        kept = np.concatenate([np.asarray(memory, np.int64)[..., 1:], np.clip(newest, -(2**15), 2**15 - 1)[..., None]], axis=-1)
+        sums = (kept * places).sum(axis=-1).reshape(len(kept), -1, self.rank).sum(axis=-1)
+        total = (sums if self.bias is None else sums + self.bias).astype(np.int32)  # the kernel's sum wraps around too
+        steps = _rescaled(total, self.memory_scale, self.time[1], self.output[0]) + self.output[1]
+        return np.clip(steps, -128, 127).astype(np.int8), kept.astype(np.int16)
+
+
+def _rescaled(acc: Array, first: float, second: float, result: float) -> Array:
+    """Steps of `result` of an accumulator, rounded twice; the scales are multiplied and divided in float32."""
+    factor = np.float32(np.float32(first) * np.float32(second)) / np.float32(result)
+    return multiply_by_quantized_multiplier(acc, *quantize_multiplier(factor))

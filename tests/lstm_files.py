@@ -1,0 +1,166 @@
+"""TFLite files of one recurrent operator, made with the schema's own objects, for LiteRT's kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import flatbuffers
+import numpy as np
+
+__all__ = ["Lstm", "svdf_file"]
+
+Array = np.ndarray
+_TYPES = {"int8": 9, "int16": 7, "int32": 2, "float32": 0}
+#: Builtin codes of the schema.
+_LSTM, _SVDF = 44, 27
+
+
+class _File:
+    """Tensors and one operator."""
+
+    def __init__(self) -> None:
+        from ai_edge_litert import schema_py_generated as schema
+
+        self.schema = schema
+        self.model = schema.ModelT()
+        self.model.version = 3
+        self.model.buffers = [schema.BufferT()]
+        self.graph = schema.SubGraphT()
+        self.graph.tensors, self.graph.operators = [], []
+
+    def tensor(
+        self, name: str, shape: Any, dtype: str, grid: tuple[float, int] | None, data: Array | None = None, state: bool = False
+    ) -> int:
+        found = self.schema.TensorT()
+        found.name, found.shape, found.type, found.isVariable = name, list(shape), _TYPES[dtype], state
+        if grid is not None:
+            found.quantization = self.schema.QuantizationParametersT()
+            found.quantization.scale, found.quantization.zeroPoint = [grid[0]], [grid[1]]
+        found.buffer = 0
+        if data is not None:
+            buffer = self.schema.BufferT()
+            buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            self.model.buffers.append(buffer)
+            found.buffer = len(self.model.buffers) - 1
+        self.graph.tensors.append(found)
+        return len(self.graph.tensors) - 1
+
+    def finish(
+        self, code: int, version: int, inputs: list[int], outputs: list[int], options: Any, kind: str, intermediates: Any = None
+    ) -> bytes:
+        schema = self.schema
+        operator, builtin = schema.OperatorT(), schema.OperatorCodeT()
+        builtin.builtinCode = builtin.deprecatedBuiltinCode = code
+        builtin.version = version
+        operator.opcodeIndex, operator.inputs, operator.outputs, operator.intermediates = 0, inputs, outputs, intermediates
+        operator.builtinOptionsType, operator.builtinOptions = getattr(schema.BuiltinOptions, kind), options
+        self.graph.operators, self.graph.inputs, self.graph.outputs = [operator], inputs[:1], outputs
+        self.model.operatorCodes, self.model.subgraphs = [builtin], [self.graph]
+        builder = flatbuffers.Builder(4096)
+        builder.Finish(self.model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
+
+@dataclass
+class Lstm:
+    """An int8 UNIDIRECTIONAL_SEQUENCE_LSTM with random weights."""
+
+    seed: int = 0
+    rows: int = 1
+    steps: int = 6
+    inputs: int = 5
+    cells: int = 8
+    outputs: int = 8
+    time_major: bool = False
+    has_input_gate: bool = True
+    peephole: bool = False
+    projection: bool = False
+    norm: bool = False
+    cell_power: int = -11
+    cell_clip: float = 0.0
+    proj_clip: float = 0.0
+    data: tuple[float, int] = (0.02, -3)
+    state: tuple[float, int] = (0.008, 5)
+    hidden: tuple[float, int] = (0.008, 5)
+    output: tuple[float, int] = (0.008, 5)
+
+    def file(self) -> bytes:
+        """The file, and its parts as attributes of `made`."""
+        rng = np.random.default_rng(self.seed)
+        f = _File()
+        self.made: dict[str, Any] = {}
+        width = self.outputs if self.projection else self.cells
+
+        def constant(name: str, shape: tuple[int, ...], dtype: str, scale: float, high: int) -> int:
+            data = rng.integers(-high, high + 1, shape).astype(dtype)
+            self.made[name] = data, float(np.float32(scale))
+            return f.tensor(name, shape, dtype, (scale, 0), data)
+
+        steps = (self.steps, self.rows) if self.time_major else (self.rows, self.steps)
+        inputs = [f.tensor("data", (*steps, self.inputs), "int8", self.data)]
+        gates = ["input", "forget", "cell", "output"]
+        for gate in gates:
+            has = gate != "input" or self.has_input_gate
+            inputs.append(constant(f"{gate}/weights", (self.cells, self.inputs), "int8", rng.uniform(0.004, 0.03), 127) if has else -1)
+        for gate in gates:
+            has = gate != "input" or self.has_input_gate
+            inputs.append(constant(f"{gate}/recurrent", (self.cells, width), "int8", rng.uniform(0.004, 0.03), 127) if has else -1)
+        for gate in ("input", "forget", "output"):
+            has = self.peephole and (gate != "input" or self.has_input_gate)
+            inputs.append(constant(f"{gate}/peephole", (self.cells,), "int16", rng.uniform(2e-5, 1e-4), 20000) if has else -1)
+        for gate in gates:
+            has = gate != "input" or self.has_input_gate
+            inputs.append(constant(f"{gate}/bias", (self.cells,), "int32", 1e-4, 5000) if has else -1)
+        inputs.append(constant("projection/weights", (self.outputs, self.cells), "int8", 0.01, 127) if self.projection else -1)
+        inputs.append(constant("projection/bias", (self.outputs,), "int32", 1e-4, 500) if self.projection else -1)
+        inputs.append(f.tensor("state", (self.rows, width), "int8", self.state, state=True))
+        inputs.append(f.tensor("kept", (self.rows, self.cells), "int16", (2.0**self.cell_power, 0), state=True))
+        for gate in gates:
+            has = self.norm and (gate != "input" or self.has_input_gate)
+            inputs.append(constant(f"{gate}/norm", (self.cells,), "int16", rng.uniform(2e-5, 1e-4), 30000) if has else -1)
+        between = []
+        for gate in gates:
+            scale = float(np.float32(rng.uniform(1e-4, 4e-4)))
+            self.made[f"{gate}/scale"] = scale
+            between.append(f.tensor(f"{gate}/sum", (0,), "int16" if self.norm else "float32", (scale, 0) if self.norm else None))
+        between.append(f.tensor("hidden", (0,), "int8", self.hidden))
+        output = f.tensor("output", (*steps, width), "int8", self.output)
+        options = f.schema.UnidirectionalSequenceLSTMOptionsT()
+        options.fusedActivationFunction, options.cellClip, options.projClip = 4, self.cell_clip, self.proj_clip
+        options.timeMajor = self.time_major
+        return f.finish(_LSTM, 3, inputs, [output], options, "UnidirectionalSequenceLSTMOptions", between)
+
+
+def svdf_file(
+    seed: int = 0,
+    rows: int = 1,
+    inputs: int = 10,
+    units: int = 6,
+    rank: int = 1,
+    memory: int = 5,
+    bias: bool = True,
+    output: tuple[float, int] = (0.01, -128),
+) -> tuple[bytes, dict[str, Any]]:
+    """An int8 SVDF with random weights, and its parts."""
+    rng = np.random.default_rng(seed)
+    f = _File()
+    filters = units * rank
+    made = {
+        "feature": rng.integers(-127, 128, (filters, inputs)).astype("int8"),
+        "time": rng.integers(-20000, 20001, (filters, memory)).astype("int16"),
+        "bias": rng.integers(-20000, 20001, units).astype("int32") if bias else None,
+        "scales": (0.03, 0.006, 1e-5, 0.002), "output": output,
+    }  # fmt: skip
+    data, feature, time, state = made["scales"]
+    places = [
+        f.tensor("data", (rows, inputs), "int8", (data, 4)),
+        f.tensor("feature", (filters, inputs), "int8", (feature, 0), made["feature"]),
+        f.tensor("time", (filters, memory), "int16", (time, 0), made["time"]),
+        f.tensor("bias", (units,), "int32", (state * time, 0), made["bias"]) if bias else -1,
+        f.tensor("state", (rows, filters * memory), "int16", (state, 0), state=True),
+    ]
+    result = f.tensor("output", (rows, units), "int8", output)
+    options = f.schema.SVDFOptionsT()
+    options.rank, options.fusedActivationFunction = rank, 1
+    return f.finish(_SVDF, 3, places, [result], options, "SVDFOptions"), made
