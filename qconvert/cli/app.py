@@ -12,8 +12,22 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_formats, known_targets
+from qconvert.cli.completion import known_targets
 from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code
+from qconvert.cli.flags import (
+    DataFlag,
+    DebugFlag,
+    FromFlag,
+    JsonFlag,
+    KernelsFlag,
+    MeanFlag,
+    ModelArgument,
+    QuietFlag,
+    RangeFlag,
+    SeedFlag,
+    StdFlag,
+    add_read_flags,
+)
 from qconvert.cli.preparing import preparation_of
 from qconvert.errors import printable
 
@@ -25,15 +39,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Source = Annotated[Path, typer.Argument(help="The model to read.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-KernelsOption = Annotated[
-    list[str] | None,
-    typer.Option("--kernels", help="What runs files, such as litert:reference or onnxruntime:unoptimized; `qconvert formats` lists them."),
-]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def _version(wanted: bool) -> None:
@@ -51,16 +56,14 @@ def _main(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 @app.command("check")
 def check_command(
-    source: Source,
+    source: ModelArgument,
     result: Annotated[Path, typer.Argument(help="The converted model.")],
-    data: Annotated[
-        list[str] | None, typer.Option("--data", help="A folder or files: .npz, .npy, .bin, images. Default: random inputs.")
-    ] = None,
-    mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")] = None,
-    std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")] = None,
-    range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
+    data: DataFlag = None,
+    mean: MeanFlag = None,
+    std: StdFlag = None,
+    range_: RangeFlag = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
-    kernels: KernelsOption = None,
+    kernels: KernelsFlag = None,
     trust_source: Annotated[
         bool, typer.Option("--trust-source", help="Let PyTorch load its files as they are, which runs what they say: torch:trusted.")
     ] = False,
@@ -70,11 +73,11 @@ def check_command(
         float | None,
         typer.Option("--max-lsb", min=0, help="Largest difference allowed at the outputs. Default: 1 with --quick."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
+    seed: SeedFlag = 0,
     encodings: Annotated[Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.")] = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """Run source and result in their own runtimes and say whether they are equal: exit code 0, 1 if not, 4 if that cannot be judged."""
@@ -107,17 +110,17 @@ def check_command(
 
 @app.command("audit")
 def audit_command(
-    model: Source,
+    model: ModelArgument,
     target: Annotated[
         str, typer.Option("--target", help="What it would be converted for; `qconvert formats` lists them.", autocompletion=known_targets)
     ],
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
     ] = False,
-    kernels: KernelsOption = None,
+    kernels: KernelsFlag = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
-    json: JsonOption = False,
-    debug: DebugOption = False,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """Say which operators a target runs as integers. Exit code 1 if its runtime ran them otherwise, 4 if that is not told here."""
@@ -135,7 +138,7 @@ def audit_command(
 
 @app.command("roundtrip")
 def roundtrip_command(
-    model: Source,
+    model: ModelArgument,
     via: Annotated[str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.")],
     times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
     target: Annotated[
@@ -143,12 +146,12 @@ def roundtrip_command(
         typer.Option("--target", help="What the files on the way are for; by default what changes least.", autocompletion=known_targets),
     ] = "",
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many random inputs.")] = 3,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
-    kernels: KernelsOption = None,
+    seed: SeedFlag = 0,
+    kernels: KernelsFlag = None,
     keep: Annotated[Path | None, typer.Option("--keep", help="A folder for the files; they are deleted without.")] = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost, 4 if the
@@ -180,11 +183,9 @@ def roundtrip_command(
 @app.command("inspect")
 def inspect_command(
     file: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
-    source_format: Annotated[
-        str, typer.Option("--from", help="Format of the file, if its suffix does not say.", autocompletion=known_formats)
-    ] = "",
-    json: JsonOption = False,
-    debug: DebugOption = False,
+    source_format: FromFlag = "",
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """Show what a model's file says of itself, its operators with counts, its tensors with scale and zero point, and its size."""
@@ -202,8 +203,8 @@ def inspect_command(
 def diff_command(
     a: Annotated[Path, typer.Argument(help="The model before.")],
     b: Annotated[Path, typer.Argument(help="The model after.")],
-    json: JsonOption = False,
-    debug: DebugOption = False,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """Say how two models' graphs differ. Exit code 1 if they do."""
@@ -221,7 +222,7 @@ def diff_command(
 
 
 @app.command("formats")
-def formats_command(json: JsonOption = False) -> None:
+def formats_command(json: JsonFlag = False) -> None:
     """List the formats, the targets and the runtimes."""
     from qconvert.cli.reports import formats_document, print_formats
 
@@ -236,17 +237,15 @@ def passes_command(
     costs: Annotated[
         Path | None, typer.Option("--costs", help="A model: run each pass that is not exact on it, and say what it would cost.")
     ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option("--data", help="Inputs for --costs, a folder or files: .npz, .npy, .bin, images. Default: random.")
-    ] = None,
-    mean: Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")] = None,
-    std: Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")] = None,
-    range_: Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")] = None,
+    data: DataFlag = None,
+    mean: MeanFlag = None,
+    std: StdFlag = None,
+    range_: RangeFlag = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of --costs to run at most.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")] = 0,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
+    seed: SeedFlag = 0,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    debug: DebugFlag = False,
     **options: Any,
 ) -> None:
     """List the passes that --passes can run, and which of them are exact; with --costs, what they would cost a model."""
@@ -271,7 +270,7 @@ def passes_command(
 
 
 @app.command("plugins")
-def plugins_command(json: JsonOption = False) -> None:
+def plugins_command(json: JsonFlag = False) -> None:
     """List the plugins that are loaded, from where, and those that were skipped and why."""
     from qconvert.cli.reports import plugins_document, print_plugins
 
@@ -301,7 +300,6 @@ def main() -> None:
         from qconvert.cli.calibrating import add_calibration_commands
         from qconvert.cli.convert import add_commands
         from qconvert.cli.encodings import add_encodings_commands
-        from qconvert.cli.flags import add_read_flags
 
         add_commands(app)
         add_encodings_commands(app)

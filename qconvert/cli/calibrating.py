@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_formats, known_targets
-from qconvert.cli.flags import with_flags
+from qconvert.cli.completion import known_targets
+from qconvert.cli.flags import DebugFlag, ForceFlag, JsonFlag, QuietFlag, ToFlag, with_flags
 from qconvert.cli.names import shortened
 from qconvert.cli.preparing import preparation_of
 from qconvert.errors import OptionError
@@ -75,13 +75,11 @@ def _calibrate(
     runtime: Annotated[str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.")] = "onnxruntime",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes that run it; 0 for one a core.")] = 1,
     scheduler: Annotated[str, typer.Option("--scheduler", help="Address of a dask.distributed scheduler whose workers run it.")] = "",
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    result_format: Annotated[
-        str, typer.Option("--to", help="The result's format, if not its suffix's.", autocompletion=known_formats)
-    ] = "",
+    force: ForceFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+    result_format: ToFlag = "",
     **writing: Any,
 ) -> None:
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""
@@ -147,10 +145,10 @@ def _tensor_document(item: TensorReport) -> dict[str, Any]:
 
 def print_calibration(found: Calibration) -> None:
     """A table of activations with what was seen, the range that was chosen, and the noise of rounding."""
-    from qconvert.cli.reports import _print, _table
+    from qconvert.cli.reports import show, table_of
 
     columns = ("tensor", ">seen", ">range of the grid", ">scale", ">zero point", ">SQNR", ">beyond")
-    table = _table(*columns, title=f"{found.encodings.origin}, {found.tensors[0].grid.dtype}")
+    table = table_of(*columns, title=f"{found.encodings.origin}, {found.tensors[0].grid.dtype}")
     for item in found.tensors:
         q, (low, high) = item.grid.quantization, item.range
         seen = "" if item.lowest == item.highest == 0 else f"{item.lowest:.5g} to {item.highest:.5g}"
@@ -158,20 +156,20 @@ def print_calibration(found: Calibration) -> None:
         beyond = f"{100 * item.clipped:.3g}%" if item.clipped else ""
         chosen = (f"{low:.5g} to {high:.5g}", f"{float(q.scale[0]):.6g}", str(int(q.zero_point[0])))
         table.add_row(_named(item.names), seen, *chosen, noise, beyond)
-    _print(table)
+    show(table)
     if found.sensitivity:
-        _print(_sensitivity_table(found))
+        show(_sensitivity_table(found))
     for note in found.notes:
-        _print(f"note: {note}")
+        show(f"note: {note}")
     constants = sum(place.name in found.graph.tensors and found.graph[place.name].is_constant for place in found.encodings.entries)
-    _print(f"grids of {len(found.encodings) - constants} activations and {constants} constants")
+    show(f"grids of {len(found.encodings) - constants} activations and {constants} constants")
 
 
 def _sensitivity_table(found: Calibration) -> Any:
     """What quantizing each tensor by itself costs, the worst first."""
-    from qconvert.cli.reports import _table
+    from qconvert.cli.reports import table_of
 
-    table = _table("quantized by itself", ">SQNR of the outputs", "", title="Sensitivity")
+    table = table_of("quantized by itself", ">SQNR of the outputs", "", title="Sensitivity")
     for item in found.sensitivity[:_MOST]:
         noise = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         table.add_row(_named(item.names), noise, "stays float" if item.names[0] in found.kept_float else "")

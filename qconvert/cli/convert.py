@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_formats, known_pass_lists, known_passes, known_targets
-from qconvert.cli.flags import with_flags
+from qconvert.cli.completion import known_pass_lists, known_passes
+from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, JsonFlag, QuietFlag, TargetFlag, ToFlag, VerboseFlag, with_flags
 from qconvert.errors import OptionError
 from qconvert.plugins import Pass, declared_options, formats, pass_named
 from qconvert.plugins.options import parsed
@@ -26,9 +26,7 @@ __all__ = ["add_commands", "run_conversion"]
 def _convert(
     source: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
     result: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
-    target: Annotated[
-        str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.", autocompletion=known_targets)
-    ] = "",
+    target: TargetFlag = "",
     passes: Annotated[
         str,
         typer.Option("--passes", help="Passes to run first, as a,b,c; `qconvert passes` lists them.", autocompletion=known_pass_lists),
@@ -44,17 +42,13 @@ def _convert(
         list[str] | None,
         typer.Option("--print-after", help="Print the graph behind a pass, or behind all; repeatable.", autocompletion=known_passes),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    source_format: Annotated[
-        str, typer.Option("--from", help="The source's format, if not its suffix's.", autocompletion=known_formats)
-    ] = "",
-    result_format: Annotated[
-        str, typer.Option("--to", help="The result's format, if not its suffix's.", autocompletion=known_formats)
-    ] = "",
+    force: ForceFlag = False,
+    quiet: QuietFlag = False,
+    verbose: VerboseFlag = False,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+    source_format: FromFlag = "",
+    result_format: ToFlag = "",
     **flags: Any,
 ) -> None:
     """Convert a model to another format; suffixes say which."""

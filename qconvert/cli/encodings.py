@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import known_formats, known_targets
 from qconvert.cli.convert import run_conversion
-from qconvert.cli.flags import with_flags
+from qconvert.cli.flags import DebugFlag, ForceFlag, FromFlag, JsonFlag, QuietFlag, TargetFlag, ToFlag, VerboseFlag, with_flags
 from qconvert.plugins import declared_options, formats
 
 __all__ = ["add_encodings_commands"]
@@ -20,18 +19,14 @@ def _apply(
     model: Annotated[Path, typer.Argument(help="The model without quantization; - for standard input.")],
     encodings: Annotated[Path, typer.Argument(help="Its scales: qconvert's own JSON, or what `qconvert formats` lists.")],
     result: Annotated[Path, typer.Option("--output", "-o", help="The quantized model to write.")],
-    target: Annotated[str, typer.Option("--target", help="What the result is for.", autocompletion=known_targets)] = "",
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    source_format: Annotated[
-        str, typer.Option("--from", help="The model's format, if not its suffix's.", autocompletion=known_formats)
-    ] = "",
-    result_format: Annotated[
-        str, typer.Option("--to", help="The result's format, if not its suffix's.", autocompletion=known_formats)
-    ] = "",
+    target: TargetFlag = "",
+    force: ForceFlag = False,
+    quiet: QuietFlag = False,
+    verbose: VerboseFlag = False,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+    source_format: FromFlag = "",
+    result_format: ToFlag = "",
     **flags: Any,
 ) -> None:
     """Quantize a model with scales that stand in a file beside it; suffixes say which format is written."""
@@ -53,16 +48,12 @@ def _extract(
     model: Annotated[Path, typer.Argument(help="The quantized model.")],
     result: Annotated[Path, typer.Argument(help="The file for its scales, such as scales.json.")],
     real: Annotated[Path | None, typer.Option("--float", help="Also write the model on real values, to this file.")] = None,
-    source_format: Annotated[
-        str, typer.Option("--from", help="The model's format, if not its suffix's.", autocompletion=known_formats)
-    ] = "",
-    result_format: Annotated[
-        str, typer.Option("--to", help="The format of encodings, if not its suffix's.", autocompletion=known_formats)
-    ] = "",
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    source_format: FromFlag = "",
+    result_format: ToFlag = "",
+    force: ForceFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
     **flags: Any,
 ) -> None:
     """Take the scales out of a quantized model, with the integers of its weights, and write them beside the model on real values."""

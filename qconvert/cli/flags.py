@@ -1,18 +1,48 @@
-"""Flags for the options that formats and passes declare."""
+"""Flags that several commands have, and those for the options that formats and passes declare."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import choices_of
+from qconvert.cli.completion import choices_of, known_formats, known_targets
 from qconvert.plugins import Option, formats
 
-__all__ = ["add_read_flags", "with_flags"]
+__all__ = [
+    "DataFlag", "DebugFlag", "ForceFlag", "FromFlag", "JsonFlag", "KernelsFlag", "MeanFlag", "ModelArgument", "QuietFlag", "RangeFlag",
+    "SeedFlag", "StdFlag", "TargetFlag", "ToFlag", "VerboseFlag", "add_read_flags", "with_flags",
+]  # fmt: skip
+
+ModelArgument = Annotated[Path, typer.Argument(help="The model to read.")]
+
+FromFlag = Annotated[str, typer.Option("--from", help="Format of what is read, if its suffix does not say.", autocompletion=known_formats)]
+ToFlag = Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.", autocompletion=known_formats)]
+TargetFlag = Annotated[
+    str, typer.Option("--target", help="What the result is for; `qconvert formats` lists them.", autocompletion=known_targets)
+]
+KernelsFlag = Annotated[
+    list[str] | None,
+    typer.Option("--kernels", help="What runs files, such as litert:reference or onnxruntime:unoptimized; `qconvert formats` lists them."),
+]
+
+ForceFlag = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+DataFlag = Annotated[
+    list[str] | None, typer.Option("--data", help="Inputs: folders or files, .npz, .npy, .bin, images; repeatable. Default: random.")
+]
+MeanFlag = Annotated[str | None, typer.Option("--mean", help="Taken from images and real numbers of --data: one number, or R,G,B.")]
+StdFlag = Annotated[str | None, typer.Option("--std", help="What they are then divided by: one number, or R,G,B.")]
+RangeFlag = Annotated[str | None, typer.Option("--range", help="What pixels 0 and 255 become before that, such as 0,1.")]
+SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.")]
 
 
 def with_flags(

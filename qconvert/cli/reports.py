@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "audit_document", "check_document", "conversion_document", "costs_document", "formats_document", "passes_document",
     "plugins_document", "print_audit", "print_check", "print_conversion", "print_costs", "print_formats", "print_passes", "print_plugins",
-    "print_roundtrip", "progress", "roundtrip_document",
+    "print_roundtrip", "progress", "roundtrip_document", "show", "table_of",
 ]  # fmt: skip
 
 
@@ -36,7 +36,7 @@ _WIDTH = 140
 _LONGEST_OPERATOR = 48
 
 
-def _print(*items: Any, aside: bool = False) -> None:
+def show(*items: Any, aside: bool = False) -> None:
     """Prints to standard output, or `aside` to standard error."""
     from rich.console import Console
 
@@ -46,7 +46,8 @@ def _print(*items: Any, aside: bool = False) -> None:
         console.print(printable(item) if isinstance(item, str) else item, soft_wrap=isinstance(item, str))
 
 
-def _table(*columns: str, title: str = "") -> Table:
+def table_of(*columns: str, title: str = "") -> Table:
+    """A table without rows; a column whose name begins with > is aligned to the right."""
     from rich.box import SIMPLE
     from rich.table import Table
 
@@ -89,7 +90,7 @@ def print_conversion(report: ConversionReport, verbose: bool, aside: bool = Fals
     lines += _audited(report.audit, verbose)
     lines += [f"verified: {name} {finding}" for name, finding in report.verified]
     lines.append(f"{total} operators, {report.seconds:.2f} s")
-    _print("\n".join((*lines, *closing(report))), aside=aside)
+    show("\n".join((*lines, *closing(report))), aside=aside)
 
 
 def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
@@ -116,7 +117,7 @@ def print_audit(report: AuditReport, verbose: bool) -> None:
         ran = "as integers" if op.ran else "on real values"
         lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")
     lines += [f"note: {text}" for text in report.notes]
-    _print("\n".join((*lines, *([f"could not be judged: {report.unjudged}"] if report.unjudged else []))))
+    show("\n".join((*lines, *([f"could not be judged: {report.unjudged}"] if report.unjudged else []))))
 
 
 def check_document(report: CheckReport) -> dict[str, Any]:
@@ -132,27 +133,27 @@ def _share(value: float) -> str:
 def print_check(report: CheckReport) -> None:
     """A table of the outputs, a table of the operators if they were checked, and the verdict."""
     title = f"{report.runs} inputs, {' and '.join(dict.fromkeys(report.kernels))}"
-    table = _one_line_a_row(_table("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=title), 0)
+    table = _one_line_a_row(table_of("output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1", title=title), 0)
     for item in report.outputs:
         sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         top = "" if item.same_top1 is None else _share(item.same_top1)
         table.add_row(item.name, _share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}", sqnr, top)
-    _print(table)
+    show(table)
     if report.operators:
-        listed = _one_line_a_row(_table("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
+        listed = _one_line_a_row(table_of("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
         for op in report.operators:
             cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict)
             listed.add_row(shortened(op.operator, _LONGEST_OPERATOR), op.output, *cells)
-        _print(listed)
+        show(listed)
         classes = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators)
-        _print("; ".join(f"{count} {name}" for name, count in classes.most_common()))
+        show("; ".join(f"{count} {name}" for name, count in classes.most_common()))
     for text in (*report.notes, *report.machine):
-        _print(f"note: {text}")
+        show(f"note: {text}")
     for text in report.problems:
-        _print(f"problem: {text}")
+        show(f"problem: {text}")
     for text in report.unjudged:
-        _print(f"not judged: {text}")
-    _print(report.verdict)
+        show(f"not judged: {text}")
+    show(report.verdict)
 
 
 def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def print_roundtrip(report: RoundtripReport) -> None:
     """A row for each conversion, what was lost or rounded otherwise, and the verdict."""
     from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED, PASSED
 
-    table = _table("conversion", "graph", ">constants equal", ">scales equal", ">outputs equal", ">largest")
+    table = table_of("conversion", "graph", ">constants equal", ">scales equal", ">outputs equal", ">largest")
     form = report.form
     for leg in report.legs:
         graph = f"{len(leg.differences)} differences" if leg.differences else "equal"
@@ -173,20 +174,20 @@ def print_roundtrip(report: RoundtripReport) -> None:
         shown = ("not run", "") if worst is None else (_share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
         table.add_row(f"{form} -> {leg.form}", graph, *counts, *shown)
         form = leg.form
-    _print(table)
+    show(table)
     notes = [f"{leg.form}: {text}" for leg in report.legs for text in (*map(str, leg.changes), *leg.notes)]
     notes += report.notes
     notes += [f"{leg.form}: {leg.arithmetic}" + (f"; {leg.explained}" if leg.explained else "") for leg in report.legs if leg.arithmetic]
     notes += [text for leg in report.legs for text in leg.machine]
     problems = [f"problem: {leg.form}: {text}" for leg in report.legs for text in leg.problems]
     problems += [f"not judged: {leg.form}: {text}" for leg in report.legs for text in leg.unjudged]
-    _print("\n".join((*dict.fromkeys(notes), *problems)))
+    show("\n".join((*dict.fromkeys(notes), *problems)))
     kept = report.legs[-1].kept
     whole = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
     same = f"{whole} are the same after {len(report.legs)} conversions"
     unjudged = f"could not be judged: {same}, but see above"
     ends = {PASSED: f"passed: {same}", NOT_EQUAL: "failed: see the problems above", NOT_JUDGED: unjudged}
-    _print(ends[report.verdict])
+    show(ends[report.verdict])
 
 
 @contextmanager
@@ -241,7 +242,7 @@ def _options_document(options: Iterable[Option]) -> list[dict[str, Any]]:
 
 def _options_table(rows: Iterable[tuple[str, Option]], owner: str) -> Table:
     """A table of options; `owner` heads the column of what takes them."""
-    table = _table("option", "type", "default", owner, "what it says")
+    table = table_of("option", "type", "default", owner, "what it says")
     for who, option in rows:
         kind = " or ".join(str(choice) for choice in option.choices) or option.type.__name__
         table.add_row(option.name, kind, str(option.default), who, option.help)
@@ -250,22 +251,22 @@ def _options_table(rows: Iterable[tuple[str, Option]], owner: str) -> Table:
 
 def print_formats() -> None:
     """Tables of formats, of their options, of targets and runtimes."""
-    listed = _table("format", "suffixes", "reads", "writes", "what it is")
+    listed = table_of("format", "suffixes", "reads", "writes", "what it is")
     for item in formats_document()["formats"]:
         words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
         listed.add_row(item["name"], " ".join(item["suffixes"]), *words, item["summary"])
     rows = [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options]
     rows += [(f"{f.name}, writing", option) for f in formats().values() for option in f.write_options]
-    goals = _table("target", "format", "what it is")
+    goals = table_of("target", "format", "what it is")
     for item in formats_document()["targets"]:
         default = " (default)" if formats()[item["format"]].default_target == item["name"] else ""
         goals.add_row(item["name"], item["format"], item["summary"] + default)
-    engines = _table("runtime", "formats", "--kernels", "what it is")
+    engines = table_of("runtime", "formats", "--kernels", "what it is")
     for item in formats_document()["runtimes"]:
         engines.add_row(
             item["name"], " ".join(item["formats"]), " ".join(f"{item['name']}:{name}" for name in item["kernels"]), item["summary"]
         )
-    _print(listed, *([_options_table(rows, "format")] if rows else ()), goals, engines)
+    show(listed, *([_options_table(rows, "format")] if rows else ()), goals, engines)
 
 
 def passes_document() -> list[dict[str, Any]]:
@@ -287,10 +288,10 @@ def passes_document() -> list[dict[str, Any]]:
 
 def print_passes() -> None:
     """Tables of passes and of their options."""
-    table = _table("pass", "exact", "what it changes")
+    table = table_of("pass", "exact", "what it changes")
     for item in passes_document():
         table.add_row(item["name"], "yes" if item["exact"] else "no", item["summary"])
-    _print(table, _options_table([(item.name, option) for item in passes().values() for option in item.options], "pass"))
+    show(table, _options_table([(item.name, option) for item in passes().values() for option in item.options], "pass"))
 
 
 def costs_document(found: Sequence[PassCost]) -> list[dict[str, Any]]:
@@ -300,7 +301,7 @@ def costs_document(found: Sequence[PassCost]) -> list[dict[str, Any]]:
 
 def print_costs(found: Sequence[PassCost]) -> None:
     """A table of passes, the cheapest first, and a line for each that did not run."""
-    table = _table("pass", ">activations", ">weights", ">worst tensor", ">outputs", ">same top-1", "ran in")
+    table = table_of("pass", ">activations", ">weights", ">worst tensor", ">outputs", ">same top-1", "ran in")
     for item in found:
         if item.refused:
             continue
@@ -309,7 +310,7 @@ def print_costs(found: Sequence[PassCost]) -> None:
         top1 = "" if item.same_top1 is None else f"{100 * item.same_top1:.4g}%"
         table.add_row(_called(item), str(item.activations), str(item.weights), worst, sqnr, top1, item.ran)
     refused = [f"{_called(item)}: {' '.join(item.refused.split())}" for item in found if item.refused]
-    _print(table, *refused, *([] if found else ["No pass that is not exact would change this model."]))
+    show(table, *refused, *([] if found else ["No pass that is not exact would change this model."]))
 
 
 def _called(item: PassCost) -> str:
@@ -323,7 +324,7 @@ def plugins_document() -> list[dict[str, str]]:
 
 def print_plugins() -> None:
     """A table of plugins."""
-    table = _table("plugin", "from", "state")
+    table = table_of("plugin", "from", "state")
     for item in loaded():
         table.add_row(item.name, item.origin, f"skipped: {item.problem}" if item.problem else "loaded")
-    _print(table)
+    show(table)
