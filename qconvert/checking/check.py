@@ -52,7 +52,8 @@ def check(
     """Compares a source model and its conversion, and gives a verdict.
 
     It passes if the outputs are equal in every element and the integers, scales and zero points are the source's, but for those that the
-    conversion declared; or if every operator that differs is explained. Operators are compared by themselves if the outputs differ or
+    conversion declared; or if every operator that differs is explained. The verdict is "as declared" where the outputs are far from the
+    source's, and that is what passes cost that the user named. Operators are compared by themselves if the outputs differ or
     hardly vary with the inputs, or if an integer, scale or zero point is neither the source's nor declared.
 
     Args:
@@ -145,6 +146,8 @@ class _Check:
     altered: Mapping[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
+    lossy: tuple[str, ...] = ()  # passes that the user named, of which the result is what they make
+    costs: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
 
     def report(
@@ -180,10 +183,11 @@ class _Check:
         if lacking and not quick:
             self.unjudged.append(lacking)
         elif not quick:
-            changed = self._changed(declared)
-            changed |= costly_constants(graph, other, declared)
             again = remade(*self.files, self.encodings)
             self.notes += again.notes
+            self.lossy = again.lossy
+            changed = self._changed(declared)
+            changed |= costly_constants(graph, other, declared, bool(again.lossy))
             attributes = {name: text for name, text in other_attributes(graph, other).items() if name not in declared}
             changed = {**again.altered, **attributes, **changed, **self.altered}
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt)
@@ -192,6 +196,7 @@ class _Check:
         return CheckReport(
             str(named.path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
+            tuple(self.costs),
         )  # fmt: skip
 
     def _at_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
@@ -272,10 +277,17 @@ class _Check:
             return
         self.problems += verdicts.differing_and_left_out(graph, outputs, self.findings)
         costly = bool(declared) and not verdicts.declared_costs_nothing(self.findings)
-        self.problems += verdicts.real_problems(graph, verdicts.without_overflow(graph, outputs, self.findings), costly)
+        distant = verdicts.real_problems(graph, verdicts.without_overflow(graph, outputs, self.findings), costly)
+        if self.lossy:
+            self.problems += verdicts.costly_alone(self.findings)
+            self.costs += distant
+        else:
+            self.problems += distant
         if not self.problems and all(op.equal == 1 for op in self.findings):
             self._together(border, feeds, changed, declared)
-        if not self.problems:
+        if self.costs:
+            self.notes.append(f"what {' and '.join(self.lossy)} make of the source was asked for, and is what this result is")
+        elif not self.problems:
             self.notes += verdicts.drift_notes(outputs, self.findings)
 
     def _compare_operators(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from qconvert.graph import Op
 
 __all__ = [
-    "CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison", "joined",
+    "AS_DECLARED", "CLASSES", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison",
+    "joined",
 ]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
@@ -18,8 +19,8 @@ NOT_COMPARED = "not compared"
 #: bit and is not what the operator means; the result's is.
 OVERFLOW = "source overflows"
 CLASSES = ("equal", "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, NOT_COMPARED, "unexplained")
-#: Verdicts of a check.
-PASSED, NOT_EQUAL, NOT_JUDGED = "passed", "not equal", "could not be judged"
+#: Verdicts of a check. AS_DECLARED: what the passes that the user named make of the source, to the last integer, at their cost.
+PASSED, AS_DECLARED, NOT_EQUAL, NOT_JUDGED = "passed", "as declared", "not equal", "could not be judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Finding:
         predicted_rate: the share that may differ at most.
         unexplained: how many elements are unexplained.
         operator, output: the operator as the source names it, and the tensor; "" before findings are joined.
+        sqnr_db: of a "requantized" one, the source's signal to the difference from it, in dB; None if they are equal.
     """
 
     verdict: str
@@ -44,6 +46,7 @@ class Finding:
     unexplained: int
     operator: str = ""
     output: str = ""
+    sqnr_db: float | None = None
 
 
 def joined(op: Op, name: str, runs: Sequence[Finding]) -> Finding:
@@ -55,6 +58,7 @@ def joined(op: Op, name: str, runs: Sequence[Finding]) -> Finding:
         largest=max(item.largest for item in runs),
         predicted_rate=max(item.predicted_rate for item in runs),
         unexplained=sum(item.unexplained for item in runs),
+        sqnr_db=min((item.sqnr_db for item in runs if item.sqnr_db is not None), default=None),
         operator=op.source or op.kind,
         output=name,
     )
@@ -108,6 +112,7 @@ class CheckReport:
         kernels: what ran the source and what ran the result, such as "litert:default".
         notes: what the reader should know of how the check was done.
         machine: likewise, where it is due to this machine's CPU.
+        costs: in sentences, what the passes that the user named cost, where that is more than would pass without them.
     """
 
     source: str
@@ -120,12 +125,16 @@ class CheckReport:
     kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
+    costs: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """PASSED, NOT_EQUAL or NOT_JUDGED."""
-        return NOT_EQUAL if self.problems else NOT_JUDGED if self.unjudged else PASSED
+        """PASSED, AS_DECLARED, NOT_EQUAL or NOT_JUDGED."""
+        if self.problems:
+            return NOT_EQUAL
+        return NOT_JUDGED if self.unjudged else AS_DECLARED if self.costs else PASSED
 
     @property
     def passed(self) -> bool:
-        return self.verdict == PASSED
+        """Whether nothing is wrong with the result: PASSED or AS_DECLARED."""
+        return self.verdict in (PASSED, AS_DECLARED)

@@ -17,6 +17,7 @@ from qconvert.files import file_digest
 from qconvert.graph import Graph, Op
 from qconvert.graph.differences import attribute_differences, tensor_differences
 from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
+from qconvert.plugins import pass_named
 from qconvert.version import __version__
 
 __all__ = ["Remade", "remade"]
@@ -30,11 +31,13 @@ class Remade:
         altered: in words, by the tensor of the result at which it is.
         rebuilt: whether operators of the conversion are in the result under no name, or others are: it was worked on since.
         notes: what the reader should know.
+        lossy: the passes that are not exact and that the user named, where the result is what the conversion gives.
     """
 
     altered: Mapping[str, str] = field(default_factory=dict)
     rebuilt: bool = False
     notes: tuple[str, ...] = ()
+    lossy: tuple[str, ...] = ()
 
 
 def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
@@ -74,10 +77,11 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
                 **{**given["options"], **files},
             )
             companions = result.format.companions(result.path) if result.format.companions else ()
+            lossy = tuple(name for name in given["passes"] if not pass_named(name).exact)
             if not companions and file_digest(again) == file_digest(result.path):
-                return Remade()
+                return Remade(lossy=lossy)
             altered, rebuilt = _compared(load(again, result.format.name, **result.file.options), result.graph)
-            return Remade(altered, rebuilt)
+            return Remade(altered, rebuilt, lossy=() if altered or rebuilt else lossy)
     except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
         return Remade(notes=(f"the conversion that {result.path.name} says it comes from cannot be made again",))
 

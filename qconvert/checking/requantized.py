@@ -13,7 +13,7 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.exact_values import exact_value
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
-from qconvert.checking.verdicts import LEAST_SQNR, MOST_STEPS
+from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
@@ -107,17 +107,16 @@ class Requantized:
         with np.errstate(invalid="ignore"):
             off = np.nan_to_num(np.abs(left - right), nan=np.inf) / step
         largest, equal = float(off.max(initial=0)), float((left == right).mean()) if left.size else 1.0
-        cost = sqnr(left, right)
-        said = "as declared" if cost is None else f"as declared, SQNR {cost:.1f} dB"
+        cost, said = sqnr(left, right), "as declared"
         judged, ideal = self._judged(op, index, values, found, judge)
         if ideal is None or judged is None:
             wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
-            return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong)
+            return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong, sqnr_db=cost)
         if judged.verdict == "unexplained" and not alone and _is_near(_real(new, ideal), right, step):
             judged = replace(judged, verdict="approximate", unexplained=0)
         if judged.verdict == "unexplained":
             return replace(judged, reason=f"{judged.reason}, by what the conversion declared")
-        return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest)
+        return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest, sqnr_db=cost)
 
     def _judged(self, op: Op, index: int, values: Mapping[str, Array], found: Array, judge: Judge) -> tuple[Finding | None, Array | None]:
         """What the result gave beside what it should by what it declared, and that; its data on the grid on which they enter, where the
@@ -180,8 +179,14 @@ def _moves_alone(graph: Graph, op: Op) -> bool:
     return KINDS[op.kind].moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_grid(graph[op.outputs[0]])
 
 
-def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
-    """Declared constants whose real values are too far from the source's, by name, in words."""
+def costly_constants(graph: Graph, other: Graph, declared: Collection[str], chosen: bool = False) -> dict[str, str]:
+    """Declared constants whose real values are too far from the source's, by name, in words.
+
+    Args:
+        graph, other: the source's graph and the result's.
+        declared: names of the result's tensors.
+        chosen: whether the user named a pass that is not exact.
+    """
     found, readers = {}, graph.consumers()
     for old, new in paired_tensors(graph, other):
         if not any(name in other.tensors for op in readers.get(old.name, ()) for name in op.outputs):
@@ -196,7 +201,7 @@ def costly_constants(graph: Graph, other: Graph, declared: Collection[str]) -> d
                 found[name] = f"the declared values of {name!r} are {steps:.4g} steps from what the source rounds them to"
             continue
         cost = sqnr(_real(old, old.data), _real(restated, restated.data))
-        least = _least_sqnr(restated.dtype)
+        least = LEAST_ALONE if chosen else _least_sqnr(restated.dtype)
         if cost is not None and cost < least:
             found[name] = f"the declared values of {name!r} are too far from the source's (SQNR {cost:.1f} dB, below {least:g})"
     return found

@@ -13,7 +13,8 @@ from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 
 __all__ = [
-    "LEAST_SQNR", "MOST_STEPS", "differing_and_left_out", "drift_notes", "fault_of", "hardly_vary", "limit_problems", "not_compared",
+    "LEAST_ALONE", "LEAST_SQNR", "MOST_STEPS", "costly_alone", "differing_and_left_out", "drift_notes", "fault_of", "hardly_vary",
+    "limit_problems", "not_compared",
     "operator_problems", "overflow_notes", "real_problems", "shape_problems", "static_problems",
 ]  # fmt: skip
 
@@ -22,7 +23,10 @@ _VARYING = 0.1
 #: On another grid, which the conversion declared, outputs hold if their signal is that far above the difference, in dB, or no element
 #: is off by more steps of the coarser grid.
 LEAST_SQNR, MOST_STEPS = 20.0, 2.0
-#: There, this share of the runs has the same best class.
+#: Where the user named a pass that is not exact, each constant and each operator by itself holds with that. Weights of 4 bits bring layers
+#: of a MobileNet down to 6; a scale that is wrong by a factor of two, and values that nearly all saturate, leave 0.
+LEAST_ALONE = 3.0
+#: On another grid, this share of the runs has the same best class.
 _LEAST_TOP1 = 0.5
 #: Outputs that are nearly all zero, as those of a Softmax, have little signal: they hold if no element is off by more of such steps than
 #: the first number, and their mean is by no more than the second.
@@ -123,6 +127,15 @@ def operator_problems(findings: Iterable[Finding]) -> list[str]:
         seen = f"{op.unexplained} elements, by at most {op.largest:g}" if op.unexplained else "not seen with these inputs"
         found.append(f"{op.operator} ({op.output!r}): {op.reason}; {seen}")
     return found
+
+
+def costly_alone(findings: Iterable[Finding]) -> list[str]:
+    """Operators on declared grids that by themselves lose more than a pass that the user named may cost them."""
+    return [
+        f"{op.operator} ({op.output!r}): SQNR {op.sqnr_db:.1f} dB by itself, below {LEAST_ALONE:g}, by what the conversion declared"
+        for op in findings
+        if op.verdict == "requantized" and op.sqnr_db is not None and op.sqnr_db < LEAST_ALONE and op.largest > MOST_STEPS
+    ]
 
 
 def overflow_notes(findings: Iterable[Finding]) -> list[str]:

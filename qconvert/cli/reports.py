@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from qconvert.checking.auditing import AuditReport
-    from qconvert.checking.findings import CheckReport
+    from qconvert.checking.findings import CheckReport, Finding
     from qconvert.checking.pass_costs import PassCost
     from qconvert.checking.roundtrips import RoundtripReport
     from qconvert.conversion import ConversionReport
@@ -142,18 +142,32 @@ def print_check(report: CheckReport) -> None:
     if report.operators:
         listed = _one_line_a_row(table_of("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
         for op in report.operators:
-            cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", op.verdict)
+            judged = op.verdict if op.sqnr_db is None else f"{op.verdict}, {op.sqnr_db:.1f} dB"
+            cells = (_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.2g}%", judged)
             listed.add_row(shortened(op.operator, _LONGEST_OPERATOR), op.output, *cells)
         show(listed)
-        classes = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators)
-        show("; ".join(f"{count} {name}" for name, count in classes.most_common()))
+        show(_classes(report.operators))
     for text in (*report.notes, *report.machine):
         show(f"note: {text}")
+    for text in report.costs:
+        show(f"cost: {text}")
     for text in report.problems:
         show(f"problem: {text}")
     for text in report.unjudged:
         show(f"not judged: {text}")
     show(report.verdict)
+
+
+def _classes(operators: Sequence[Finding]) -> str:
+    """How many operators are of each class, with the range of what those cost that cost something."""
+    classes = Counter((op.verdict, op.reason) for op in operators)
+    said = []
+    for (verdict, reason), count in classes.most_common():
+        costs = [op.sqnr_db for op in operators if (op.verdict, op.reason) == (verdict, reason) and op.sqnr_db is not None]
+        cost = f"SQNR {min(costs):.1f} to {max(costs):.1f} dB" if len(costs) > 1 else f"SQNR {costs[0]:.1f} dB" if costs else ""
+        words = ", ".join(filter(None, (reason, cost)))
+        said.append(f"{count} {verdict}" + (f" ({words})" if words else ""))
+    return "; ".join(said)
 
 
 def roundtrip_document(report: RoundtripReport) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op
 
-__all__ = ["UNKNOWN", "Reach", "Rule", "fine", "is_linear", "smallest_shift"]
+__all__ = ["UNKNOWN", "Reach", "Rule", "fine", "is_linear", "right_shifts"]
 
 #: The reach for each element, and whether the arithmetic is so coarse that the operator counts as approximate.
 Reach = tuple[Array, bool]
@@ -34,16 +34,21 @@ def is_linear(op: Op) -> bool:
     return bool(op["mode"] == "linear")
 
 
-def smallest_shift(graph: Graph, op: Op, elements: float = 1.0) -> int | None:
-    """The right shift of the smallest multiplier, scale product / output scale, that TFLite applies; None if a scale is not known.
+def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
+    """The right shifts of the multipliers, scale product / output scale, that TFLite applies, one for each channel of the weights; None if
+    a scale is not known.
 
     Args:
         graph, op: the operator.
         elements: by how many a sum is divided.
     """
-    scales = [graph[name].quantization for name in op.inputs[:2] if name]
     result = graph[op.outputs[0]].quantization
-    if result is None or any(scale is None for scale in scales):
+    product = np.ones(1)
+    for name in filter(None, op.inputs[:2]):
+        grid = graph[name].quantization
+        if grid is None:
+            return None
+        product = np.outer(product, grid.scale.astype(np.float64)).reshape(-1)
+    if result is None:
         return None
-    product = float(np.prod([float(np.max(scale.scale)) for scale in scales if scale is not None])) / float(result.scale[0])
-    return max(0, -int(np.frexp(product / elements)[1]))
+    return np.maximum(0, -np.frexp(product / float(result.scale[0]) / elements)[1])

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.runtimes.reach import UNKNOWN, Reach, Rule, fine, is_linear, smallest_shift
+from qconvert.runtimes.reach import UNKNOWN, Reach, Rule, fine, is_linear, right_shifts
 
 __all__ = ["reach"]
 
@@ -40,10 +40,10 @@ def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
 
 
 def _second_rounding(graph: Graph, op: Op, elements: float = 1.0) -> float:
-    """2^-(e + 1), e the right shift of the smallest multiplier in use: the product is rounded before it is shifted, and then again. Without
-    a shift there is one rounding."""
-    shift = smallest_shift(graph, op, elements)
-    return UNKNOWN if shift is None else float(2.0 ** -(shift + 1)) if shift else 0.0
+    """2^-(e + 1), e the smallest right shift of a multiplier: the product is rounded before it is shifted, and then again. Without a shift,
+    which one channel may lack beside others, there is one rounding."""
+    shifts = right_shifts(graph, op, elements)
+    return UNKNOWN if shifts is None else float(2.0 ** -(shifts[shifts > 0].min(initial=1 << 10) + 1.0))
 
 
 def _rounded_twice(graph: Graph, op: Op, exact: Array) -> Reach:

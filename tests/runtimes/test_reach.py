@@ -143,6 +143,23 @@ def test_int16_functions_that_are_looked_up(name: str, least: float, most: float
     assert off.max() > 0.3 * allowed.max(), "the bound is hardly wider than the kernel needs"
 
 
+def test_a_channel_without_a_shift_leaves_others_their_second_rounding() -> None:
+    """Multipliers of 2.5, which rounds once, and of 0.3, which rounds to halves first."""
+    given = np.arange(-128, 128, dtype=np.int8).reshape(256, 1, 1, 1)
+    w = TensorSpec("w", (2, 1, 1, 1), "int8", (0.25, 0.03), (0, 0), data=np.ones((2, 1, 1, 1), np.int8))
+    b = TensorSpec("b", (2,), "int32", (0.025, 0.003), (0, 0), data=np.zeros(2, np.int32))
+    options = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "padding": 1}
+    tensors = [TensorSpec("x", given.shape, "int8", 0.1, 0), w, b], [TensorSpec("y", (256, 1, 1, 2), "int8", 0.01, 0)]
+    data = single_op("CONV_2D", options, *tensors)
+    (found,) = run_litert(data, [given], "reference")
+    graph = tflite_graph(data)
+    (op,) = graph.ops
+    exact = given * np.array([2.5, 0.3])
+    allowed, _ = reach(graph, op, exact, "reference")
+    off = np.abs(found - np.clip(exact, -128, 127)) - 0.5
+    assert (off <= allowed).all() and off.max() > 0.15, off.max()
+
+
 def test_int16_sums_without_a_bias_are_rounded_twice() -> None:
     """Their sums have 32 bits: 367 * 0.0013625 is 0.50004, and becomes 0."""
     weights = np.array([[1]], np.int8)
