@@ -138,7 +138,6 @@ def test_no_transpose_stands_inside_image_models(path: Path, folder: Path, tmp_p
     [
         ("coral_lstm_mnist_int8", "UNIDIRECTIONAL_SEQUENCE_LSTM (1)"),
         ("tflm_keyword_svdf_int8", "SVDF (7)"),
-        ("mww_okay_nabu_streaming_int8", "ASSIGN_VARIABLE (6), CALL_ONCE (1), READ_VARIABLE (6), VAR_HANDLE (6)"),
     ],
 )
 def test_operators_that_are_not_covered_are_listed_at_once(name: str, operators: str, tmp_path: Path) -> None:

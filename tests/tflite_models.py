@@ -154,6 +154,7 @@ def model(
     metadata: Mapping[str, bytes] | None = None,
     description: str = "",
     subgraph_name: str = "main",
+    further: Sequence[tuple[Sequence[OpSpec], Sequence[TensorSpec], Sequence[str], Sequence[str]]] = (),
 ) -> bytes:
     """The bytes of a .tflite model.
 
@@ -165,7 +166,8 @@ def model(
         signatures: key -> (public input name -> tensor name, public output name -> tensor name).
         metadata: name -> content of a metadata buffer.
         description: of the model.
-        subgraph_name: of its one subgraph.
+        subgraph_name: of its first subgraph.
+        further: operators, tensors, inputs and outputs of each further subgraph.
     """
     import flatbuffers
 
@@ -173,17 +175,21 @@ def model(
     index = {tensor.name: number for number, tensor in enumerate(tensors)}
     buffers = [schema.BufferT()]
     codes: dict[tuple[str, int, bool], int] = {}
-    subgraph = schema.SubGraphT(
-        tensors=[_tensor(tensor, buffers, index) for tensor in tensors],
-        inputs=[index[name] for name in inputs],
-        outputs=[index[name] for name in outputs],
-        operators=[_operator(op, index, codes) for op in ops],
-        name=subgraph_name,
-    )
+    subgraphs = []
+    for number, (own_ops, own, given, wanted) in enumerate(((ops, tensors, inputs, outputs), *further)):
+        places = {tensor.name: position for position, tensor in enumerate(own)}
+        subgraph = schema.SubGraphT(
+            tensors=[_tensor(tensor, buffers, places) for tensor in own],
+            inputs=[places[name] for name in given],
+            outputs=[places[name] for name in wanted],
+            operators=[_operator(op, places, codes) for op in own_ops],
+            name=f"{subgraph_name}_{number}" if number else subgraph_name,
+        )
+        subgraphs.append(subgraph)
     result = schema.ModelT(
         version=3,
         operatorCodes=[_operator_code(*key) for key in codes],
-        subgraphs=[subgraph],
+        subgraphs=subgraphs,
         description=description or None,
         buffers=buffers,
     )

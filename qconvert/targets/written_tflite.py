@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from qconvert.formats.tflite.variables import VARIABLE_OPERATORS
 from qconvert.plugins.rules import Breach
 from qconvert.targets.factors_tflite import FACTORS, outside
 from qconvert.targets.kernels_tflite import MICRO_CUSTOM, OPERATORS, REQUANTIZE, SURVEYED, TRIED, has_cast, kernel_type, largest_rank
@@ -40,6 +41,8 @@ def has_no_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
 
 def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     """The same for tflite-micro, where what is not in the table does not exist."""
+    if operator.custom is None and operator.builtin in VARIABLE_OPERATORS:
+        return
     carried = operator.origin is not None and operator.origin.kind == "Opaque"
     if operator.custom is not None and (operator.builtin in MICRO_CUSTOM or carried):
         return

@@ -97,14 +97,19 @@ def test_every_pass_takes_states(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", sorted(targets()))
-def test_a_state_is_refused_in_words_where_a_format_has_none(target: str, tmp_path: Path) -> None:
+def test_a_state_is_kept_or_refused_in_words(target: str, tmp_path: Path) -> None:
     graph, chosen = counter(), target_named(target)
     verdicts = {op.kind: verdict.runs for op, verdict in chosen.verdicts(graph, final=False)}
     assert (verdicts["ReadState"], verdicts["WriteState"]) == ("integers", "integers")
     qconvert.save(graph, tmp_path / "g.qgraph")
     suffix = ".pt2" if chosen.write_options.get("form") == "program" else format_named(chosen.format).suffixes[0]
+    result = tmp_path / f"out{suffix}"
+    if "states" in format_named(chosen.format).scopes:
+        qconvert.convert(tmp_path / "g.qgraph", result, target=target)
+        assert qconvert.load(result).states == graph.states
+        return
     with pytest.raises(UnsupportedError, match=r"cannot hold states: .sum.|ReadState"):
-        qconvert.convert(tmp_path / "g.qgraph", tmp_path / f"out{suffix}", target=target)
+        qconvert.convert(tmp_path / "g.qgraph", result, target=target)
     if chosen.format == "onnx" and chosen.knows_kernels:
         report = qconvert.audit(tmp_path / "g.qgraph", target)
         assert [(op.kind, op.output, op.integer) for op in report.operators if op.kind == "WriteState"] == [("WriteState", "", True)]

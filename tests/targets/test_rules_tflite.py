@@ -169,7 +169,7 @@ def test_a_broken_rule_of_tflite_micro_is_named(rule: str, named: str, make: Cal
 
 
 COVERED = sorted(FIXTURES.glob("*.tflite"))
-NOT_READ = ("coral_lstm_mnist_int8", "mww_okay_nabu_streaming_int8", "tflm_keyword_svdf_int8")
+NOT_READ = ("coral_lstm_mnist_int8", "tflm_keyword_svdf_int8")
 
 
 @pytest.mark.parametrize("path", [path for path in COVERED if path.stem not in NOT_READ], ids=lambda path: path.stem)

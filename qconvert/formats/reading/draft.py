@@ -39,6 +39,10 @@ class Draft:
         self._variants: dict[tuple[str, str], str] = {}
         self._names = Names(self.tensors, reserved)
         self._positions: dict[int, int] = {}  # id of each operator -> where it stands
+        #: What lives from one run to the next, by name: see Graph.states.
+        self.states: dict[str, Tensor] = {}
+        #: Tensors that an operator keeps from one run to the next (TFLite's is_variable).
+        self.variables: set[str] = set()
         #: Constants that the file stores without their zeros.
         self.densified: list[str] = []
 

@@ -8,10 +8,13 @@ __all__ = ["ARITY", "wrong_arity"]
 
 #: "inputs optional ones outputs"; "+" is any number from one.
 _COUNTS = {
+    "0 0 0": "CALL_ONCE",
+    "0 0 1": "VAR_HANDLE",
+    "2 0 0": "ASSIGN_VARIABLE",
     "1 0 1": "ABS NEG EXP LOG SQRT SQUARE RSQRT SIN COS ROUND FLOOR CEIL SIGN RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 ELU GELU HARD_SWISH "
              "LEAKY_RELU LOGISTIC TANH SOFTMAX LOG_SOFTMAX L2_NORMALIZATION QUANTIZE DEQUANTIZE CAST LOGICAL_NOT AVERAGE_POOL_2D "
              "MAX_POOL_2D L2_POOL_2D LOCAL_RESPONSE_NORMALIZATION ZEROS_LIKE RANK BITCAST FAKE_QUANT BUCKETIZE REAL IMAG COMPLEX_ABS "
-             "MATRIX_DIAG DENSIFY SPACE_TO_DEPTH DEPTH_TO_SPACE SQUEEZE SHAPE WHERE Landmarks2TransformMatrix",
+             "MATRIX_DIAG DENSIFY SPACE_TO_DEPTH DEPTH_TO_SPACE SQUEEZE SHAPE WHERE READ_VARIABLE Landmarks2TransformMatrix",
     "1 1 1": "RESHAPE",
     "2 0 1": "ATAN2 BITWISE_XOR RIGHT_SHIFT STABLEHLO_ADD STABLEHLO_MULTIPLY STABLEHLO_MAXIMUM STABLEHLO_MINIMUM STABLEHLO_AND "
              "STABLEHLO_SHIFT_LEFT STABLEHLO_GATHER "
@@ -36,9 +39,9 @@ _COUNTS = {
     "+ 0 1": "CONCATENATION PACK ADD_N",
     "3 0 4": "TFLite_Detection_PostProcess",
 }  # fmt: skip
-#: Operator -> (inputs, optional inputs behind them, outputs); 0 is any number from one.
+#: Operator -> (inputs, optional inputs behind them, outputs); -1 is any number from one.
 ARITY: Mapping[str, tuple[int, int, int]] = {
-    name: (int(inputs.replace("+", "0")), int(optional), int(outputs.replace("+", "0")))
+    name: (int(inputs.replace("+", "-1")), int(optional), int(outputs.replace("+", "-1")))
     for counts, names in _COUNTS.items()
     for inputs, optional, outputs in (counts.split(),)
     for name in names.split()
@@ -50,12 +53,14 @@ def wrong_arity(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> str
     if name not in ARITY:
         return ""
     required, optional, results = ARITY[name]
-    needed = inputs[:required] if required else inputs
+    needed = inputs[:required] if required >= 0 else inputs
     if not all(needed):
         return f"input {list(needed).index('')} is absent"
-    if not inputs or (required and not required <= len(inputs) <= required + optional):
-        wanted = "at least one" if not required else f"{required} to {required + optional}" if optional else str(required)
+    if required < 0 and not inputs:
+        return "has 0 inputs, not at least one"
+    if required >= 0 and not required <= len(inputs) <= required + optional:
+        wanted = f"{required} to {required + optional}" if optional else str(required)
         return f"has {len(inputs)} inputs, not {wanted}"
-    if results and len(outputs) != results:
+    if results >= 0 and len(outputs) != results:
         return f"has {len(outputs)} outputs, not {results}"
     return ""

@@ -12,7 +12,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, root
-from qconvert.formats.tflite.tensors import PACKED_BITS, dtype_of
+from qconvert.formats.tflite.tensors import PACKED_BITS, RESOURCE, dtype_of
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import numpy_dtype
 
@@ -58,6 +58,8 @@ def _tensors(subgraph: Any, buffers: list[Any]) -> None:
         if tensor.buffer >= len(sizes):
             raise InvalidModelError(f"names buffer {tensor.buffer} of {len(sizes)}", where=where)
         stored, dtype = sizes[tensor.buffer], dtype_of(tensor)
+        if dtype == RESOURCE:
+            continue
         count = math.prod(shape)
         needed = -(-count * PACKED_BITS[dtype] // 8) if dtype in PACKED_BITS else count * numpy_dtype(dtype).itemsize
         if stored and dtype != "string" and stored != needed:

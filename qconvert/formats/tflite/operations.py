@@ -13,13 +13,17 @@ from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES
-from qconvert.formats.tflite.tensors import read_tensors
+from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
+from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
 from qconvert.plugins import operators
 
 __all__ = ["Operations", "indices", "operator_names"]
 
 #: A name for a group of operators, which a subgraph lists; LiteRT runs these where it does not know the name.
 _COMPOSITE = "STABLEHLO_COMPOSITE"
+
+#: Operators that show what they do in a variable alone.
+_WITHOUT_OUTPUTS = frozenset(("ASSIGN_VARIABLE", "CALL_ONCE"))
 
 #: Composites may stand in composites; a chain of them can stand for more operators than any file lists.
 _DEEPEST, _MOST = 16, 200_000
@@ -36,7 +40,8 @@ class Operations:
         self._codes = _operator_codes(model)
         self._readers = operators("tflite", "read")
         self._count = 0
-        parts = self._parts()
+        self.variables = Variables(model, data, lambda index: [code.key for code in self._named(index)])
+        parts = self._parts() | self.variables.initial
         reached = [code for index in (0, *sorted(parts)) for code in self._named(index)]
         missing = [code.name for code in reached if not code.is_custom and code.name != _COMPOSITE]
         _require_covered(missing, self._readers, len(reached))
@@ -82,13 +87,30 @@ class Operations:
             self._count += 1
             if self._count > _MOST:
                 raise InvalidModelError(f"composites stand for more than {_MOST} operators")
-            reading = _reading(self._draft, operation, source if depth else index, code, names)
+            reading = self._reading(operation, source if depth else index, code, names)
             _require_order(reading, ready)
             if code.name == _COMPOSITE and not code.is_custom:
                 self._inline(reading, self._part(operation), ready, depth, source if depth else index)
             else:
                 _reader(self._readers.get(code.key, read_custom), self._draft, reading)(reading)
             ready.update(reading.outputs)
+
+    def _reading(self, operation: Any, index: int, code: _Code, names: list[str]) -> Reading:
+        where = f"{code.name} #{index}"
+        inputs = indices(operation.inputs, names, f"the inputs of {where}")
+        outputs = indices(operation.outputs, names, f"the outputs of {where}")
+        has_results = code.key not in _WITHOUT_OUTPUTS
+        if not all(outputs) or (has_results and not outputs):
+            raise InvalidModelError("an operator without outputs" if not outputs else "an output is absent", where=where)
+        if wrong := wrong_arity(code.key, inputs, outputs):
+            raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})" if outputs else where)
+        custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
+        options = operation.builtinOptions or operation.builtinOptions2
+        made = Reading(self._draft, code.name, index, tuple(inputs), tuple(outputs), options, code.version, custom, self.variables)
+        handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
+        if handles and code.key not in VARIABLE_OPERATORS:
+            raise made.unsupported(f"{handles[0]!r}, a variable,")
+        return made
 
     def _inline(self, reading: Reading, part: int, ready: set[str], depth: int, source: int) -> None:
         """The operators of a composite: its inputs and outputs stand for those of the subgraph."""
@@ -228,19 +250,6 @@ def indices(found: Any, names: list[str], what: str) -> list[str]:
             raise InvalidModelError(f"{what} name tensor {index} of {len(names)}")
         listed.append("" if index == -1 else names[index])
     return listed
-
-
-def _reading(draft: Draft, operation: Any, index: int, code: _Code, names: list[str]) -> Reading:
-    where = f"{code.name} #{index}"
-    inputs = indices(operation.inputs, names, f"the inputs of {where}")
-    outputs = indices(operation.outputs, names, f"the outputs of {where}")
-    if not all(outputs) or not outputs:
-        raise InvalidModelError("an operator without outputs" if not outputs else "an output is absent", where=where)
-    if wrong := wrong_arity(code.key, inputs, outputs):
-        raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})")
-    custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
-    options = operation.builtinOptions or operation.builtinOptions2
-    return Reading(draft, code.name, index, tuple(inputs), tuple(outputs), options, code.version, custom)
 
 
 def _require_order(reading: Reading, ready: set[str]) -> None:

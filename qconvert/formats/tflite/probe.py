@@ -12,7 +12,7 @@ from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.schema import root
-from qconvert.formats.tflite.tensors import read_tensors
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE, read_tensors
 from qconvert.formats.tflite.verify import verify
 
 __all__ = ["accepted_copy", "with_outputs", "without_operators"]
@@ -46,6 +46,7 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     subgraph = model.subgraphs[0]
     inputs = {int(index) for index in subgraph.inputs}
     found = dict.fromkeys(int(i) for op in subgraph.operators for i in op.outputs if int(i) not in inputs)
+    found = {index: None for index in found if subgraph.tensors[index].type != DTYPE_NUMBERS[RESOURCE]}
     kept = [index for index in found if wanted is None or names[index] in wanted]
     subgraph.outputs = kept
     model.signatureDefs = None

@@ -17,7 +17,8 @@ from qconvert.formats.tflite.operations import Operations, indices
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
-from qconvert.graph import Graph, Signature
+from qconvert.graph import Graph, Signature, Tensor
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     CHANGED,
     DENSIFIED,
@@ -66,7 +67,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
     tensor_names = read_tensors(model, data, draft)
     inputs = indices(subgraph.inputs, tensor_names, "graph inputs")
     outputs = indices(subgraph.outputs, tensor_names, "graph outputs")
-    ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | set(inputs)
+    ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | {*inputs, *draft.variables}
     operations.read(0, tensor_names, ready)
     _require_produced(outputs, ready)
     outputs = draft.distinct(outputs)
@@ -82,7 +83,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
         signatures=signatures,
         metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
-    graph = graph.evolve(ops=draft.ops)
+    graph = graph.evolve(ops=draft.ops, states=_used_states(draft))
     return graph if again else restored(graph, _rewritten)
 
 
@@ -91,6 +92,12 @@ def _rewritten(graph: Graph) -> Graph:
     from qconvert.formats.tflite.writer import build
 
     return read_bytes(build(graph, {}), graph.name, again=True)
+
+
+def _used_states(draft: Draft) -> dict[str, Tensor]:
+    """The states that operators are left to read or to write."""
+    used = {str(op["state"]) for op in draft.ops if KINDS[op.kind].rule == "state"}
+    return {name: state for name, state in draft.states.items() if name in used}
 
 
 def _require_produced(outputs: list[str], ready: set[str]) -> None:

@@ -13,6 +13,7 @@ from qconvert.arithmetic.dtypes import REALS
 from qconvert.evaluate.polynomials import Polynomial, added, multiplied, number, of_number
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
+from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.kinds import KINDS
@@ -33,6 +34,8 @@ class Reading(OperatorReading):
         outputs: names of its output tensors.
         version: of the operator, from the file.
         custom_options: the bytes that a custom operator carries.
+        options: its table of options, or None.
+        variables: those of the model.
     """
 
     def __init__(
@@ -45,21 +48,23 @@ class Reading(OperatorReading):
         options: Any,
         version: int = 1,
         custom_options: bytes = b"",
+        variables: Variables | None = None,
     ) -> None:
         super().__init__(draft, name, f"{name} #{index}", inputs, outputs)
-        self._options = options
+        self.options = options
         self.name = name
         self.version = version
         self.custom_options = custom_options
+        self._variables = variables
 
     def option(self, name: str, default: Any = 0) -> Any:
         """A field of the operator's option table, such as "strideH"; `default` if the file has no table."""
-        if self._options is None:
+        if self.options is None:
             return default
         try:
-            return getattr(self._options, name)
+            return getattr(self.options, name)
         except AttributeError:
-            raise self.invalid(f"its options are {self._options.kind}, which do not belong to it") from None
+            raise self.invalid(f"its options are {self.options.kind}, which do not belong to it") from None
 
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of integers in the operator's option table; raises InvalidModelError if the file has none."""
@@ -74,6 +79,37 @@ class Reading(OperatorReading):
         if code not in _FUSED:
             raise self.unsupported(f"fused activation number {code}")
         return _FUSED[code]
+
+    @property
+    def variables(self) -> Variables:
+        """The resource variables of the model."""
+        if self._variables is None:
+            raise self.unsupported("variables, which the model does not have")
+        return self._variables
+
+    def read_state(self, state: Tensor, result: Tensor) -> str:
+        """Adds the value of a state as the tensor `result`: the same stored integers, under its own scales. Returns its name."""
+        self._draft.states[state.name] = state
+        same = result.quantization == state.quantization
+        name = result.name if same else self._draft.add(f"{result.name}/stored", state.dtype, state.shape, None, state.quantization)
+        self._draft.append(Op("ReadState", (), (name,), {"state": state.name}, self.source))
+        return name if same else self._relabel(name, result.name)
+
+    def write_state(self, state: Tensor, value: str) -> None:
+        """Makes the stored integers of the tensor `value` the value of a state."""
+        self._draft.states[state.name] = state
+        stored = self.under(value, state.quantization)
+        self._draft.append(Op("WriteState", (stored,), (), {"state": state.name}, self.source))
+
+    def variable(self, index: int) -> Tensor:
+        """The state that input `index` is, a tensor that an operator keeps from one run to the next (Tensor.is_variable).
+
+        LiteRT resets it to 0, or an int8 one to its zero point.
+        """
+        tensor = self.tensor(index)
+        if tensor.name not in self._draft.variables:
+            raise self.unsupported(f"{tensor.name!r}, which is no variable,")
+        return replace(tensor, data=first_value(tensor, self.source))
 
     def result(self, index: int = 0) -> Tensor:
         """The canonical tensor of output `index`."""

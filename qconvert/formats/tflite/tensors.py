@@ -14,12 +14,15 @@ from qconvert.formats.tflite.sparsity import leaves_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 from qconvert.graph.sizes import UNKNOWN
 
-__all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "dtype_of", "pack", "read_tensors"]
+__all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "RESOURCE", "dtype_of", "pack", "read_tensors"]
+
+#: The type of a tensor that stands for a variable. No canonical graph has one.
+RESOURCE = "resource"
 
 #: TensorType of the TFLite schema -> canonical dtype.
 _DTYPES = {
     0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 5: "string", 6: "bool", 7: "int16", 8: "complex64",
-    9: "int8", 10: "float64", 12: "uint64", 15: "uint32", 16: "uint16", 17: "int4", 18: "bfloat16", 19: "int2",
+    9: "int8", 10: "float64", 12: "uint64", 13: RESOURCE, 15: "uint32", 16: "uint16", 17: "int4", 18: "bfloat16", 19: "int2",
     20: "uint4",
 }  # fmt: skip
 DTYPE_NUMBERS = {name: number for number, name in _DTYPES.items()}
@@ -46,6 +49,9 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
             dtype = dtype_of(tensor)
             shape = _shape(tensor, name, index not in produced or index in inputs)
             unknown = index in produced and index not in inputs and not shape  # an empty shape here often means "not known"
+            if dtype == RESOURCE:
+                names.append(_handle(draft, name, index in inputs))
+                continue
             constant = None if index in produced else _constant(buffers, tensor, dtype, data)
             quantization, fault = _sound_quantization(tensor, dtype, shape)
             if tensor.quantization is not None and tensor.quantization.detailsType not in (0, 1):
@@ -62,6 +68,8 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
             draft.complex.add(names[-1])
             continue
         names.append(draft.add(name, dtype, stated, constant, quantization))
+        if tensor.isVariable:
+            draft.variables.add(names[-1])
         if fault:
             if constant is None or not _is_nothing(constant, tensor.quantization):
                 draft.unsound[names[-1]] = fault
@@ -69,6 +77,13 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
         if constant is not None and tensor.sparsity is not None:
             draft.densified.append(names[-1])
     return names
+
+
+def _handle(draft: Draft, name: str, is_input: bool) -> str:
+    """A tensor that stands for a variable."""
+    if is_input:
+        raise UnsupportedError("a variable as an input is not covered")
+    return draft.add(name, RESOURCE, ())
 
 
 def _sound_quantization(tensor: Any, dtype: str, shape: Shape) -> tuple[Quantization | None, str]:

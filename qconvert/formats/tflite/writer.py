@@ -21,7 +21,7 @@ from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Operator, Writing, as_int32
-from qconvert.formats.tflite.written import taken
+from qconvert.formats.tflite.written import initial, taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.metadata import (
     CHANGED,
@@ -83,10 +83,11 @@ class _File:
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
         self._graph = writing.graph
-        self._numbers = {name: number for number, name in enumerate(writing.tensors)}
+        self._initial = initial(self._graph)
+        self._numbers: dict[str, int] = {}  # of the tensors of the subgraph that is packed
         self._codes: dict[tuple[str, bool], int] = {}
         self._versions: dict[tuple[str, bool], int] = {}
-        for operator in writing.operators:
+        for operator in (*writing.operators, *(self._initial.operators if self._initial else ())):
             key = (operator.builtin, operator.custom is not None)
             self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
@@ -97,15 +98,9 @@ class _File:
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
         model = schema.ModelT()
-        subgraph = schema.SubGraphT()
-        subgraph.name = self._graph.name
-        subgraph.tensors = [self._tensor(tensor) for tensor in self._writing.tensors.values()]
-        subgraph.tensors += self._scales
-        subgraph.inputs = self._indices(self._graph.inputs)
-        subgraph.outputs = self._indices(self._graph.outputs)
-        subgraph.operators = [self._operator(operator) for operator in self._writing.operators]
+        first = [] if self._initial is None else [self._subgraph(self._initial)]
         model.version = 3
-        model.subgraphs = [subgraph]
+        model.subgraphs = [self._subgraph(self._writing), *first]
         model.operatorCodes = [self._code(*key, self._versions[key]) for key in self._codes]
         model.description = self._graph.metadata.get(SOURCE_DESCRIPTION, "qconvert")
         model.metadata = self._metadata(provenance)
@@ -115,6 +110,19 @@ class _File:
             return packed(model, _IDENTIFIER)
         except TooLargeError as error:
             raise QConvertError("the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name) from error
+
+    def _subgraph(self, writing: Writing) -> Any:
+        """A subgraph; what names tensors of the main one is packed behind it."""
+        self._numbers = {name: number for number, name in enumerate(writing.tensors)}
+        self._scales = []
+        found = schema.SubGraphT()
+        found.name = writing.graph.name
+        found.tensors = [self._tensor(tensor) for tensor in writing.tensors.values()]
+        found.tensors += self._scales
+        found.inputs = self._indices(writing.graph.inputs)
+        found.outputs = self._indices(writing.graph.outputs)
+        found.operators = [self._operator(operator) for operator in writing.operators]
+        return found
 
     def _tensor(self, tensor: Tensor) -> Any:
         if tensor.data is not None and tensor.dtype == "string":

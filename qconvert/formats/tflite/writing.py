@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
 from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.graph.kinds import KINDS
@@ -96,6 +96,7 @@ class Writing:
         self._made_of: dict[int, list[int]] = {}  # id of a canonical operator -> its operators here
         self._uses: Counter[str] = Counter()  # how often they name each tensor
         self._absorbed: set[int] = set()
+        self._handles: dict[str, str] = {}  # state -> the tensor that stands for its variable
         self._parts: dict[str, str] = {}  # tensor of complex numbers -> its parts along a last axis
         self._current: Op | None = None
 
@@ -295,6 +296,13 @@ class Writing:
         if known.count(-1) > 1 or (-1 in known and 0 in known) or self.tensor(name).shape is None:
             raise self.unsupported(op, f"{name!r} of shape {self.tensor(name).shape}, which is known only at run time")
         return self.ints(known, f"{name}/shape")
+
+    def handle(self, state: str) -> str:
+        """The tensor that stands for the variable that a state becomes."""
+        if state not in self._handles:
+            self._handles[state] = self.add(state, RESOURCE, ())
+            self.emit("VAR_HANDLE", [], [self._handles[state]], "VarHandleOptions", sharedName=state)
+        return self._handles[state]
 
     def use(self, name: str) -> str:
         """Declares a tensor of the graph as it is; "" stays "". Returns its name."""

@@ -9,7 +9,7 @@ from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op
 from qconvert.plugins import operators
 
-__all__ = ["Written", "taken", "written"]
+__all__ = ["Written", "initial", "taken", "written"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class Written:
     writing: Writing
     failures: tuple[tuple[Op, QConvertError], ...]
 
+
+#: Where the subgraph with the first values of variables stands: behind the main one.
+_INITIAL = 1
 
 #: What was made last, by the graph it was made of: a conversion judges a graph and then writes the same one.
 _last: dict[int, Written] = {}
@@ -46,10 +49,23 @@ def taken(graph: Graph) -> Written:
     return found
 
 
+def initial(graph: Graph) -> Writing | None:
+    """The subgraph that gives the variables their first values, which the runtime runs once; None without states."""
+    if not graph.states:
+        return None
+    made = Writing(Graph("first values", {}, (), (), ()))
+    for name, state in graph.states.items():
+        value = made.add(f"{name}/first", state.dtype, state.shape, state.data, state.quantization)
+        made.emit("ASSIGN_VARIABLE", [made.handle(name), value], [])
+    return made
+
+
 def _write(graph: Graph) -> Written:
     writers, writing, failures = operators("tflite", "write"), Writing(graph), []
     for name in graph.inputs:
         writing.use(name)
+    if graph.states:
+        writing.emit("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=_INITIAL)
     for op in graph.ops:
         if op.kind not in writers:
             continue

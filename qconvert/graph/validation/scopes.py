@@ -24,7 +24,12 @@ def scopes(graph: Graph) -> Problems:
     for name, state in graph.states.items():
         yield from ((f"state {name!r}", reason) for reason in _state(name, state))
     for where, inner in (("", graph), *((f"function {name!r}, ", inner) for name, inner in graph.functions.items())):
+        written: set[str] = set()
         for op in inner.ops:
+            if op.kind == "WriteState":
+                if (name := str(op["state"])) in written:
+                    yield where + located(op), f"writes the state {name!r} for the second time in a run"
+                written.add(name)
             yield from ((where + located(op), reason) for reason in _named(graph, inner, op))
     yield from _recursion(graph)
 

@@ -32,6 +32,7 @@ from qconvert.formats.tflite.ops import (
     slice,
     space,
     suppression,
+    variables,
     volume,
     windows,
 )
@@ -69,6 +70,7 @@ _FAMILIES = (
     curves,
     einsum,
     places,
+    variables,
 )
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

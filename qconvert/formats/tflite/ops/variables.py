@@ -1,0 +1,63 @@
+"""Variables, which keep their values from one run to the next: states in the graph."""
+
+from __future__ import annotations
+
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.variables import Variables
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_var_handle(r: Reading) -> None:
+    """The name of a variable: no value, and no operator in the graph."""
+    r.variables.declare(r.outputs[0], r.options)
+
+
+def read_call_once(r: Reading) -> None:
+    """The first values of variables, which their states have."""
+    r.variables.initialize(int(r.option("initSubgraphIndex")))
+
+
+def read_read_variable(r: Reading) -> None:
+    """A copy of the stored values, whatever scales both sides state."""
+    state = _state(r, r.variables)
+    if state not in r.variables.ready:
+        raise r.invalid(f"reads the variable {state!r} before anything gives it a value")
+    first = r.variables.states[state]
+    if state in r.variables.constant:
+        r.declare(first)
+        return
+    r.read_state(first, r.result())
+
+
+def read_assign_variable(r: Reading) -> None:
+    state = _state(r, r.variables)
+    r.variables.ready.add(state)
+    r.write_state(r.variables.states[state], r.input(1))
+
+
+def _state(r: Reading, variables: Variables) -> str:
+    handle = r.input(0)
+    if handle not in variables.handles:
+        raise r.unsupported(f"{handle!r}, a variable that comes from elsewhere than a VAR_HANDLE,")
+    return variables.handles[handle]
+
+
+def write_read_state(op: Op, w: Writing) -> None:
+    w.emit("READ_VARIABLE", [w.handle(str(op["state"]))], op.outputs)
+
+
+def write_write_state(op: Op, w: Writing) -> None:
+    w.emit("ASSIGN_VARIABLE", [w.handle(str(op["state"])), op.inputs[0]], [])
+
+
+READERS: dict[str, ReadFunction] = {
+    "VAR_HANDLE": read_var_handle,
+    "CALL_ONCE": read_call_once,
+    "READ_VARIABLE": read_read_variable,
+    "ASSIGN_VARIABLE": read_assign_variable,
+}
+
+WRITERS: dict[str, WriteFunction] = {"ReadState": write_read_state, "WriteState": write_write_state}

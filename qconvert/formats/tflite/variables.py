@@ -1,0 +1,162 @@
+"""The resource variables of a .tflite file: which there are, what they hold at first, and the states that they become."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite.tensors import read_tensors
+from qconvert.graph import Names, Tensor, numpy_dtype
+from qconvert.graph.shapes import compatible
+
+__all__ = ["VARIABLE_OPERATORS", "Variables", "first_value"]
+
+VARIABLE_OPERATORS = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"))
+
+#: LiteRT knows a variable by this, not by the tensor of a handle (var_handle.cc).
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A READ_VARIABLE, or an ASSIGN_VARIABLE: the variable and what is read from it or put into it."""
+
+    key: _Key
+    value: Tensor
+    writes: bool
+
+
+class Variables:
+    """What is known of the variables before operators are read, and how far these have come.
+
+    Attributes:
+        states: the state that each variable becomes, by its name. Its grid is that of what is read from it, as kernels look at none.
+        constant: names of those that nothing changes.
+        ready: names of those that hold a value where reading stands.
+        handles: the tensors that stand for a variable, and its state.
+        initial: the subgraphs that CALL_ONCE names.
+
+    Raises:
+        InvalidModelError: types or shapes of one variable contradict each other.
+        UnsupportedError: first values that are computed.
+    """
+
+    def __init__(self, model: Any, data: mmap.mmap | bytes, named: Callable[[int], Sequence[str]]) -> None:
+        self._model, self._data, self._named = model, data, named
+        self.states: dict[str, Tensor] = {}
+        self.constant: set[str] = set()
+        self.ready: set[str] = set()
+        self.handles: dict[str, str] = {}
+        self.initial: set[int] = set()
+        self._names: dict[_Key, str] = {}
+        self._first: dict[int, dict[_Key, Tensor]] = {}
+        listed = [named(index) for index in range(len(model.subgraphs))]
+        if not any(VARIABLE_OPERATORS.intersection(names) for names in listed):
+            return
+        for index, names in enumerate(listed):
+            self.initial.update(self._once(index, names))
+        uses = [use for index in range(len(listed)) if index not in self.initial for use in self._uses(index)]
+        self._first = {index: self._first_values(index) for index in sorted(self.initial)}
+        self._settle(uses)
+
+    def declare(self, handle: str, options: Any) -> None:
+        """A VAR_HANDLE stands here: the tensor `handle` is the variable that its options name, or one that nothing reads or changes."""
+        self.handles[handle] = self._names.get(_key(options), "")
+
+    def initialize(self, subgraph: int) -> None:
+        """A CALL_ONCE stands here."""
+        self.ready.update(self._names[key] for key in self._first[subgraph] if key in self._names)
+
+    def _once(self, index: int, names: Sequence[str]) -> Iterator[int]:
+        for operation, name in zip(self._model.subgraphs[index].operators, names, strict=True):
+            if name == "CALL_ONCE":
+                number = int(getattr(operation.builtinOptions, "initSubgraphIndex", 0))
+                if not 0 < number < len(self._model.subgraphs) or number == index:
+                    raise InvalidModelError(f"it names subgraph {number} of {len(self._model.subgraphs)}", where=f"CALL_ONCE in {index}")
+                yield number
+
+    def _uses(self, index: int) -> Iterator[_Use]:
+        """What the operators of a subgraph do with variables, in order."""
+        subgraph, draft = self._model.subgraphs[index], Draft()
+        tensors = [draft.tensors[name] for name in read_tensors(self._model, self._data, draft, index)]
+        handles: dict[int, _Key] = {}
+        for operation, name in zip(subgraph.operators, self._named(index), strict=True):
+            inputs, outputs = (_numbers(side, len(tensors), name) for side in (operation.inputs, operation.outputs))
+            if name == "VAR_HANDLE" and len(outputs) == 1:
+                handles[outputs[0]] = _key(operation.builtinOptions)
+            elif name == "READ_VARIABLE" and len(inputs) == len(outputs) == 1 and inputs[0] in handles:
+                yield _Use(handles[inputs[0]], tensors[outputs[0]], False)
+            elif name == "ASSIGN_VARIABLE" and len(inputs) == 2 and inputs[0] in handles:
+                yield _Use(handles[inputs[0]], tensors[inputs[1]], True)
+
+    def _first_values(self, index: int) -> dict[_Key, Tensor]:
+        """The constants that a subgraph of CALL_ONCE assigns."""
+        others = sorted({*self._named(index)} - {"VAR_HANDLE", "ASSIGN_VARIABLE"})
+        where = f"subgraph {index}, which CALL_ONCE names"
+        if others:
+            raise UnsupportedError(f"it holds {', '.join(others)}; first values of variables that are constants are covered", where=where)
+        found: dict[_Key, Tensor] = {}
+        for use in self._uses(index):
+            if use.value.data is None:
+                raise UnsupportedError(f"it computes {use.value.name!r}, the first value of the variable {use.key[1]!r}", where=where)
+            if use.key in found:
+                raise InvalidModelError(f"it gives the variable {use.key[1]!r} two values", where=where)
+            found[use.key] = use.value
+        return found
+
+    def _settle(self, uses: Sequence[_Use]) -> None:
+        """Makes the states."""
+        first = {key: value for values in self._first.values() for key, value in values.items()}
+        names, by_key = Names(self.states), dict[_Key, list[_Use]]()
+        for use in uses:
+            by_key.setdefault(use.key, []).append(use)
+        for key, own in by_key.items():
+            stated = next((use.value for use in own if not use.writes), own[0].value)
+            name = names.fresh("/".join(filter(None, key)) or "variable")
+            self._names[key] = name
+            if not any(use.writes for use in own):
+                self.constant.add(name)
+            self.states[name] = _state(name, stated, first.get(key))
+
+
+def _key(options: Any) -> _Key:
+    """The variable that the options of a VAR_HANDLE name."""
+    found = (getattr(options, name, None) or b"" for name in ("container", "sharedName"))
+    container, shared = (text.decode("utf-8", "replace") for text in found)
+    return container, shared
+
+
+def _numbers(vector: Any, count: int, name: str) -> list[int]:
+    found = [] if vector is None else vector.tolist()
+    if any(not 0 <= index < count for index in found) and name in VARIABLE_OPERATORS:
+        raise InvalidModelError(f"it names a tensor that is none of {count}", where=name)
+    return found
+
+
+def _state(name: str, stated: Tensor, first: Tensor | None) -> Tensor:
+    """The state of a variable: with its first value, or, where it has none and is written before it is read, with zeros."""
+    where = f"variable {name!r}"
+    if first is None:
+        return replace(stated, name=name, data=first_value(stated, where))
+    if first.dtype != stated.dtype or not compatible(first.shape, stated.shape):
+        what = f"is {stated.dtype} of shape {stated.shape}, its first value {first.dtype} of shape {first.shape}"
+        raise InvalidModelError(what, where=where)
+    return replace(first, name=name, quantization=stated.quantization)
+
+
+def first_value(tensor: Tensor, where: str) -> Any:
+    """What LiteRT resets a tensor to: int8 to its zero point, other types to 0 (ResetVariableTensor, core/api/tensor_utils.cc).
+
+    Raises:
+        UnsupportedError: its size is known only at run time.
+    """
+    if tensor.static_shape is None:
+        raise UnsupportedError("its size is known only at run time", where=where)
+    point = 0 if tensor.quantization is None or tensor.dtype != "int8" else int(tensor.quantization.zero_point.flat[0])
+    return np.full(tensor.static_shape, point, numpy_dtype(tensor.dtype))

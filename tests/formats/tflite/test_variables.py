@@ -1,0 +1,222 @@
+"""VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE and CALL_ONCE: states in the graph, and variables again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite.probe import with_outputs
+from qconvert.formats.tflite.reader import read_bytes
+from qconvert.formats.tflite.reading import Reading
+from qconvert.graph import Graph, Quantization
+from qconvert.graph.validation import validate
+from qconvert.runtimes.litert import LiteRT
+from qconvert.runtimes.tflite_micro import TFLiteMicro
+from tests.tflite_models import OpSpec, TensorSpec, model
+
+STREAMING = Path(__file__).parents[3] / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"
+Array = np.ndarray[Any, np.dtype[Any]]
+F = (2,)
+
+
+def handle(name: str, shared: str = "sum", container: str = "") -> OpSpec:
+    return OpSpec("VAR_HANDLE", [], [name], {"sharedName": shared, "container": container})
+
+
+def first(value: Any = (5.0, -1.0), shared: str = "sum", container: str = "", **other: Any) -> Any:
+    """The subgraph that assigns a first value."""
+    data = np.asarray(value, other.pop("dtype", "float32"))
+    tensors = [TensorSpec("v", (), "resource"), TensorSpec("c", data.shape, data.dtype.name, data=data, **other)]
+    return [handle("v", shared, container), OpSpec("ASSIGN_VARIABLE", ["v", "c"], [])], tensors, [], []
+
+
+ONCE = OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 1})
+READ = OpSpec("READ_VARIABLE", ["h"], ["old"])
+ADD = OpSpec("ADD", ["x", "old"], ["y"])
+ASSIGN = OpSpec("ASSIGN_VARIABLE", ["h", "y"], [])
+
+
+def counter(
+    ops: Sequence[OpSpec] = (ONCE, handle("h"), READ, ADD, ASSIGN), further: Any = None, changed: Sequence[TensorSpec] = (), **other: Any
+) -> bytes:
+    """y = x + s; s = y."""
+    tensors = {name: TensorSpec(name, F, "float32") for name in ("x", "old", "y", "z")}
+    tensors |= {name: TensorSpec(name, (), "resource") for name in ("h", "g")} | {tensor.name: tensor for tensor in changed}
+    return model(
+        list(ops), list(tensors.values()), ["x"], other.pop("outputs", ["y"]), further=[first()] if further is None else further, **other
+    )
+
+
+def steps(data: bytes, feeds: Sequence[Array], kernels: str = "default") -> list[list[float]]:
+    loaded = LiteRT(data, kernels)
+    return [loaded.run_in_order([feed])[0].tolist() for feed in feeds]
+
+
+def evaluated(graph: Any, feeds: Sequence[Array]) -> list[list[float]]:
+    states: dict[str, Array] = {}
+    return [evaluate(graph, {graph.inputs[0]: feed}, states)[graph.outputs[0]].tolist() for feed in feeds]
+
+
+def there_and_back(data: bytes, folder: Path) -> bytes:
+    (folder / "in.tflite").write_bytes(data)
+    qconvert.convert(folder / "in.tflite", folder / "out.tflite")
+    return (folder / "out.tflite").read_bytes()
+
+
+FEEDS = [np.array([1, 2], np.float32), np.array([0.5, 0], np.float32), np.array([-3, 4], np.float32)]
+MEANT = [[6.0, 1.0], [6.5, 1.0], [3.5, 5.0]]
+
+
+def test_a_variable_is_a_state_and_a_variable_again(tmp_path: Path) -> None:
+    graph = read_bytes(counter(), "counter")
+    assert [op.kind for op in graph.ops] == ["ReadState", "Add", "WriteState"]
+    assert graph.states["sum"].data is not None and graph.states["sum"].data.tolist() == [5, -1]
+    assert evaluated(graph, FEEDS) == steps(counter(), FEEDS) == MEANT
+    again = there_and_back(counter(), tmp_path)
+    assert steps(again, FEEDS) == MEANT
+    differences = qconvert.diff(graph, read_bytes(again, "counter"), exact=True)
+    assert all(line.startswith("metadata") for line in differences), differences
+
+
+def test_a_real_streaming_network_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
+    """Its output is nearly always 0, so all that it computes is compared."""
+    again = there_and_back(STREAMING.read_bytes(), tmp_path)
+    graph, random = qconvert.load(STREAMING), np.random.default_rng(4)
+    whole = replace(graph, outputs=tuple(name for op in graph.ops for name in op.outputs))
+    sides = [(LiteRT(model), names) for model, names in map(with_outputs, (STREAMING.read_bytes(), again))]
+    states: dict[str, Array] = {}
+    for _ in range(50):
+        feed = np.clip(random.normal(-90, 40, (1, 3, 40)), -128, 127).astype(np.int8)
+        one, two = (dict(zip(names, side.run_in_order([feed]), strict=True)) for side, names in sides)
+        meant = evaluate(whole, {graph.inputs[0]: feed}, states)
+        assert one.keys() == two.keys() and len(one) == 44
+        assert all(np.array_equal(one[name], two[name]) and np.array_equal(one[name], meant[name]) for name in one)
+    assert all(state.data is not None and set(state.data.reshape(-1).tolist()) == {-128} for state in graph.states.values())
+    assert len(graph.states) == 6 and not qconvert.diff(graph, read_bytes(again, "main"))
+
+
+def test_what_a_variable_holds_has_the_scales_of_what_is_read(tmp_path: Path) -> None:
+    """Kernels copy bytes, whatever scales the sides state; XNNPACK takes no such model."""
+    grids = {"x": (0.5, 0), "old": (0.5, 3), "y": (0.25, -4)}
+    tensors = [TensorSpec(name, F, "int8", scale=scale, zero_point=point) for name, (scale, point) in grids.items()]
+    data = counter(changed=tensors, further=[first([7, -7], dtype="int8", scale=9.0, zero_point=1)])
+    graph = read_bytes(data, "counter")
+    assert graph.states["sum"].quantization == Quantization.per_tensor(0.5, 3)
+    assert [op.kind for op in graph.ops] == ["ReadState", "Add", "Reinterpret", "WriteState"]
+    feeds = [np.array([4, -9], np.int8), np.array([100, -100], np.int8), np.array([1, 2], np.int8)]
+    assert evaluated(graph, feeds) == steps(data, feeds, "reference") == steps(there_and_back(data, tmp_path), feeds, "reference")
+
+
+def test_reads_and_writes_keep_their_order(tmp_path: Path) -> None:
+    """What is read behind a write is the new value, and what is read before it stays the old one."""
+    ops = [ONCE, handle("h"), READ, ADD, ASSIGN, OpSpec("READ_VARIABLE", ["h"], ["z"])]
+    data = counter(ops, outputs=["z", "old"])
+    loaded, states = LiteRT(data), dict[str, Array]()
+    graph = read_bytes(data, "counter")
+    for feed in FEEDS:
+        found, meant = evaluate(graph, {"x": feed}, states), loaded.run_in_order([feed])
+        assert [found[name].tolist() for name in ("z", "old")] == [value.tolist() for value in meant]
+    assert steps(there_and_back(data, tmp_path), FEEDS) == MEANT
+
+
+def test_variables_are_told_apart_by_container_and_name(tmp_path: Path) -> None:
+    ops = [
+        ONCE, OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 2}), handle("h"), handle("g", container="other"), READ,
+        OpSpec("READ_VARIABLE", ["g"], ["z"]), ADD, OpSpec("ASSIGN_VARIABLE", ["g", "old"], []), ASSIGN,
+    ]  # fmt: skip
+    data = counter(ops, [first(), first((9.0, 9.0), container="other")], outputs=["z"])
+    graph = read_bytes(data, "counter")
+    assert sorted(graph.states) == ["other/sum", "sum"]
+    meant = [[9.0, 9.0], [5.0, -1.0], [6.0, 1.0]]
+    assert steps(data, FEEDS) == evaluated(graph, FEEDS) == steps(there_and_back(data, tmp_path), FEEDS) == meant
+
+
+def test_a_variable_that_nothing_changes_is_a_constant() -> None:
+    data = counter([ONCE, handle("h"), READ, ADD])
+    graph = read_bytes(data, "counter")
+    assert not graph.states and [op.kind for op in graph.ops] == ["Add"] and graph["old"].is_constant
+    assert evaluated(graph, FEEDS) == steps(data, FEEDS) == [[6.0, 1.0], [5.5, -1.0], [2.0, 3.0]]
+
+
+def test_a_variable_that_is_written_first_needs_no_first_value() -> None:
+    ops = [handle("h"), OpSpec("ASSIGN_VARIABLE", ["h", "x"], []), READ, ADD]
+    graph = read_bytes(counter(ops, ()), "counter")
+    assert evaluated(graph, FEEDS) == steps(counter(ops, ()), FEEDS) == [[2.0, 4.0], [1.0, 0.0], [-6.0, 8.0]]
+
+
+def test_a_tensor_that_an_operator_keeps_is_a_state() -> None:
+    """What operators such as SVDF have: LiteRT resets it to 0, an int8 one to its zero point."""
+    for dtype, value in (("int8", 3), ("int16", 0)):
+        draft = Draft()
+        for name in ("x", "s", "y"):
+            draft.add(name, dtype, F, None, Quantization.per_tensor(0.5, value))
+        draft.variables.add("s")
+        r = Reading(draft, "SVDF", 0, ("x", "s"), ("y",), None)
+        state = r.variable(1)
+        r.emit("Add", ["x", r.read_state(state, r.tensor(1))], ["y"])
+        r.write_state(state, "y")
+        graph = Graph("kept", draft.tensors, (), ("x",), ("y",), states=draft.states).evolve(ops=draft.ops)
+        validate(graph)
+        assert graph.states["s"].data is not None and graph.states["s"].data.tolist() == [value, value]
+        with pytest.raises(QConvertError, match="'x', which is no variable, is not covered"):
+            r.variable(0)
+
+
+@pytest.mark.skipif(find_spec("tflite_micro") is None, reason="tflite_micro is not installed (extra micro)")
+def test_tflite_micro_runs_variables_that_were_written(tmp_path: Path) -> None:
+    qconvert.convert(STREAMING, tmp_path / "out.tflite", target="tflite-micro")
+    sides = LiteRT(STREAMING.read_bytes()), TFLiteMicro((tmp_path / "out.tflite").read_bytes())
+    random = np.random.default_rng(2)
+    feeds = [np.clip(random.normal(-90, 40, (1, 3, 40)), -128, 127).astype(np.int8) for _ in range(50)]
+    found = [[int(side.run_in_order([feed])[0][0, 0]) for feed in feeds] for side in sides]
+    assert found[0] == found[1] and len(set(found[0])) > 3
+
+
+COMPUTED = (
+    [handle("v"), OpSpec("ADD", ["c", "c"], ["d"]), OpSpec("ASSIGN_VARIABLE", ["v", "d"], [])],
+    [TensorSpec("v", (), "resource"), TensorSpec("c", F, "float32", data=np.ones(2, "float32")), TensorSpec("d", F, "float32")],
+    [], [],
+)  # fmt: skip
+TWICE = (first()[0] + first()[0][1:], first()[1], [], [])
+INT8 = TensorSpec("y", F, "int8", scale=1.0)
+FAULTS = {
+    "never given a value": (counter([handle("h"), READ, ADD, ASSIGN], ()), r"READ_VARIABLE #1.*'sum' before anything gives it a value"),
+    "read too early": (counter([handle("h"), READ, ONCE, ADD, ASSIGN]), r"READ_VARIABLE #1.*before anything gives it a value"),
+    "another variable": (counter(further=[first(shared="other")]), r"before anything gives it a value"),
+    "written twice": (counter([ONCE, handle("h"), READ, ADD, ASSIGN, ASSIGN]), r"ASSIGN_VARIABLE #5.*'sum' for the second time"),
+    "other type": (counter(further=[first(dtype="int32")]), r"variable 'sum': is float32 of shape \(2,\), its first value int32"),
+    "other shape": (counter(further=[first((1.0, 2.0, 3.0))]), r"variable 'sum': .*first value float32 of shape \(3,\)"),
+    "changes its type": (
+        counter([ONCE, handle("h"), READ, OpSpec("QUANTIZE", ["x"], ["y"]), ASSIGN], changed=[INT8]),
+        r"'y/stored', which is not of the type, shape and grid"),
+    "computed": (counter(further=[COMPUTED]), r"it holds ADD; first values"),
+    "two first values": (counter(further=[TWICE]), r"gives the variable 'sum' two values"),
+    "no subgraph": (counter(further=()), r"names subgraph 1 of 1"),
+    "itself": (counter([OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 0}), handle("h"), READ, ADD, ASSIGN]), r"names subgraph 0 of 2"),
+    "no variable": (counter([ONCE, handle("h"), READ, OpSpec("ADD", ["x", "h"], ["y"])]), r"ADD with 'h', a variable, is not covered"),
+    "no handle": (counter([ONCE, OpSpec("READ_VARIABLE", ["x"], ["old"]), ADD]), r"comes from elsewhere than a VAR_HANDLE"),
+    "an input": (
+        model([READ, ADD], [TensorSpec("h", (), "resource"), *(TensorSpec(n, F, "float32") for n in ("x", "old", "y"))], ["h", "x"], ["y"]),
+        r"tensor 'h': a variable as an input is not covered"),
+    "too few": (counter([ONCE, handle("h"), READ, ADD, OpSpec("ASSIGN_VARIABLE", ["h"], [])]), r"has 1 inputs, not 2"),
+    "a result": (counter([ONCE, handle("h"), READ, ADD, replace(ASSIGN, outputs=["z"])]), r"has 1 outputs, not 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_of_variables_are_named(name: str, tmp_path: Path) -> None:
+    data, words = FAULTS[name]
+    (tmp_path / "model.tflite").write_bytes(data)
+    with pytest.raises(QConvertError, match=words) as caught:
+        qconvert.load(tmp_path / "model.tflite")
+    assert caught.value.file == str(tmp_path / "model.tflite") and caught.value.exit_code == 2
