@@ -16,7 +16,7 @@ from qconvert.formats.mnn.network import Node, read_network
 from qconvert.formats.mnn.places import is_packing
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile, Pieces
-from qconvert.runtimes.mnn import Child, MNNModel
+from qconvert.runtimes.mnn import MNNModel, new_child
 
 __all__ = ["MNNInside"]
 
@@ -77,7 +77,7 @@ class MNNInside:
         return self._shapes
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
-        child = Child()  # its own: what crashes there ends nothing else
+        child = new_child()  # its own: what crashes there ends nothing else
         parts: dict[str, MNNModel] = {}
         for name in sorted(wanted & self.names):
             fed = self._fed(name, names)

@@ -20,7 +20,7 @@ import pytest
 from qconvert import convert, extract, save
 from qconvert.calibration import observer, weight_grid
 from qconvert.calibration.mnn import PACK, OfMnn, kl_threshold
-from qconvert.formats.mnn.child import how_it_ended, said
+from qconvert.files.processes import how_it_ended, said
 from qconvert.formats.mnn.network import read_network
 from qconvert.graph import Array
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,13 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qconvert.errors import MissingPackageError, UnsupportedError
+from qconvert.files.processes import how_it_ended, said
 
-__all__ = ["converted", "how_it_ended", "is_installed", "require_installed", "said"]
+__all__ = ["converted", "is_installed", "require_installed"]
 
 #: Seconds after which a converter that has not ended is ended.
 _PATIENCE = 900.0
-#: Lines of what MNN printed that an error shows, the last ones.
-_SHOWN = 6
 #: MNN's native module takes the arguments as one list; its wrappers on the command line pass them so that it ends in an abort.
 _CONVERT = "import json, sys; import _tools; _tools.mnnconvert(json.loads(sys.argv[1]))"
 
@@ -60,19 +58,3 @@ def converted(arguments: Sequence[str], folder: Path, result: str, patience: flo
     if not (folder / result).is_file() or not (folder / result).stat().st_size:
         raise UnsupportedError(f"MNN's converter wrote no file{printed}")
     return done.stdout.decode(errors="replace")
-
-
-def how_it_ended(returncode: int) -> str:
-    """In words, how a process ended."""
-    if returncode >= 0:
-        return f"ended with exit code {returncode}"
-    try:
-        return f"was ended by {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"was ended by signal {-returncode}"
-
-
-def said(printed: bytes) -> str:
-    """The end of what a process printed, as the end of a sentence; "" if it printed nothing."""
-    lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
-    return f"; it printed: {' | '.join(lines[-_SHOWN:])}" if lines else ""
