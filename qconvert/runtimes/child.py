@@ -41,13 +41,14 @@ class Child:
         program: its file, which imports nothing of qconvert.
         title: of what runs in it, as in errors.
         patience: seconds for which an answer is waited for.
+        arguments: of the program.
     """
 
-    def __init__(self, program: Path, title: str, patience: float) -> None:
+    def __init__(self, program: Path, title: str, patience: float, arguments: Sequence[str] = ()) -> None:
         self._title, self._patience = title, patience
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
+            [sys.executable, "-P", str(program), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]

@@ -1,0 +1,255 @@
+"""The other end of runtimes/tensorrt.py: a program of its own, which has TensorRT parse .onnx files and build engines of them.
+
+It imports nothing of qconvert. A message is a line of JSON and, behind it, the bytes that it describes; the first argument is the most
+memory that the process may take. What TensorRT prints goes to standard error, where a line for each node says how far it came.
+
+TensorRT-RTX was tried (1.7). What differs in TensorRT itself (10, 11) follows its documentation and was never run: it builds for the
+device at hand alone, and tells layers by an inspector of the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+#: The packages that give TensorRT, TensorRT-RTX before TensorRT: it builds without a device.
+PACKAGES = ("tensorrt_rtx", "tensorrt_rtx_bindings", "tensorrt")
+#: How the message begins in which the builder of TensorRT-RTX lists the layers of an engine.
+LISTED = "Layers:"
+#: Severities of messages that are kept.
+WARNING = 2
+
+
+def main() -> None:
+    """Answers each message: "build" with what becomes of a model, "run" with what the engine built last computes."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    given = sys.stdin.buffer
+    bounded(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    keep_freed()
+    name, trt = import_any()
+    log: Any = logger_of(trt) if trt is not None else None
+    engine: Any = None
+    while line := given.readline():
+        question, computed = json.loads(line), []
+        if trt is None:
+            answers.write(json.dumps({"missing": name}).encode() + b"\n")
+            break
+        try:
+            if "build" in question:
+                model = given.read(question["build"]["size"])
+                found, engine = built(trt, log, model, question["build"])
+                found.update(package=name, version=str(trt.__version__))
+            else:
+                values = [given.read(int(size)) for size in question["sizes"]]
+                found, computed = engine.run(question["run"], values)
+        except Exception as error:  # of whatever class
+            found = {"error": f"{type(error).__name__}: {error}{''.join(f' | {text}' for _, text in log.kept[-3:])}"}
+        answers.write(json.dumps(found).encode() + b"\n")
+        for value in computed:
+            answers.write(value)
+        answers.flush()
+
+
+def bounded(most: int) -> None:
+    """Lets the process take that many bytes, and be the first that a system without memory ends."""
+    try:
+        import resource
+
+        if most:
+            resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except (ImportError, OSError, ValueError):  # another system, or less is allowed already
+        pass
+
+
+def keep_freed() -> None:
+    """Lets the process keep what was freed: a builder allocates and frees so much that half of its time is the system's otherwise."""
+    from ctypes import CDLL
+
+    try:
+        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+            CDLL(None).mallopt(parameter, 2**30)
+    except (AttributeError, OSError, TypeError):  # another C library
+        pass
+
+
+def import_any() -> tuple[str, Any]:
+    """The name of the package that is there, and itself; what is wrong with them, and None, if none is."""
+    wrong: list[str] = []
+    for name in PACKAGES:
+        try:
+            return name, import_module(name)
+        except ImportError as error:
+            wrong.append(f"{name}: {error}")
+    return "; ".join(wrong), None
+
+
+def logger_of(trt: Any) -> Any:
+    """A logger that keeps warnings, errors and the list of layers."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.kept: list[tuple[int, str]] = []
+            self.layers = ""
+
+        def log(self, severity: Any, text: str) -> None:
+            if int(severity) <= WARNING:
+                self.kept.append((int(severity), text))
+                print(text, file=sys.stderr, flush=True)
+            elif text.startswith(LISTED):
+                self.layers = text
+            elif text.startswith("Parsing node:"):
+                print(text, file=sys.stderr, flush=True)
+
+    return Logger()
+
+
+def built(trt: Any, log: Any, model: bytes, question: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What becomes of a model: the parser's errors, messages, the list of layers; and the engine, if it can run here."""
+    log.kept, log.layers = [], ""
+    began = time.monotonic()
+    builder = trt.Builder(log)
+    network = builder.create_network(strong_types(trt))
+    parser = trt.OnnxParser(network, log)
+    parsed = parser.parse(model, question["path"])
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    found: dict[str, Any] = {"parsed": bool(parsed), "errors": [[e.desc(), e.node_operator(), e.node_name()] for e in errors]}
+    plan = None
+    if parsed:
+        print("Building", file=sys.stderr, flush=True)
+        config, found["capability"] = configured(trt, builder, network, question)
+        plan = builder.build_serialized_network(network, config)
+    found.update(log=log.kept, layers=log.layers, size=plan.nbytes if plan else 0, seconds=time.monotonic() - began)
+    engine = None
+    if plan and question["run"]:
+        engine, found["device"] = loaded(trt, log, plan)
+    if engine is not None and not found["layers"]:
+        found["inspected"] = engine.inspected()
+    return found, engine
+
+
+def strong_types(trt: Any) -> int:
+    """The flag of strongly typed networks; none where all are (TensorRT 11 deprecates it)."""
+    flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    return 0 if flag is None else 1 << int(flag)
+
+
+def configured(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -> tuple[Any, str]:
+    """The builder's configuration, and the compute capability that it builds for; "" for that of the device at hand."""
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    capability = getattr(getattr(trt, "ComputeCapability", None), question["capability"], None)
+    if capability is not None and hasattr(config, "set_compute_capability"):
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(capability, 0)
+    inputs = (network.get_input(index) for index in range(network.num_inputs))
+    stated = [(item.name, question["bounds"][item.name]) for item in inputs if -1 in tuple(item.shape) and item.name in question["bounds"]]
+    if stated:
+        profile = builder.create_optimization_profile()
+        for name, bounds in stated:
+            profile.set_shape(name, *bounds)
+        config.add_optimization_profile(profile)
+    return config, question["capability"] if capability is not None else ""
+
+
+def loaded(trt: Any, log: Any, plan: Any) -> tuple[Any, str]:
+    """The engine, ready to run, and "", or None and why it cannot run here."""
+    before = len(log.kept)
+    try:
+        engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+        if engine is not None:
+            return Engine(trt, engine), ""
+        said = "; ".join(text for _, text in log.kept[before:])
+    except Exception as error:  # of whatever class
+        said = f"{type(error).__name__}: {error}"
+    finally:
+        del log.kept[before:]
+    return None, said or "the engine was not loaded"
+
+
+class Engine:
+    """An engine on the device. Never run where it was written: no device was there.
+
+    Args:
+        trt: the package.
+        engine: its ICudaEngine.
+    """
+
+    def __init__(self, trt: Any, engine: Any) -> None:
+        from ctypes import CDLL
+
+        self._trt, self._engine = trt, engine
+        self._context = engine.create_execution_context()
+        self._cuda = next(filter(None, map(library, ("libcudart.so.13", "libcudart.so.12", "libcudart.so"))), None) or CDLL(None)
+
+    def inspected(self) -> str:
+        """The layers, as TensorRT's inspector writes them."""
+        inspector = self._engine.create_engine_inspector()
+        return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
+
+    def run(self, inputs: list[Any], values: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        """Computes; `inputs` are names and shapes. The answer describes the outputs, whose bytes follow."""
+        import ctypes
+
+        kept: list[Any] = []
+        try:
+            for (name, shape), value in zip(inputs, values, strict=True):
+                self._context.set_input_shape(name, tuple(shape))
+                kept.append(self._allocated(len(value)))
+                self._called("cudaMemcpy", kept[-1], value, ctypes.c_size_t(len(value)), 1)
+                self._context.set_tensor_address(name, kept[-1].value or 0)
+            outputs = []
+            for index in range(self._engine.num_io_tensors):
+                name = self._engine.get_tensor_name(index)
+                if self._engine.get_tensor_mode(name) == self._trt.TensorIOMode.OUTPUT:
+                    shape = tuple(self._context.get_tensor_shape(name))
+                    dtype = self._trt.nptype(self._engine.get_tensor_dtype(name))
+                    size = math.prod(shape) * dtype().itemsize
+                    kept.append(self._allocated(size))
+                    self._context.set_tensor_address(name, kept[-1].value or 0)
+                    outputs.append((name, dtype.__name__.rstrip("_"), shape, kept[-1], size))
+            if not self._context.execute_async_v3(0):
+                raise RuntimeError("the engine did not run")
+            self._called("cudaDeviceSynchronize")
+            results = []
+            for *_, place, size in outputs:
+                buffer = ctypes.create_string_buffer(size)
+                self._called("cudaMemcpy", buffer, place, ctypes.c_size_t(size), 2)
+                results.append(buffer.raw)
+            return {"names": [item[0] for item in outputs], "values": [[item[1], list(item[2])] for item in outputs]}, results
+        finally:
+            for place in kept:
+                self._cuda.cudaFree(place)
+
+    def _allocated(self, size: int) -> Any:
+        import ctypes
+
+        place = ctypes.c_void_p()
+        self._called("cudaMalloc", ctypes.byref(place), ctypes.c_size_t(max(size, 1)))
+        return place
+
+    def _called(self, function: str, *arguments: Any) -> None:
+        if code := getattr(self._cuda, function)(*arguments):
+            raise RuntimeError(f"{function} gave error {code}")
+
+
+def library(name: str) -> Any:
+    """A shared library, or None."""
+    from ctypes import CDLL
+
+    try:
+        return CDLL(name)
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""An .onnx file as TensorRT gets it: each node has a name of its own, by which it is known in what TensorRT says.
+
+A file may have nodes without names, several of one name, and names that look like a part of TensorRT's messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import InvalidModelError
+from qconvert.files import map_file
+
+__all__ = ["NamedModel", "Node", "named_model"]
+
+_TOKEN = re.compile(r"qconvert\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of an .onnx file.
+
+    Attributes:
+        name: its name, or that of the first tensor that it computes.
+        operator: its type.
+        outputs: names of the tensors that it computes.
+    """
+
+    name: str
+    operator: str
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A model whose nodes have names of their own.
+
+    Attributes:
+        content: the file with these names.
+        nodes: its nodes as they were, those of subgraphs too.
+        inputs: name -> sizes of each input that is no initializer; a size that is open is a text, "" if it has no name.
+    """
+
+    content: bytes
+    nodes: tuple[Node, ...]
+    inputs: dict[str, tuple[int | str, ...]]
+
+    def nodes_in(self, text: str) -> tuple[Node, ...]:
+        """The nodes that a text of TensorRT's names, each once."""
+        found = dict.fromkeys(int(index) for index in _TOKEN.findall(text))
+        return tuple(self.nodes[index] for index in found if index < len(self.nodes))
+
+    def restored(self, text: str) -> str:
+        """A text of TensorRT's with the nodes' own names."""
+        return _TOKEN.sub(lambda match: nodes[0].name if (nodes := self.nodes_in(match[0])) else match[0], text)
+
+
+def named_model(file: Path | bytes) -> NamedModel:
+    """The model of a file, or of its content; raises InvalidModelError if it is none."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(bytes(map_file(file)) if isinstance(file, Path) else file)
+    except (DecodeError, RecursionError) as error:
+        raise InvalidModelError("is no ONNX model", file=str(file) if isinstance(file, Path) else "") from error
+    nodes = []
+    for node in _nodes(model.graph):
+        nodes.append(Node(node.name or next(filter(None, node.output), node.op_type), node.op_type, tuple(node.output)))
+        node.name = f"qconvert.{len(nodes) - 1}."
+    constants = {item.name for item in model.graph.initializer}
+    inputs = {item.name: tuple(map(_size, item.type.tensor_type.shape.dim)) for item in model.graph.input if item.name not in constants}
+    return NamedModel(model.SerializeToString(), tuple(nodes), inputs)
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def _size(dimension: Any) -> int | str:
+    return int(dimension.dim_value) if dimension.HasField("dim_value") else str(dimension.dim_param)

@@ -1,0 +1,91 @@
+"""TensorRT-RTX's parser and builder on models of one rule each: every row that the target tensorrt rests on. No engine is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tensorrt_cases import CASES, Case, verdict_of
+from tensorrt_network import Network
+
+from qconvert.errors import RuntimeRefusedError
+from qconvert.runtimes.tensorrt_build import Build, Builder
+
+pytest.importorskip("tensorrt_rtx_bindings")
+
+_DIES = [case for case in CASES if case.verdict == "dies"]
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[Builder]:
+    found = Builder()
+    yield found
+    found.close()
+
+
+def test_names_are_unique() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in _DIES], ids=lambda case: case.name)
+def test_a_model_runs_as_was_measured(case: Case, builder: Builder) -> None:
+    found = builder.build(case.model().SerializeToString(), case.capability, case.bounds)
+    said = " | ".join((*(error.text for error in found.errors), *found.warnings))
+    assert (verdict_of(found), case.says in said) == (case.verdict, True), said
+    assert found.built or any(error.text for error in found.errors)
+
+
+@pytest.mark.parametrize("case", _DIES, ids=lambda case: case.name)
+def test_a_model_that_ends_the_process(case: Case) -> None:
+    builder = Builder()
+    with pytest.raises(RuntimeRefusedError, match=r"TensorRT's process was ended by SIG\w+; it printed: .*QuantizeLinear"):
+        builder.build(case.model().SerializeToString())
+
+
+def _built(builder: Builder, net: Network, *outputs: str) -> Build:
+    found = builder.build(net.model(*outputs).SerializeToString())
+    assert found.built
+    return found
+
+
+def test_a_pair_behind_a_convolution_is_part_of_its_kernel(builder: Builder) -> None:
+    net = Network()
+    y = net.op("Relu", net.conv(net.pair(net.input()), bias=net.constant([0.5] * 8)))
+    layers = _built(builder, net, net.pair(y)).layers
+    assert [layer.type for layer in layers] == ["kgen", "correlation", "kgen"]
+    assert "MulAddReluMulMinMaxRounCast" in layers[-1].tactic
+    assert [side.dtype for side in layers[1].inputs + layers[1].constants[:1]] == ["Int8", "Int8"]
+
+
+def test_duplicates_cost_nothing(builder: Builder) -> None:
+    """One Quantize with several Dequantize, and several equal ones, are the same engine."""
+    engines = []
+    for kind in ("dequantize", "quantize", "neither"):
+        case = next(case for case in CASES if case.name == f"shared: {kind}")
+        engines.append([(layer.type, layer.tactic) for layer in builder.build(case.model().SerializeToString()).layers])
+    assert engines[0] == engines[1] == engines[2]
+
+
+def test_movements_on_integers_and_on_real_values_are_one_engine(builder: Builder) -> None:
+    for name in ("Reshape", "Transpose", "Slice", "Gather", "Concat", "Pad with 0", "MaxPool", "Tile"):
+        both = [next(case for case in CASES if case.name == f"{name} {where}") for where in ("on integers", "behind Dequantize")]
+        first, second = ([layer.tactic for layer in builder.build(case.model().SerializeToString()).layers] for case in both)
+        assert first == second, name
+
+
+@pytest.mark.parametrize("numerator", [1.0, 2.0])
+def test_a_number_divided_by_what_is_dequantized_is_lost(builder: Builder, numerator: float) -> None:
+    """Of 1 / x behind a Dequantize nothing is left: the division is in the kernel only if something stands between."""
+    found = []
+    for between in (False, True):
+        net = Network()
+        x = net.pair(net.input())
+        x = net.op("Relu", x) if between else x
+        layers = _built(builder, net, net.op("Div", net.constant(numerator), x)).layers
+        found.append(any("Div" in layer.tactic for layer in layers))
+    assert found == [False, True]
+
+
+def test_opsets_make_no_difference(builder: Builder) -> None:
+    cases = [case for case in CASES if case.name.startswith("opset ")]
+    assert len({tuple(layer.tactic for layer in builder.build(case.model().SerializeToString()).layers) for case in cases}) == 1
