@@ -26,7 +26,7 @@ FLOORS = (
     "plugins",
     "data",
     "formats.reading formats.flatbuffers",
-    "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings formats.aimet formats.mnn",
+    "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings formats.aimet formats.mnn formats.calibration_cache",
     "targets",
     "passes",
     "conversion",

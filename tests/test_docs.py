@@ -60,6 +60,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "fixtures" / "mnn" / "pipeline.json", tmp_path)
     extract_file(tmp_path / "model.tflite", tmp_path / "scales.json", real=tmp_path / "float.onnx")
     convert(tmp_path / "float.onnx", tmp_path / "again.onnx", encodings=str(tmp_path / "scales.json"))
+    convert(tmp_path / "model.tflite", tmp_path / "symmetric.qgraph", passes=["symmetric_activations"], edges="change")
+    extract_file(tmp_path / "symmetric.qgraph", tmp_path / "scales.cache")
     return tmp_path
 
 

@@ -29,10 +29,9 @@ from qconvert.conversion import load
 from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.streams import Data, Samples
-from qconvert.encodings import Encoding, Encodings, Place
+from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Array, Graph
-from qconvert.passes.encodings.normalized import BATCH_NORM, FOLDED
 
 __all__ = ["calibrate", "calibrated", "prepared"]
 

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from qconvert.encodings.document import from_document, to_document
-from qconvert.encodings.ranges import grid_of
+from qconvert.encodings.ranges import grid_of, weights_grid
 from qconvert.encodings.removing import extracted
-from qconvert.encodings.types import Encoding, Encodings, Grid, Place, Range
+from qconvert.encodings.types import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Grid, Place, Range
 
-__all__ = ["Encoding", "Encodings", "Grid", "Place", "Range", "extracted", "from_document", "grid_of", "to_document"]
+__all__ = [
+    "BATCH_NORM",
+    "FOLDED",
+    "FUSED",
+    "Encoding",
+    "Encodings",
+    "Grid",
+    "Place",
+    "Range",
+    "extracted",
+    "from_document",
+    "grid_of",
+    "to_document",
+    "weights_grid",
+]

@@ -1,14 +1,19 @@
-"""A grid made of a range."""
+"""Grids made of ranges, and of weights."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
 
 from qconvert.arithmetic import choose_grid
 from qconvert.arithmetic.dtypes import integer_range
 from qconvert.encodings.types import Grid, Range
 from qconvert.errors import OptionError
-from qconvert.graph import Quantization
+from qconvert.graph import Op, Quantization, Tensor
+from qconvert.graph.kinds import output_axis
 
-__all__ = ["grid_of"]
+__all__ = ["grid_of", "weights_grid"]
 
 
 def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
@@ -34,3 +39,14 @@ def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narro
         chosen = chosen.shifted((high + 1) // 2)
     limits = (-high, high) if narrow else (None, None)
     return Grid(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))
+
+
+def weights_grid(tensor: Tensor, reader: Op) -> Grid:
+    """int8 with scale max|w| / 127 of each output channel, as runtimes make them that state no scales of weights."""
+    assert tensor.data is not None
+    rank = len(tensor.shape or ())
+    axis = output_axis(reader, rank)
+    largest = np.abs(tensor.data.astype(np.float32)).max(axis=tuple(i for i in range(rank) if i != axis), initial=0)
+    scale = (largest / np.float32(127)).astype(np.float32)
+    scale = np.where(scale > 0, scale, np.float32(1))
+    return Grid("int8", replace(Quantization.per_axis(scale, axis), quant_min=-127, quant_max=127))

@@ -11,11 +11,14 @@ from qconvert.arithmetic.dtypes import INTEGERS, Array, canonical_dtype, equal_d
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Quantization
 
-__all__ = ["Encoding", "Encodings", "Grid", "Place", "Range"]
+__all__ = ["BATCH_NORM", "FOLDED", "FUSED", "Encoding", "Encodings", "Grid", "Place", "Range"]
 
 ROLES = ("tensor", "input", "output")
 #: How weights that have no encoding of their own are put on a grid, where a file leaves them out because its runtime derives them.
 WEIGHTS = ("", "max-abs")
+#: In the metadata of encodings: whether they were made behind folding batch normalizations; or of the network as it is, for a runtime that
+#: computes a layer, the normalization and the Relu behind it in one, so that it rounds nothing between them.
+BATCH_NORM, FOLDED, FUSED = "batch_norm", "folded", "fused"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.arithmetic import quantize
-from qconvert.encodings import Encoding, Encodings, Grid
+from qconvert.encodings import Encoding, Encodings, Grid, weights_grid
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import absorb_quantization, float_bias_to_int32, remove_dead_code
 from qconvert.passes.encodings.filling import carry_on
-from qconvert.passes.encodings.grids import fitted, oriented, weights_grid
+from qconvert.passes.encodings.grids import fitted, oriented
 from qconvert.passes.encodings.literal import without_limits
 from qconvert.passes.encodings.matching import Matched, matched
-from qconvert.passes.encodings.normalized import normalized
+from qconvert.passes.encodings.normalized import normalized, rounded
 from qconvert.plugins import Change, Target, read_encodings
 from qconvert.plugins.options import json_object
 
@@ -63,6 +63,7 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     if graph.functions:
         raise UnsupportedError("encodings are applied to graphs without functions")
     before = len(graph.ops)
+    encodings, inner = rounded(graph, encodings)
     graph, renamed = normalized(graph, encodings)
     work = _Applied(graph, matched(graph, encodings, renamed), range_dtype)
     filled = carry_on(graph, work.grids) if fill == "infer" else []
@@ -73,6 +74,8 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
     if renamed:
         notes.append(f"{before - len(graph.ops)} BatchNormalizations are part of the weights before them, whose scales the file states")
+    if inner:
+        notes.append(f"{inner} tensors before a normalization or a Relu are not rounded: the runtime computes both in one")
     notes += _left(changed)
     return changed, tuple(notes)
 

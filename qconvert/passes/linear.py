@@ -10,19 +10,12 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_grid, dequantize, is_accumulator_scale, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, output_axis
 
 __all__ = [
-    "BiasGrids", "WeightUse", "bias_quantization", "constant_weights", "is_quantized", "output_axis", "quantized_bias", "replace_weights",
+    "BiasGrids", "WeightUse", "bias_quantization", "constant_weights", "is_quantized", "quantized_bias", "replace_weights",
     "separate_weights", "weight_uses", "with_biases",
 ]  # fmt: skip
-
-
-def output_axis(op: Op, rank: int) -> int:
-    """The axis of the weights that the output channels run along."""
-    if op.kind != "MatMul":
-        return 0
-    return rank - 2 if op["trans_b"] else rank - 1
 
 
 def constant_weights(graph: Graph) -> dict[str, int]:

@@ -32,7 +32,7 @@ from qconvert.graph.kinds.call import Call, ExactResult
 from qconvert.graph.kinds.convolution import convolves_as_tflite
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
 from qconvert.graph.kinds.pairs import adds_plainly, computes_as_tflite, nudged_scales
-from qconvert.graph.kinds.products import is_dynamic, range_axes
+from qconvert.graph.kinds.products import is_dynamic, output_axis, range_axes
 from qconvert.graph.kinds.reduce import kernels_reduction, reduced_count
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "kind",
     "nudged_scales",
     "number",
+    "output_axis",
     "range_axes",
     "reduced_count",
     "register",

@@ -12,7 +12,7 @@ from qconvert.graph.kinds.attributes import AttributeSpec, choice
 from qconvert.graph.kinds.call import Call
 from qconvert.graph.schema import Op
 
-__all__ = ["DYNAMIC", "is_dynamic", "range_axes", "rounded_data", "with_bias", "zero_point"]
+__all__ = ["DYNAMIC", "is_dynamic", "output_axis", "range_axes", "rounded_data", "with_bias", "zero_point"]
 
 #: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
 DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *DYNAMIC_ROUNDINGS), "")}
@@ -21,6 +21,13 @@ DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *DYNAMIC_ROUND
 def is_dynamic(op: Op) -> bool:
     """Whether an operator has integer weights beside real data, which it rounds to integers when it runs (dynamic range)."""
     return str(op.attributes.get("arithmetic", "")).startswith("dynamic")
+
+
+def output_axis(op: Op, rank: int) -> int:
+    """The axis of the weights that the output channels run along."""
+    if op.kind != "MatMul":
+        return 0
+    return rank - 2 if op["trans_b"] else rank - 1
 
 
 def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from qconvert.encodings import Encoding, Grid, grid_of
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Op, Quantization, Tensor
-from qconvert.passes.linear import output_axis
+from qconvert.graph import Op, Tensor
+from qconvert.graph.kinds import output_axis
 
-__all__ = ["fitted", "oriented", "weights_grid"]
+__all__ = ["fitted", "oriented"]
 
 
 def fitted(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> Grid:
@@ -98,13 +96,3 @@ def _require_length(encoding: Encoding, tensor: Tensor, axis: int | None, count:
 
 def _refuse(tensor: Tensor, count: int, why: str) -> None:
     raise InvalidModelError(f"has {count} scales, which do not fit the shape {list(tensor.shape or ())}: {why}", where=repr(tensor.name))
-
-
-def weights_grid(tensor: Tensor, reader: Op) -> Grid:
-    """int8 with scale max|w| / 127 of each output channel, as runtimes make them that state no scales of weights."""
-    assert tensor.data is not None
-    rank = len(tensor.shape or ())
-    axis = output_axis(reader, rank)
-    largest = np.abs(tensor.data.astype(np.float32)).max(axis=tuple(i for i in range(rank) if i != axis), initial=0)
-    scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
-    return Grid("int8", replace(Quantization.per_axis(scale, axis), quant_min=-127, quant_max=127))

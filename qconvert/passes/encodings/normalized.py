@@ -1,18 +1,47 @@
-"""Batch normalizations behind layers, which runtimes fold into the weights before they choose scales."""
+"""What runtimes compute together with a layer: batch normalizations, which they fold into its weights, and activations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.encodings import Encodings
+from qconvert.encodings import BATCH_NORM, FOLDED, FUSED, Encodings, Place
 from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.passes import fold_batch_norm
 
-__all__ = ["BATCH_NORM", "FOLDED", "normalized"]
+__all__ = ["normalized", "rounded"]
 
-#: In the metadata of encodings: whether they were made behind folding batch normalizations.
-BATCH_NORM, FOLDED = "batch_norm", "folded"
+#: What runtimes compute together with the layer before it, and round nothing between.
+_FUSED = ("BatchNormalization", "Relu", "Clip")
+
+
+def rounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
+    """The encodings without those of tensors that the runtime never has, where they say so, and how many these are.
+
+    A calibrator sees the result of a layer, of its normalization and of its Relu; the runtime computes them in one and rounds the last.
+    """
+    if encodings.metadata.get(BATCH_NORM) != FUSED:
+        return encodings, 0
+    readers, gone = graph.consumers(), set[Place]()
+    for op in graph.ops:
+        if not (KINDS[op.kind].sums_products or op.kind == "Add"):
+            continue
+        name, before = op.outputs[0], list[Place]()
+        while (behind := _fused_behind(name, graph, readers)) is not None:
+            before, name = [*before, Place(name)], behind.outputs[0]
+            if Place(name) in encodings.entries:
+                gone.update(before)
+    gone &= encodings.entries.keys()
+    kept = {place: found for place, found in encodings.entries.items() if place not in gone}
+    return (encodings.evolve(kept) if gone else encodings), len(gone)
+
+
+def _fused_behind(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op | None:
+    """The one operator behind a result that is computed together with it."""
+    found = readers.get(name, [])
+    if name in graph.public or len(found) != 1 or found[0].kind not in _FUSED or found[0].inputs[0] != name:
+        return None
+    return found[0]
 
 
 def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, str]]:
@@ -30,7 +59,7 @@ def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, 
     named = {place.name for place in encodings.entries if place.role != "tensor"}
     if (
         not between
-        or not (named or encodings.metadata.get(BATCH_NORM) == FOLDED)
+        or not (named or encodings.metadata.get(BATCH_NORM) in (FOLDED, FUSED))
         or any(place.role == "tensor" and place.name in between for place in encodings.entries)
     ):
         return graph, {}

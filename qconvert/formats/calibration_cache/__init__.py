@@ -1,0 +1,56 @@
+"""Calibration caches of TensorRT, versions up to 10: a scale for each tensor of a float ONNX model, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qconvert.plugins import Change, Format, Option, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.encodings import Encodings
+    from qconvert.graph import Graph
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> Encodings:
+    from qconvert.formats.calibration_cache.reader import read
+
+    return read(path)
+
+
+def _write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
+    from qconvert.formats.calibration_cache.writer import write
+
+    return write(encodings, graph, path, str(options["trt_version"]), str(options["trt_calibrator"]))
+
+
+def _holds(path: Path) -> bool:
+    from qconvert.formats.calibration_cache.reader import holds
+
+    return holds(path)
+
+
+_WRITE_OPTIONS = (
+    Option("trt_version", str, "10.3.0", "The version of TensorRT that is to take a calibration cache; another refuses it."),
+    Option(
+        "trt_calibrator", str, "EntropyCalibration2", "The calibrator that is to take it; trtexec has EntropyCalibration2.",
+        ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration"),
+    ),
+)  # fmt: skip
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    return [
+        Format(
+            "tensorrt-cache",
+            (".cache", ".calib", ".table", ".bin", ".txt"),
+            "calibration caches of TensorRT up to 10, which stand beside a float ONNX model",
+            content="encodings",
+            read_encodings=_read,
+            write_encodings=_write,
+            holds=_holds,
+            write_options=_WRITE_OPTIONS,
+        )
+    ]

@@ -1,0 +1,164 @@
+"""Writes a calibration cache of TensorRT; the mirror of reader.py.
+
+A cache has one scale of int8 for each activation and nothing of weights: TensorRT takes max|w| / 127 of each output channel. Trained
+weights that have other scales would be rounded anew, so they are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from qconvert.encodings import Encoding, Encodings, Grid, grid_of, weights_grid
+from qconvert.errors import OptionError, UnsupportedError
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import Change
+
+__all__ = ["write"]
+
+_VERSION = re.compile(r"(\d{1,2})\.(\d{1,2})(?:\.(\d{1,2}))?")
+#: The last version that reads caches.
+_LAST = 10
+_SHOWN = 5
+_TARGET = "Leave the cache out: a file for --target tensorrt states every scale itself."
+_SYMMETRIC = "`qconvert convert --target tensorrt --calibration-cache …` makes it symmetric; calibrate does so with --symmetric."
+
+
+def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, algorithm: str) -> tuple[Change | str, ...]:
+    """Writes the file.
+
+    Args:
+        encodings: by tensors.
+        graph: of real values, that they belong to; None where the entries are of activations alone.
+        path: of the file.
+        version: of TensorRT, such as "8.6.1".
+        algorithm: of the calibrator that is to read the cache.
+
+    Raises:
+        OptionError: there is no such version, or it reads no caches; or there are weights, and no graph.
+        UnsupportedError: an activation is not int8 with one scale and zero point 0, or weights have scales that TensorRT does not derive.
+    """
+    header = f"TRT-{_number(version)}-{algorithm}"
+    readers = _readers(graph)
+    activations, weights = dict[str, Encoding](), dict[str, Encoding]()
+    for place, found in encodings.entries.items():
+        if place.role != "tensor":
+            raise UnsupportedError("a calibration cache names tensors, not operators", where=str(place), remedy=_TARGET)
+        if _is_bias(found):
+            continue
+        if graph is None and found.integers is not None:
+            raise OptionError("which constants are weights, and what TensorRT makes of them, the network says", where=repr(place.name),
+                              remedy="Give the network beside the scales: graph=…")  # fmt: skip
+        (weights if place.name in readers else activations)[place.name] = found
+    lines = [f"{_named(name)}: {_scale(name, found)}" for name, found in activations.items()]
+    if graph is not None:
+        _require_derived(weights, readers, graph)
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8", newline="\n")
+    taken = f"the cache is for TensorRT {version} with {algorithm}; another version takes it behind -O trt_version=…"
+    if not weights:
+        return (taken,)
+    return taken, f"scales of {len(weights)} weights are not in the cache: TensorRT derives the same, max|w| / 127 of each output channel"
+
+
+def _number(version: str) -> int:
+    """The number of a version as TensorRT writes it: 8601 of 8.6.1, 100300 of 10.3.0."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise OptionError(f"there is no version {version!r} of TensorRT", remedy="Write it like 8.6.1 or 10.3.0.")
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    if major > _LAST:
+        raise OptionError(f"TensorRT {version} reads no calibration caches; those up to {_LAST} do", remedy=_TARGET)
+    return major * (10_000 if major >= 10 else 1000) + minor * 100 + patch
+
+
+def _readers(graph: Graph | None) -> dict[str, Op]:
+    """Constant weights -> a layer that reads them."""
+    found: dict[str, Op] = {}
+    for op in graph.ops if graph is not None else ():
+        if KINDS[op.kind].sums_products and graph is not None and graph[op.inputs[1]].is_constant:
+            found.setdefault(op.inputs[1], op)
+    return found
+
+
+def _is_bias(found: Encoding) -> bool:
+    """Whether it is of a bias, which TensorRT adds as a real value."""
+    return found.grid is not None and found.grid.dtype in ("int32", "int64")
+
+
+def _named(name: str) -> str:
+    if ": " in name or name != name.strip() or len(name.splitlines()) != 1:
+        raise UnsupportedError(
+            "has a name that a calibration cache cannot state: a colon and a blank, or a line break, end it there",
+            where=repr(name),
+            remedy=_TARGET,
+        )
+    return name
+
+
+def _scale(name: str, found: Encoding) -> str:
+    """The scale of an activation as eight hexadecimal digits."""
+    grid = found.grid if found.grid is not None else _of_range(found)
+    q, middle = grid.quantization, {"int8": 0, "uint8": 128}.get(grid.dtype)
+    if middle is None:
+        _refuse(name, f"is {grid.dtype}, where a calibration cache has int8 alone", _TARGET)
+    if q.scale.size != 1 or q.block_size:
+        _refuse(name, f"has {q.scale.size} scales, where a calibration cache has one for each activation", _TARGET)
+    if int(q.zero_point[0]) != middle:
+        _refuse(name, f"has the zero point {int(q.zero_point[0])} of {grid.dtype}, and a calibration cache has none", _SYMMETRIC)
+    low, high = (limit - middle for limit in q.limits(grid.dtype))
+    if (low, high) not in ((-128, 127), (-127, 127)):
+        _refuse(name, f"uses the integers {low} to {high} alone, which a calibration cache cannot state", _TARGET)
+    return struct.pack(">f", q.scale[0]).hex()
+
+
+def _of_range(found: Encoding) -> Grid:
+    assert found.range is not None
+    return grid_of(found.range, "int8", symmetric=True)
+
+
+def _refuse(name: str, reason: str, remedy: str) -> NoReturn:
+    raise UnsupportedError(reason, where=repr(name), remedy=remedy)
+
+
+def _require_derived(weights: Mapping[str, Encoding], readers: Mapping[str, Op], graph: Graph) -> None:
+    """Raises UnsupportedError, which names layers whose weights have other scales than TensorRT derives from their real values."""
+    found = []
+    for name, encoding in weights.items():
+        problem = _difference(encoding, graph[name], readers[name])
+        if problem:
+            found.append(f"{readers[name]}: {name!r} {problem}")
+    if found:
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise UnsupportedError(
+            f"{len(found)} of {len(weights)} weights have other scales than max|w| / 127 of each output channel, which TensorRT derives "
+            f"and a calibration cache cannot state: {'; '.join(found[:_SHOWN])}{more}",
+            remedy=_TARGET,
+        )
+
+
+def _difference(encoding: Encoding, tensor: Tensor, reader: Op) -> str:
+    """How scales of weights differ from those that TensorRT derives, by more than a unit in the last place; "" if they do not."""
+    grid = encoding.grid if encoding.grid is not None else _of_range(encoding)
+    q, middle = grid.quantization, {"int8": 0, "uint8": 128}.get(grid.dtype)
+    if q.block_size or middle is None:
+        return f"is {grid.dtype}" + (f" in blocks of {q.block_size}" if q.block_size else "")
+    if (q.zero_point != middle).any():
+        return f"has zero points other than {middle} of {grid.dtype}"
+    derived = weights_grid(tensor, reader).quantization
+    assert tensor.data is not None and derived.axis is not None
+    if q.scale.size > 1 and (q.scale.size != derived.scale.size or q.axis not in (None, derived.axis)):
+        return f"has {q.scale.size} scales along axis {q.axis}, not along the output channels"
+    others = tuple(axis for axis in range(tensor.data.ndim) if axis != derived.axis)
+    used = (tensor.data != 0).any(axis=others)
+    stated = np.broadcast_to(q.scale, derived.scale.shape)
+    wrong = np.flatnonzero(used & (np.abs(stated - derived.scale) > np.spacing(np.maximum(stated, derived.scale))))
+    if not wrong.size:
+        return ""
+    at = int(wrong[0])
+    return f"in {wrong.size} of {used.size} channels, as channel {at}: {float(stated[at]):.8g}, derived {float(derived.scale[at]):.8g}"
