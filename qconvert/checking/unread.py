@@ -61,7 +61,8 @@ def unread(source: Side, result: Side) -> Unread:
     words = f"what operators {result.path.name} has is not read: the graph that a conversion makes of the source stands for it"
     encodings = _encodings(result)
     if encodings is None:
-        return Unread(result.standing_for(graph), {}, (f"{words}; the file has no scales, its layers are float",))
+        none = f"{words}; the file has no scales, its layers are float"
+        return Unread(result.standing_for(graph, _moved(graph, _real(graph, Encodings({})))), {}, (none,))
     altered, layers = dict(_altered(graph, encodings)), _layers(graph, encodings)
     missing = [name for name, given in layers.items() if not given]
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"

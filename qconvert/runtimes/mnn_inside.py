@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.formats.mnn.network import Node, read_network
-from qconvert.formats.mnn.places import is_packing
+from qconvert.formats.mnn.places import is_packing, misnamed
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.mnn import MNNModel, new_child
@@ -58,6 +58,7 @@ class MNNInside:
         self._network = read_network(file.path)
         self._makers = {self._network.names[index]: node for node in self._network.nodes for index in node.outputs}
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant}
+        wanted -= {self._network.names[index] for index in misnamed(self._network.nodes, self._network.names)}
         self.names = frozenset(name for name in wanted & self._makers.keys() if self._makers[name].type != "Const")
         inputs = [name for name, node in self._makers.items() if node.type == "Input"]
         self._sizes = {name: tensor.static_shape for name, tensor in graph.tensors.items()}

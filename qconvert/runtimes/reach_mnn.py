@@ -14,7 +14,7 @@ from qconvert.runtimes.reach_torch import reach as float_reach
 
 __all__ = ["reach"]
 
-#: Steps by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off, on the data's own grid.
+#: Steps of the data's own grid by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off there.
 _AVERAGE = 1.0
 #: Units of the sum of products that a depthwise kernel cuts off.
 _CUT_OFF = 1.0
@@ -24,7 +24,7 @@ def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     """See plugins.Runtime; there is one set of kernels."""
     found, coarse = float_reach(graph, op, exact, kernels)
     if op.kind == "AveragePool" and not _is_whole(graph, op):
-        return found + _AVERAGE, True
+        return found + _AVERAGE * max(1.0, _scale(graph, op.inputs[0]) / _scale(graph, op.outputs[0])), True
     if op.kind != "Conv" or op["group"] == 1:
         return found, coarse
     grids = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
@@ -35,6 +35,11 @@ def reach(graph: Graph, op: Op, exact: Array, kernels: str) -> Reach:
     if unit.size > 1 and exact.ndim > 2 and op["data_format"] == "channels_first":
         unit = unit.reshape(-1, *(1,) * (exact.ndim - 2))
     return np.asarray(found + _CUT_OFF * unit), coarse
+
+
+def _scale(graph: Graph, name: str) -> float:
+    q = graph[name].quantization
+    return 1.0 if q is None else float(q.scale.reshape(-1)[0])
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Change, Format, Option, hookimpl
+from qconvert.plugins.options import NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
@@ -46,6 +47,7 @@ _WRITE_OPTIONS = (
     Option("float_layers", str, "", "layers that MNN is to run on real values: names of results or source operators, or patterns, as a,b."),
     Option("pipeline", str, "json", "MNN's Pipeline as json or binary.", ("json", "binary")),
     Option("dump", bool, False, "MNN: the scales as mnnquant writes them, too."),
+    NUMERICS,
     Option("no_mnn", bool, False, "MNN: the ONNX model and the Pipeline alone, even if the package MNN is there to make the .mnn."),
 )
 

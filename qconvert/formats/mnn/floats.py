@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.encodings import Encodings, Place, extracted
+from qconvert.formats.mnn.roundings import is_rounding
 from qconvert.graph import Graph, Op
 
-__all__ = ["split"]
+__all__ = ["names_of_rounded", "split"]
 
 
-def split(graph: Graph) -> tuple[Graph, Encodings]:
+def split(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:
     """The graph on real values, and the grids that its tensors had, with their integers.
 
-    MNN's converter drops an Identity, and one of its names. So there is none here but between two names that are seen: a tensor that was
-    requantized has the grid on which it was computed, and the name of the output that it becomes.
+    MNN's converter drops an Identity, and one of its names. So there is none here but between two names that are seen, and where it rounds
+    onto another grid (roundings.py spells these).
+
+    Args:
+        graph: the quantized graph.
+        exact: whether it rounds there. Else a tensor that was requantized has the grid on which it was computed, and the name of the output
+            that it becomes.
 
     Raises:
         UnsupportedError: stored integers are taken for others than they are (Reinterpret), which no real value does.
     """
     network, encodings = extracted(graph)
-    names = _names(network)
+    readers = network.consumers()
+    dropped = [op for op in network.ops if op.kind == "Identity" and not (exact and is_rounding(network, op, encodings, readers))]
+    names = _names(network, dropped)
     ops = [_renamed(op, names) for op in network.ops if op.kind != "Identity" or _stays(op, names)]
     computed = {name: place for name in names if (place := Place(name)) in encodings.entries and names[name] in network.public}
     entries = {place: found for place, found in encodings.entries.items() if place.name not in names}
@@ -30,13 +38,18 @@ def split(graph: Graph) -> tuple[Graph, Encodings]:
     return network.evolve(tensors=tensors, ops=ops), encodings.evolve(entries)
 
 
-def _names(network: Graph) -> dict[str, str]:
+def names_of_rounded(graph: Graph, network: Graph) -> dict[str, str]:
+    """What real values that one Quantize alone reads, and that have its grid in the float network, are called behind it."""
+    readers = graph.consumers()
+    found = {op.inputs[0]: op.outputs[0] for op in graph.ops if op.kind == "Quantize" and len(readers[op.inputs[0]]) == 1}
+    return {name: after for name, after in found.items() if after not in network.tensors}
+
+
+def _names(network: Graph, dropped: Sequence[Op]) -> dict[str, str]:
     """The tensors on both sides of an Identity that get the name of the other."""
     seen = {*network.inputs, *network.public, *(tensor.name for tensor in network.constants())}
     found: dict[str, str] = {}
-    for op in network.ops:
-        if op.kind != "Identity":
-            continue
+    for op in dropped:
         source, result = found.get(op.inputs[0], op.inputs[0]), op.outputs[0]
         if result not in network.public:
             found[result] = source

@@ -14,7 +14,7 @@ from qconvert.encodings import Encoding, Encodings, Grid, Place
 from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.activations import activation_grid
 from qconvert.formats.mnn.network import Network, TensorGrid, read_network, renamed
-from qconvert.formats.mnn.places import MATMUL, group_of, own_name, places, plain
+from qconvert.formats.mnn.places import MATMUL, group_of, misnamed, own_name, places, plain
 from qconvert.formats.mnn.weights import LayerWeights, together
 from qconvert.graph import Array, Quantization, numpy_dtype
 
@@ -61,7 +61,9 @@ def _encodings(network: Network) -> Encodings:
             f"{len(lost)} of its {len(network.layers)} layers have names that MNN's quantizer made up, as EMA does, such as {lost[0]!r}",
             remedy="Give the .mnn file that the quantizer was given too: --mnn FILE.",
         )
-    entries = places(network.nodes, network.names, grids, "MNN")
+    wrong = misnamed(network.nodes, network.names)
+    names = ["" if index in wrong else name for index, name in enumerate(network.names)]
+    entries = places(network.nodes, names, grids, "MNN")
     offset: list[str] = []
     for name, weights, is_matrix in _weights(network):
         encoding = weights_encoding(weights, is_matrix=is_matrix)

@@ -16,7 +16,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.network import Node
 from qconvert.formats.mnn.schema import TYPES
 
-__all__ = ["MATMUL", "group_of", "is_own", "is_packing", "own_name", "places", "plain"]
+__all__ = ["MATMUL", "group_of", "is_own", "is_packing", "misnamed", "own_name", "places", "plain"]
 
 #: Behind the name of the result of a matrix product that became a convolution.
 MATMUL = "__matmul_converted"
@@ -59,12 +59,24 @@ def _moves(node: Node) -> bool:
     return _LAYOUT in node.name or (node.type or node.name.rstrip("0123456789")) in _MOVES
 
 
+def misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
+    """The tensors that have the name of another result: where MNN moves a Reshape behind other operators, these keep their names, and the
+    tensors theirs."""
+    operators = {plain(node.name) for node in nodes}
+    return frozenset(
+        index
+        for node in nodes
+        for index in node.outputs
+        if len(node.outputs) == 1 and plain(node.name) != plain(names[index]) and plain(names[index]) in operators
+    )
+
+
 def places(nodes: Sequence[Node], names: Sequence[str] | None, grids: Mapping[int, Grid], origin: str) -> dict[Place, Encoding]:
     """Entries for the tensors that have a grid.
 
     Args:
         nodes: the operators of MNN's network, in order.
-        names: of tensors, by index; None where the file names operators alone.
+        names: of tensors, by index, "" for one that has none; None where the file names operators alone.
         grids: index of a tensor -> its grid.
         origin: for the entries.
 
@@ -109,10 +121,11 @@ def _operands(
         name = node.name if names is None else names[node.outputs[0]]
         for position, index in enumerate(node.inputs):
             grid, maker = grids.get(index), makers.get(index)
-            if grid is None or not name or own_name(name) or (maker is not None and not is_own(maker)):
+            nameless = names is not None and not names[index]
+            if grid is None or not name or own_name(name) or not (nameless or maker is None or is_own(maker)):
                 continue
             start = _start(index, makers)
-            if start is not None and grids.get(start) != grid:
+            if nameless or (start is not None and grids.get(start) != grid):
                 yield Place(plain(name), "input", position), grid, plain(name) == name
 
 

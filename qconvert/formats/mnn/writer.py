@@ -17,11 +17,12 @@ from qconvert.errors import OptionError, QConvertError
 from qconvert.formats.mnn.child import converted, is_installed, require_installed
 from qconvert.formats.mnn.depthwise import compensated
 from qconvert.formats.mnn.dump_write import dump_json, operators_of_graph, operators_of_network
-from qconvert.formats.mnn.floats import split
+from qconvert.formats.mnn.floats import names_of_rounded, split
 from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
 from qconvert.formats.mnn.made import compared
 from qconvert.formats.mnn.network import read_network
 from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
+from qconvert.formats.mnn.roundings import rounded
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
 from qconvert.plugins import Change, format_named
@@ -39,7 +40,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     Args:
         graph: normalized for the target mnn.
         path: a folder that is there, or a file .mnn.
-        options: "float_layers" (names separated by commas), "pipeline" ("json" or "binary"), "dump" (bool), "no_mnn" (bool), "provenance".
+        options: "float_layers" (names separated by commas), "pipeline" ("json" or "binary"), "dump" (bool), "no_mnn" (bool), "numerics"
+            ("exact": what the source rounds is rounded; "fast": only where MNN does so by itself), "provenance".
 
     Raises:
         MissingPackageError: a .mnn file is asked for, and MNN is not installed.
@@ -93,8 +95,13 @@ def _names(options: Mapping[str, Any]) -> list[str]:
 
 def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterator[Change | str]:
     """Writes the files of a result into a folder that is there."""
-    network, encodings = split(graph)
+    is_exact = options.get("numerics") != "fast"
+    network, encodings = split(graph, is_exact)
     layers, floats = layers_of(network, encodings, _names(options))
+    rounds: list[str] = []
+    if is_exact:
+        stored = {name for name in network.inputs if graph[name].is_quantized}
+        network, rounds = rounded(network, encodings, layers, stored, names_of_rounded(graph, network))
     network, count = compensated(network, layers)
     if count:
         yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, for what MNN's kernel cuts off"
@@ -110,7 +117,10 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
     yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _reasons(floats)
     yield from _averages(graph)
-    yield from _unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
+    if rounds:
+        yield f"{len(rounds)} roundings that are no layer's are operators on real values: {_listed(rounds)}"
+    if not is_exact:
+        yield from _unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
     yield f"the .mnn is made, in this folder, by: MNNConvert {' '.join(arguments)}"
     yield from _made(folder, arguments, layers, options)
     if options.get("dump"):

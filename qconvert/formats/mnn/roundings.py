@@ -1,0 +1,210 @@
+"""Roundings that MNN does not do by itself, as operators of the float network.
+
+MNN rounds the data and results of the layers that run on integers, and has no place for the grids of other tensors: what the source rounds
+there stays a real number, which saturates nowhere. So what a float operator computes, and another float operator or an output reads, is cut
+off, counted in steps, rounded and turned back: Clip, Div, Add and Sub of 1.5 * 2^23, Mul. In float32 this gives a grid's own numbers, and
+ties go to even as in the sources (MNN's Round takes them away from zero, measured with 3.6.1). The Clip comes first since MNN makes a
+constant that is multiplied or added right behind a convolution a part of its weights or bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range
+from qconvert.encodings import Encodings, Grid, Place
+from qconvert.formats.mnn.layers import Layer
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["is_rounding", "rounded"]
+
+#: In sums with it float32 keeps whole numbers alone, of up to 2^22 in size: 1.5 * 2^23.
+_WHOLE = np.float32(12582912)
+_DTYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
+#: Kinds that MNN computes on integers where all their tensors have scales.
+_INTEGER = ("Add", "Sub", "Mul")
+#: How far from a whole number of steps a bound may be that counts as one.
+_NEAR = 1e-4
+
+
+def is_rounding(network: Graph, op: Op, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> bool:
+    """Whether an Identity rounds: onto another grid, or real values that others read as they are."""
+    if op.kind != "Identity" or network[op.inputs[0]].is_constant:
+        return False
+    before, after = (_grid(encodings, name) for name in (op.inputs[0], op.outputs[0]))
+    if after is None or Place(op.inputs[0]) not in encodings.entries:
+        return after is not None and (len(readers[op.inputs[0]]) > 1 or op.inputs[0] in network.outputs)
+    return before is not None and _steps(before) != _steps(after)
+
+
+def rounded(
+    network: Graph,
+    encodings: Encodings,
+    layers: Sequence[Layer],
+    exact: Set[str] = frozenset(),
+    called: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Graph, list[str]]:
+    """The float network with the roundings that are seen, and the names of the tensors that are rounded.
+
+    Args:
+        network: of real values; an Identity between two grids rounds.
+        encodings: the grids of its tensors.
+        layers: those of it that run on integers.
+        exact: inputs that are on their grids when they are given.
+        called: tensors that are called otherwise once they are rounded.
+    """
+    wanted = _wanted(network, encodings, layers, exact)
+    readers = network.consumers()
+    spelling, instead, ops = _Spelling(network), dict[str, str](), list[Op]()
+    for name in network.inputs:
+        if name in wanted:
+            instead[name] = spelling.fresh(called.get(name, f"{name}/rounded"), network[name])
+            ops += spelling.operators(name, instead[name], wanted[name])
+    for op in network.ops:
+        inputs = tuple(instead.get(name, name) for name in op.inputs)
+        if is_rounding(network, op, encodings, readers):
+            if op.outputs[0] in wanted:
+                ops += spelling.operators(inputs[0], op.outputs[0], wanted[op.outputs[0]])
+            else:
+                instead[op.outputs[0]] = inputs[0]
+            continue
+        real = {name: spelling.fresh(f"{name}/real", network[name]) for name in op.outputs if name in wanted and name not in called}
+        ops.append(replace(op, inputs=inputs, outputs=tuple(real.get(name, name) for name in op.outputs)))
+        for name in wanted.keys() & set(op.outputs):
+            if name in called:
+                instead[name] = spelling.fresh(called[name], network[name])
+            ops += spelling.operators(real.get(name, name), instead.get(name, name), wanted[name])
+    return network.evolve(tensors=spelling.tensors.values(), ops=ops), list(wanted)
+
+
+class _Spelling:
+    """Makes the operators of roundings. `tensors` are new."""
+
+    def __init__(self, network: Graph) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._network, self._names = network, network.names(self.tensors)
+
+    def fresh(self, wanted: str, like: Tensor) -> str:
+        name = self._names.fresh(wanted)
+        self.tensors[name] = replace(like, name=name)
+        return name
+
+    def operators(self, source: str, result: str, grid: Grid) -> Iterator[Op]:
+        """The operators that give `result`, which is `source` on a grid."""
+        like = self._network.tensors.get(result) or self.tensors[result]
+        step = grid.quantization.scale.reshape(-1)[0]
+        ends = (self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _ends(grid), strict=True))
+        before = self.fresh(f"{result}/cut", like)
+        yield Op("Clip", (source, *ends), (before,))
+        for kind, by in (("Div", step), ("Add", _WHOLE), ("Sub", _WHOLE), ("Mul", step)):
+            after = result if kind == "Mul" else self.fresh(f"{result}/{kind}", like)
+            yield Op(kind, (before, self._constant(f"{result}/{kind}/by", by)), (after,))
+            before = after
+
+    def _constant(self, wanted: str, value: np.float32) -> str:
+        name = self._names.fresh(wanted)
+        self.tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
+        return name
+
+
+def _grid(encodings: Encodings, name: str) -> Grid | None:
+    """The grid of a tensor, if it is one that can be spelled."""
+    found = encodings.entries.get(Place(name))
+    grid = found.grid if found is not None and found.integers is None else None
+    return grid if grid is not None and grid.dtype in _DTYPES and grid.quantization.scale.size == 1 else None
+
+
+def _ends(grid: Grid) -> tuple[np.float32, np.float32]:
+    """The smallest and the largest real number of a grid."""
+    low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(grid.quantization, grid.dtype))
+    return low, high
+
+
+def _steps(grid: Grid) -> tuple[float, ...]:
+    """The real numbers of a grid: their distance, and the ends."""
+    return float(grid.quantization.scale.reshape(-1)[0]), *map(float, _ends(grid))
+
+
+def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, Grid]:
+    """The tensors that nothing puts onto their grids, and somebody reads who does not do it either."""
+    grids = {name: grid for name in network.tensors if (grid := _grid(encodings, name)) is not None}
+    readers = network.consumers()
+    integer = _integer(network, grids, layers, exact)
+    seen = _seen(network, grids, layers, integer)
+    held, found = {*exact, *integer}, dict[str, Grid]()
+    found.update((name, grids[name]) for name in network.inputs if name in grids and name in seen and name not in held)
+    held.update(found)
+    for op in network.ops:
+        again = is_rounding(network, op, encodings, readers)
+        keeps = not again and held.issuperset(_data(op)) and _shared(op, grids) and _keeps(network, op, grids)
+        for name in op.outputs:
+            if not keeps and name in grids and name not in held and (name in seen or (again and op.inputs[0] in grids)):
+                found[name] = grids[name]
+            if keeps or name in found:
+                held.add(name)
+    return found
+
+
+def _data(op: Op) -> Sequence[str]:
+    kind = KINDS[op.kind]
+    return kind.moved(op) if kind.rule == "move" else op.inputs[:1]
+
+
+def _shared(op: Op, grids: Mapping[str, Grid]) -> bool:
+    """Whether data and results are on one grid."""
+    names = (*_data(op), *op.outputs)
+    return all(name in grids for name in names) and len({_steps(grids[name]) for name in names}) == 1
+
+
+def _keeps(network: Graph, op: Op, grids: Mapping[str, Grid]) -> bool:
+    """Whether an operator gives numbers of the grid on which all its tensors are."""
+    return KINDS[op.kind].rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, grids))
+
+
+def _integer(network: Graph, grids: Mapping[str, Grid], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
+    """The tensors that MNN has as integers: of layers, what only moves these or takes the largest, and sums between layers."""
+    scaled = {layer.data.name for layer in layers}
+    found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
+    for op in network.ops:
+        moves = (KINDS[op.kind].rule == "move" or op.kind == "MaxPool") and _shared(op, grids)
+        pools = op.kind == "AveragePool" and (_shared(op, grids) or scaled.issuperset(op.outputs))
+        if (moves or pools) and found.issuperset(_data(op)):
+            found.update(op.outputs)
+        if op.kind in _INTEGER and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):
+            found.update(op.outputs)
+    return found
+
+
+def _seen(network: Graph, grids: Mapping[str, Grid], layers: Sequence[Layer], integer: set[str]) -> set[str]:
+    """The tensors that an output is, or an operator reads that MNN runs on real values, perhaps behind moves. Layers round their data."""
+    own = {(layer.data.name, layer.weights) for layer in layers}
+    found = set(network.outputs)
+    for op in reversed(network.ops):
+        if op.inputs[:2] in own:
+            continue
+        moves = KINDS[op.kind].rule == "move" and _shared(op, grids)
+        if not (found.isdisjoint(op.outputs) if moves else integer.issuperset(op.outputs)):
+            found.update(op.inputs)
+    return found - integer
+
+
+def _on_steps(network: Graph, op: Op, grids: Mapping[str, Grid]) -> bool:
+    """Whether the bounds of a Clip are numbers of its grid, or beyond these."""
+    grid = grids.get(op.outputs[0])
+    if grid is None:
+        return False
+    low, high = _ends(grid)
+    for name in op.inputs[1:]:
+        bound = network.constant(name) if name else None
+        if name and (bound is None or bound.size != 1):
+            return False
+        if bound is not None and low < (value := float(bound.reshape(-1)[0])) < high:
+            steps = value / float(grid.quantization.scale.reshape(-1)[0])
+            if abs(steps - round(steps)) > _NEAR:
+                return False
+    return True

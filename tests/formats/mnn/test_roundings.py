@@ -1,0 +1,155 @@
+"""Roundings that MNN does not do by itself: spelled as operators, they give the source's integers."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from passes.graphs import CONV, constant, make, q, random_integers
+
+from qconvert import Graph, Op, Tensor, check, convert, save
+from qconvert.evaluate import evaluate
+from qconvert.formats.mnn.floats import split
+from qconvert.formats.mnn.layers import layers_of
+from qconvert.formats.mnn.network import Node
+from qconvert.formats.mnn.places import misnamed
+from qconvert.formats.mnn.roundings import rounded
+from qconvert.graph import Array
+from qconvert.graph.validation import validate
+from qconvert.runtimes.mnn import MNNModel
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+needs_mnn = pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")
+IMAGE = (1, 4, 6, 6)
+
+
+def int8(name: str, scale: float, zero_point: int = 0, shape: tuple[int, ...] = IMAGE) -> Tensor:
+    return Tensor(name, "int8", shape, None, q(scale, zero_point))
+
+
+def weights(name: str = "w", kernel: int = 3) -> Tensor:
+    return constant(name, random_integers((4, 4, kernel, kernel), "int8"), q(0.004))
+
+
+def on_reals(graph: Graph) -> tuple[Graph, list[str]]:
+    network, encodings = split(graph)
+    layers, _ = layers_of(network, encodings)
+    stored = {name for name in network.inputs if graph[name].is_quantized}
+    network, names = rounded(network, encodings, layers, stored)
+    validate(network)
+    return network, names
+
+
+def in_mnn(graph: Graph, folder: Path, x: Array, **options: str) -> dict[str, Array]:
+    """The outputs of the graph's .mnn, in steps of the source's grids where there are some."""
+    save(graph, folder / "model.qgraph", force=True)
+    convert(folder / "model.qgraph", folder / "model.mnn", force=True, allow_loss=float("-inf"), **options)
+    return MNNModel(folder / "model.mnn").run({graph.inputs[0]: x})
+
+
+@needs_mnn
+def test_ties_go_to_even_and_ends_saturate(tmp_path: Path) -> None:
+    """Halves of whole numbers, on a grid of whole numbers: all of them ties, or beyond the grid."""
+    tensors = [int8("x", 1.0), constant("half", np.array([4], np.int8), q(0.125)), int8("y", 1.0, 100), Tensor("read", "float32", IMAGE)]
+    graph = make([Op("Mul", ("x", "half"), ("y",)), Op("Dequantize", ("y",), ("read",))], tensors, "x", "read")
+    x = np.arange(-72, 72, dtype=np.int8).reshape(IMAGE)
+    expected = evaluate(graph, {"x": x})["read"]
+    assert np.array_equal(expected, np.minimum(np.rint(x / 2), 27))
+    found = in_mnn(graph, tmp_path, x.astype(np.float32))["read"]
+    assert np.array_equal(found, expected)
+    fast = in_mnn(graph, tmp_path, x.astype(np.float32), numerics="fast")["read"]
+    assert np.abs(fast - x / 2).max() < 1e-4 and fast.max() > 35
+
+
+@needs_mnn
+@pytest.mark.parametrize("activation", ["", "relu", "relu6"])
+def test_a_float_layer_s_result_is_rounded(tmp_path: Path, activation: str) -> None:
+    """MNN makes constants that are added behind a convolution a part of its bias: large ones would cost all of its precision."""
+    tensors = [int8("x", 0.1, 3), weights(), int8("y", 6 / 255, -128), Tensor("read", "float32", IMAGE)]
+    ops = [Op("Conv", ("x", "w"), ("y",), {**CONV, "activation": activation}), Op("Dequantize", ("y",), ("read",))]
+    graph = make(ops, tensors, "x", "read")
+    x = random_integers(IMAGE, "int8", seed=1)
+    found = in_mnn(graph, tmp_path, (x.astype(np.float32) - 3) * np.float32(0.1), float_layers="*")["read"]
+    assert np.array_equal(found, evaluate(graph, {"x": x})["read"])
+
+
+@needs_mnn
+def test_a_requantized_tensor_between_layers(tmp_path: Path) -> None:
+    tensors = [int8("x", 0.1, 3), weights(), weights("w2"), int8("a", 0.05), int8("b", 0.11, -9), int8("y", 0.1)]
+    ops = [Op("Conv", ("x", "w"), ("a",), CONV), Op("Requantize", ("a",), ("b",)), Op("Conv", ("b", "w2"), ("y",), CONV)]
+    graph = make(ops, tensors, "x", "y")
+    x = random_integers(IMAGE, "int8", seed=2)
+    found = in_mnn(graph, tmp_path, (x.astype(np.float32) - 3) * np.float32(0.1))["y"] / np.float32(0.1)
+    assert (np.rint(found) == evaluate(graph, {"x": x})["y"]).mean() > 0.99
+
+
+def test_what_layers_and_sums_between_them_round_is_not_spelled() -> None:
+    """A residual block: MNN rounds all of it; the mean behind it is on real values, and an output."""
+    tensors = [int8("x", 0.1), weights(), weights("w2"), weights("w3"), *(int8(name, 0.1) for name in "abcdy"), int8("m", 0.02)]
+    ops = [
+        Op("Conv", ("x", "w"), ("a",), CONV), Op("Conv", ("a", "w2"), ("b",), CONV), Op("Add", ("a", "b"), ("c",)),
+        Op("Conv", ("c", "w3"), ("d",), CONV), Op("Transpose", ("d",), ("y",), {"perm": (0, 2, 3, 1)}),
+    ]  # fmt: skip
+    network, names = on_reals(make(ops, [*tensors[:-2], int8("y", 0.1, 0, (1, 6, 6, 4))], "x", "y"))
+    assert names == [] and [op.kind for op in network.ops] == ["Conv", "Conv", "Add", "Conv", "Transpose"]
+
+
+def test_what_is_moved_is_rounded_once() -> None:
+    tensors = [int8("x", 0.1), int8("s", 1 / 256, -128), int8("t", 1 / 256, -128, (1, 6, 6, 4)), int8("y", 0.003, 0, (1, 6, 6, 4))]
+    ops = [Op("Sigmoid", ("x",), ("s",)), Op("Transpose", ("s",), ("t",), {"perm": (0, 2, 3, 1)}), Op("Mul", ("t", "t"), ("y",))]
+    network, names = on_reals(make(ops, tensors, "x", "y"))
+    assert names == ["s", "y"]
+    spelled = ["Clip", "Div", "Add", "Sub", "Mul"]
+    assert [op.kind for op in network.ops] == ["Sigmoid", *spelled, "Transpose", "Mul", *spelled]
+    assert network.ops[0].outputs == ("s/real",) and network.ops[5].outputs == ("s",)
+
+
+@needs_mnn
+@pytest.mark.parametrize("reads_real", [False, True])
+def test_real_inputs_that_are_rounded_for_some(tmp_path: Path, reads_real: bool) -> None:
+    """Of a layer and a float operator one reads rounded values; with `reads_real` a third reads them as they are."""
+    tensors = [Tensor("x", "float32", IMAGE), int8("xq", 0.1, 3), weights(), int8("y", 0.1), *(Tensor(n, "float32", IMAGE) for n in "den")]
+    ops = [Op("Quantize", ("x",), ("xq",)), Op("Conv", ("xq", "w"), ("y",), CONV), Op("Dequantize", ("xq",), ("d",))]
+    ops += [Op("Exp", ("d",), ("e",)), *([Op("Neg", ("x",), ("n",))] if reads_real else [])]
+    graph = make(ops, tensors if reads_real else tensors[:-1], "x", "y e n" if reads_real else "y e")
+    x = np.random.default_rng(0).normal(0, 5, IMAGE).astype(np.float32)
+    expected, found = evaluate(graph, {"x": x}), in_mnn(graph, tmp_path, x)
+    assert np.allclose(found["e"], expected["e"], rtol=1e-5)
+    assert np.array_equal(np.rint(found["y"] / np.float32(0.1)), expected["y"])
+    assert not reads_real or np.array_equal(found["n"], -x)
+
+
+@needs_mnn
+def test_a_real_value_and_what_it_is_rounded_to_keep_their_names(tmp_path: Path) -> None:
+    source = FIXTURES / "onnx" / "brevitas_int4.onnx"
+    convert(source, tmp_path / "model.mnn")
+    names = {op.output for op in check(source, tmp_path / "model.mnn", samples=1).operators}
+    gate = "/gate/act_quant"
+    assert {f"{gate}/activation_impl/Sigmoid_output_0", f"{gate}/export_handler/QuantizeLinear_output_0"} <= names
+
+
+@needs_mnn
+@pytest.mark.parametrize(
+    "source",
+    [
+        "onnx/brevitas_int4", "onnx/micro_kws_m_static_qdq", "onnx/micro_kws_m_static_qoperator", "onnx/modelopt_torch_vision",
+        "onnx/modelopt_ptq_attention", "onnx/ort_qdq_with_multi_consumer_dq_nodes.fixed.qdq16", "onnx/torch_pt2e_x86_vision",
+        "onnx/torch_fx_qnnpack_attention", "qonnx/residual", "qonnx/mlp_2_bits",
+    ],
+)  # fmt: skip
+def test_models_that_round_between_float_operators(tmp_path: Path, source: str) -> None:
+    convert(FIXTURES / f"{source}.onnx", tmp_path / "model.mnn", allow_loss=float("-inf"))
+    report = check(FIXTURES / f"{source}.onnx", tmp_path / "model.mnn", samples=2)
+    assert report.passed, report.problems
+
+
+def test_tensors_that_have_another_result_s_name() -> None:
+    """MNN moves a Reshape behind a Relu: operators keep their names, tensors theirs. Fused activations and outputs are called as ever."""
+    names = ["x", "flat", "limited", "y", "y__before_tr", "behind"]
+    nodes = [
+        Node("x", "Input", (), (0,)), Node("limited", "ReLU", (0,), (1,)), Node("flat", "Reshape", (1,), (2,)),
+        Node("conv", "Convolution", (2,), (5,)), Node("y", "Reshape", (5,), (4,)), Node("y__before_tr", "ConvertTensor", (4,), (3,)),
+    ]  # fmt: skip
+    assert misnamed(nodes, names) == {1, 2}
