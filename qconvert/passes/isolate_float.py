@@ -14,6 +14,7 @@ the conversions around it, which takes no longer; its Softmax of real values tak
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Target
 
-__all__ = ["run"]
+__all__ = ["isolated", "run"]
 
 #: Elements from which on a matrix that is no operator's weights stays in 8 bits behind a DEQUANTIZE.
 _LARGE = 1024
@@ -45,19 +46,31 @@ def run(graph: Graph, target: Target | None, *, partial: str = "allow", numerics
     """
     if target is None or not target.knows_kernels:
         return graph, ()
-    isolating = _Isolating(graph, target, exact=numerics == "exact" and partial == "allow")
+    exact = numerics == "exact" and partial == "allow"
+
+    def reason(op: Op) -> str:
+        return target.judge(graph, op, final=False).isolated_for or (_coarse(graph, target, op) if exact else "")
+
+    isolating = _Isolating(graph, reason, target)
     for op in graph.ops:
         isolating.visit(op)
     if partial == "forbid":
         _refuse_floats(graph, target, isolating)
-    if not isolating.changed:
-        return graph, ()
-    listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(isolating.reasons.items())]
-    changed = graph.evolve(tensors=isolating.tensors.values(), ops=isolating.ops)
-    notes = [f"on real values between Dequantize and Quantize, in float32: {line}" for line in listed]
-    told = ((isolating.packed, "weights of operators on real values stay integers, behind a Dequantize"),
-            (isolating.constants, "quantized constants of operators on real values are real, each rounded to float32"))  # fmt: skip
-    return changed, (*notes, *(f"{count} {text}" for count, text in told if count))
+    return isolating.result()
+
+
+def isolated(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with operators on real values between Dequantize and Quantize, and what was done in words.
+
+    Args:
+        graph: what is changed.
+        reason: an operator -> why it has to be there, in the words of a list of many; "" if it need not.
+        target: says in which type constant weights may stay integers.
+    """
+    isolating = _Isolating(graph, reason, target)
+    for op in graph.ops:
+        isolating.visit(op)
+    return isolating.result()
 
 
 def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
@@ -87,12 +100,29 @@ def _read_as_weights(graph: Graph) -> set[str]:
     return found
 
 
+def _coarse(graph: Graph, target: Target, op: Op) -> str:
+    """Why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
+    if op.kind not in target.exact_on_reals:
+        return ""
+    result = graph[op.outputs[0]]
+    fixed = target.fixed_outputs.get(op.kind, {}).get(result.dtype)
+    if fixed is None or result.quantization is None:
+        return ""
+    wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
+    return (
+        ""
+        if result.shares_grid(replace(result, quantization=wanted))
+        else "their kernel fixes another grid, from which they would be rounded again"
+    )
+
+
 class _Isolating:
-    def __init__(self, graph: Graph, target: Target, exact: bool) -> None:
+    def __init__(self, graph: Graph, reason: Callable[[Op], str], target: Target | None) -> None:
         self._graph = graph
-        self._target = target
-        self._exact = exact
-        self._keeps_packed = graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
+        self._reason = reason
+        self._unpacked = target.unpacked_weights if target is not None else ""
+        self._symmetric = target is not None and self._unpacked in target.symmetric_activations
+        self._keeps_packed = target is None or graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
         self._stored: dict[str, str] = {}  # constant -> the same in another type
         self.tensors: dict[str, Tensor] = {}
@@ -104,9 +134,16 @@ class _Isolating:
         self.packed = 0
         self._weights = _read_as_weights(graph)
 
-    @property
-    def changed(self) -> bool:
-        return self.ops != list(self._graph.ops) or bool(self.tensors)
+    def result(self) -> tuple[Graph, tuple[str, ...]]:
+        """The graph of the operators that were visited, and what was done in words."""
+        if self.ops == list(self._graph.ops) and not self.tensors:
+            return self._graph, ()
+        listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(self.reasons.items())]
+        notes = [f"on real values between Dequantize and Quantize, in float32: {line}" for line in listed]
+        told = ((self.packed, "weights of operators on real values stay integers, behind a Dequantize"),
+                (self.constants, "quantized constants of operators on real values are real, each rounded to float32"))  # fmt: skip
+        changed = self._graph.evolve(tensors=self.tensors.values(), ops=self.ops)
+        return changed, (*notes, *(f"{count} {text}" for count, text in told if count))
 
     def visit(self, op: Op) -> None:
         """Takes an operator over, isolated if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
@@ -119,7 +156,7 @@ class _Isolating:
             if packed:
                 self.ops.append(replace(op, inputs=(packed,)))
                 return
-        reason = self._target.judge(self._graph, op, final=False).isolated_for or self._coarse(op)
+        reason = self._reason(op)
         if not reason:
             self.ops.append(op)
             return
@@ -135,21 +172,6 @@ class _Isolating:
             outputs.append(real)
             behind.append(Op("Quantize", (real,), (name,), {}, op.source))
         self.ops += [replace(op, inputs=inputs, outputs=tuple(outputs)), *behind]
-
-    def _coarse(self, op: Op) -> str:
-        """Why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
-        if not self._exact or op.kind not in self._target.exact_on_reals:
-            return ""
-        result = self._graph[op.outputs[0]]
-        fixed = self._target.fixed_outputs.get(op.kind, {}).get(result.dtype)
-        if fixed is None or result.quantization is None:
-            return ""
-        wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
-        return (
-            ""
-            if result.shares_grid(replace(result, quantization=wanted))
-            else "their kernel fixes another grid, from which they would be rounded again"
-        )
 
     def _dequantized(self, name: str) -> str:
         if name not in self._real:
@@ -190,9 +212,9 @@ class _Isolating:
             name: of the constant.
             read: the tensor that operators take, the constant itself or what a Dequantize makes of it.
         """
-        tensor, wanted = self._graph[name], self._target.unpacked_weights
+        tensor, wanted = self._graph[name], self._unpacked
         q, data = tensor.quantization, tensor.data
-        if q is None or data is None or q.block_size or not wanted:
+        if q is None or data is None or q.block_size or not wanted or (self._symmetric and not q.is_symmetric):
             return ""
         if read not in self._weights and not (data.ndim == 2 and data.size >= _LARGE and not q.is_symmetric):
             return ""

@@ -59,9 +59,10 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
-    """The quantized data of an operator, without the outer side of a conversion at the edge of the graph, where edges are free."""
+    """The quantized data of an operator, without the outer side of a conversion at the edge of the graph, where edges are free: to real
+    values, to another grid or to plain numbers."""
     found = quantized_data(graph, op)
-    if not target.free_edges or KINDS[op.kind].rule != "convert":
+    if not target.free_edges or KINDS[op.kind].rule not in ("convert", "relabel", "plain"):
         return found
     return [tensor for tensor in found if tensor.name not in graph.inputs and tensor.name not in graph.public]
 

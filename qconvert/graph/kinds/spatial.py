@@ -105,7 +105,7 @@ def block_size(op: Op) -> int:
     return block
 
 
-def padding(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]) -> list[tuple[int, int]]:
+def padding(call: Call | Op, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tuple[int, ...]) -> list[tuple[int, int]]:
     """Elements to pad before and after each spatial dimension."""
     rank = len(sizes)
     mode = call["auto_pad"]

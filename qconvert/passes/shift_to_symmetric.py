@@ -1,0 +1,109 @@
+"""shift_to_symmetric: activations get the zero point 0 and keep their integers and scales; their real values move instead.
+
+A tensor of real values r = scale * (q - zero point) becomes one of r' = scale * q = r + scale * zero point, for targets whose quantized
+values have no zero point. Everything around makes up for it with ordinary operators on real values:
+
+- Conv, Gemm and MatMul with constant weights stay as they are: the shift of their data, times the sum of the weights of each output
+  channel, and that of their result go into the bias, computed in float64 and rounded once to float32. They pad with real zero, which is
+  scale * zero point now: a Pad stands in front, between Dequantize and Quantize. An activation that the result's grid does not imply is a
+  Clip on real values, at the bounds that it has there.
+- What moves, chooses or compares integers goes on to do so: shifts on all sides are equal.
+- Quantize and Dequantize, and the Dequantize and Quantize that a Requantize becomes, have an addition on their real side. All other
+  operators run on real values between such.
+- Graph inputs and outputs keep type, scale and zero point, with a Reinterpret between; uint8 ones are spelled with plain numbers.
+
+Exact but for ties: r / scale + zero point is rounded where r / scale was, and sums are float32. The names of the tensors and their old zero
+points are noted in the metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import SHIFTED
+from qconvert.passes.isolate_float import isolated
+from qconvert.passes.shifting.edges import from_unsigned, is_spelled, to_unsigned
+from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
+from qconvert.passes.shifting.moves import obstacle
+from qconvert.passes.shifting.walk import Shifting
+from qconvert.passes.store_activations import separated, weight_inputs
+from qconvert.passes.stored_types import UNSIGNED
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+#: Kinds to which the grid of the stored integers matters, or which pass them on unseen: they keep the tensors that they have.
+_LITERAL = ("plain", "opaque", "state")
+
+
+def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[str, ...]]:
+    """Shifts the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
+    dtypes = tuple(UNSIGNED) if target is None or symmetric == "all" else target.symmetric_activations
+    whole = separated(graph, dtypes)
+    points = _points(whole, dtypes)
+    whole, notes = isolated(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
+    points = _points(whole, dtypes)
+    shifting = Shifting(whole, points, _held(whole))
+    for name in graph.inputs:
+        shifting.settle(name)
+    for op in whole.ops:
+        _visit(shifting, op, target)
+    if shifting.ops == list(whole.ops) and not notes:
+        return graph, ()
+    changed, shifted = shifting.result()
+    changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if shifted else changed.metadata)
+    return changed, (*notes, *_said(changed, shifted, shifting))
+
+
+def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
+    """The zero points to take away, by tensor: of activations, and of constants that are data."""
+    weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
+    return {tensor.name: int(tensor.quantization.zero_point[0]) for tensor in graph.tensors.values()
+            if tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in dtypes
+            and tensor.quantization.zero_point[0] and not (tensor.is_constant and tensor.name in weights)}  # fmt: skip
+
+
+def _held(graph: Graph) -> set[str]:
+    """Tensors that somebody needs as they are: a user, or an operator that takes integers for plain numbers."""
+    literal = [op for op in graph.ops if KINDS[op.kind].rule in _LITERAL]
+    return {*graph.inputs, *graph.public}.union(*((*op.inputs, *op.outputs) for op in literal))
+
+
+def _visit(s: Shifting, op: Op, target: Target | None) -> None:
+    """Takes an operator over."""
+    if KINDS[op.kind].rule in _LITERAL:
+        s.ops.append(op)
+        for name in op.outputs:
+            s.settle(name)
+    elif op.kind in LINEAR and is_touched(s, op):
+        shift_linear(s, op)
+    elif op.kind == "Requantize" and is_spelled(s.graph[op.inputs[0]], target):
+        from_unsigned(s, op)
+    elif op.kind == "Requantize" and is_spelled(s.graph[op.outputs[0]], target):
+        to_unsigned(s, op)
+    elif KINDS[op.kind].rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
+        _convert(s, op)
+    else:
+        s.ops.append(replace(op, inputs=tuple(s[name] for name in op.inputs), outputs=tuple(s[name] for name in op.outputs)))
+        for name in op.outputs:
+            s.finish(name)
+
+
+def _convert(s: Shifting, op: Op) -> None:
+    """Quantize, Dequantize and Requantize with the difference of the shifts added on real values."""
+    name, result = op.inputs[0], op.outputs[0]
+    value = name if op.kind == "Quantize" else s.real(name, op.source)
+    if op.kind == "Dequantize":
+        s.plus(value, -s.shift(name), op.source, result)
+    else:
+        s.quantize(s.plus(value, s.shift(result) - s.shift(name), op.source), result, op.source)
+
+
+def _said(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[str]:
+    count = sum(not graph[name].is_constant for name in shifted)
+    said = [f"{count} activations have the zero point 0 with the integers and scales that they had"] if count else []
+    return [*said, *(f"{number} {text}" for text, number in s.counts.items())]

@@ -1,0 +1,48 @@
+"""Which operators go on with integers whose zero point went, and why others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
+from qconvert.passes.shifting.linear import linear_obstacle
+
+__all__ = ["carries", "obstacle"]
+
+#: Kinds that put real zero around the data where no input says what else.
+_FILLING = ("Pad", "SpaceToBatch")
+#: Kinds that ask which of several stored values is larger, or for sizes alone.
+_ASKING = ("ArgMax", "ArgMin", "Shape", "Rank", "Equal", "NotEqual", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+_OWN_WAY = ("convert", "relabel", "plain", "opaque", "state")
+
+
+def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
+    """Why an operator has to run on real values, in the words of a list of many; "" if it need not.
+
+    Args:
+        graph: that it belongs to.
+        op: the operator.
+        points: the zero points that go, by tensor.
+    """
+    touched = points.keys() & {*op.inputs, *op.outputs}
+    if not touched or KINDS[op.kind].rule in _OWN_WAY or carries(graph, op):
+        return ""
+    if op.kind in ("Conv", "Gemm", "MatMul"):
+        return linear_obstacle(graph, op, op.inputs[0] in points)
+    return "they compute with zero points"
+
+
+def carries(graph: Graph, op: Op) -> bool:
+    """Whether an operator gives the same stored integers whatever one zero point all its sides have."""
+    kind = KINDS[op.kind]
+    names = [name for name in (*kind.moved(op), *kind.results_of(op)) if name and graph[name].is_quantized]
+    if op.attributes.get("activation") or op.attributes.get("reduction", "none") != "none":
+        return False
+    if kind.rule == "move":
+        return op.kind not in _FILLING or (op.kind == "Pad" and op["mode"] != "constant") or bool(kind.named(op, "filler"))
+    shared = all(graph[name].shares_grid(graph[names[0]]) for name in names[1:])
+    if kind.rule == "index":
+        return op.kind in _ASKING and shared and all(graph[name].is_quantized for name in kind.moved(op))
+    whole = all(graph[name].is_quantized for name in (*kind.moved(op), *kind.results_of(op)) if name)
+    return shared and whole and (kind.chooses or (op.kind == "Resize" and op["mode"] == "nearest"))
