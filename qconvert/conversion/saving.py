@@ -101,7 +101,9 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
     for what, names in (("functions", graph.functions), ("states", graph.states)):
         if names and what not in writer.scopes:
             reason = f"files of the format {writer.name} cannot hold {what}: {_listed(list(names))}"
-            raise UnsupportedError(reason, remedy="Write a .qgraph file.")
+            raise UnsupportedError(
+                reason, remedy="Write a .qgraph file; convert() makes inputs and outputs of states for ONNX (pass states_to_io)."
+            )
 
 
 def _require_ranges(graph: Graph, writer: Format) -> None:

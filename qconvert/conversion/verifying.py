@@ -1,6 +1,7 @@
 """--verify-each: the model is run before and behind each pass, and a pass that changes more than it says is named.
 
-The runs are those of the evaluator (qconvert.evaluate), on random inputs that every pass's own change of the inputs is followed on.
+The runs are those of the evaluator (qconvert.evaluate), on random inputs that every pass's own change of the inputs is followed on. A
+network with states keeps them from one of its inputs to the next.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import turned_between
+from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Pass
 
 __all__ = ["Verifier", "change", "followed", "random_inputs"]
@@ -46,6 +48,7 @@ class Verifier:
         if after is before:
             return
         require_valid(after, f"the pass {item.name} makes a graph that is not valid")
+        before, after = (io_to_states.run(graph, None)[0] for graph in (before, after))
         hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
         if hidden and self._outputs:
             self.said.append((item.name, f"not judged, nor those behind it: the shape of {hidden[0]!r} does not show how it was turned"))
@@ -71,8 +74,9 @@ class Verifier:
 
     def _run(self, graph: Graph, who: str) -> list[dict[str, Array]]:
         """The outputs for each input; none where the evaluator has no function for an operator or no use for random numbers."""
+        states: dict[str, Array] = {}
         try:
-            return [evaluate(graph, feed) for feed in self._feeds]
+            return [evaluate(graph, feed, states) for feed in self._feeds]
         except (UnsupportedError, InvalidGraphError) as error:
             self.said.append((who, f"not judged: {error.where + ': ' if error.where else ''}{error.reason}"))
             return []

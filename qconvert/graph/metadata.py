@@ -41,6 +41,7 @@ __all__ = [
     "STATED_ATTRIBUTES",
     "STATED_BIAS_SCALES",
     "STATED_LIMITS",
+    "STATES",
     "TARGET",
     "TRAINED_SCALES",
     "TRANSPOSED",
@@ -106,6 +107,8 @@ FUSED_PADDING = "qconvert.fused_padding"
 STATED_ATTRIBUTES = "qconvert.attributes"
 #: JSON, constant -> [smallest, largest] stored value that is used, null for the type's own.
 STATED_LIMITS = "qconvert.limits"
+#: JSON list: inputs and outputs that are states, with their first values (graph/carried.py).
+STATES = "qconvert.states"
 #: JSON, bias -> scales: as the source states them, where the result's format implies others by a last bit.
 STATED_BIAS_SCALES = "qconvert.bias_scales"
 

@@ -27,8 +27,13 @@ def shifted(tensor: Tensor, dtype: str) -> Tensor:
 
 
 def needs_storage(graph: Graph, op: Op) -> bool:
-    """Whether the stored integers themselves matter to an operator, or its rule names their type."""
-    if KINDS[op.kind].rule in ("opaque", "plain", "state") or op.attributes.get("reduction") == "mul":
+    """Whether the stored integers themselves matter to an operator, or its rule names their type.
+
+    A state moves along with what is read and written, unless functions may name it, or the operator stands in one.
+    """
+    if KINDS[op.kind].rule == "state":
+        return bool(graph.functions) or op["state"] not in graph.states
+    if KINDS[op.kind].rule in ("opaque", "plain") or op.attributes.get("reduction") == "mul":
         return True
     if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
@@ -50,7 +55,15 @@ def change_storage(
         keep_io: whether graph inputs and outputs stay as they are.
     """
     changed = {tensor.name: shifted(tensor, dtypes[tensor.dtype]) for tensor in moved}
-    return replace_grids(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io)
+    result, count = replace_grids(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io)
+    states = {str(op["state"]) for op in graph.ops if KINDS[op.kind].rule == "state" and not keeps(graph, op)}
+    if not states:
+        return result, count
+    return replace(result, states={name: _shifted_state(state, name in states, dtypes) for name, state in graph.states.items()}), count
+
+
+def _shifted_state(state: Tensor, moves: bool, dtypes: Mapping[str, str]) -> Tensor:
+    return shifted(state, dtypes[state.dtype]) if moves and state.dtype in dtypes and state.is_quantized else state
 
 
 def replace_grids(

@@ -19,7 +19,8 @@ __all__ = ["TARGETS"]
 
 _PASSES = (
     "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding", "assign_layout",
-    "store_activations", "guard_saturation", "float_io", "integer_io", "spell_weights",
+    "store_activations", "guard_saturation", "float_io", "integer_io", "states_to_io",
+    "spell_weights",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.
 _LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm", "spell_weights"))

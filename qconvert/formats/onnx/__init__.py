@@ -83,7 +83,7 @@ def qconvert_formats() -> Iterable[Format]:
             companions=_companions,
             modules=_modules,
             check=_check,
-            normal_form=("absorb_quantization", "fuse_dynamic", "restate_attributes"),
+            normal_form=("absorb_quantization", "fuse_dynamic", "restate_attributes", "io_to_states"),
             write_options=_WRITE_OPTIONS,
         )
     ]

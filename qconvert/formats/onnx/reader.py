@@ -24,7 +24,8 @@ from qconvert.formats.onnx.spelled import with_spelled
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.signatures import with_signatures
 from qconvert.graph import Array, Graph, Shape, canonical_dtype
-from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES
+from qconvert.graph.carried import carried
+from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
 from qconvert.graph.shapes import UNKNOWN
 from qconvert.plugins import operators
 
@@ -81,6 +82,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     draft = Draft(set(declared))
     draft.relabelled = relabelled(metadata)
     inputs = _read_values(graph, declared, draft)
+    _label_states(inputs, metadata, draft)
     readers = operators("onnx", "read")
     for node in graph:
         reading = Reading(draft, node, _version(model, node), declared)
@@ -154,6 +156,13 @@ def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], d
         draft.add_exactly(value.name, dtype, shape)
         inputs.append(value.name)
     return inputs
+
+
+def _label_states(inputs: list[str], metadata: Mapping[str, str], draft: Draft) -> None:
+    """Inputs that are states have the scales that the metadata state: no node says any, where they are only moved before they are used."""
+    for item in carried(metadata[STATES]) if STATES in metadata else ():
+        if item.input in inputs and draft.tensors[item.input].dtype == item.state.dtype:
+            draft.tensors[item.input] = replace(draft.tensors[item.input], quantization=item.state.quantization)
 
 
 def constant_data(tensor: Any) -> Array:

@@ -143,10 +143,11 @@ def regrid_activations(
 def keeps_integers(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator.
 
-    How an average rounds ties has no meaning on another grid, and a bias of 64 bits, which only 16-bit data can have, follows.
+    How an average rounds ties has no meaning on another grid; a state keeps its grid, on which its first value is; a bias of 64 bits, which
+    only 16-bit data can have, follows.
     """
     unbiased = replace(op, inputs=op.inputs[:2]) if KINDS[op.kind].has_weights else op
-    return KINDS[op.kind].rule == "relabel" or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
+    return KINDS[op.kind].rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
 
 
 def _moved(tensor: Tensor, dtype: str, grid: Quantization) -> Tensor:
