@@ -21,7 +21,7 @@ from qconvert.targets.tflite import TARGETS
 from qconvert.targets.written_tflite import has_no_kernel, has_no_micro_kernel, has_wild_multiplier
 
 if TYPE_CHECKING:
-    from qconvert.formats.tflite.writing import Operator
+    from qconvert.formats.tflite.operator import Operator
 
 __all__ = ["FILE_RULES", "MICRO_FILE_RULES", "MICRO_RULES", "RULES", "Rule", "own_rules", "stated"]
 

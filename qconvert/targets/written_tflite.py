@@ -11,7 +11,8 @@ from qconvert.targets.factors_tflite import FACTORS, outside
 from qconvert.targets.kernels_tflite import MICRO_CUSTOM, OPERATORS, REQUANTIZE, SURVEYED, TRIED, has_cast, kernel_type, largest_rank
 
 if TYPE_CHECKING:
-    from qconvert.formats.tflite.writing import Operator, Writing
+    from qconvert.formats.tflite.operator import Operator
+    from qconvert.formats.tflite.writing import Writing
 
 __all__ = ["has_no_kernel", "has_no_micro_kernel", "has_wild_multiplier"]
 

@@ -19,8 +19,9 @@ from qconvert.formats.flatbuffers import LARGEST, TooLargeError, packed
 from qconvert.formats.reading.spelled import spelled_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
+from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
-from qconvert.formats.tflite.writing import Operator, Writing, as_int32
+from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.formats.tflite.written import initial, taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.metadata import (

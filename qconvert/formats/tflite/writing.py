@@ -12,12 +12,13 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite import schema
+from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
 from qconvert.formats.tflite.versions import version_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["Operator", "WriteFunction", "Writing", "as_int32"]
+__all__ = ["WriteFunction", "Writing", "as_int32"]
 
 #: Canonical fused activation -> ActivationFunctionType of the schema.
 ACTIVATIONS = {"": 0, "relu": 1, "relu_n1_to_1": 2, "relu6": 3}
@@ -38,37 +39,6 @@ _SCALELESS_WIDE = frozenset("TRANSPOSE SLICE SPLIT MAX_POOL_2D CONCATENATION RES
 
 #: Operators that take complex numbers.
 _COMPLEX = frozenset("REAL IMAG COMPLEX_ABS".split())
-
-
-class Operator:
-    """One TFLite operator that will be written.
-
-    Attributes:
-        builtin: its name in the schema, such as "CONV_2D"; the name of a custom operator if `custom` is set.
-        inputs, outputs: tensor names; "" for an absent input.
-        options: the object of its option table, or None.
-        version: of the operator, as its types need it.
-        custom: the bytes of a custom operator's options; None for a builtin one.
-        origin: the canonical operator that it comes from.
-    """
-
-    def __init__(
-        self,
-        builtin: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        options: Any,
-        version: int,
-        custom: bytes | None,
-        origin: Op | None = None,
-    ) -> None:
-        self.builtin = builtin
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
-        self.options = options
-        self.version = version
-        self.custom = custom
-        self.origin = origin
 
 
 class Writing:

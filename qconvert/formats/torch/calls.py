@@ -8,7 +8,8 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.constants import Constants
-from qconvert.formats.torch.reading import Call, Operator, Session
+from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.values import Uncomputed
 
 __all__ = ["Calls"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.torch.reading import Session
 from qconvert.formats.torch.scaled_products import scale_weights
+from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
 from qconvert.graph import Graph, Op, Tensor
 

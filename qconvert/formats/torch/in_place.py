@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.stored import StoredTensor
 from qconvert.formats.torch.values import Ref
 from qconvert.formats.torch.views import CHANGES_SHAPE, KEEPS_ORDER, MAKES, MAY_COPY, VIEWS, written_back
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.constants import Constants
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.stored import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["flattened"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
+from qconvert.formats.torch.stored import ScriptObject, StoredTensor
 from qconvert.formats.torch.values import Packed
 
 __all__ = ["is_packed", "unpacked", "verified"]

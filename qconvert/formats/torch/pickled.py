@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickletools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -19,10 +19,11 @@ from qconvert.arithmetic.dtypes import numpy_dtype
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, NAMES, QUANTIZED, STORAGES
 from qconvert.formats.torch.finite import require_finite
+from qconvert.formats.torch.stored import ScriptObject, StoredTensor, TorchType, WrappedTensor
 from qconvert.formats.torch.strided import Storages, require_sizes
 from qconvert.graph import Array
 
-__all__ = ["READABLE", "ScriptObject", "StoredTensor", "TorchType", "WrappedTensor", "unpickled"]
+__all__ = ["READABLE", "unpickled"]
 
 #: The largest real data.pkl seen has 60,000.
 _MOST_OPCODES = 1_000_000
@@ -36,68 +37,10 @@ READABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class TorchType:
-    """A torch.dtype, by its canonical name or, for the quantized ones, by PyTorch's."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Storage:
     dtype: str
     key: str
     count: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredTensor:
-    """A tensor of a file.
-
-    Attributes:
-        data: its stored values; of a quint4x2, the packed bytes, flat.
-        dtype: its canonical type, or PyTorch's name of a quantized one.
-        shape: its sizes.
-        scales: float64, one or one for each index along `axis`; None for plain numbers.
-        zero_points: int64, or float32 where the type has real ones; None likewise.
-        axis: that the scales run along; None for one scale.
-    """
-
-    data: Array
-    dtype: str
-    shape: tuple[int, ...]
-    scales: Array | None = None
-    zero_points: Array | None = None
-    axis: int | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WrappedTensor:
-    """A tensor of a class that keeps others inside, such as torchao's quantized weights.
-
-    Attributes:
-        class_name: with its package.
-        shape: as its users see it.
-        parts: what it keeps, by its own names: tensors, and what says how they are to be taken.
-    """
-
-    class_name: str
-    shape: tuple[int, ...]
-    parts: Mapping[str, Any]
-
-
-@dataclass(slots=True, eq=False)
-class ScriptObject:
-    """An object of a class of TorchScript, or of one that PyTorch brings.
-
-    Attributes:
-        class_name: with its package, such as "__torch__.torch.classes.quantized.Conv2dPackedParamsBase".
-        arguments: what it is made of.
-        state: what it was given: its attributes by name, or a tuple for a class that packs itself.
-    """
-
-    class_name: str
-    arguments: tuple[Any, ...] = ()
-    state: Any = field(default_factory=dict)
 
 
 class _Name:

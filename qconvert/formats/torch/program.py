@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.pickled import TorchType
+from qconvert.formats.torch.stored import TorchType
 from qconvert.graph import Array
 
 __all__ = ["Module", "tensor_of", "torch_type"]

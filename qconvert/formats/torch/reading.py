@@ -6,29 +6,27 @@ quantize and dequantize. A read function returns what the operator returns: a Re
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.arithmetic.dtypes import DTYPES, REALS
-from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.formats.reading.operator import OperatorReading
-from qconvert.formats.torch.constants import Constants, grid_of
+from qconvert.formats.torch.constants import grid_of
 from qconvert.formats.torch.dtypes import EXPORT, QUANTIZED
-from qconvert.formats.torch.pickled import StoredTensor, TorchType
+from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.signature import bound
+from qconvert.formats.torch.stored import StoredTensor, TorchType
 from qconvert.formats.torch.values import EndlessError, Packed, Ref
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
-from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODUCER, TRAINED_SCALES
 
-__all__ = ["Call", "Operator", "ReadFunction", "Session"]
+__all__ = ["Call", "Operator", "ReadFunction"]
 
 _KEEP = Quantization.per_tensor(1.0)
 _LARGEST_REAL = float(np.finfo(np.float32).max)
@@ -38,36 +36,6 @@ _STEPS, _LARGEST_STEP = ("strides", "pads", "dilations", "kernel_shape", "output
 _MOST_MADE = 2**25
 #: Bytes that one of several results of a call counts as.
 _RESULT = 2**11
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """What all calls of one model share.
-
-    Attributes:
-        draft: the graph while it grows.
-        constants: those of the file.
-        scalar_types: numbers of storage types -> their names, in this container.
-        trained: names of fake quantizations, whose scales are those that the file stores.
-        observed: those of them whose observers are still on.
-        made: how many bytes of constants calls made so far.
-    """
-
-    draft: Draft
-    constants: Constants
-    scalar_types: Mapping[int, str]
-    trained: list[str] = field(default_factory=list)
-    observed: list[str] = field(default_factory=list)
-    made: list[int] = field(default_factory=lambda: [0])
-
-    def __post_init__(self) -> None:
-        self.draft.known.computes = True
-
-    def metadata(self, producer: str) -> dict[str, str]:
-        """What the graph says of its source: the format, what made it, and what was read otherwise than PyTorch would convert it."""
-        found = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: producer}
-        lists = {TRAINED_SCALES: self.trained, OBSERVED_SCALES: self.observed}
-        return found | {key: json.dumps(names) for key, names in lists.items() if names}
 
 
 class Call(OperatorReading):

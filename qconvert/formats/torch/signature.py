@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, TorchType, WrappedTensor
+from qconvert.formats.torch.stored import ScriptObject, StoredTensor, TorchType, WrappedTensor
 from qconvert.formats.torch.values import Packed, Ref, Uncomputed
 
 __all__ = ["Argument", "bound", "parsed"]

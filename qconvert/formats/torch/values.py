@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.stored import StoredTensor
 
 __all__ = ["UNKNOWN", "EndlessError", "Named", "Packed", "Ref", "Uncomputed", "Unknown", "leaves"]
 

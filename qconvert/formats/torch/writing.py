@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.nodes import Node, needed
-from qconvert.formats.torch.pickled import TorchType
+from qconvert.formats.torch.stored import TorchType
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 

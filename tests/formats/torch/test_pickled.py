@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, unpickled
+from qconvert.formats.torch.pickled import unpickled
+from qconvert.formats.torch.stored import ScriptObject, StoredTensor
 
 
 def _nothing(key: str) -> Any:

@@ -24,7 +24,7 @@ from qconvert.formats.torch.export.document import Program, SizeName, TensorName
 from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.ops import OPERATORS
-from qconvert.formats.torch.pickled import StoredTensor, TorchType
+from qconvert.formats.torch.stored import StoredTensor, TorchType
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.metadata import NUMERICS

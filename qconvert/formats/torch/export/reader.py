@@ -22,8 +22,8 @@ from qconvert.formats.torch.in_place import InPlace
 from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
-from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
-from qconvert.formats.torch.reading import Session
+from qconvert.formats.torch.session import Session
+from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import EndlessError, Ref
 from qconvert.graph import Graph, Op, Tensor
 

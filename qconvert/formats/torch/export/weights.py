@@ -11,7 +11,8 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import sizes_of
-from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor, unpickled
+from qconvert.formats.torch.pickled import unpickled
+from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
 from qconvert.formats.torch.strided import Storages
 
 __all__ = ["early_tensors", "saved", "stored_tensors"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor
 from qconvert.formats.torch.quantizing import (
     dequantized,
     float32,
@@ -23,6 +22,7 @@ from qconvert.formats.torch.quantizing import (
 )
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.rounding import ROUNDED
+from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 

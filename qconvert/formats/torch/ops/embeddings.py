@@ -13,8 +13,8 @@ import numpy as np
 
 from qconvert.formats.torch.ops.gathering import indices_of
 from qconvert.formats.torch.ops.moves import sliced
-from qconvert.formats.torch.pickled import StoredTensor
 from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.stored import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
 

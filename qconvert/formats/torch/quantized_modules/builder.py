@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.pickled import TorchType
+from qconvert.formats.torch.stored import TorchType
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range

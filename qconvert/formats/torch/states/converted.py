@@ -17,8 +17,8 @@ import numpy as np
 
 from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.pickled import StoredTensor, TorchType
 from qconvert.formats.torch.states.entries import Entries, grid, plain_tensor
+from qconvert.formats.torch.stored import StoredTensor, TorchType
 from qconvert.graph import Quantization, Tensor
 from qconvert.plugins import Parameters
 

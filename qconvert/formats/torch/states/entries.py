@@ -12,7 +12,7 @@ from qconvert.encodings import Grid
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.constants import grid_of
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, QUANTIZED
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.stored import StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
 __all__ = ["Entries", "grid", "parent", "plain_tensor", "rest"]

@@ -12,13 +12,14 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.engines import with_engine
-from qconvert.formats.torch.pickled import StoredTensor, WrappedTensor, unpickled
+from qconvert.formats.torch.pickled import unpickled
 from qconvert.formats.torch.states.converted import converted
 from qconvert.formats.torch.states.entries import Entries, plain_tensor
 from qconvert.formats.torch.states.oneflow import Observers, has_observers, observed
 from qconvert.formats.torch.states.safetensors import is_safetensors, safe_tensors
 from qconvert.formats.torch.states.torchao import rounding_of_data, weight
 from qconvert.formats.torch.states.trained import is_trained, trained
+from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
 from qconvert.plugins import Parameters
 

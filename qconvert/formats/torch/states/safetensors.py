@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
-from qconvert.formats.torch.pickled import StoredTensor, TorchType, WrappedTensor
+from qconvert.formats.torch.stored import StoredTensor, TorchType, WrappedTensor
 from qconvert.graph import numpy_dtype
 
 __all__ = ["is_safetensors", "safe_tensors"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor, TorchType, WrappedTensor
+from qconvert.formats.torch.stored import ScriptObject, StoredTensor, TorchType, WrappedTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
 __all__ = ["rounding_of_data", "weight"]

@@ -11,7 +11,7 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.given_inputs import GivenInputs
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.stored import StoredTensor
 from qconvert.formats.torch.torchscript.code import Method
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import Shape

@@ -16,9 +16,10 @@ from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.in_place import InPlace, is_change
 from qconvert.formats.torch.missing import Missing
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
+from qconvert.formats.torch.stored import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code, Method
-from qconvert.formats.torch.torchscript.frame import CodeError, Frame, Function, ReturnedError
+from qconvert.formats.torch.torchscript.expressions import Function
+from qconvert.formats.torch.torchscript.frame import CodeError, Frame, ReturnedError
 from qconvert.formats.torch.torchscript.numbers import NUMBERS, computed
 from qconvert.formats.torch.torchscript.objects import Objects
 from qconvert.formats.torch.torchscript.packing import PACKING, method_of_packed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.packed import is_packed, unpacked
-from qconvert.formats.torch.pickled import ScriptObject, StoredTensor
+from qconvert.formats.torch.stored import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code
 from qconvert.formats.torch.torchscript.frame import Frame
 from qconvert.formats.torch.values import UNKNOWN, Named, Packed, Unknown

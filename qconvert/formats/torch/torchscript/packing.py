@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.packed import verified
-from qconvert.formats.torch.pickled import StoredTensor
+from qconvert.formats.torch.stored import StoredTensor
 from qconvert.formats.torch.values import Packed
 
 __all__ = ["PACKING", "method_of_packed"]

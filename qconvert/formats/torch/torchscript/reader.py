@@ -15,8 +15,9 @@ from qconvert.formats.torch.finishing import finished
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.outputs import flattened
-from qconvert.formats.torch.pickled import ScriptObject, unpickled
-from qconvert.formats.torch.reading import Session
+from qconvert.formats.torch.pickled import unpickled
+from qconvert.formats.torch.session import Session
+from qconvert.formats.torch.stored import ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.guesses import Guesses, guessed
 from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
