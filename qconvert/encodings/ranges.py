@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from qconvert.arithmetic import choose_grid
 from qconvert.arithmetic.dtypes import integer_range
 from qconvert.encodings.types import Grid, Range
-from qconvert.errors import OptionError
+from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.graph.kinds import output_axis
 
@@ -42,11 +40,15 @@ def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narro
 
 
 def weights_grid(tensor: Tensor, reader: Op) -> Grid:
-    """int8 with scale max|w| / 127 of each output channel, as runtimes make them that state no scales of weights."""
-    assert tensor.data is not None
-    rank = len(tensor.shape or ())
-    axis = output_axis(reader, rank)
-    largest = np.abs(tensor.data.astype(np.float32)).max(axis=tuple(i for i in range(rank) if i != axis), initial=0)
-    scale = (largest / np.float32(127)).astype(np.float32)
-    scale = np.where(scale > 0, scale, np.float32(1))
-    return Grid("int8", replace(Quantization.per_axis(scale, axis), quant_min=-127, quant_max=127))
+    """int8 with scale max|w| / 127 of each output channel, as runtimes make them that state no scales of weights.
+
+    Raises:
+        InvalidModelError: a weight is NaN or infinite.
+    """
+    data = tensor.data
+    assert data is not None
+    axis = output_axis(reader, data.ndim)
+    largest = np.abs(data.astype(np.float64)).max(axis=tuple(other for other in range(data.ndim) if other != axis), initial=0)
+    if not np.isfinite(largest).all():
+        raise InvalidModelError("weights are NaN or infinite", where=repr(tensor.name), remedy="Look for what went wrong in training.")
+    return grid_of(Range(-largest, largest, axis), symmetric=True, narrow=True)

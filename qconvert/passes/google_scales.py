@@ -13,11 +13,11 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, choose_grid
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
-from qconvert.passes.grids.activations import by_grid, regrid_activations
 from qconvert.passes.grids.fitting import middle
-from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, regrid_weights, scaled, symmetric_limits, told_weights
+from qconvert.passes.grids.network import regrid_network
+from qconvert.passes.grids.weights import Channel, Rescaled, is_scalable, scaled, symmetric_limits
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.stored_types import SIGNED, UNSIGNED
+from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -30,15 +30,14 @@ def run(
     graph: Graph, target: Target | None, scheme: str = "types", granularity: str = "axis", edges: str = "keep"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
-    graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "google")
-    notes = told_weights(weights, "have the scales of the google formula")
-    dtypes = (*UNSIGNED, *SIGNED)
-    choose = by_grid(lambda tensor: _activation(tensor, scheme))
-    found = regrid_activations(graph, choose, dtypes=dtypes, suffix="google", keep_io=edges == "keep")
-    if found is not None:
-        graph = found.graph
-        notes.append(found.told("have the scales of the google formulas"))
-    return graph, tuple(notes)
+    return regrid_network(
+        graph,
+        lambda use, tensor: _weights(use, tensor, granularity),
+        lambda tensor: _activation(tensor, scheme),
+        suffix="google",
+        words=("have the scales of the google formula", "have the scales of the google formulas"),
+        edges=edges,
+    )
 
 
 def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:

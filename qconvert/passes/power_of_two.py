@@ -16,11 +16,10 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, choose_grid, dequantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
-from qconvert.passes.grids.activations import by_grid, regrid_activations
 from qconvert.passes.grids.fitting import middle
-from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, is_scalable, regrid_weights, scaled, told_weights
+from qconvert.passes.grids.network import regrid_network
+from qconvert.passes.grids.weights import Channel, Rescaled, Scaling, is_scalable, scaled
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.stored_types import SIGNED, UNSIGNED
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -33,15 +32,14 @@ def run(
     graph: Graph, target: Target | None, rounding: str = "up", granularity: str = "axis", edges: str = "keep"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
-    graph, weights = regrid_weights(graph, lambda use, tensor: _weights(use, tensor, rounding, granularity), "power_of_two")
-    notes = told_weights(weights, "have powers of two as scales")
-    dtypes = (*UNSIGNED, *SIGNED)
-    choose = by_grid(lambda tensor: _activation(tensor, rounding))
-    found = regrid_activations(graph, choose, dtypes=dtypes, suffix="power_of_two", keep_io=edges == "keep")
-    if found is not None:
-        graph = found.graph
-        notes.append(found.told("have powers of two as scales and no zero point"))
-    return graph, tuple(notes)
+    return regrid_network(
+        graph,
+        lambda use, tensor: _weights(use, tensor, rounding, granularity),
+        lambda tensor: _activation(tensor, rounding),
+        suffix="power_of_two",
+        words=("have powers of two as scales", "have powers of two as scales and no zero point"),
+        edges=edges,
+    )
 
 
 def _position(values: Array, limits: tuple[int, int], rounding: str) -> int:

@@ -1,0 +1,41 @@
+"""A whole network on other grids: its weights, then its activations of 4, 8 and 16 bits, and biases with both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qconvert.graph import Graph, Tensor
+from qconvert.passes.grids.activations import Choice, by_grid, regrid_activations
+from qconvert.passes.grids.weights import Rescaled, regrid_weights, told_weights
+from qconvert.passes.linear import WeightUse
+from qconvert.passes.stored_types import SIGNED, UNSIGNED
+from qconvert.plugins import Change
+
+__all__ = ["regrid_network"]
+
+
+def regrid_network(
+    graph: Graph,
+    weights: Callable[[WeightUse, Tensor], Rescaled | None],
+    activation: Choice,
+    *,
+    suffix: str,
+    words: tuple[str, str],
+    edges: str,
+) -> tuple[Graph, tuple[Change | str, ...]]:
+    """The graph, and what was changed.
+
+    Args:
+        graph: what is changed.
+        weights: those for each use by a linear operator; None if they stay.
+        activation: the grid of each activation, by its type and grid; None if it stays.
+        suffix: of the names of what stands beside its old form.
+        words: what is true of the weights, and of the activations, then.
+        edges: "keep" leaves graph inputs and outputs as they are.
+    """
+    graph, found = regrid_weights(graph, weights, suffix)
+    notes: list[Change | str] = [*told_weights(found, words[0])]
+    regridded = regrid_activations(graph, by_grid(activation), dtypes=(*UNSIGNED, *SIGNED), suffix=suffix, keep_io=edges == "keep")
+    if regridded is None:
+        return graph, tuple(notes)
+    return regridded.graph, (*notes, regridded.told(words[1]))
