@@ -8,8 +8,9 @@ away, else the piece of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from qconvert.checking.canonical_pieces import canonical_pieces, computed_names
 from qconvert.checking.checked_file import Side
@@ -67,6 +68,71 @@ def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Both sides cut at the same tensors, and what judges them.
+
+    Attributes:
+        left: the source.
+        pieces: of the result.
+        change: how values go from one side to the other.
+        restated: the source with the grids that the result declares.
+        concerned: outputs of operators that these are part of; see Requantized.concerned().
+        judge, judge_restated: of what the source computes, and of what it would on those grids.
+    """
+
+    left: _Source
+    pieces: Splitting
+    change: Exchange
+    restated: Requantized
+    concerned: Mapping[str, bool]
+    judge: Judge
+    judge_restated: Judge
+
+    @classmethod
+    def of(
+        cls, sides: tuple[Side, Side], left: _Source, pieces: Splitting, change: Exchange, shared: set[str], declared: frozenset[str]
+    ) -> _Comparison:
+        """
+        Args:
+            sides: source and result.
+            left, pieces, change: as above.
+            shared: names of the tensors at which both sides are cut.
+            declared: names of the tensors of which the conversion declared that they are others.
+        """
+        graph, other = (side.graph for side in sides)
+        writers, others = graph.producers(), other.producers()
+        further = further_reach(graph, other, shared, declared)
+        fixed = graph.tensors.keys() - varying(graph)
+        cuts = shared | fixed  # what is fixed is the same on both sides
+        sure = settled(graph, cuts)
+        restated = Requantized.of(graph, other, declared)
+        judge = Judge(graph, writers, other, others, sides, further, cuts, sure, fixed)
+        judge_restated = Judge(restated.graph, writers, other, others, (sides[1], sides[1]), further, cuts, sure)
+        return cls(left, pieces, change, restated, restated.concerned(shared | sure), judge, judge_restated)
+
+    def findings(self, values: Mapping[str, Array], progress: Callable[[int, int], None]) -> Iterator[tuple[str, Finding]]:
+        """The finding for each output that both sides have, from the source's tensors in one run."""
+        graph, restated = self.left.graph, self.restated
+        references = self.left.computed(values)
+        stored = restated.values(values)
+        known = moved(graph, values)
+        results = self.pieces.run(_looked_up(stored, lambda name, value: self.change.to_result(restated.graph[name], value)))
+        for position, op in enumerate(graph.ops):
+            for index, name in enumerate(op.outputs):
+                if name in results and name in references:
+                    pair = references[name], self.change.to_source(restated.graph[name], results[name], references[name])
+                    if name in self.concerned:
+                        yield name, restated.finding(op, index, stored, pair, self.judge_restated, self.concerned[name])
+                    else:
+                        yield name, self.judge.finding(op, index, known, pair)
+            progress(position + 1, len(graph.ops))
+
+
+def _step(progress: Callable[[str, int, int], None], run: int, runs: int, done: int, ops: int) -> None:
+    progress("operators", run * ops + done, runs * ops)
+
+
 def check_operators(
     source: Side,
     result: Side,
@@ -113,36 +179,16 @@ def check_operators(
         raise InvalidModelError("source and result have no tensor names in common", where="check by operators")
     layouts = source.runtime.layout, result.runtime.layout
     change = Exchange(pieces, turned(graph, other, *layouts), layouts[1], forms)
-    writers, others = graph.producers(), other.producers()
-    further = further_reach(graph, other, shared, declared)
-    fixed = graph.tensors.keys() - varying(graph)
-    cuts = shared | fixed  # what is fixed is the same on both sides
-    sure = settled(graph, cuts)
-    judge = Judge(graph, writers, other, others, (source, result), further, cuts, sure, fixed)
-    restated = Requantized.of(graph, other, declared)
-    concerned = restated.concerned(shared | sure)
-    judge_restated = Judge(restated.graph, writers, other, others, (result, result), further, cuts, sure)
+    comparison = _Comparison.of((source, result), left, pieces, change, shared, declared)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
     for run, feed in enumerate(feeds):
-        values = left.values(feed) if run else first
-        references = left.computed(values)
-        stored = restated.values(values)
-        known = moved(graph, values)
-        results = pieces.run(_looked_up(stored, lambda name, value: change.to_result(restated.graph[name], value)))
-        for position, op in enumerate(graph.ops):
-            for index, name in enumerate(op.outputs):
-                if name in results and name in references:
-                    pair = references[name], change.to_source(restated.graph[name], results[name], references[name])
-                    if name in concerned:
-                        finding = restated.finding(op, index, stored, pair, judge_restated, concerned[name])
-                    else:
-                        finding = judge.finding(op, index, known, pair)
-                    found.setdefault(name, []).append(finding)
-            progress("operators", run * len(graph.ops) + position + 1, len(feeds) * len(graph.ops))
+        for name, finding in comparison.findings(left.values(feed) if run else first, partial(_step, progress, run, len(feeds))):
+            found.setdefault(name, []).append(finding)
         if inside is not None and not inside.cuts:
             own = border.matched_inputs(feed, model)
             misread.update(reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
+    writers = graph.producers()
     findings = {name: joined(writers[name], name, runs) for name, runs in found.items()}
     _name_misread(graph, misread, findings)
     name_changed(graph, changed, findings)

@@ -22,7 +22,7 @@ from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
 from qconvert.graph.kinds.opaque import custom_name, is_custom
-from qconvert.plugins import Format, format_named, format_of, formats, named_changes, target_named
+from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, named_changes, target_named
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
 
@@ -92,11 +92,7 @@ def convert(
     given = Given.of(options, reader, writer, passes, chosen)
     named = files_of({**given.read, **given.passes})
     beside = tuple(named.values())
-    try:
-        graph = load(source, source_format, **given.read)
-    except WrongFormatError as error:
-        error.remedy = f"Use `{_command(error.found, writer.name, source, result)}`."
-        raise
+    graph = _loaded(source, source_format, given.read, result, writer)
     others = reader.companions(source) if reader.companions else ()
     require_place(result, writer, force=force, reads=[source, *beside, *others])
     kept = carried_over(graph)
@@ -104,11 +100,7 @@ def convert(
     verifier = _verifier(graph) if verify_each else None
     declared = Declared(graph)
     observers = [item for item in (observer, verifier, declared) if item is not None]
-    graph, by_hand = run_passes(graph, passes, chosen, observers=observers, **given.passes)
-    graph, changes = normalize(graph, chosen, observers=observers, **given.passes)
-    changes = (*by_hand, *changes)
-    refuse_losses(changes, allow_loss)
-    refuse_violations(graph, chosen)
+    graph, changes = _fitted(graph, passes, chosen, allow_loss, observers, given.passes)
     origin = {
         **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
@@ -118,25 +110,56 @@ def convert(
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
-    graph = _as_read(graph)
     return ConversionReport(
         source=str(source),
         result=str(result),
         source_format=reader.name,
         result_format=writer.name,
-        target=chosen.name if chosen else "",
-        operators=dict(Counter(op.kind for op in graph.ops).most_common()),
-        quantized=any(tensor.is_quantized for tensor in graph.tensors.values()),
-        on_floats=on_floats(graph, chosen),
         changes=(*said, *changes, *notes),
         kept=kept,
-        audit=audit(graph, chosen) if chosen and chosen.knows_kernels else (),
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
-        custom=dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
+        **_described(_as_read(graph), chosen),
     )
+
+
+def _loaded(source: Path, source_format: str, options: Mapping[str, Any], result: Path, writer: Format) -> Graph:
+    """The source's graph; an error for a file of another format says which command takes it."""
+    try:
+        return load(source, source_format, **options)
+    except WrongFormatError as error:
+        error.remedy = f"Use `{_command(error.found, writer.name, source, result)}`."
+        raise
+
+
+def _fitted(
+    graph: Graph, passes: Sequence[str], target: Target | None, allow_loss: float, observers: list[Observer], options: Mapping[str, Any]
+) -> tuple[Graph, tuple[Change, ...]]:
+    """The graph behind the passes that the user named and those of the target, and what they changed.
+
+    Raises:
+        QConvertError: they lose too much, or the target does not take the result.
+    """
+    graph, by_hand = run_passes(graph, passes, target, observers=observers, **options)
+    graph, changes = normalize(graph, target, observers=observers, **options)
+    changes = (*by_hand, *changes)
+    refuse_losses(changes, allow_loss)
+    refuse_violations(graph, target)
+    return graph, changes
+
+
+def _described(graph: Graph, target: Target | None) -> dict[str, Any]:
+    """What a report says of the result's graph."""
+    return {
+        "target": target.name if target else "",
+        "operators": dict(Counter(op.kind for op in graph.ops).most_common()),
+        "quantized": any(tensor.is_quantized for tensor in graph.tensors.values()),
+        "on_floats": on_floats(graph, target),
+        "audit": audit(graph, target) if target and target.knows_kernels else (),
+        "custom": dict(Counter(custom_name(op) for op in graph.ops if is_custom(op)).most_common()),
+    }
 
 
 def _form(writer: Format, result: Path, target: str, options: Mapping[str, Any]) -> str:
