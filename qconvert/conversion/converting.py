@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qconvert.conversion.beside import Beside, target_beside
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given, files_of, with_encodings
 from qconvert.conversion.loading import load
@@ -22,6 +23,7 @@ from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
 from qconvert.graph.kinds.opaque import custom_name, is_custom
+from qconvert.graph.metadata import BESIDE, COMMAND
 from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, named_changes, target_named
 from qconvert.targets.audit import audit
 from qconvert.targets.violations import refuse_violations
@@ -85,16 +87,19 @@ def convert(
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
     own = writer.own_target if reader is writer and not form and not options.get("encodings") else ""
-    chosen = chosen_target(writer, target or own, form)
+    beside = Beside.of(writer, options)
+    chosen = target_beside(chosen_target(writer, target or own, form), writer, beside)
     _require_suffix(source, result, reader, writer)
     require_place(result, writer, force=force, reads=[source])
     options, passes = with_encodings(options, passes, reader)
     given = Given.of(options, reader, writer, passes, chosen)
     named = files_of({**given.read, **given.passes})
-    beside = tuple(named.values())
     graph = _loaded(source, source_format, given.read, result, writer)
     others = reader.companions(source) if reader.companions else ()
-    require_place(result, writer, force=force, reads=[source, *beside, *others])
+    reads = (source, *named.values(), *others)
+    require_place(result, writer, force=force, reads=reads)
+    if beside is not None:
+        beside.require_place(result, force=force, reads=reads)
     kept = carried_over(graph)
     said = named_changes(remarks(graph), by=reader.name)
     verifier = _verifier(graph) if verify_each else None
@@ -104,9 +109,10 @@ def convert(
     origin = {
         **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
+        **_noted(chosen, graph, result, beside),
     }
     try:
-        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=(source, *beside, *others), **given.write)
+        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=reads, **given.write)
     except QConvertError as error:
         error.file = error.file or str(source)
         raise
@@ -115,11 +121,12 @@ def convert(
         result=str(result),
         source_format=reader.name,
         result_format=writer.name,
-        changes=(*said, *changes, *notes),
+        changes=(*said, *changes, *notes, *_next_command(chosen, graph, str(result), str(beside.path) if beside else "")),
         kept=kept,
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
+        scales=str(beside.path) if beside is not None else "",
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
         **_described(_as_read(graph), chosen),
     )
@@ -148,6 +155,20 @@ def _fitted(
     refuse_losses(changes, allow_loss)
     refuse_violations(graph, target)
     return graph, changes
+
+
+def _noted(target: Target | None, graph: Graph, result: Path, beside: Beside | None) -> dict[str, str]:
+    """What the metadata of a result say of the file of its scales, and of the command that makes both run."""
+    scales = {f"{BESIDE}{beside.option}": beside.path.name} if beside is not None else {}
+    commands = _next_command(target, graph, result.name, beside.path.name if beside is not None else "")
+    return {**scales, **{COMMAND: command.text for command in commands}}
+
+
+def _next_command(target: Target | None, graph: Graph, model: str, scales: str) -> list[Change]:
+    """The command that a user runs next to make a result run, where its target has one."""
+    if target is None or target.command is None:
+        return []
+    return [Change(target.command(graph, model, scales), by=target.name)]
 
 
 def _described(graph: Graph, target: Target | None) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def provenance(
     given = {
         name: value
         for name, value in sorted((options or {}).items())
-        if name not in known or (value != known[name].default and not known[name].is_file and name != "encodings_options")
+        if name not in known
+        or (value != known[name].default and not known[name].is_file and not known[name].scales and name != "encodings_options")
     }
     return {
         VERSION: __version__,

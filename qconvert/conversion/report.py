@@ -41,6 +41,7 @@ class ConversionReport:
         provenance: what the file's metadata say of where it came from.
         verified: with verify_each, each pass that changed the graph and what it did to the outputs.
         files: options that named files which were read beside the source, with these.
+        scales: the file beside the result that has its scales; "" where the result has them.
         custom: operators of the result that run only where they are registered, with their counts.
     """
 
@@ -59,6 +60,7 @@ class ConversionReport:
     provenance: Mapping[str, str] = field(default_factory=dict)
     verified: tuple[tuple[str, str], ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    scales: str = ""
     custom: Mapping[str, int] = field(default_factory=dict)
 
     @property

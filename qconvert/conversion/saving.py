@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qconvert.conversion.beside import Beside
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
@@ -65,6 +66,21 @@ def write_file(
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
     _require_scopes(graph, writer)
+    beside = Beside.of(writer, chosen)
+    if beside is None:
+        return _placed(graph, path, writer, chosen, force=force, reads=reads)
+    reads, said = tuple(reads), list[Change]()
+    beside.require_place(path, force=force, reads=reads)
+    with beside.taken_out(graph, chosen, said, force=force, reads=(*reads, path)) as real:
+        written = _placed(real, path, writer, chosen, force=force, reads=(*reads, beside.path))
+    return (*said, *written)
+
+
+def _placed(
+    graph: Graph, path: Path, writer: Format, options: Mapping[str, Any], *, force: bool, reads: Iterable[Path]
+) -> tuple[Change, ...]:
+    """Writes a graph with options that are checked, and moves what was written into place."""
+    assert writer.write is not None
     _require_ranges(graph, writer)
     notes: list[Change | str] = []
     placed = (
@@ -73,7 +89,7 @@ def write_file(
         else whole_file(path, force=force, reads=reads, tell=notes.append)
     )
     with placed as temporary:
-        notes += writer.write(graph, temporary, chosen) or ()
+        notes += writer.write(graph, temporary, options) or ()
         _check(temporary, writer)
     return named_changes(notes, by=writer.name)
 

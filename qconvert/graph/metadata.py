@@ -13,6 +13,7 @@ __all__ = [
     "BESIDE",
     "CHANGED",
     "CHANGES",
+    "COMMAND",
     "DENSIFIED",
     "DYNAMIC_RANGE",
     "FUSED_PADDING",
@@ -123,6 +124,8 @@ TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
 #: JSON: the passes that were named and the options that are not their defaults, so that the conversion can be made again.
 OPTIONS = "qconvert.options"
+#: The command line that makes the result run, where the target has one (Target.command), with names of files and no paths.
+COMMAND = "qconvert.command"
 #: JSON, tensor -> digest: those whose values or grid a pass that is not exact has changed (graph/changed_values.py).
 CHANGED = "qconvert.changed"
 SCALES = "qconvert.scales"

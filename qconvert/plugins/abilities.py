@@ -40,6 +40,11 @@ class Abilities:
         cpu: "x86" or "arm" where the target stands for that family alone, so that a machine of another cannot tell how it runs.
         passes: names of the passes that fit a graph to the target, in the order in which they run; the other fields say what they do.
         write_options: options of the format's writer that are otherwise than by default here, unless the user states them.
+        with_scales: the name of the target that stands in for this one where an option of the writer puts the scales in a file beside
+            the model; "" where the same one does.
+        needs_scales: whether it is such a one, and files of it without that option say nothing of scales.
+        command: (graph that is written, the model's file, the file of its scales or "") -> the command line that a user runs next to make
+            it run, with a comment; None where there is none.
 
     What the passes make of a graph:
         layout: the data_format that spatial operators must have; "" keeps the source's.
@@ -103,6 +108,9 @@ class Abilities:
     passes: tuple[str, ...] = ()
     write_options: Mapping[str, Any] = field(default_factory=dict)
     cpu: str = ""
+    with_scales: str = ""
+    needs_scales: bool = False
+    command: Callable[[Graph, str, str], str] | None = None
     layout: str = ""
     activations: str = ""
     weights: str = ""

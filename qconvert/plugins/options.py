@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import OptionError
 
-__all__ = ["FORM", "NUMERICS", "Option", "checked", "json_object", "parsed", "taken"]
+__all__ = ["CACHE", "FORM", "NUMERICS", "Option", "checked", "json_object", "parsed", "taken"]
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -31,6 +31,8 @@ class Option:
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
         is_file: whether it names a file that is read. What is written says the file's name and digest, and no path.
         beside: of a format's reader, whether it is about a graph beside a file that has none.
+        scales: of a format's writer, the name of a format of encodings: the option names a file of these, into which the scales go, and the
+            model is written on real values. What is written says the file's name, and no path.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Option:
     border: bool = False
     is_file: bool = False
     beside: bool = False
+    scales: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or keyword.iskeyword(self.name) or self.type not in _ARTICLES:
@@ -68,7 +71,7 @@ class Option:
             return None
         if isinstance(given, self.type):
             return given
-        if self.is_file and isinstance(given, os.PathLike):
+        if (self.is_file or self.scales) and isinstance(given, os.PathLike):
             return os.fspath(given)
         try:
             return self.type(given) if isinstance(given, str) else None
@@ -82,6 +85,15 @@ NUMERICS = Option("numerics", str, "exact", "exact: equal to the source's kernel
 FORM = Option(
     "form", str, "", "ONNX: qdq (the default), qoperator or qonnx; PyTorch: program (.pt2) or modules (.pt, .ptl).",
     ("qdq", "qoperator", "qonnx"),
+)  # fmt: skip
+
+#: What the writer of TensorRT's calibration caches takes, and that of the model that one stands beside.
+CACHE = (
+    Option("trt_version", str, "10.3.0", "The version of TensorRT that is to take a calibration cache; another refuses it."),
+    Option(
+        "trt_calibrator", str, "EntropyCalibration2", "The calibrator that is to take it; trtexec has EntropyCalibration2.",
+        ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration"),
+    ),
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qconvert.plugins import Target
+from qconvert.targets.trtexec import trtexec
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
@@ -42,6 +43,6 @@ TARGETS = (
         integer_kernels=dict.fromkeys(_PRODUCTS, _INT8), kernel_faults=dict.fromkeys(_PRODUCTS, _of_two_activations),
         real_biases=_PRODUCTS, real_results=_PRODUCTS, stored_kinds=("ArgMax", "ArgMin", "Resize", "Concat"), unpacked_weights="int8",
         activation_dtypes=_INT8, activation_granularity="per_tensor", symmetric_activations=_INT8, weight_dtypes={"int8": ("int8",)},
-        symmetric_weights=True, weight_granularity="per_axis",
+        symmetric_weights=True, weight_granularity="per_axis", with_scales="tensorrt-cache", command=trtexec,
     ),
 )  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Change, Format, Option, hookimpl
+from qconvert.plugins import Change, Format, hookimpl
+from qconvert.plugins.options import CACHE
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
@@ -31,15 +32,6 @@ def _holds(path: Path) -> bool:
     return holds(path)
 
 
-_WRITE_OPTIONS = (
-    Option("trt_version", str, "10.3.0", "The version of TensorRT that is to take a calibration cache; another refuses it."),
-    Option(
-        "trt_calibrator", str, "EntropyCalibration2", "The calibrator that is to take it; trtexec has EntropyCalibration2.",
-        ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration"),
-    ),
-)  # fmt: skip
-
-
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     return [
@@ -51,6 +43,6 @@ def qconvert_formats() -> Iterable[Format]:
             read_encodings=_read,
             write_encodings=_write,
             holds=_holds,
-            write_options=_WRITE_OPTIONS,
+            write_options=CACHE,
         )
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Format, Option, Pass, Target, hookimpl
-from qconvert.plugins.options import FORM, NUMERICS
+from qconvert.plugins.options import CACHE, FORM, NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -63,6 +63,8 @@ _WRITE_OPTIONS = (
     Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
     FORM,
     NUMERICS,
+    Option("calibration_cache", str, "", "ONNX: a float model, and its scales in this file (TensorRT up to 10).", scales="tensorrt-cache"),
+    *CACHE,
 )
 
 

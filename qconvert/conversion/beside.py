@@ -1,0 +1,89 @@
+"""The scales of a result in a file beside it: where an option of the writer asks for it, the model is written on real values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qconvert.encodings import extracted
+from qconvert.errors import OptionError, UnsupportedError
+from qconvert.files import require_writable, whole_file
+from qconvert.graph import Graph
+from qconvert.graph.validation import validate
+from qconvert.plugins import Change, Format, Target, format_named, named_changes, target_named
+from qconvert.plugins.options import taken
+
+__all__ = ["Beside", "target_beside"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A file of scales beside a model.
+
+    Attributes:
+        option: the name of the option that asks for it.
+        path: the file.
+        writer: its format.
+    """
+
+    option: str
+    path: Path
+    writer: Format
+
+    @classmethod
+    def of(cls, writer: Format, options: Mapping[str, Any]) -> Beside | None:
+        """What the options of a writer of models ask for; None if the model has its scales itself."""
+        for option in writer.write_options:
+            if option.scales and options.get(option.name):
+                return cls(option.name, Path(options[option.name]), format_named(option.scales))
+        return None
+
+    def require_place(self, model: Path, *, force: bool, reads: Iterable[Path]) -> None:
+        """Raises what whole_file() would where the file cannot be put, or is the model's."""
+        if self.path.resolve() == model.resolve():
+            raise OptionError("model and scales cannot be one file", file=str(model), remedy="Give the scales a name of their own.")
+        require_writable(self.path, force=force, reads=reads)
+
+    @contextmanager
+    def taken_out(
+        self, graph: Graph, options: Mapping[str, Any], notes: list[Change], *, force: bool, reads: Iterable[Path]
+    ) -> Iterator[Graph]:
+        """The graph on real values, to be written in the block; the file of scales is moved into place when it ends well.
+
+        Args:
+            graph: quantized.
+            options: of the model's writer, which has those of the file too.
+            notes: gets what the file's writer says.
+            force, reads: as of whole_file().
+
+        Raises:
+            QConvertError: the file cannot hold the scales.
+        """
+        real, found = extracted(graph)
+        if not found.entries:
+            raise UnsupportedError("nothing in the model is quantized, so there are no scales to write", file=str(self.path))
+        validate(real)
+        assert self.writer.write_encodings is not None
+        with whole_file(self.path, force=force, reads=reads) as temporary:
+            said = self.writer.write_encodings(found, real, temporary, taken(options, self.writer.write_options)) or ()
+            notes += named_changes(said, by=self.writer.name)
+            yield real
+
+
+def target_beside(target: Target | None, writer: Format, beside: Beside | None) -> Target | None:
+    """The target of a conversion whose scales stand in a file beside the model, or in the model.
+
+    Raises:
+        OptionError: the target is for scales in a file, and none is named.
+    """
+    if target is None:
+        return None
+    if beside is not None:
+        return target_named(target.with_scales) if target.with_scales else target
+    if target.needs_scales:
+        flags = " or ".join(f"--{option.name.replace('_', '-')} FILE" for option in writer.write_options if option.scales)
+        raise OptionError(f"the target {target.name} has its scales in a file beside the model", remedy=f"Name it: {flags}.")
+    return target
