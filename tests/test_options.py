@@ -95,7 +95,7 @@ def test_float_io_by_hand_does_what_its_name_says() -> None:
         (
             {"opsett": 17},
             "nothing in a conversion from tflite to onnx takes the option 'opsett'",
-            "Known options: biases, custom, dynamic, external_data, form,",
+            "Known options: biases, calibration_cache, custom, dynamic, external_data, form,",
         ),
         ({"partial": "forbid"}, "nothing in a conversion from tflite to onnx takes the option 'partial'", "io_layout, numerics, opset"),
         ({"opset": "x"}, "the option opset takes a whole number, not 'x'", ""),
@@ -129,7 +129,7 @@ def test_the_command_line_spells_the_same_options(tmp_path: Path) -> None:
     assert flagged.read_bytes() == named.read_bytes() == (tmp_path / "c.onnx").read_bytes()
     for words, reason in (
         (("-O", "opset"), "'opset' is no option"),
-        (("-O", "depth=3"), "takes the option 'depth'\nKnown options: biases, custom, dynamic, external_data"),
+        (("-O", "depth=3"), "takes the option 'depth'\nKnown options: biases, calibration_cache, custom, dynamic, external_data"),
         (("-O", "opset=17", "-O", "opset=18"), "the option opset is given twice"),
         (("-O", "opset=17", "--opset", "18"), "the option opset is given twice"),
         (("-O", "force=yes"), "force is no option of a format or a pass"),
@@ -145,7 +145,8 @@ def test_passes_and_formats_list_their_options() -> None:
     assert (layout["name"], layout["type"], layout["default"], layout["choices"]) == ("io_layout", "str", "", ["nchw", "nhwc"])
     assert "match_scales" in passes["float_io"]["after"] and passes["isolate_float"]["requires"] == ["absorbed"]
     formats = {item["name"]: item for item in json.loads(run("formats", "--json").stdout)["formats"]}
-    assert {item["name"] for item in formats["onnx"]["write_options"]} == {"opset", "external_data", "form", "numerics"}
+    beside = {"calibration_cache", "trt_version", "trt_calibrator"}
+    assert {item["name"] for item in formats["onnx"]["write_options"]} == {"opset", "external_data", "form", "numerics", *beside}
     assert "allow or forbid" in run("passes").stdout and "onnx, writing" in run("formats").stdout
 
 

@@ -32,6 +32,7 @@ from qconvert.data.streams import Data, Samples
 from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Array, Graph
+from qconvert.plugins import target_named
 
 __all__ = ["calibrate", "calibrated", "prepared"]
 
@@ -140,7 +141,7 @@ def calibrated(
         data: files and folders; an array of samples; something that gives samples; a function that gives it anew (see data.streams).
         method: how ranges of activations are chosen; calibration.METHODS lists them.
         activations: storage type of activations.
-        symmetric: whether their zero point is in the middle; by default what the method asks for, else no.
+        symmetric: whether their zero point is in the middle; by default what the method asks for, or the target's file of scales.
         weights: storage type of weights, whose grids are symmetric.
         weights_method: how their scales are chosen; calibration.weights.WEIGHT_METHODS lists them.
         per_channel: whether weights have a scale for each output channel.
@@ -165,6 +166,8 @@ def calibrated(
     for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
         if given not in known:
             raise OptionError(f"there are no {what} of {given!r}", remedy=f"Use one of {', '.join(known)}.")
+    if symmetric is None and target and target_named(target).needs_scales:
+        symmetric = activations in target_named(target).symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)
     chosen = _Grids(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
     graph, notes = prepared(model), list[str]()

@@ -62,6 +62,7 @@ def calibrate_file(
     written = [Path(one) for one in (result, real, scales, plotted) if one]
     _require_places(written, [model, *_data_among(written, data)], force)
     kind = _encodings_format(result, result_format)
+    target = target or (kind.default_target if kind is not None else "")
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
         raise OptionError(
             "scales do not say which weights are equalized and which biases corrected",

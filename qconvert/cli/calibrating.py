@@ -106,7 +106,10 @@ def _calibrate(
         typer.echo(json_module.dumps({**calibration_document(found), "result": str(result), "written": said}, indent=2))
     elif not quiet:
         print_calibration(found)
-        if not isinstance(written, tuple):
+        if isinstance(written, tuple):
+            for change in written:
+                typer.echo(str(change))
+        else:
             print_conversion(written, verbose=False)
 
 

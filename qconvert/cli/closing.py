@@ -28,6 +28,8 @@ def closing(report: ConversionReport) -> Iterator[str]:
 
 
 def _result(report: ConversionReport) -> str:
+    if report.scales:
+        return f"A float model, whose scales are in {report.scales}"
     total, real = sum(report.operators.values()), sum(report.on_floats.values())
     if not report.quantized:
         return f"Not quantized: nothing has a scale, {real} of {total} operators {'runs' if real == 1 else 'run'} on floats"

@@ -35,7 +35,8 @@ class Format:
             format needs them, which the caller moves into place; those without which it cannot be read get their names from
             files.named_by_content(), so that no moment of a conversion pairs a model with the data of another. It may return what the user
             should know of the form that it chose, in words or as Changes, which may declare that they are exact.
-        default_target: the target that a conversion to this format uses when none is named.
+        default_target: the target that a conversion to this format uses when none is named; of a format of encodings the one that
+            calibrated scales suit then.
         own_target: likewise for a conversion from this format to itself.
         form_of: (file, write options) -> which of the format's forms will be written there, where targets are for one form each: the target
             that a conversion uses when none is named is then the first of the form. Raises OptionError where both contradict each other.

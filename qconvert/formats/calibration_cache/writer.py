@@ -27,7 +27,7 @@ _VERSION = re.compile(r"(\d{1,2})\.(\d{1,2})(?:\.(\d{1,2}))?")
 _LAST = 10
 _SHOWN = 5
 _TARGET = "Leave the cache out: a file for --target tensorrt states every scale itself."
-_SYMMETRIC = "`qconvert convert --target tensorrt --calibration-cache …` makes it symmetric; calibrate does so with --symmetric."
+_SYMMETRIC = "`qconvert convert --target tensorrt --calibration-cache …` makes it symmetric; calibrate does so by itself."
 
 
 def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, algorithm: str) -> tuple[Change | str, ...]:
