@@ -111,6 +111,7 @@ def convert(
         **declared.provenance(graph),
         **_noted(chosen, graph, result, beside),
     }
+    command = _next_command(chosen, graph, str(result), str(beside.path) if beside is not None else "")
     try:
         notes = write_file(graph, result, writer, force=force, provenance=origin, reads=reads, **given.write)
     except QConvertError as error:
@@ -121,7 +122,7 @@ def convert(
         result=str(result),
         source_format=reader.name,
         result_format=writer.name,
-        changes=(*said, *changes, *notes, *_next_command(chosen, graph, str(result), str(beside.path) if beside else "")),
+        changes=(*said, *changes, *notes, *([Change(command, by=chosen.name)] if chosen and command else [])),
         kept=kept,
         seconds=time.perf_counter() - started,
         provenance=origin,
@@ -160,15 +161,13 @@ def _fitted(
 def _noted(target: Target | None, graph: Graph, result: Path, beside: Beside | None) -> dict[str, str]:
     """What the metadata of a result say of the file of its scales, and of the command that makes both run."""
     scales = {f"{BESIDE}{beside.option}": beside.path.name} if beside is not None else {}
-    commands = _next_command(target, graph, result.name, beside.path.name if beside is not None else "")
-    return {**scales, **{COMMAND: command.text for command in commands}}
+    command = _next_command(target, graph, result.name, beside.path.name if beside is not None else "")
+    return {**scales, **({COMMAND: command} if command else {})}
 
 
-def _next_command(target: Target | None, graph: Graph, model: str, scales: str) -> list[Change]:
-    """The command that a user runs next to make a result run, where its target has one."""
-    if target is None or target.command is None:
-        return []
-    return [Change(target.command(graph, model, scales), by=target.name)]
+def _next_command(target: Target | None, graph: Graph, model: str, scales: str) -> str:
+    """The command that a user runs next to make a result run; "" where its target has none."""
+    return target.command(graph, model, scales) if target is not None and target.command is not None else ""
 
 
 def _described(graph: Graph, target: Target | None) -> dict[str, Any]:
