@@ -64,6 +64,8 @@ class Abilities:
         real_biases: kinds whose integer kernels with quantized results run beside a real bias too, which the runtime puts on the
             accumulator's grid.
         real_results: kinds whose integer kernels can give real results.
+        real_sums: kinds whose integer kernels give sums of products as real numbers, to which a bias is added: where data and weights are
+            quantized, neither bias nor result need be.
         stored_kinds: kinds that run on stored integers of any type wherever all sides have one grid, since the format writes them so.
         dynamic_range: whose rounding of real data beside integer weights the runtime has: "tflite" (rows and images by themselves),
             "onnx" (whole tensors, and others spelled out), or "": such operators compute on real values.
@@ -72,6 +74,8 @@ class Abilities:
         forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
         kernel_faults: kinds whose integer kernel is wrong for some operators: kind -> (graph, operator) -> what it does, or "". Such an
             operator runs on real values.
+        missing_kernels: kinds that have no integer kernel for some operators: kind -> (graph, operator) -> for which, in words, or "".
+            These run on real values too, and so do moves of integers.
         spelled_bounds: kinds into which the runtime fuses no activation rightly: spell_activations puts a Clip behind them whose bounds are
             those of the grid.
         exact_on_reals: kinds of fixed_outputs that run on real values, as fast, where their result has another grid and `numerics` is
@@ -120,11 +124,13 @@ class Abilities:
     product_types: tuple[str, ...] = ()
     real_biases: tuple[str, ...] = ()
     real_results: tuple[str, ...] = ()
+    real_sums: tuple[str, ...] = ()
     stored_kinds: tuple[str, ...] = ()
     dynamic_range: str = ""
     unpacked_weights: str = ""
     forbidden: tuple[str, ...] = ()
     kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
+    missing_kernels: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     spelled_bounds: tuple[str, ...] = ()
     exact_on_reals: tuple[str, ...] = ()
     floats: bool = True

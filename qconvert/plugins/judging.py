@@ -88,7 +88,13 @@ def _unmoved(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel that moves the operator's integers; "" if it has."""
     types = target.integer_kernels.get(op.kind, ())
     dtypes = [graph[name].dtype for name in KINDS[op.kind].moved(op) if name and graph[name].is_quantized]
-    return next((f"{target.name} has no integer kernel for {dtype} data" for dtype in dtypes if types and dtype not in types), "")
+    missing = next((f"{dtype} data" for dtype in dtypes if types and dtype not in types), "") or _missing(target, graph, op)
+    return f"{target.name} has no integer kernel for {missing}" if missing else ""
+
+
+def _missing(target: Abilities, graph: Graph, op: Op) -> str:
+    """What, in words, the target has no kernel of the operator's kind for; "" if it has one."""
+    return target.missing_kernels[op.kind](graph, op) if op.kind in target.missing_kernels else ""
 
 
 def _on_stored_integers(graph: Graph, op: Op) -> str:
@@ -112,6 +118,8 @@ def _on_stored_integers(graph: Graph, op: Op) -> str:
 
 def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """Inputs and results without a scale, but for those that the target's integer kernels take as they are."""
+    if op.kind in target.real_sums:
+        return [graph[name] for name in op.inputs[:2] if not graph[name].is_quantized]
     rounded = all(graph[name].is_quantized for name in op.outputs if name)
     taken = KINDS[op.kind].named(op, "bias") if rounded and op.kind in target.real_biases else []
     given = op.outputs if op.kind in target.real_results and graph[op.inputs[1]].is_quantized else ()
@@ -145,6 +153,8 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
         return f"{none} for {first} data", f"{none} for {first} data: {_BETWEEN}"
     if wide := _weights_of_no_kernel(target, graph, op):
         return wide, f"{wide}: {_BETWEEN}"
+    if missing := _missing(target, graph, op):
+        return f"{none} for {missing}", f"{none} for {missing}: {_BETWEEN}"
     fault = target.kernel_faults[op.kind](graph, op) if op.kind in target.kernel_faults else ""
     if fault:
         return f"the integer kernel is wrong: {fault}", f"{fault}: {_BETWEEN}"

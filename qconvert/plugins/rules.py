@@ -59,12 +59,12 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
-    """The quantized data of an operator, without the outer side of a conversion at the edge of the graph, where edges are free: to real
-    values, to another grid or to plain numbers."""
-    found = quantized_data(graph, op)
-    if not target.free_edges or KINDS[op.kind].rule not in ("convert", "relabel", "plain"):
+    """The quantized data of an operator; where edges are free, without the outer side of a conversion at the edge of the graph, and without
+    what passes on as it is, or as plain numbers: who computes with it is asked."""
+    found, rule = quantized_data(graph, op), KINDS[op.kind].rule
+    if not target.free_edges or rule not in ("convert", "relabel", "plain", "state"):
         return found
-    return [tensor for tensor in found if tensor.name not in graph.inputs and tensor.name not in graph.public]
+    return [tensor for tensor in found if rule == "convert" and tensor.name not in graph.inputs and tensor.name not in graph.public]
 
 
 def _wrong_activation_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
@@ -225,6 +225,13 @@ def _granularity_remedy(target: Abilities) -> str:
     return "pass per_axis_to_per_tensor" if one else "passes symmetric_weights and per_axis_to_per_tensor"
 
 
+def _types_remedy(target: Abilities) -> str:
+    usual = "passes store_activations and isolate_float"
+    if any("16" in dtype for dtype in target.activation_dtypes):
+        return usual
+    return f"{usual}; with 16 bits pass change_bits (--activation-bits 8 --edges change, lossy)"
+
+
 def _bias_text(target: Abilities) -> str:
     """The first type's biases, and what others may have beside."""
     (_, usual), *others = target.bias_dtypes.items()
@@ -253,7 +260,7 @@ _MATCH = _always("pass match_scales")
 
 DEMANDS = (
     Demand("activation_dtypes", lambda t: f"activations are {listed(t.activation_dtypes, 'or')}",
-           _always("passes store_activations and isolate_float"), _wrong_activation_type),
+           _types_remedy, _wrong_activation_type),
     Demand("activation_granularity", _always("activations have one scale for the whole tensor"), _always("pass per_axis_to_per_tensor"),
            _per_axis_activation),
     Demand("symmetric_activations", lambda t: f"{listed(t.symmetric_activations)} activations have the zero point 0",

@@ -1,5 +1,5 @@
 """TensorRT: ONNX whose quantized values are int8 on symmetric grids. Measured with TensorRT-RTX 1.7.1, which shares parser and graph checks
-with TensorRT.
+with TensorRT (docs/tensorrt.md, tests/tensorrt_cases.py).
 
 Convolutions and products of int8 on both sides become integer kernels, and what only moves integers goes on with them. All else is computed
 in float32 in kernels that are generated, with the roundings between.
@@ -7,9 +7,10 @@ in float32 in kernels that are generated, with the roundings between.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from qconvert.plugins import Target
+from qconvert.plugins import Target, Violation
 from qconvert.targets.trtexec import trtexec
 
 if TYPE_CHECKING:  # targets are listed without numpy
@@ -19,30 +20,76 @@ __all__ = ["TARGETS"]
 
 _PASSES = (
     "expand_definitions", "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "assign_layout",
-    "store_activations", "symmetric_weights", "isolate_float", "float_io", "integer_io", "shift_to_symmetric", "int32_bias_to_float",
-    "remove_dead_code",
+    "store_activations", "symmetric_weights", "isolate_float", "float_io", "integer_io", "states_to_io", "shift_to_symmetric",
+    "int32_bias_to_float", "remove_dead_code",
 )  # fmt: skip
 _INT8 = ("int8",)
-#: Kinds that sum products of int8, beside which a float32 bias stands.
+#: Kinds whose sums of products of int8 become real numbers, to which a float32 bias is added.
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
+#: Kinds that choose among stored integers where all sides have one grid.
+_CHOOSING = ("Concat", "Max", "Min", "Where", "Resize", "ArgMax", "ArgMin")
+#: Kinds that move stored integers.
+_MOVING = (
+    "MaxPool", "GlobalMaxPool", "Identity", "ReduceMax", "ReduceMin", "TopK", "Pack", "Unpack", "Split", "Reshape", "Squeeze", "Unsqueeze",
+    "Transpose", "Tile", "Expand", "Slice", "Pad", "Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements",
+    "ReverseSequence", "DynamicUpdateSlice", "StartGather", "DepthToSpace", "SpaceToDepth",
+)  # fmt: skip
 
 
-def _of_two_activations(graph: Graph, op: Op) -> str:
-    """Why a product runs on real values: with zero points on both sides it is no sum of products of stored integers."""
+def _product(graph: Graph, op: Op) -> str:
+    """Products whose zero points are no matter of constants."""
     data, other = (graph[name] for name in op.inputs[:2])
     if other.is_constant and not data.is_constant:
         return ""
     points = [tensor.quantization.zero_point.any() for tensor in (data, other) if tensor.quantization is not None]
-    return "a product of two activations with zero points" if any(points) else ""
+    return "products of two activations with zero points" if any(points) else ""
 
+
+def _choice(graph: Graph, op: Op) -> str:
+    """Where integers of several grids, or constants, meet."""
+    from qconvert.graph.kinds import KINDS
+
+    kind = KINDS[op.kind]
+    names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
+    if any(not graph[name].shares_grid(graph[names[0]]) for name in names) or op.attributes.get("activation"):
+        return "data of several grids"
+    return "other interpolation than the nearest" if op.kind == "Resize" and op["mode"] != "nearest" else _move(graph, op)
+
+
+def _move(graph: Graph, op: Op) -> str:
+    """What is moved that TensorRT takes in front of Dequantize alone: constants; and what is filled in that is not the integer 0."""
+    from qconvert.graph.kinds import KINDS
+
+    moved = [graph[name] for name in KINDS[op.kind].moved(op)]
+    if any(tensor.is_constant for tensor in moved):
+        return "constants among what is moved"
+    q = moved[0].quantization
+    return "padding with a zero point" if op.kind == "Pad" and op["mode"] == "constant" and q is not None and q.zero_point.any() else ""
+
+
+def _rules(rtx: bool) -> Callable[[Graph], Callable[[Op], Iterable[Violation]]]:
+    """What TensorRT refuses; TensorRT-RTX lacks some plugins and kernels besides."""
+
+    def own_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
+        from qconvert.targets.rules_tensorrt import own_rules as rules
+
+        return rules(graph, rtx)
+
+    return own_rules
+
+
+_TENSORRT = Target(
+    "tensorrt", "onnx", "TensorRT: int8 on symmetric grids, integers and scales kept",
+    passes=_PASSES, write_options={"numerics": "fast"}, layout="channels_first", activations="int8", weights="int8",
+    integer_kernels=dict.fromkeys((*_PRODUCTS, *_CHOOSING, *_MOVING), _INT8), real_sums=_PRODUCTS, unpacked_weights="int8",
+    missing_kernels={**dict.fromkeys(_MOVING, _move), **dict.fromkeys(_CHOOSING, _choice), **dict.fromkeys(_PRODUCTS, _product)},
+    forbidden=("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "InteriorPad"),
+    activation_dtypes=_INT8, symmetric_activations=_INT8, weight_dtypes={"int8": _INT8}, symmetric_weights=True,
+    weight_granularity="per_axis", own_rules=_rules(rtx=False), with_scales="tensorrt-cache", command=trtexec,
+)  # fmt: skip
 
 TARGETS = (
-    Target(
-        "tensorrt", "onnx", "TensorRT: int8 on symmetric grids, the source's integers kept by shifted real values",
-        passes=_PASSES, write_options={"numerics": "fast"}, layout="channels_first", activations="int8", weights="int8",
-        integer_kernels=dict.fromkeys(_PRODUCTS, _INT8), kernel_faults=dict.fromkeys(_PRODUCTS, _of_two_activations),
-        real_biases=_PRODUCTS, real_results=_PRODUCTS, stored_kinds=("ArgMax", "ArgMin", "Resize", "Concat"), unpacked_weights="int8",
-        activation_dtypes=_INT8, activation_granularity="per_tensor", symmetric_activations=_INT8, weight_dtypes={"int8": ("int8",)},
-        symmetric_weights=True, weight_granularity="per_axis", with_scales="tensorrt-cache", command=trtexec,
-    ),
+    _TENSORRT,
+    _TENSORRT.derive(name="tensorrt-rtx", summary="TensorRT-RTX: as tensorrt, without the operators that it lacks",
+                     own_rules=_rules(rtx=True)),
 )  # fmt: skip

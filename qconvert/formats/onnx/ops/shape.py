@@ -251,7 +251,7 @@ def write_pad(op: Op, b: Builder) -> None:
             filler = b.node("Reshape", [*filler, b.const(np.array([], np.int64), f"{tensor.name}/scalar")])
         if wide and not is_real:
             filler = b.node("Cast", filler, to=ELEMENT_TYPES["int32"])
-    elif tensor.quantization is not None and not wide:
+    elif tensor.quantization is not None and not wide and tensor.quantization.zero_point.any():  # ONNX's own is the integer 0
         filler = [b.const(np.array(int(tensor.quantization.zero_point[0]), tensor.dtype), f"{tensor.name}/padding")]
     moved(op, b, "Pad", [b.stored(op.inputs[1]), *filler], mode="constant")
 

@@ -1,0 +1,137 @@
+"""What TensorRT refuses beyond the data of its targets, as its parser and builder did: TensorRT-RTX 1.7.1 with onnx's own node tests.
+
+Operators are named as nodes of ONNX where they are carried as they are (Opaque).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.opaque import custom_name, is_custom
+from qconvert.plugins import Violation
+from qconvert.plugins.rules import Breach, place
+from qconvert.plugins.sides import quantized_data
+
+__all__ = ["own_rules"]
+
+#: Nodes that the parser has no importer for.
+_NO_IMPORTER = frozenset((
+    "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "DFT", "Det", "DynamicQuantizeLinear",
+    "ImageDecoder", "MatMulInteger", "MelWeightMatrix", "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul",
+    "RegexFullMatch", "Rfft2d", "StringConcat", "StringNormalizer", "StringSplit", "SwiGLU", "TfIdfVectorizer", "Unique",
+))  # fmt: skip
+#: Nodes that are plugins or kernels which TensorRT-RTX lacks.
+_NOT_IN_RTX = frozenset((
+    "CausalConvWithState", "DeformConv", "DetectionPostProcess", "LinearAttention", "NonMaxSuppression", "NonZero", "RoiAlign",
+    "SelectBoxes",
+))  # fmt: skip
+#: Types of values that TensorRT has none of (uint8 in inputs and outputs alone).
+_NO_TYPES = frozenset((
+    "int16", "uint16", "uint32", "uint64", "uint4", "int2", "uint2", "string", "complex64", "complex128", "float8e5m2", "float8e4m3fnuz",
+    "float8e5m2fnuz",
+))  # fmt: skip
+_CUT = "use --target tensorrt, or cut the network in front of it"
+_KEEP = "leave the operator to the program around the network, or a plugin of TensorRT's"
+
+
+def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
+    """What operators of a graph break.
+
+    Args:
+        graph: normalized for the target.
+        rtx: whether TensorRT-RTX is meant.
+    """
+    producers = graph.producers()
+
+    def find(op: Op) -> Iterator[Violation]:
+        missing = list(_operators(op, rtx))
+        yield from missing
+        if missing:
+            return
+        for text, remedy, breaches in (
+            ("values have a type that TensorRT has", "cast what it is computed with", _types(graph, op)),
+            ("activations have one scale for the whole tensor", "quantize the model's activations per tensor", _granularity(graph, op)),
+            ("windows of pools have no holes", _KEEP, _holes(op)),
+            ("transposed convolutions have strides or dilations, not both", _KEEP, _strided(op)),
+            ("what is scattered replaces what was there", _KEEP, _reduced(op)),
+            ("no number is divided by what a Dequantize gives: TensorRT-RTX 1.7.1 leaves the division out",
+             "leave the operand real", _divided(graph, op, producers)),
+        ):  # fmt: skip
+            yield from (Violation(f"{place(op)}: {name!r} {how}", text, remedy) for name, how in breaches)
+
+    return find
+
+
+def _operators(op: Op, rtx: bool) -> Iterator[Violation]:
+    """Operators that there are none of."""
+    name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
+    if op.kind == "Opaque" and (is_custom(op) or (str(op["domain"]) not in ("", "ai.onnx") and name not in ("Gelu",))):
+        yield Violation(f"{place(op)}: {custom_name(op)}", "TensorRT has the operators of ONNX alone, and plugins", _KEEP)
+    elif op.kind == "Opaque" and name in ("QuantizeLinear", "DequantizeLinear"):
+        yield Violation(f"{place(op)}: {name}", "scales and zero points are constants", "quantize the model with scales that are fixed")
+    elif name in _NO_IMPORTER:
+        yield Violation(f"{place(op)}: {name}", "TensorRT has no such operator", _instead(name))
+    elif rtx and name in _NOT_IN_RTX:
+        yield Violation(
+            f"{place(op)}: {name}", "TensorRT-RTX has no such operator", "use --target tensorrt, or cut the network in front of it"
+        )
+
+
+def _instead(name: str) -> str:
+    if name in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"):
+        return "quantize the model's activations with scales that are fixed (qconvert calibrate)"
+    return _KEEP
+
+
+def _types(graph: Graph, op: Op) -> Iterator[Breach]:
+    data = {tensor.name for tensor in quantized_data(graph, op)}  # of which the target says it
+    for name in dict.fromkeys((*op.inputs, *op.outputs)):
+        if not name or name in data:
+            continue
+        tensor = graph[name]
+        if tensor.dtype in _NO_TYPES:
+            yield tensor.name, f"is {tensor.dtype}"
+        elif tensor.dtype == "uint8" and not _is_edge(graph, op, tensor):
+            yield tensor.name, "is uint8"
+
+
+def _is_edge(graph: Graph, op: Op, tensor: Tensor) -> bool:
+    """Whether a uint8 tensor is an input that is cast at once, or an output that a Cast gives."""
+    return op.kind == "Cast" and (tensor.name in graph.inputs or tensor.name in graph.public)
+
+
+def _granularity(graph: Graph, op: Op) -> Iterator[Breach]:
+    weights = KINDS[op.kind].named(op, "factor")
+    for tensor in quantized_data(graph, op):
+        q = tensor.quantization
+        if q is not None and not q.is_per_tensor and not (tensor.is_constant and tensor.name in weights):
+            yield tensor.name, f"has {q.scale.size} scales"
+
+
+def _holes(op: Op) -> Iterator[Breach]:
+    if op.kind in ("MaxPool", "AveragePool", "L2Pool") and "dilations" in op.attributes and set(op["dilations"]) != {1}:
+        yield op.outputs[0], f"has dilations of {tuple(op['dilations'])}"
+
+
+def _strided(op: Op) -> Iterator[Breach]:
+    if op.kind == "ConvTranspose" and any(step != 1 for step in op["strides"]) and any(step != 1 for step in op["dilations"]):
+        yield op.outputs[0], f"has strides of {tuple(op['strides'])} and dilations of {tuple(op['dilations'])}"
+
+
+def _reduced(op: Op) -> Iterator[Breach]:
+    if op.kind in ("ScatterND", "ScatterElements") and op.attributes.get("reduction", "none") != "none":
+        yield op.outputs[0], f"has the reduction {op['reduction']!r}"
+
+
+def _divided(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
+    if op.kind == "Reciprocal":
+        divisor = op.inputs[0]
+    elif op.kind == "Div" and (above := graph[op.inputs[0]]).data is not None and above.data.size == 1:
+        divisor = op.inputs[1]
+    else:
+        return
+    maker = producers.get(divisor)
+    if graph[divisor].is_quantized or (maker is not None and maker.kind == "Dequantize"):
+        yield divisor, "is what a number is divided by"
