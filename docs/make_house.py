@@ -33,6 +33,7 @@ FLOORS = (
     "live",
     "runtimes",
     "calibration",
+    "streaming",
     "checking",
     "qconvert",
     "cli",

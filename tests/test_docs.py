@@ -42,6 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tmp_path = tmp_path_factory.mktemp("documentation")
     shutil.copy(MODEL, tmp_path / "model.tflite")
     shutil.copytree(ROOT / "fixtures" / "images", tmp_path / "photos")
+    shutil.copy(ROOT / "fixtures" / "mww_okay_nabu_streaming_int8.tflite", tmp_path / "wake_word.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
     convert(tmp_path / "model.onnx", tmp_path / "phone.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")
@@ -96,6 +97,7 @@ EXAMPLES = {
     "docs/arithmetic.md": 6,
     "docs/calibration.md": 2,
     "docs/mnn.md": 1,
+    "docs/streaming.md": 2,
 }
 
 

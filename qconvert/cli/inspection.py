@@ -13,6 +13,7 @@ import typer
 
 from qconvert.cli.names import shortened
 from qconvert.errors import QConvertError, printable
+from qconvert.graph import Tensor
 from qconvert.plugins import Format
 
 __all__ = ["inspect_document", "print_inspection"]
@@ -58,7 +59,8 @@ def print_inspection(path: Path, format: str = "", shown: str = "", **options: A
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     own, problem = _read_contents(path, reader)
     try:
-        document = to_document(load(path, reader.name, **options))
+        graph = load(path, reader.name, **options)
+        document = to_document(graph)
     except QConvertError:
         _echo(_own(own, reader, width), width)
         raise
@@ -71,6 +73,9 @@ def print_inspection(path: Path, format: str = "", shown: str = "", **options: A
     sizes = f"{sum(counts.values())} operators, {len(tensors)} tensors, {path.stat().st_size:,} bytes"
     lines = [*_own(own, reader, width), "", *_table(("operator", ">count"), counts.most_common(), width), ""]
     lines += _table(("tensor", "type", "shape", ">scale", ">zero", "axis"), tensors, width)
+    if graph.states:
+        heads = ("state", "type", "shape", ">scale", ">zero", ">first")
+        lines += ["", *_table(heads, [_state(t, graph.states[t["name"]]) for t in document["states"]], width)]
     ends = [f"{word}: {', '.join(document[word])}" for word in ("inputs", "outputs")]
     _echo([*lines, "", f"{shown or path}: {sizes}", *ends], width)
 
@@ -136,6 +141,14 @@ def _operator_name(op: dict[str, Any]) -> str:
 
 def _shape(shape: list[int | str] | None) -> str:
     return "unknown" if shape is None else ",".join(map(str, shape)) or "scalar"
+
+
+def _state(document: dict[str, Any], state: Tensor) -> tuple[str, ...]:
+    """A row on a state: what tensors have, and its first value."""
+    scale, zero, _ = _quantization(document.get("quantization"))
+    values = [] if state.data is None else [state.data.min(), state.data.max()] if state.data.size else []
+    first = "" if not values else f"{values[0]:g}" if values[0] == values[1] else f"{values[0]:g}..{values[1]:g}"
+    return document["name"], document["dtype"], _shape(document["shape"]), scale, zero, first
 
 
 def _quantization(found: dict[str, Any] | None) -> tuple[str, str, str]:

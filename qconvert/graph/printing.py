@@ -30,13 +30,15 @@ def _lines(graph: Graph) -> Iterator[str]:
     yield f"graph {graph.name!r}: {len(graph.ops)} operators"
     for name in graph.inputs:
         yield f"  input {_named(graph[name])}"
+    for state in graph.states.values():
+        yield f"  state {_named(state)}"
     for op in graph.ops:
         yield f"  {_operator(graph, op)}"
     yield f"  output {', '.join(graph.outputs)}"
 
 
 def _operator(graph: Graph, op: Op) -> str:
-    results = ", ".join(_named(graph[name]) if name else "-" for name in op.outputs)
+    results = ", ".join(_named(graph[name]) if name else "-" for name in op.outputs) or "-"
     operands = ", ".join((_named(graph[name]) if graph[name].is_constant else name) if name else "-" for name in op.inputs)
     attributes = "".join(f" {key}={_value(value)}" for key, value in _stated(op.attributes).items())
     return f"{results} = {op.kind}({operands}){attributes}" + (f"  # {op.source}" if op.source else "")

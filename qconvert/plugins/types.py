@@ -156,6 +156,9 @@ class LoadedModel(Protocol):
         note: what a user should know of how it runs; "" if there is nothing.
 
     It may have a text `unjudged` besides: why its outputs say nothing of the runtime, so that no verdict can rest on them.
+
+    A model with states keeps them from one run to the next; a function `reset()` makes the next run the first of a sequence. Inputs and
+    outputs that stand for states (graph/carried.py) are none of its own.
     """
 
     inputs: dict[str, tuple[str, tuple[Any, ...]]]

@@ -45,19 +45,24 @@ class LiteRT:
     def __init__(self, model: bytes, kernels: str = "default", threads: int = 1) -> None:
         if kernels not in KERNELS:
             raise OptionError(f"there are no kernels {kernels!r}", remedy=f"Use one of {', '.join(KERNELS)}.")
+        self._model, self._kernels, self._threads = bytes(model), kernels, threads
+        self.reset()
+        self.inputs, self.outputs = self._describe(self._given), self._describe(self._wanted)
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence. Only a new interpreter gives resource variables their first values."""
         with _quiet():
             litert = runtime_package("ai_edge_litert.interpreter", "check", "runs .tflite models")
             try:
                 self._interpreter = litert.Interpreter(
-                    model_content=bytes(model),
-                    experimental_op_resolver_type=getattr(litert.OpResolverType, KERNELS[kernels]),
-                    num_threads=threads,
+                    model_content=self._model,
+                    experimental_op_resolver_type=getattr(litert.OpResolverType, KERNELS[self._kernels]),
+                    num_threads=self._threads,
                 )
                 self._allocate()
+                self._given, self._wanted = self._interpreter.get_input_details(), self._interpreter.get_output_details()
             except (ValueError, RuntimeError) as error:
                 raise RuntimeRefusedError(f"LiteRT does not take the model: {error}") from error
-        self.inputs = self._describe(self._interpreter.get_input_details())
-        self.outputs = self._describe(self._interpreter.get_output_details())
 
     def _allocate(self) -> None:
         """Plans the tensors; where that fails with the sizes that stand for open ones, run() may still give sizes that fit."""
@@ -77,26 +82,27 @@ class LiteRT:
 
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
-        details = self._interpreter.get_input_details()
-        given = [(item, _own_type(_joined(item, value))) for item, value in zip(details, inputs, strict=True)]
+        given = [(item, _own_type(_joined(item, value))) for item, value in zip(self._given, inputs, strict=True)]
         resized = [(item["index"], value.shape) for item, value in given if tuple(value.shape) != tuple(item["shape"])]
         try:
             for index, shape in resized:
                 self._interpreter.resize_tensor_input(index, shape)
             if resized:
                 self._interpreter.allocate_tensors()
+                self._given = self._interpreter.get_input_details()
             for item, value in given:
                 self._interpreter.set_tensor(item["index"], value)
             self._interpreter.invoke()
         except (ValueError, RuntimeError) as error:
             raise RuntimeRefusedError(f"LiteRT failed while running the model: {error}") from error
-        return [self._read(item) for item in self._interpreter.get_output_details()]
+        return [self._read(item) for item in self._wanted]
 
     def _read(self, item: Any) -> Array:
         """The value of a tensor; LiteRT gives none for some without elements."""
         try:
             found: Array = self._interpreter.get_tensor(item["index"])
         except ValueError as error:
+            item = next(now for now in self._interpreter.get_output_details() if now["index"] == item["index"])
             if 0 not in item["shape"]:
                 raise RuntimeRefusedError(f"LiteRT does not give the tensor {item['name']!r}: {error}") from error
             found = np.zeros(item["shape"], item["dtype"])

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from qconvert.errors import RuntimeRefusedError
+from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile
+from qconvert.runtimes.onnx_states import TYPES, CarriedStates, states_of
 from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.qonnx import without_qonnx
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
 __all__ = ["OnnxRuntime", "open_model"]
-
-_NUMPY = {
-    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(bool)": "bool",
-    **{f"tensor({name})": name for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
-}  # fmt: skip
 
 
 class OnnxRuntime:
@@ -39,7 +35,7 @@ class OnnxRuntime:
         without: names of optimizers that are left out.
 
     Attributes:
-        inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None.
+        inputs: name -> (dtype, shape), in order; a size known only at run time is a string or None. Those that are states are left out.
         outputs: likewise.
         session: onnxruntime's own object.
         note: what a user should know of how it runs; "" if there is nothing.
@@ -64,16 +60,35 @@ class OnnxRuntime:
         changed = with_unsigned_weights(model, optimize) if exact and cpu_saturates() else None
         self.note = NOTE if changed is not None else ""
         self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings), without)
-        self.inputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self.session.get_inputs()}
-        self.outputs = {item.name: (_NUMPY.get(item.type, item.type), tuple(item.shape)) for item in self.session.get_outputs()}
+        states = states_of(self.session)
+        self.inputs = _described(self.session.get_inputs(), {item.input for item in states})
+        self.outputs = _described(self.session.get_outputs(), {item.output for item in states})
+        self._carried = CarriedStates(self.session, states, [*self.outputs]) if states else None
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """What the inputs of states hold now."""
+        return {} if self._carried is None else self._carried.values()
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence: states have their first values."""
+        if self._carried is not None:
+            self._carried.reset()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs once. Inputs and outputs are stored values by name."""
+        """Runs once, the next step if the model has states. Inputs and outputs are stored values by name."""
         feeds = {name: np.asarray(value, order="C") for name, value in inputs.items()}
         try:
-            return dict(zip(self.outputs, self.session.run(None, feeds), strict=True))
+            found = self.session.run(None, feeds) if self._carried is None else self._carried.run(feeds)
+            return dict(zip(self.outputs, found, strict=True))
+        except QConvertError:
+            raise
         except Exception as error:  # as above
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
+
+
+def _described(items: Sequence[Any], states: Collection[str]) -> dict[str, tuple[str, tuple[Any, ...]]]:
+    return {item.name: (TYPES.get(item.type, item.type), tuple(item.shape)) for item in items if item.name not in states}
 
 
 def _package() -> Any:

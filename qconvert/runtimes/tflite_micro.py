@@ -43,12 +43,16 @@ class TFLiteMicro:
     note = ""
 
     def __init__(self, model: bytes) -> None:
-        runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
-        input_names, output_names = _names(model)
         self._model = model  # the interpreter reads constants from these bytes
-        self._interpreter = _loaded(runtime.Interpreter, model)
+        self.reset()
+        input_names, output_names = _names(model)
         self.inputs = self._describe(input_names, self._interpreter.get_input_details)
         self.outputs = self._describe(output_names, self._interpreter.get_output_details)
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence; its own reset gives variables their zero points, not their first values."""
+        runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
+        self._interpreter = _loaded(runtime.Interpreter, self._model)
 
     @staticmethod
     def _describe(names: list[str], details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
