@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from qconvert.calibration.corrections import with_corrected_biases
+from qconvert.calibration.entries import Choices, encodings_of, without_tiny
 from qconvert.calibration.equalization import equalize
 from qconvert.calibration.extremes import MinMax
 from qconvert.calibration.histograms import Percentile
@@ -23,15 +24,15 @@ from qconvert.calibration.quality import Noise
 from qconvert.calibration.report import Calibration, TensorReport
 from qconvert.calibration.sensitivity import Sensitivity, sensitivities, without
 from qconvert.calibration.watching import Watched, watched
-from qconvert.calibration.weights import weight_grid
 from qconvert.calibration.workers import Workers, workers_of
 from qconvert.conversion import load
 from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.streams import Data, Samples
-from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place
-from qconvert.errors import OptionError, QConvertError, UnsupportedError
+from qconvert.encodings import Encodings
+from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Array, Graph
+from qconvert.passes import compute_constants
 from qconvert.plugins import target_named
 
 __all__ = ["calibrate", "calibrated", "prepared"]
@@ -95,20 +96,6 @@ class _Work:
         return watched(self.graph, found.observed, self.place(), self.runtime, self.threads)
 
 
-@dataclass(frozen=True, slots=True)
-class _Grids:
-    """How grids are chosen."""
-
-    method: str
-    options: Mapping[str, Any]
-    activations: str
-    symmetric: bool | None
-    weights: str
-    weights_method: str
-    per_channel: bool
-    histograms: bool
-
-
 def calibrated(
     model: str | Path | Graph,
     data: Data,
@@ -169,7 +156,7 @@ def calibrated(
     if symmetric is None and target and target_named(target).needs_scales:
         symmetric = activations in target_named(target).symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)
-    chosen = _Grids(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
+    chosen = Choices(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
     graph, notes = prepared(model), list[str]()
     if equalization:
         graph, said = equalize(graph)
@@ -179,19 +166,21 @@ def calibrated(
     with closing(workers_of(jobs, scheduler)) as workers, tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
         reports, seen = _observed(work, found, chosen, makes)
-        encodings = _encodings(graph, found, reports, chosen, f"{method} of {seen} samples")
+        found, reports, tiny = without_tiny(found, reports)
+        encodings, kept = encodings_of(graph, found, reports, chosen, f"{method} of {seen} samples")
+        notes += [*tiny, *kept]
         costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
-        kept = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
-        encodings = without(encodings, {*kept})
+        worst = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
+        encodings = without(encodings, {*worst})
         if bias_correction:
             graph, said = with_corrected_biases(graph, encodings, work.samples(CORRECTED), runtime, work.place, progress)
             notes += said
     changed = equalization or bias_correction
-    return Calibration(graph, encodings, reports, seen, costs, kept, changed, (*notes, *found.notes))
+    return Calibration(graph, encodings, reports, seen, costs, worst, changed, (*notes, *found.notes))
 
 
 def prepared(model: str | Path | Graph) -> Graph:
-    """The network as it is quantized: a float graph whose normalizations are part of its layers.
+    """The network as it is quantized: a float graph whose weights are constants, and normalizations part of its layers.
 
     Raises:
         QConvertError: the file cannot be read, or the network is quantized already, or has functions or states.
@@ -200,12 +189,11 @@ def prepared(model: str | Path | Graph) -> Graph:
     file = "" if isinstance(model, Graph) else str(model)
     if graph.functions or graph.states:
         raise UnsupportedError("networks with functions or states are not calibrated", file=file, remedy="Calibrate the part without them.")
-    graph, _ = run_passes(graph, PREPARED)
     quantized = [name for name, tensor in graph.tensors.items() if tensor.is_quantized]
     if quantized:
         reason = f"the network is quantized already: {len(quantized)} tensors have scales, the first {quantized[0]!r}"
         raise UnsupportedError(reason, file=file, remedy="Calibrate its float form; `qconvert extract` makes one.")
-    return graph
+    return run_passes(compute_constants.computed(graph), PREPARED)[0]
 
 
 def _skipping(graph: Graph, found: Plan, names: tuple[str, ...]) -> Plan:
@@ -267,7 +255,7 @@ def _observers(graph: Graph, found: Plan, makes: _Makes) -> tuple[Observer, ...]
     return observers
 
 
-def _observed(work: _Work, found: Plan, chosen: _Grids, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
+def _observed(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
     """The grid of each group, and how many samples were seen."""
     network, samples = work.watched(found), work.samples()
     observers = _observers(work.graph, found, makes)
@@ -283,7 +271,7 @@ def _observed(work: _Work, found: Plan, chosen: _Grids, makes: _Makes) -> tuple[
     return reports, seen
 
 
-def _report(group: Group, seeing: Observer, counted: Observer, chosen: _Grids, seen: int) -> TensorReport:
+def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, seen: int) -> TensorReport:
     """The grid of a group."""
     if group.fixed is not None:
         return TensorReport(group.names, 0.0, 0.0, group.fixed, "demanded by the target")
@@ -302,22 +290,6 @@ def _measured(work: _Work, network: Watched, found: Plan, reports: tuple[TensorR
     noises = tuple(Noise(None if group.fixed is not None else report.grid) for group, report in zip(found.groups, reports, strict=True))
     noises, _ = observe(network, found.observed, noises, work.samples(MEASURED))
     return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped) for report, noise in zip(reports, noises, strict=True))
-
-
-def _encodings(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], chosen: _Grids, origin: str) -> Encodings:
-    entries: dict[Place, Encoding] = {}
-    for report in reports:
-        entries.update({Place(name): Encoding(report.grid, origin=report.origin) for name in report.names})
-    for item in found.weights:
-        data = graph[item.name].data
-        assert data is not None
-        try:
-            grid = weight_grid(data, chosen.weights_method, item.axis if chosen.per_channel else None, chosen.weights)
-        except QConvertError as error:
-            error.where = error.where or repr(item.name)
-            raise
-        entries[Place(item.name)] = Encoding(grid, origin=f"{chosen.weights_method} of the weights")
-    return Encodings(entries, origin, metadata={BATCH_NORM: FOLDED})
 
 
 def _costs(work: _Work, found: Plan, encodings: Encodings) -> tuple[Sensitivity, ...]:

@@ -8,7 +8,7 @@ movement keeps stored integers, so its tensors share a grid, and so do those of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,10 +50,12 @@ class Weights:
     Attributes:
         name: of the tensor.
         axis: that of the output channels.
+        layers: data and bias, or "", of each layer that reads them.
     """
 
     name: str
     axis: int | None
+    layers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +210,17 @@ class _Planner:
         return None
 
     def weights(self) -> Iterator[Weights]:
-        kernels, told = self.kernels(), set[str]()
+        kernels, told = self.kernels(), dict[str, Weights]()
         for op in self.graph.ops:
             spec = KINDS[op.kind]
             if op.kind not in kernels or not spec.sums_products or not self._is_covered(op):
                 continue
-            for index in spec.positions(op, "weights", "factor"):
-                name = op.inputs[index]
-                if self.graph[name].is_constant and name not in told and [*self._real((name,))]:
-                    told.add(name)
-                    yield Weights(name, self._axis(op, index))
+            for index, name in enumerate(op.inputs[:2]):
+                if self.graph[name].is_constant and [*self._real((name,))]:
+                    item = told.setdefault(name, Weights(name, self._axis(op, index)))
+                    layer = op.inputs[1 - index], (*op.inputs, "")[2]
+                    told[name] = replace(item, layers=(*item.layers, layer))
+        yield from told.values()
 
     def _axis(self, op: Op, index: int) -> int | None:
         """The axis along which weights may have several scales; None where one of the formats has no place for them."""

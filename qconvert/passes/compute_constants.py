@@ -9,7 +9,7 @@ are left alone: their constants are what their kernels make of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from qconvert.errors import QConvertError
@@ -20,13 +20,15 @@ from qconvert.graph.kinds import KINDS
 from qconvert.passes import remove_dead_code
 from qconvert.plugins import Target
 
-__all__ = ["run"]
+__all__ = ["computed", "run"]
 
 #: Bytes that a file may grow by however small its constants are: the kernel of a resampler, made of a few numbers, has 300,000. Kernels
 #: of TFLite would compute it at each run, with functions of their own.
 _SMALL = 2**22
 #: Products that one operator may take.
 _MOST_WORK = 2**28
+#: How much larger than all constants may be what computed() makes of them: float32 of 8-bit integers.
+_UNPACKED = 4
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -45,10 +47,34 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             budget -= values[name].nbytes
     if not found:
         return graph, ()
+    note = f"{len(found)} tensors that are computed of constants alone are constants, each operator rounded once"
+    return _with_constants(graph, found), (note,)
+
+
+def computed(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
+    """The graph with real numbers that constants alone say as constants, also where these are only unpacked or moved.
+
+    Args:
+        graph: on real values.
+        wanted: names of tensors; those that need more than constants are left alone. None for all that are read beside other data.
+    """
+    fixed, _ = _fixed(graph)
+    if not fixed:
+        return graph
+    read = {name for op in graph.ops if not fixed.keys() & {*op.outputs} for name in op.inputs} if wanted is None else wanted
+    makers = [op for op in graph.ops if not fixed.keys().isdisjoint(op.outputs) and not {*read}.isdisjoint(op.outputs)]
+    names = [name for op in makers if graph.public.isdisjoint(op.outputs) for name in op.outputs if name]
+    names = [name for name in names if graph[name].dtype == "float32" and not graph[name].is_quantized]
+    sizes = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
+    values = _evaluated(graph, fixed, names, LARGEST + _UNPACKED * sizes)
+    found = {name: values[name] for name in names if name in values}
+    return _with_constants(graph, found) if found else graph
+
+
+def _with_constants(graph: Graph, found: Mapping[str, Array]) -> Graph:
     tensors = [replace(graph[name], data=value, shape=value.shape) for name, value in found.items()]
-    ops = [op for op in graph.ops if op.outputs[0] not in found]
-    changed, _ = remove_dead_code.run(graph.evolve(tensors=tensors, ops=ops), target)
-    return changed, (f"{len(found)} tensors that are computed of constants alone are constants, each operator rounded once",)
+    ops = [op for op in graph.ops if not found.keys() & {*op.outputs}]
+    return remove_dead_code.run(graph.evolve(tensors=tensors, ops=ops), None)[0]
 
 
 def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
@@ -58,41 +84,48 @@ def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
     for op in graph.ops:
         kind = KINDS[op.kind]
         given = all(not name or name in fixed or graph[name].is_constant for name in op.inputs)
-        if not op.inputs or not given or len(op.outputs) != 1 or kind.evaluate is None or kind.rule in ("opaque", "state"):
+        if not op.inputs or not given or not all(op.outputs) or kind.evaluate is None or kind.rule in ("opaque", "state"):
             continue
         if not _is_small(graph, op):
             continue
-        fixed[op.outputs[0]] = op
+        fixed.update(dict.fromkeys(op.outputs, op))
         if kind.rule == "real" or not computed.keys().isdisjoint(op.inputs):
-            computed[op.outputs[0]] = None
+            computed.update(dict.fromkeys(op.outputs))
     return fixed, list(computed)
 
 
 def _is_small(graph: Graph, op: Op) -> bool:
-    shape = graph[op.outputs[0]].static_shape
-    if shape is None:
+    """Whether its results are, by themselves or beside what they are made of."""
+    given, made = (_bytes(graph, names) for names in (op.inputs, op.outputs))
+    if made is None:
         return False
-    size = math.prod(shape)
     terms = math.prod(graph[op.inputs[1]].static_shape or (1,)) if KINDS[op.kind].sums_products else 1
-    return size * numpy_dtype(graph[op.outputs[0]].dtype).itemsize <= LARGEST and size * terms <= _MOST_WORK
+    size = made // numpy_dtype(graph[op.outputs[0]].dtype).itemsize
+    return made <= max(LARGEST, _UNPACKED * (given or 0)) and size * terms <= _MOST_WORK
 
 
-def _evaluated(graph: Graph, fixed: Mapping[str, Op], wanted: list[str]) -> dict[str, Array]:
-    """The stored values of what is wanted and of what that is made of; what cannot be evaluated is absent."""
+def _bytes(graph: Graph, names: Collection[str]) -> int | None:
+    """What tensors take in memory; None if that is open."""
+    shapes = [(graph[name].static_shape, numpy_dtype(graph[name].dtype).itemsize) for name in names if name]
+    return None if any(shape is None for shape, _ in shapes) else sum(math.prod(shape or ()) * size for shape, size in shapes)
+
+
+def _evaluated(graph: Graph, fixed: Mapping[str, Op], wanted: list[str], most: int = 2**63) -> dict[str, Array]:
+    """The stored values of what is wanted and of what that is made of; what cannot be evaluated, or is beyond `most` bytes, is absent."""
     needed, pending = set[str](), list(wanted)
     while pending:
         name = pending.pop()
         if name in fixed and name not in needed:
-            needed.add(name)
+            needed.update(fixed[name].outputs)
             pending += [item for item in fixed[name].inputs if item]
     values: dict[str, Array] = {}
-    for name, op in fixed.items():
-        if name not in needed or any(item in fixed and item not in values for item in op.inputs):
+    for op in {id(op): op for op in fixed.values()}.values():
+        most -= (_bytes(graph, op.outputs) or 0) if needed.issuperset(op.outputs) else 0
+        if most < 0 or not needed.issuperset(op.outputs) or any(item in fixed and item not in values for item in op.inputs):
             continue
         inputs = [None if not item else values[item] if item in values else graph.constant(item) for item in op.inputs]
         try:
-            (result,) = evaluate_op(graph, op, inputs)
+            values.update(zip(op.outputs, (result.stored for result in evaluate_op(graph, op, inputs)), strict=True))
         except (QConvertError, MemoryError):
             continue
-        values[name] = result.stored
     return values

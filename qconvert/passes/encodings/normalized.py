@@ -1,4 +1,4 @@
-"""What runtimes compute together with a layer: batch normalizations, which they fold into its weights, and activations."""
+"""What runtimes do before they choose scales: constants are computed, batch normalizations and activations are part of their layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from qconvert.encodings import BATCH_NORM, FOLDED, FUSED, Encodings, Place
 from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
-from qconvert.passes import fold_batch_norm
+from qconvert.passes import compute_constants, fold_batch_norm
 
 __all__ = ["normalized", "rounded"]
 
@@ -45,14 +45,15 @@ def _fused_behind(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> O
 
 
 def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, str]]:
-    """The graph with its batch normalizations folded, where entries name operators, as runtimes do, or the encodings say that they were
-    made so, and those that are folded.
+    """The graph with what entries are of as constants, where constants alone say it, and with its batch normalizations folded, where
+    entries name operators, as runtimes do, or the encodings say that they were made so, and those that are folded.
 
     Where an entry is of the tensor between a layer and its normalization nothing is folded: somebody saw both apart.
 
     Returns:
         the graph, and the result of each layer that is gone -> what the layer computes now.
     """
+    graph = compute_constants.computed(graph, _named(graph, encodings))
     producers = graph.producers()
     norms = [op for op in graph.ops if op.kind == "BatchNormalization"]
     between = {norm.inputs[0]: norm.outputs[0] for norm in norms if _is_layer(producers.get(norm.inputs[0]))}
@@ -65,6 +66,13 @@ def normalized(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, 
         return graph, {}
     folded, _ = fold_batch_norm.run(graph, None)
     return folded, {before: after for before, after in between.items() if before not in folded.tensors and after in folded.tensors}
+
+
+def _named(graph: Graph, encodings: Encodings) -> set[str]:
+    """The tensors that entries name, and the biases of layers, which become integers; where some name operators, also weights."""
+    found = {place.name for place in encodings.entries if place.role == "tensor"}
+    first = 1 if any(place.role == "input" for place in encodings.entries) else 2
+    return found.union(name for op in graph.ops if _is_layer(op) for name in op.inputs[first:])
 
 
 def _is_layer(op: Op | None) -> bool:

@@ -17,7 +17,6 @@ from qconvert.plugins import pass_named, target_named
 #: Body -> shapes of the inputs a, b and c that it reads.
 CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "y = MatMul(a, b)": ((3, 5), (5,)),
-    "y = Gemm<alpha=0.5, beta=2.0, transA=1>(a, b, c)": ((5, 3), (5, 4), (3, 1)),
     "y = LpPool<kernel_shape=[2,3], p=3>(a)": ((1, 2, 6, 7),),
     "y = GlobalLpPool<p=2>(a)": ((1, 2, 6, 7),),
     "y = AveragePool<kernel_shape=[2,2], dilations=[2,2]>(a)": ((1, 2, 6, 7),),

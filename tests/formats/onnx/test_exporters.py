@@ -144,7 +144,6 @@ def weights_in_graph(graph: Graph) -> Counter[str]:
 
 #: Networks with operators that the canonical set has no form for. Their nodes are carried through, quantized weights and all.
 CARRIED = {
-    "gemm_alpha": "alpha and beta are not 1",
     "matmul_vector": "a product with a vector",
     "modelopt_torch_vision": "the scales of a ConvTranspose's weights lie along its input channels",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -37,25 +36,6 @@ def _matmul_integer(s: Spelling) -> None:
     while points and not points[-1]:
         points.pop()
     s.end(s("Squeeze", s("MatMulInteger", a, b, *points), s.ints(*axes)))
-
-
-def _gemm(s: Spelling) -> None:
-    """alpha * A' @ B' + beta * C: what is constant takes its factor, the rest is multiplied by it."""
-    alpha, beta = float(s.attribute("alpha", 1.0)), float(s.attribute("beta", 1.0))
-    a = s("Transpose", s.x, perm=[1, 0]) if s.attribute("transA", 0) else s.x
-    b = s.input(1) if alpha == 1 else s("Mul", s.input(1), alpha)
-    rows: dict[str, Any] = {"transB": s.attribute("transB", 0)}
-    if not s.input(2) or beta == 0:
-        s.end(s("Gemm", a, b, **rows))
-        return
-    c = s.input(2) if beta == 1 else s("Mul", s.input(2), beta)
-    sizes = s.shape(2)
-    outputs = s.tensor(1).shape
-    width = outputs[0 if rows["transB"] else 1] if outputs else None
-    if sizes and sizes[-1] == width and math.prod(sizes) == width:
-        s.end(s("Gemm", a, b, c if len(sizes) == 1 else s("Reshape", c, s.ints(-1)), **rows))
-    else:
-        s.end(s("Add", s("Gemm", a, b, **rows), c))
 
 
 def _fused_matmul(s: Spelling) -> None:
@@ -216,7 +196,6 @@ DEFINITIONS: dict[str, Definition] = {
     "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
     "MatMulInteger": _matmul_integer,
-    "Gemm": _gemm,
     "LpPool": _lp_pool,
     "GlobalLpPool": _global_lp_pool,
     "AveragePool": _dilated_average,

@@ -13,7 +13,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import apart, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.graph import Op, Quantization
+from qconvert.graph import Op, Quantization, numpy_dtype
 from qconvert.graph.kinds import is_dynamic
 
 __all__ = ["READERS", "WRITERS", "matmul_operand"]
@@ -67,39 +67,87 @@ def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | 
 
 
 def read_gemm(r: Reading) -> None:
-    """Gemm y = alpha * A' @ B' + beta * C, with B as O,I: weights that are I,O are transposed. Factors of quantized weights and biases
-    become part of their scales; other factors are another operator's case, and so is a bias that differs from row to row."""
-    r.require_only(transA=0)
-    inputs = [_scaled(r, 0, 1.0), _rows_of_outputs(r)]
-    if r.has(2):
-        _require_vector(r)
-        inputs.append(_scaled(r, 2, float(r.attribute("beta", 1.0))))
-    r.emit("Gemm", inputs)
+    """Gemm y = alpha * A' @ B' + beta * C, with B as O,I: weights that are I,O are transposed, and so are data with transA. Factors of
+    quantized weights and biases become part of their scales; another one, and a bias that differs from row to row, is an operator of its
+    own behind the product."""
+    alpha, beta = (float(r.attribute(name, 1.0)) for name in ("alpha", "beta"))
+    dtype, takes_alpha = r.tensor(0).dtype, _takes(r, 1, alpha)
+    if (alpha, beta) != (1.0, 1.0) and "float" not in dtype:
+        raise NotCoveredError(f"factors of {dtype}")
+    bias = [_scaled(r, 2, beta)] if r.has(2) else []
+    within = [_spread(r, bias[0])] if bias and takes_alpha and _is_vector(r) else []
+    product = r.outputs[0] if takes_alpha and len(within) == len(bias) else r.intermediate("product", dtype)
+    if not within and r.constant(0) is not None and _is_computed(r, 1):
+        r.emit("MatMul", r.inputs[:2], [product], dtype=dtype, trans_a=int(r.attribute("transA", 0)), trans_b=int(r.attribute("transB", 0)))
+    else:
+        r.emit("Gemm", [_data(r), _rows_of_outputs(r, alpha if takes_alpha else 1.0), *within], [product], dtype=dtype)
+    if not takes_alpha:
+        scaled = r.intermediate("scaled", dtype) if bias else r.outputs[0]
+        (product,) = r.emit("Mul", [product, r.const(np.asarray(alpha, numpy_dtype(dtype)), "alpha")], [scaled], dtype=dtype)
+    if bias and not within:
+        r.emit("Add", [product, *bias], dtype=dtype)
 
 
-def _require_vector(r: Reading) -> None:
-    """Raises NotCoveredError unless the bias has one number for each output, or is a constant that can be spread to them."""
+def _data(r: Reading) -> str:
+    """Input 0 as rows of data."""
+    if not r.attribute("transA", 0):
+        return r.input(0)
+    dtype = r.tensor(0).dtype
+    return r.emit("Transpose", [r.input(0)], [r.intermediate("rows", dtype)], dtype=dtype, perm=(1, 0))[0]
+
+
+def _is_computed(r: Reading, index: int) -> bool:
+    """Whether an input is neither a constant nor one behind a DequantizeLinear."""
+    return r.constant(index) is None and r.behind_dequantize(index) is None
+
+
+def _is_vector(r: Reading) -> bool:
+    """Whether the bias has one number for each output, or is a constant that can be spread to them."""
+    if not r.has(2):
+        return False
     shape, weights = r.tensor(2).shape, r.tensor(1).shape
     outputs = None if weights is None or len(weights) != 2 else weights[0 if r.attribute("transB", 0) else 1]
     source = r.behind_dequantize(2)
     constant = r.constant(2) is not None or (source is not None and source.data is not None)
     known = shape is not None and all(isinstance(size, int) for size in shape)
     count = math.prod(int(size) for size in shape) if known and shape is not None else None
-    if shape is not None and len(shape) == 1 and shape[0] == outputs:
-        return
-    if shape is None or (constant and (count == 1 or (count == outputs and shape[-1:] == (outputs,)))):
-        return
-    raise NotCoveredError(f"a bias of shape {shape}")
+    if shape is None or (len(shape) == 1 and shape[0] == outputs):
+        return True
+    return constant and (count == 1 or (count == outputs and shape[-1:] == (outputs,)))
+
+
+def _spread(r: Reading, bias: str) -> str:
+    """A constant float bias as one number for each output."""
+    data, weights = r.constant(2), r.tensor(1).static_shape
+    if data is None or weights is None or not np.issubdtype(data.dtype, np.floating) or bias != r.input(2):
+        return bias
+    outputs = weights[0 if r.attribute("transB", 0) else 1]
+    return bias if data.shape == (outputs,) else r.variant(2, f"for {outputs} outputs", np.broadcast_to(data.reshape(-1), (outputs,)), None)
+
+
+def _takes(r: Reading, index: int, factor: float) -> bool:
+    """Whether a constant takes a factor without rounding: in the scale of a quantized one, or as a power of two."""
+    if factor == 1.0:
+        return True
+    source = r.behind_dequantize(index)
+    if source is not None:
+        return source.data is not None and source.quantization is not None and factor > 0
+    return r.constant(index) is not None and math.frexp(abs(factor))[0] == 0.5
 
 
 def _scaled(r: Reading, index: int, factor: float) -> str:
-    """Input `index` times a factor, which the scale of a quantized constant takes."""
+    """Input `index` times a factor, in the constant itself if that takes it."""
     if factor == 1.0:
         return r.input(index)
-    source = r.behind_dequantize(index)
-    if source is None or source.data is None or source.quantization is None or factor <= 0:
-        raise NotCoveredError(f"a factor {factor}")
-    scaled = r.turned(source, f"times {factor:g}", source.data, _times(source.quantization, factor))
+    source, data, key = r.behind_dequantize(index), r.constant(index), f"times {factor:g}"
+    if not _takes(r, index, factor):
+        dtype = r.tensor(index).dtype
+        operands = [r.input(index), r.const(np.asarray(factor, numpy_dtype(dtype)), key)]
+        return r.emit("Mul", operands, [r.intermediate(f"input {index} {key}", dtype)], dtype=dtype)[0]
+    if source is None or source.data is None or source.quantization is None:
+        assert data is not None
+        return r.variant(index, key, np.asarray(data * data.dtype.type(factor)), None)
+    scaled = r.turned(source, key, source.data, _times(source.quantization, factor))
     return r.emit("Dequantize", [scaled], [r.intermediate("scaled", "float32")], dtype="float32")[0]
 
 
@@ -107,26 +155,17 @@ def _times(quantization: Quantization, factor: float) -> Quantization:
     return replace(quantization, scale=quantization.scale * np.float32(factor))
 
 
-def _rows_of_outputs(r: Reading) -> str:
-    """Input 1 as O,I: as it is with transB, else transposed, before the DequantizeLinear if there is one."""
-    alpha = float(r.attribute("alpha", 1.0))
+def _rows_of_outputs(r: Reading, alpha: float) -> str:
+    """Input 1 times a factor that it takes, as O,I: as it is with transB, else transposed, before the DequantizeLinear if there is one."""
     if r.attribute("transB", 0):
         return _scaled(r, 1, alpha)
     source, data = r.behind_dequantize(1), r.constant(1)
-    if alpha != 1.0:
-        if source is None or source.data is None or source.quantization is None or alpha <= 0:
-            raise NotCoveredError(f"a factor {alpha}")
-        source = replace(source, quantization=_times(source.quantization, alpha))
+    key = "transposed" if alpha == 1.0 else f"transposed times {alpha:g}"
     if source is not None and source.data is not None and source.quantization is not None:
-        turned = r.turned(
-            source,
-            "transposed" if alpha == 1.0 else f"transposed times {alpha:g}",
-            source.data.swapaxes(0, 1),
-            source.quantization.transposed((1, 0)),
-        )
+        turned = r.turned(source, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transposed((1, 0)))
         return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
     if source is None and data is not None and data.ndim == 2:
-        return r.variant(1, "transposed", data.swapaxes(0, 1), None)
+        return r.variant(1, key, data.swapaxes(0, 1) if alpha == 1.0 else data.swapaxes(0, 1) * data.dtype.type(alpha), None)
     return r.emit("Transpose", [r.input(1)], [r.intermediate("transposed", r.tensor(1).dtype)], dtype=r.tensor(1).dtype, perm=(1, 0))[0]
 
 
