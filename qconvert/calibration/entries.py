@@ -15,7 +15,6 @@ from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Grid, Pl
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph
 
-
 __all__ = ["Choices", "encodings_of", "without_tiny"]
 
 #: Below this a scale is none: the product of two is no normal number of float32 any more, and kernels take it for zero.

@@ -122,6 +122,13 @@ def _encodings_format(result: Path, name: str) -> Format | None:
         found = format_named(name)
         return found if found.write is None else None
     suffix = result.suffix.lower()
-    if any(suffix in item.suffixes and item.write is not None for item in formats().values()):
+    models = [item for item in formats().values() if item.write is not None]
+    if any(suffix in item.suffixes for item in models):
         return None
-    return encodings_format_of(result, is_read=False)
+    try:
+        return encodings_format_of(result, is_read=False)
+    except OptionError as error:
+        known = ", ".join(dict.fromkeys(suffix for item in models for suffix in item.suffixes))
+        raise OptionError(
+            f"the suffix {result.suffix!r} belongs to no format", file=str(result), remedy=f"Of models: {known}. Of scales: {error.remedy}"
+        ) from error

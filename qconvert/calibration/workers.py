@@ -132,7 +132,7 @@ class Cluster:
 
     Raises:
         MissingPackageError: the extra `cluster` is not installed.
-        RuntimeRefusedError: the scheduler does not answer.
+        OptionError: it is no address, or no scheduler answers there.
     """
 
     is_remote = True
@@ -146,10 +146,11 @@ class Cluster:
             ) from error
         try:
             self._client: Any = Client(address, timeout=_ANSWER, set_as_default=False)  # type: ignore[no-untyped-call]
-        except (OSError, ValueError, TimeoutError) as error:
-            raise RuntimeRefusedError(
-                f"the scheduler {address} does not answer: {error}", remedy="Start one with: dask scheduler"
-            ) from error
+        except (OSError, TimeoutError) as error:
+            raise OptionError(f"the scheduler {address} does not answer: {error}", remedy="Start one with: dask scheduler") from error
+        except (ValueError, TypeError, OverflowError) as error:
+            reason = f"{address!r} is no address of a scheduler: {error}"
+            raise OptionError(reason, remedy="Write one such as tcp://10.0.0.1:8786.") from error
 
     def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
         from distributed import CancelledError, KilledWorker

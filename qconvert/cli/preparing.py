@@ -38,6 +38,6 @@ def _sizes(text: str, option: str) -> tuple[int, ...]:
     from qconvert.data import numbers
 
     found = numbers(text, option)
-    if any(size != int(size) for size in found):
+    if not all(size.is_integer() for size in found):
         raise OptionError(f"--{option} {text!r} is no list of whole numbers", remedy=f"Write --{option} 224 or --{option} 224,224.")
     return tuple(int(size) for size in found)

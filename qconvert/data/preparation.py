@@ -21,6 +21,8 @@ COLOURS: dict[str, tuple[str, tuple[int, ...]]] = {
 }  # fmt: skip
 _LAYOUTS = ("nchw", "nhwc")
 _STRETCH = "stretch"
+#: Pixels of a resized image, whatever the model takes: about 8,000 by 8,000.
+_MOST_PIXELS = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +123,24 @@ class Preparation:
         return image
 
     def _resized(self, size: tuple[int, int], wanted: tuple[int | None, int | None]) -> tuple[int, int]:
-        """Height and width behind resizing."""
+        """Height and width behind resizing.
+
+        Raises:
+            OptionError: it would have more pixels than memory is taken for.
+        """
         if self.resize is None:
             return size
         if isinstance(self.resize, str):
-            return wanted[0] or size[0], wanted[1] or size[1]
-        if len(self.resize) == 1:
+            found = wanted[0] or size[0], wanted[1] or size[1]
+        elif len(self.resize) == 1:
             ratio = self.resize[0] / min(size)
-            return max(self.resize[0], round(size[0] * ratio)), max(self.resize[0], round(size[1] * ratio))
-        return self.resize[0], self.resize[1]
+            found = max(self.resize[0], round(size[0] * ratio)), max(self.resize[0], round(size[1] * ratio))
+        else:
+            found = self.resize[0], self.resize[1]
+        if found[0] * found[1] > _MOST_PIXELS:
+            reason = f"is {size[0]} x {size[1]} pixels and would be {found[0]} x {found[1]} by --resize, more than {_MOST_PIXELS}"
+            raise OptionError(reason, remedy="Write --resize stretch, or the size that the input takes.")
+        return found
 
     def _between_corners(self, image: Any, wanted: tuple[int | None, int | None]) -> Any:
         """The share of the image, sampled at the size that it is resized to."""

@@ -212,6 +212,20 @@ def test_photographs_are_prepared(run: Callable[..., Any], tmp_path: Path) -> No
     assert json.loads(done.output)["tensors"][0]["highest"] == 2.0
 
 
+@pytest.mark.parametrize("size", ["9999999,9999999", "9999999", "99999999999999999999999,1", "1,100000000"])
+def test_a_size_beyond_memory_is_refused_before_it_is_made(size: str, run: Callable[..., Any], tmp_path: Path) -> None:
+    Image.new("L", (12, 9), 255).save(tmp_path / "p.png")
+    done = run(FLOAT, "--data", tmp_path / "p.png", "-o", tmp_path / "s.json", "--resize", size)
+    assert isinstance(done.exception, OptionError) and "9 x 12 pixels and would be" in str(done.exception)
+
+
+def test_a_suffix_of_nothing_names_those_of_models_and_of_scales(run: Callable[..., Any], tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 1, 8, 8), np.float32))
+    done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "o.xyz")
+    assert isinstance(done.exception, OptionError)
+    assert all(word in str(done.exception) for word in ("'.xyz' belongs to no format", ".onnx", ".tflite", ".json"))
+
+
 def test_a_network_that_gives_nan_is_an_error_that_names_tensor_and_sample(tmp_path: Path) -> None:
     from qconvert import Graph, Op, Tensor
 

@@ -16,7 +16,7 @@ from dying_workers import always_ended, ended
 from qconvert.calibration import workers as module
 from qconvert.calibration.driver import calibrated
 from qconvert.calibration.workers import Cluster, Processes
-from qconvert.errors import InvalidModelError, RuntimeRefusedError
+from qconvert.errors import InvalidModelError, OptionError, RuntimeRefusedError
 
 DIGITS = Path(__file__).parents[2] / "fixtures" / "digits"
 FLOAT = DIGITS / "float.onnx"
@@ -101,5 +101,13 @@ def test_the_work_goes_on_when_a_worker_dies(cluster: Any, images: np.ndarray) -
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(module, "_ANSWER", 1)
-    with pytest.raises(RuntimeRefusedError, match="does not answer"):
+    with pytest.raises(OptionError, match="does not answer"):
         Cluster("tcp://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:80", "tcp://127.0.0.1:99999"])
+def test_what_is_no_address_of_a_scheduler(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(module, "_ANSWER", 1)
+    with pytest.raises(OptionError, match=r"no address of a scheduler|does not answer"):
+        Cluster(address)
