@@ -67,7 +67,8 @@ def weight_grid(weights: Array, method: str = "max-abs", axis: int | None = 0, d
         axis %= weights.ndim
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
     scales = WEIGHT_METHODS[method].scales(rows, high, -high if narrow else low)
-    scales = np.where(scales > 0, scales, _F(1)).astype(_F)
+    # Zeros alone have any scale; that of others leaves the bias beside them its small steps.
+    scales = np.where(scales > 0, scales, scales.max(initial=0) or _F(1)).astype(_F)
     limits = (-high, high) if narrow else (None, None)
     return Grid(dtype, Quantization(scales, np.zeros(scales.shape, np.int64), axis, 0, *limits))
 
