@@ -138,7 +138,8 @@ def print_check(report: CheckReport) -> None:
         sqnr = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         top = "" if item.same_top1 is None else _share(item.same_top1)
         table.add_row(item.name, _share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}", sqnr, top)
-    show(table)
+    if report.outputs:
+        show(table)
     if report.operators:
         listed = _one_line_a_row(table_of("operator", "output", ">equal", ">largest", ">predicted", "class"), 1)
         for op in report.operators:

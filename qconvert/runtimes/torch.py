@@ -21,7 +21,7 @@ from qconvert.evaluate import evaluate
 from qconvert.files import map_file
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.export.reader import program_entry
-from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.frameworks import newer_version, torch_package
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile, format_named
@@ -65,10 +65,16 @@ def open_model(file: ModelFile) -> TorchModel:
     engine = engine_of(graph)
     if file.kernels == "trusted":
         words = f"PyTorch loaded the file as it is, and ran what it says{f', by its engine {engine}' if engine else ''}"
-        return TorchModel(graph, called(loaded(file.path, engine), engine), words)
+        return TorchModel(graph, called(loaded(file.path, engine), engine), words + _newer())
     function, refused = program(graph, engine)
     words = _ANEW + (f"; quantized operators ran by its engine {engine}" if engine else "")
-    return TorchModel(graph, function, "" if refused else words, refused)
+    return TorchModel(graph, function, "" if refused else words + _newer(), refused)
+
+
+def _newer() -> str:
+    """What to know of results of a PyTorch that is newer than those that were measured."""
+    version = newer_version()
+    return f"; PyTorch {version} rounds otherwise in places than 2.13, whose roundings are expected" if version else ""
 
 
 def program(graph: Graph, engine: str) -> tuple[Callable[[Sequence[Array]], Sequence[Array]], str]:

@@ -40,7 +40,19 @@ def test_a_check_passes_in_pytorch(written: Path) -> None:
     report = qconvert.check(MODEL, written, samples=2, per_op=True)
     assert report.verdict == "passed" and "torch:anew" in report.kernels
     assert any("written anew" in text for text in report.machine)
-    assert [op for op in report.operators if op.equal < 1 and not op.explained] == []
+    assert [op for op in report.operators if op.verdict == "unexplained"] == []
+
+
+@needs_torch
+@pytest.mark.parametrize(("version", "newer"), [("2.13.0+cpu", False), ("2.9.1", False), ("2.14.0", True), ("3.0.0a0+git1", True)])
+def test_a_pytorch_whose_roundings_are_not_known_is_named(
+    version: str, newer: bool, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch, "__version__", version)
+    report = qconvert.check(MODEL, written, samples=1)
+    assert any(f"PyTorch {version} rounds otherwise" in text for text in report.machine) == newer
 
 
 @needs_torch

@@ -8,11 +8,14 @@ from typing import Any
 
 from qconvert.errors import MissingPackageError
 
-__all__ = ["quantized_modules", "torch_package"]
+__all__ = ["newer_version", "quantized_modules", "torch_package"]
+
+#: The first version whose kernels round otherwise than arithmetic/torch_kernels.py, or may; pyproject.toml has it too.
+_UNMEASURED = (2, 14)
 
 _REMEDY = (
     "Install it with: pip install 'qconvert[torch]'. The build without GPU libraries is much smaller: "
-    "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    "pip install 'torch<2.14' --index-url https://download.pytorch.org/whl/cpu"
 )
 
 
@@ -32,6 +35,13 @@ def torch_package() -> Any:
         state = "is not installed" if absent else f"cannot be imported: {error}"
         raise MissingPackageError(f"the package torch, which writes PyTorch's files, {state}", remedy=_REMEDY) from error
     return torch
+
+
+def newer_version() -> str:
+    """The version of PyTorch, if it is one whose roundings are not known; else ""."""
+    version = str(torch_package().__version__)
+    known = tuple(int(part) for part in version.split(".")[:2]) < _UNMEASURED
+    return "" if known else version
 
 
 def quantized_modules(fused: bool = False) -> Any:
