@@ -33,7 +33,7 @@ def classify(
     result: Array,
     exact: Array | None,
     kernels: tuple[str, str],
-    further: float = 0.0,
+    further: float | Array = 0.0,
     summed: Array | None = None,
 ) -> Finding:
     """The finding for one operator output.
@@ -44,7 +44,7 @@ def classify(
         result: what the result gave for the same inputs, in the source's storage type and layout.
         exact: the real-valued result, or None where integers are only moved or compared.
         kernels: the source's and the result's, as in plugins.kernels_named().
-        further: what further roundings add to the result's reach, in steps; see _MUCH.
+        further: what further roundings add to the result's reach, in steps, of all or of each element; see _MUCH.
         summed: what kernels sum before the activation cuts it off, on which their reach depends; `exact` if not given.
     """
     tensor = graph[op.outputs[0]]
@@ -61,7 +61,7 @@ def classify(
     sums = steps if summed is None or summed.shape != steps.shape else summed / scale
     runtimes = [_kernels(side) for side in kernels]
     (reach_source, coarse_source), (reach_result, coarse_result) = (runtime.reach(graph, op, sums, name) for runtime, name in runtimes)
-    reach_result = reach_result + further
+    reach_result, often = reach_result + further, float(np.max(further, initial=0.0)) > _MUCH
     position = np.clip(steps + zero_point, low, high)
     missed_source = np.abs(source - position) > 0.5 + reach_source
     missed_result = np.abs(result - position) > 0.5 + reach_result
@@ -74,11 +74,11 @@ def classify(
     if not differing.any():
         return Finding("equal", "", equal, largest, predicted, 0)
     ties = np.abs(np.abs(steps - np.floor(steps)) - 0.5)[differing] <= _TIE
-    coarse = coarse_source or coarse_result or further > _MUCH
+    coarse = coarse_source or coarse_result or often
     reason = "rounding tie" if ties.all() else "order of requantization"
     if coarse and not ties.all():
         reason = f"coarse arithmetic of {runtimes[0 if coarse_source else 1][0].title}'s kernel"
-    if further > _MUCH and not (coarse_source or ties.all()):
+    if often and not (coarse_source or ties.all()):
         reason = "rounded more than once, by several operators in place of one"
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 

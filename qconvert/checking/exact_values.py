@@ -13,7 +13,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS, Call, is_dynamic, range_axes
 
-__all__ = ["carried", "exact_value", "rounded_otherwise", "sum_bound"]
+__all__ = ["carried", "exact_value", "moved_by", "rounded_otherwise", "sum_bound"]
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 #: Roundings besides those of the sum: of the product, of a weight that is dequantized, of the bias, of the result.
@@ -123,8 +123,13 @@ def rounded_otherwise(graph: Graph, op: Op, values: Mapping[str, Array]) -> Arra
     _, scale, near = dynamic_steps(data, range_axes(op, data.ndim, kernel), str(op["arithmetic"]))
     if not near.any():
         return 0.0
-    found = _absolute(graph, replace(op, inputs=op.inputs[:2]), {**values, op.inputs[0]: near * scale})
+    found = moved_by(graph, op, near * scale, values)
     return 0.0 if found is None else found
+
+
+def moved_by(graph: Graph, op: Op, errors: Array, values: Mapping[str, Array]) -> Array | None:
+    """By how much real values that its data are off by may move the result of an operator with weights: these, times |w|."""
+    return _absolute(graph, replace(op, inputs=op.inputs[:2]), {**values, op.inputs[0]: errors})
 
 
 def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:

@@ -57,7 +57,7 @@ class Judge:
     other: Graph
     others: Mapping[str, Op]
     sides: tuple[Side, Side]
-    further: Mapping[str, float]
+    further: Mapping[str, float | Array]
     cuts: Collection[str]
     settled: Collection[str]
     fixed: Collection[str] = ()

@@ -10,7 +10,7 @@ from itertools import permutations
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.exact_values import exact_value
+from qconvert.checking.exact_values import exact_value, moved_by
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
@@ -129,7 +129,31 @@ class Requantized:
         tensors = [replace(self.graph[name], dtype=to.dtype, quantization=to.quantization) for name in names if (to := self.entering[name])]
         rounded = {t.name: _rounded(self.graph[t.name], t, values[t.name]) for t in tensors}
         inner = replace(self, graph=self.graph.evolve(tensors=tensors), entering={})
-        return inner._judged(op, index, {**values, **rounded}, found, replace(judge, graph=inner.graph))
+        values, entered = {**values, **rounded}, values
+        again = replace(judge, graph=inner.graph)
+        judged, ideal = inner._judged(op, index, values, found, again)
+        if judged is None or judged.verdict != "unexplained" or (moved := self._moved(op, index, inner.graph, entered, judge)) is None:
+            return judged, ideal
+        name = op.outputs[index]
+        return inner._judged(
+            op, index, values, found, replace(again, further={**judge.further, name: judge.further.get(name, 0.0) + moved})
+        )
+
+    def _moved(self, op: Op, index: int, graph: Graph, values: Mapping[str, Array], judge: Judge) -> Array | None:
+        """By how many steps of its result an operator with weights may be off because the kernel that rounds its data onto the entering
+        grid is coarse, as LiteRT's QUANTIZE is: by a step of each of them that lies near a tie."""
+        name, result = op.inputs[0] if op.inputs else "", graph[op.outputs[index]].quantization
+        to, before = self.entering.get(name), self.graph[name].quantization if name else None
+        rounder = judge.others.get(to.name) if to is not None else None
+        if not KINDS[op.kind].has_weights or to is None or to.quantization is None or before is None or rounder is None or result is None:
+            return None
+        step = float(to.quantization.scale[0])
+        exact = dequantize(values[name], before) / step
+        runtime, kernels = judge.sides[1].runtime, judge.sides[1].kernels_of(to.name).partition(":")[2]
+        reach, _ = runtime.reach(judge.other, rounder, exact, kernels)
+        near = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= reach
+        moved = moved_by(graph, op, near * step, values)
+        return None if moved is None else moved / float(result.scale[0])
 
     def _ideal(self, op: Op, index: int, values: Mapping[str, Array], judge: Judge) -> Array | None:
         """What the result should store by what it declared, from the tensors at which it was cut; None if that is not known."""

@@ -14,6 +14,8 @@ from qconvert.checking.classify import classify
 from qconvert.checking.requantized import costly_constants
 from qconvert.graph import Quantization
 
+MOBILENET = Path(__file__).parents[2] / "fixtures" / "coral_mobilenet_v1_025_128_uint8.tflite"
+
 
 def network(path: Path, spatial: bool) -> Path:
     """Products of uint16 by uint8 weights of which one channel does not fit int8, in a row: names of what stands between are lost."""
@@ -125,6 +127,21 @@ def test_data_that_are_rounded_onto_seven_bits_where_they_enter(suffix: str, tmp
     data[0, 0, 0, 0] += 2
     save(graph.evolve(tensors=[replace(weights, data=data)]), wrong)
     assert not check(source, wrong, per_op=True).passed
+
+
+def test_data_that_a_coarse_kernel_rounds_where_they_enter(tmp_path: Path) -> None:
+    """LiteRT's QUANTIZE multiplies by 8 fractional bits, and takes a share of the codes to the next one."""
+    source, result, wrong = MOBILENET, tmp_path / "r.tflite", tmp_path / "wrong.tflite"
+    convert(source, result, passes=["reduced_range"], reduce="activations")
+    report = check(source, result, samples=1)
+    first = next(op for op in report.operators if op.operator == "CONV_2D #0")
+    assert report.passed and first.verdict == "requantized" and first.predicted_rate < 0.6
+    graph = load(result)
+    bias = graph[next(op.inputs[2] for op in graph.ops if op.kind == "Conv")]
+    assert bias.data is not None
+    save(graph.evolve(tensors=[replace(bias, data=bias.data + np.int32(2000))]), wrong)
+    problems = check(source, wrong, samples=1).problems
+    assert any("CONV_2D #0" in text for text in problems)
 
 
 def test_values_beyond_the_limits_of_a_grid_saturate_at_these() -> None:
