@@ -6,7 +6,13 @@ where data and result have a grid; additions, pooling and data movement between 
 
 from __future__ import annotations
 
-from qconvert.plugins import Target
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from qconvert.plugins import Target, Violation
+
+if TYPE_CHECKING:  # targets are listed without numpy
+    from qconvert.graph import Graph, Op
 
 __all__ = ["TARGETS"]
 
@@ -18,12 +24,19 @@ _PASSES = (
 )  # fmt: skip
 _INT8 = ("int8",)
 
+
+def _rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
+    from qconvert.targets import rules_mnn
+
+    return rules_mnn.own_rules(graph)
+
+
 TARGETS = (
     Target(
         "mnn", "mnn", "MNN: real values and a Pipeline of scales, of which its converter makes int8",
         passes=_PASSES, layout="channels_first", activations="int8", weights="int8",
         integer_kernels=dict.fromkeys(("Conv", "Gemm", "Add", "Sub", "Mul", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Clip"),
                                       _INT8),
-        forbidden=("ConvTranspose", "MatMul"), spelled_bounds=("Add", "Sub", "Mul", "Div"),
+        forbidden=("ConvTranspose", "MatMul"), spelled_bounds=("Add", "Sub", "Mul", "Div"), own_rules=_rules,
     ),
 )  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,3 +243,39 @@ def test_depthwise_layers_round_within_half_a_unit_of_their_sum(tmp_path: Path) 
     off = np.abs(found - wanted) - 0.5
     unit = (steps.astype(np.float64) / 0.31).reshape(1, -1, 1, 1)
     assert (off[inside] <= (0.51 * np.broadcast_to(unit, off.shape))[inside]).all() and (found == np.rint(wanted))[inside].mean() > 0.99
+
+
+def scaled(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The Pipeline in fixtures/, with something of its second layer otherwise."""
+    document = json.loads((FIXTURES / "mnn" / "pipeline.json").read_text())
+    change(document["algo"][0]["quantParams"]["layer"][1])
+    path.write_text(json.dumps(document))
+    return path
+
+
+def other_input(layer: dict[str, Any]) -> None:
+    layer["input"][0]["scales"] = [1.1 * scale for scale in layer["input"][0]["scales"]]
+
+
+def other_result(layer: dict[str, Any]) -> None:
+    layer["output"][0]["scales"] = [1.1 * scale for scale in layer["output"][0]["scales"]]
+
+
+def other_zero_point(layer: dict[str, Any]) -> None:
+    layer["output"][0]["zeroPoint"] += 3
+
+
+def other_weights(layer: dict[str, Any]) -> None:
+    layer["weight"][0]["scales"][0] *= 1.1
+
+
+def test_a_float_model_beside_the_scales_it_was_made_with(tmp_path: Path) -> None:
+    """Right scales: equal. Of another result, zero point or channel of weights: not equal, and where is said. None: it cannot be judged."""
+    source, result = FIXTURES / "mnn" / "float.onnx", tmp_path / "model.mnn"
+    convert(source, result, encodings=str(FIXTURES / "mnn" / "pipeline.json"), no_mnn=False)
+    assert check(source, result, samples=2, encodings=FIXTURES / "mnn" / "pipeline.json").verdict == "passed"
+    for number, change in enumerate((other_result, other_zero_point, other_weights)):
+        report = check(source, result, samples=2, encodings=scaled(tmp_path / f"{number}.json", change))
+        assert report.verdict == "not equal", change.__name__
+        assert any("scale" in problem or "zero point" in problem for problem in report.problems), report.problems
+    assert check(source, result, samples=2).verdict != "passed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ __all__ = ["converted", "is_installed", "require_installed"]
 
 #: Seconds after which a converter that has not ended is ended.
 _PATIENCE = 900.0
+#: What it prints of operators that it does not have.
+_UNKNOWN = re.compile(r"These Op Not Support: *(.*)")
 #: MNN's native module takes the arguments as one list; its wrappers on the command line pass them so that it ends in an abort.
 _CONVERT = "import json, sys; import _tools; _tools.mnnconvert(json.loads(sys.argv[1]))"
 
@@ -53,6 +56,10 @@ def converted(arguments: Sequence[str], folder: Path, result: str, patience: flo
         printed = said(error.output or b"")
         raise UnsupportedError(f"MNN's converter did not end within {patience:.0f} s{printed}") from error
     printed = said(done.stdout)
+    unknown = _UNKNOWN.search(done.stdout.decode(errors="replace"))
+    if unknown:
+        kinds = ", ".join(dict.fromkeys(item.strip().removeprefix("ONNX::") for item in unknown[1].split(",") if item.strip()))
+        raise UnsupportedError(f"MNN's converter has no operator for {kinds}")
     if done.returncode:
         raise UnsupportedError(f"MNN's converter {how_it_ended(done.returncode)}{printed}")
     if not (folder / result).is_file() or not (folder / result).stat().st_size:

@@ -1,0 +1,43 @@
+"""What MNN demands beyond the data of its target, measured with MNN 3.6.1: what it computes otherwise, or not at all, without a word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from qconvert.plugins import Violation
+from qconvert.plugins.rules import place
+
+if TYPE_CHECKING:  # targets are listed without numpy
+    from qconvert.graph import Graph, Op
+
+__all__ = ["own_rules"]
+
+_EMPTY = "no tensor is without elements, of which MNN computes nothing"
+_EMPTY_REMEDY = "leave out what computes on nothing, or give the inputs other sizes"
+_SELECT = "operands of Where have the size of its result or one element: MNN takes others from wrong places"
+_SELECT_REMEDY = "put an Expand before the Where"
+_PLANE = "convolutions are over one or two dimensions: others of MNN give no result"
+_PLANE_REMEDY = "spell it as a sum of convolutions over two dimensions, or leave it to the program that runs the model"
+#: Dimensions of the weights of a convolution over two.
+_LARGEST_RANK = 4
+
+
+def own_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+    """See plugins.Abilities.own_rules."""
+
+    def broken(op: Op) -> Iterator[Violation]:
+        for name in op.outputs:
+            if name and 0 in (graph[name].shape or ()):
+                yield Violation(f"{place(op)}: {name!r} has the shape {graph[name].shape}", _EMPTY, _EMPTY_REMEDY)
+        if op.kind in ("Conv", "ConvTranspose") and (graph[op.inputs[1]].rank or 0) > _LARGEST_RANK:
+            yield Violation(f"{place(op)}: weights {op.inputs[1]!r} have the shape {graph[op.inputs[1]].shape}", _PLANE, _PLANE_REMEDY)
+        if op.kind == "Where":
+            whole = graph[op.outputs[0]].static_shape
+            for name in op.inputs:
+                shape = graph[name].static_shape
+                if whole is not None and shape is not None and math.prod(shape) not in (1, math.prod(whole)):
+                    yield Violation(f"{place(op)}: {name!r} has the shape {shape}, the result {whole}", _SELECT, _SELECT_REMEDY)
+
+    return broken
