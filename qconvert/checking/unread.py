@@ -69,12 +69,12 @@ def unread(source: Side, result: Side) -> Unread:
     floats = f"{len(missing)} layers have no scales in the file, and are float: " + ", ".join(map(repr, missing[:_NAMED]))
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     real = _real(graph, encodings)
-    unrounded = f"{len(real)} results of operators have no grid in the file: it has real values where the source rounds and saturates"
+    unrounded = f"{len(real)} results of operators have no grid in the file, which rounds them by operators of its own or not at all"
     notes = [said, *([f"{floats}{more}"] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
     outputs = _unrounded(graph, real)
     if outputs:
         listed = ", ".join(map(repr, outputs[:_NAMED])) + (f" and {len(outputs) - _NAMED} more" if len(outputs) > _NAMED else "")
-        notes.append(f"{result.path.name} does not round the real values of {listed}: they are compared on the source's grid")
+        notes.append(f"real values of {listed} that {result.path.name} does not round are compared on the source's grid")
     return Unread(result.standing_for(graph, _moved(graph, real)), altered, tuple(notes))
 
 

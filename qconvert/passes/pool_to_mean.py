@@ -1,7 +1,8 @@
 """pool_to_mean: an average over all positions becomes a mean along the two axes.
 
 The same real value. Runtimes that round averages of integers otherwise than means of real values (MNN) then round it once, and rightly;
-where the source's kernel rounds a tie otherwise, such a result is another by one step.
+where the source's kernel rounds a tie otherwise, such a result is another by one step. Averages of real values too: MNN passes the scale of
+a layer's data back through a pool, to tensors that have none.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:
-    """Whether an operator averages each channel of two-dimensional quantized data as a whole."""
-    if op.kind not in ("AveragePool", "GlobalAveragePool") or not graph[op.inputs[0]].is_quantized:
+    """Whether an operator averages each channel of two-dimensional data as a whole."""
+    if op.kind not in ("AveragePool", "GlobalAveragePool"):
         return False
     shape = graph[op.inputs[0]].shape or ()
     if len(shape) != 4:

@@ -253,10 +253,6 @@ def scaled(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     return path
 
 
-def other_input(layer: dict[str, Any]) -> None:
-    layer["input"][0]["scales"] = [1.1 * scale for scale in layer["input"][0]["scales"]]
-
-
 def other_result(layer: dict[str, Any]) -> None:
     layer["output"][0]["scales"] = [1.1 * scale for scale in layer["output"][0]["scales"]]
 

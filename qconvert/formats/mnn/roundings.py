@@ -28,6 +28,8 @@ _WHOLE = np.float32(12582912)
 _DTYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
 #: Kinds that MNN computes on integers where all their tensors have scales.
 _INTEGER = ("Add", "Sub", "Mul")
+#: Besides moves, the kinds through which MNN passes scales back, from a layer's data to what they were computed of.
+_PASSED_BACK = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Resize")
 #: How far from a whole number of steps a bound may be that counts as one.
 _NEAR = 1e-4
 
@@ -143,11 +145,17 @@ def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact
         again = is_rounding(network, op, encodings, readers)
         keeps = not again and held.issuperset(_data(op)) and _shared(op, grids) and _keeps(network, op, grids)
         for name in op.outputs:
-            if not keeps and name in grids and name not in held and (name in seen or (again and op.inputs[0] in grids)):
+            wanted = name in seen or _passes_back(op) or (again and op.inputs[0] in grids)
+            if not keeps and name in grids and name not in held and wanted:
                 found[name] = grids[name]
             if keeps or name in found:
                 held.add(name)
     return found
+
+
+def _passes_back(op: Op) -> bool:
+    """Whether MNN takes the scale of a result for that of the data too, which then are rounded where they were computed."""
+    return KINDS[op.kind].rule == "move" or op.kind in _PASSED_BACK
 
 
 def _data(op: Op) -> Sequence[str]:

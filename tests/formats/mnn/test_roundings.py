@@ -122,6 +122,36 @@ def test_real_inputs_that_are_rounded_for_some(tmp_path: Path, reads_real: bool)
 
 
 @needs_mnn
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool", "GlobalAveragePool"])
+def test_scales_are_not_passed_back_to_real_values(tmp_path: Path, pool: str) -> None:
+    """A sum of two layers stays real up to a pool, behind which it is rounded for a third. MNN would have it on that scale before, and
+    its Relu at the integer 0."""
+    shape = (1, 4, 1, 1) if pool == "GlobalAveragePool" else (1, 4, 3, 3)
+    tensors = [
+        int8("x", 0.1, 3),
+        weights(),
+        weights("w2"),
+        weights("w3", 1),
+        int8("a", 0.05),
+        int8("b", 0.05, 7),
+        int8("q", 0.02, -128, shape),
+    ]
+    tensors += [*(Tensor(name, "float32", IMAGE) for name in "cdsr"), Tensor("p", "float32", shape), int8("y", 0.05, 0, shape)]
+    window = {} if pool == "GlobalAveragePool" else {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}
+    ops = [
+        Op("Conv", ("x", "w"), ("a",), CONV), Op("Conv", ("x", "w2"), ("b",), CONV), Op("Dequantize", ("a",), ("c",)),
+        Op("Dequantize", ("b",), ("d",)), Op("Add", ("c", "d"), ("s",)), Op("Relu", ("s",), ("r",)),
+        Op(pool, ("r",), ("p",), {**window, "data_format": "channels_first"}), Op("Quantize", ("p",), ("q",)),
+        Op("Conv", ("q", "w3"), ("y",), {**CONV, "pads": (0, 0, 0, 0)}),
+    ]  # fmt: skip
+    graph = make(ops, tensors, "x", "y")
+    x = random_integers(IMAGE, "int8", seed=3)
+    found = in_mnn(graph, tmp_path, (x.astype(np.float32) - 3) * np.float32(0.1))["y"] / np.float32(0.05)
+    expected = evaluate(graph, {"x": x})["y"]
+    assert expected.std() > 5 and np.abs(np.rint(found) - expected).max() <= 1
+
+
+@needs_mnn
 def test_a_real_value_and_what_it_is_rounded_to_keep_their_names(tmp_path: Path) -> None:
     source = FIXTURES / "onnx" / "brevitas_int4.onnx"
     convert(source, tmp_path / "model.mnn")

@@ -219,3 +219,41 @@ def test_groups_of_a_convolution_are_layers_of_their_own(tmp_path: Path, groups:
     count = 1 if groups == 8 else groups
     words = f"{count} of {count} layers are int8, with {8 * 8 // groups * 9} equal integers"
     assert any(words in str(change) for change in report.changes)
+
+
+def refused(graph: Graph, folder: Path) -> str:
+    """What a conversion says that is refused."""
+    save(graph, folder / "model.qgraph")
+    with pytest.raises(UnsupportedError) as caught:
+        convert(folder / "model.qgraph", folder / "out", result_format="mnn", no_mnn=True)
+    assert not (folder / "out").exists() and caught.value.remedy
+    return str(caught.value)
+
+
+def test_what_mnn_does_not_compute_is_refused_by_operator(tmp_path: Path) -> None:
+    grid, whole = Quantization.per_tensor(0.1), (1, 3, 5, 5, 5)
+    weights = Tensor("w", "int8", (2, 3, 3, 3, 3), np.ones((2, 3, 3, 3, 3), np.int8), grid)
+    tensors = {
+        tensor.name: tensor
+        for tensor in (Tensor("x", "int8", whole, None, grid), weights, Tensor("y", "int8", (1, 2, 3, 3, 3), None, grid))
+    }
+    attributes = {"data_format": "channels_first", "strides": (1,) * 3, "dilations": (1,) * 3, "pads": (0,) * 6}
+    said = refused(Graph("volume", tensors, (Op("Conv", ("x", "w"), ("y",), attributes, "Conv third"),), ("x",), ("y",)), tmp_path)
+    assert "convolutions are over one or two dimensions" in said and "Conv third" in said and "'w' have the shape (2, 3, 3, 3, 3)" in said
+
+
+def test_tensors_without_elements_and_operands_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    grid = Quantization.per_tensor(0.1)
+    empty = {name: Tensor(name, "int8", (0, 3), None, grid) for name in "xy"}
+    assert "no tensor is without elements" in refused(Graph("empty", empty, (Op("Neg", ("x",), ("y",)),), ("x",), ("y",)), tmp_path)
+    condition = Tensor("c", "bool", (1, 3, 5, 5), np.ones((1, 3, 5, 5), bool))
+    tensors = {name: Tensor(name, "int8", shape, None, grid) for name, shape in (("x", (1, 3, 5, 5)), ("z", (5,)), ("y", (1, 3, 5, 5)))}
+    graph = Graph("chosen", {"c": condition, **tensors}, (Op("Where", ("c", "x", "z"), ("y",)),), ("x", "z"), ("y",))
+    (tmp_path / "model.qgraph").unlink()
+    assert "'z' has the shape (5,), the result (1, 3, 5, 5)" in refused(graph, tmp_path)
+
+
+@needs_mnn
+def test_operators_that_the_converter_does_not_have_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="MNN's converter has no operator for MatMulInteger"):
+        convert(FIXTURES / "onnx" / "ort_dynamic_quantize_matmul_int8.onnx", tmp_path / "model.mnn")
