@@ -261,7 +261,7 @@ def _representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]
     for op in graph.ops:
         what = (op.kind, tuple(found.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items())))
         for index, name in enumerate(op.outputs):
-            if name and KINDS[op.kind].rule not in ("opaque", "state"):
+            if name and KINDS[op.kind].rule not in ("opaque", "control", "state"):
                 first = found[name] = equals.setdefault((what, index, _steps(graph[name])), name)
                 if name in preferred:
                     chosen.setdefault(first, name)

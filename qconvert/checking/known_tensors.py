@@ -64,7 +64,7 @@ def settled(graph: Graph, given: Iterable[str]) -> set[str]:
 
 def _rounds_nothing(graph: Graph, op: Op) -> bool:
     rule = KINDS[op.kind].rule if op.kind in KINDS else "opaque"
-    if op.kind == "DynamicQuantizeLinear" or rule in ("state", "opaque"):
+    if op.kind == "DynamicQuantizeLinear" or rule in ("state", "control", "opaque"):
         return False
     plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
     return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain

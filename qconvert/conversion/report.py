@@ -135,7 +135,7 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
     for op, verdict in verdicts:
         results = [graph[name] for name in op.outputs if name]
         quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-        if KINDS[op.kind].rule in ("move", "relabel", "state", "convert"):
+        if KINDS[op.kind].rule in ("move", "relabel", "state", "control", "convert"):
             continue
         real = any("float" in item.dtype and not item.is_quantized for item in results)
         if verdict.runs == "floats" if verdict is not None and quantized else real:

@@ -14,19 +14,23 @@ import numpy as np
 from qconvert.arithmetic import quantize
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
+from qconvert.evaluate.control import run_control
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS, Call, ExactResult
 
 __all__ = ["ExactResult", "evaluate", "evaluate_op"]
 
 
-def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[ExactResult]:
+def evaluate_op(
+    graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None = None
+) -> list[ExactResult]:
     """The exact outputs of one operator.
 
     Args:
-        graph: the graph that the operator belongs to.
+        graph: the graph that the operator belongs to, with the functions that it runs.
         op: the operator.
         inputs: stored values of its inputs, in order; None for an optional one that is absent.
+        states: see evaluate(); functions may read and write them.
 
     Returns:
         A result for each output.
@@ -35,6 +39,8 @@ def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[Ex
         UnsupportedError: the operator, or an attribute's value, has no function here.
         InvalidGraphError: the inputs do not fit the operator.
     """
+    if op.kind in KINDS and KINDS[op.kind].rule == "control":
+        return _of_functions(graph, op, inputs, states)
     function = KINDS[op.kind].evaluate if op.kind in KINDS else None
     if function is None:
         raise UnsupportedError(f"the operator {op.kind} has no evaluation", where=f"{op.source} {op}".strip())
@@ -49,6 +55,25 @@ def evaluate_op(graph: Graph, op: Op, inputs: Sequence[Array | None]) -> list[Ex
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
+
+
+def _of_functions(
+    graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None
+) -> list[ExactResult]:
+    """What an operator gives that runs functions: stored values as they are."""
+
+    def run(inner: Graph, values: Sequence[Array]) -> list[Array]:
+        found = evaluate(inner, dict(zip(inner.inputs, values, strict=True)), states)
+        return [found[name] for name in inner.outputs]
+
+    try:
+        found = run_control(graph, op, inputs, run)
+        kept = [np.asarray(value) for value, name in zip(found, op.outputs, strict=True) if name]
+    except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
+    tensors = [graph[name] for name in op.outputs if name]
+    reals = [tensor.dtype in REALS and not tensor.is_quantized for tensor in tensors]
+    return [ExactResult(value.astype(np.float64) if real else None, value) for value, real in zip(kept, reals, strict=True)]
 
 
 def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
@@ -93,7 +118,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[s
         if op.kind in KINDS and KINDS[op.kind].rule == "state":
             _pass_state(op, values, kept)
         else:
-            results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs])
+            results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs], kept)
             values.update(zip((name for name in op.outputs if name), (result.stored for result in results), strict=True))
         for name in filter(None, op.inputs):
             uses[name] -= 1

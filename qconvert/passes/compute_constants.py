@@ -84,7 +84,7 @@ def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
     for op in graph.ops:
         kind = KINDS[op.kind]
         given = all(not name or name in fixed or graph[name].is_constant for name in op.inputs)
-        if not op.inputs or not given or not all(op.outputs) or kind.evaluate is None or kind.rule in ("opaque", "state"):
+        if not op.inputs or not given or not all(op.outputs) or kind.evaluate is None or kind.rule in ("opaque", "state", "control"):
             continue
         if not _is_small(graph, op):
             continue

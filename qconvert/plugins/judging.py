@@ -51,6 +51,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "nothing of it is quantized")
     if rule == "move" and (lacking := _unmoved(target, graph, op)):
         return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
+    if rule == "control":
+        return Verdict("integers", "hands stored integers to functions and takes them from there")
     if rule in ("move", "relabel", "state"):
         return Verdict("integers", "moves stored integers")
     if op.kind == "Shape":

@@ -84,6 +84,7 @@ def qconvert_formats() -> Iterable[Format]:
             contents=_contents,
             companions=_companions,
             modules=_modules,
+            scopes=("functions",),
             check=_check,
             normal_form=("absorb_quantization", "fuse_dynamic", "restate_attributes", "io_to_states"),
             write_options=_WRITE_OPTIONS,

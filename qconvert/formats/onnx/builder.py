@@ -7,7 +7,8 @@ behind a DequantizeLinear that is made when first asked for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,16 @@ class Builder:
         domains: versions of other domains that nodes need.
         stated_scales: scales of biases, where the operator's form has no place for them and implies others.
         hidden_reads: for the position of a node in `nodes`, the outer values that its subgraphs read.
+        functions: of the whole network.
+        forms: that operators get (nodes.py).
     """
 
-    def __init__(self, graph: Graph, opset: int, numerics: str = "exact") -> None:
+    def __init__(self, graph: Graph, opset: int, numerics: str = "exact", forms: Any = None) -> None:
         from onnx import helper
 
         self._helper = helper
+        self.functions = graph.functions
+        self.forms = forms
         self.graph = graph
         self.opset = opset
         self.is_exact = numerics == "exact"
@@ -79,8 +84,11 @@ class Builder:
         self._once: dict[tuple[str, str], list[str]] = {}  # what was made once of a value
         self._node_names: set[str] = set()
         self._free_node_names = Names(self._node_names)
-        self._taken = set(graph.tensors)
+        self._outer: Builder | None = None
+        self._scope = set(graph.tensors)  # names of values here and around
+        self._taken = set(graph.tensors)  # those of all graphs of the file
         self._names = Names(self._taken)
+        self._shown: dict[str, Tensor] = {}
         self._producers = graph.producers()
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
 
@@ -96,7 +104,48 @@ class Builder:
         """An unused value name."""
         name = self._names.fresh(wanted)
         self._taken.add(name)
+        self._scope.add(name)
         return name
+
+    def inside(self, graph: Graph) -> Builder:
+        """What collects the nodes of a graph inside a node."""
+        found = Builder(graph, self.opset, forms=self.forms)
+        found.is_exact, found.functions, found.domains, found.stated_scales = self.is_exact, self.functions, self.domains, self.stated_scales
+        found._outer, found._taken, found._names = self, self._taken, self._names
+        found._scope |= self._scope
+        found._node_names, found._free_node_names = self._node_names, self._free_node_names
+        return found
+
+    def inner_names(self, names: Sequence[str]) -> dict[str, str]:
+        """Names for the values of a graph inside a node: their own, but where a value around it has it. Graphs side by side may share names."""
+        found = {name: name if name not in self._scope else self._names.fresh(name) for name in names}
+        self._taken.update(found.values())
+        return found
+
+    def reads_inside(self, names: Collection[str]) -> None:
+        """Says which values around it a graph reads that is inside the node to be added next."""
+        self.hidden_reads.setdefault(len(self.nodes), []).extend(sorted(names))
+
+    def hoist(self, name: str, data: Array) -> None:
+        """Puts a constant of a graph inside a node into the main graph."""
+        outermost = self
+        while outermost._outer is not None:
+            outermost = outermost._outer
+        outermost._initializer(name, data)
+
+    def show(self, name: str, tensor: Tensor) -> None:
+        """Says what an output is that no tensor of the graph has as its name."""
+        self._shown[name] = replace(tensor, name=name)
+
+    def shown(self, name: str) -> Tensor:
+        """Type and shape of an output."""
+        return self._shown[name] if name in self._shown else self.graph.tensors[name]
+
+    def outer_types(self) -> dict[str, str]:
+        """The types of the tensors around."""
+        if self._outer is None:
+            return {}
+        return self._outer.outer_types() | {tensor.name: tensor.dtype for tensor in self._outer.graph.tensors.values()}
 
     def node(
         self, op_type: str, inputs: Sequence[str], outputs: Sequence[str] | int = 1, *, hint: str = "", domain: str = "", **attributes: Any

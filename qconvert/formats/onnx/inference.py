@@ -50,7 +50,20 @@ def infer_shapes(model: Model) -> None:
         inferred = shape_inference.infer_shapes(light, check_type=False, strict_mode=False, data_prop=True)
     except Exception:  # the inference's errors share no class but Exception
         return
+    _take_inner(model.proto.graph, inferred.graph)
     model.graph.infer(inferred.graph)
+
+
+def _take_inner(graph: Any, inferred: Any) -> None:
+    """Puts what the inference says of the graphs inside nodes into these."""
+    for node, other in zip(graph.node, inferred.node, strict=True):
+        for inner, known in zip(subgraphs(node), subgraphs(other), strict=True):
+            _take_inner(inner, known)
+            stated = {value.name for value in inner.value_info}
+            inner.value_info.extend(value for value in known.value_info if value.name not in stated)
+            for value, found in zip(inner.output, known.output, strict=True):
+                if not value.HasField("type"):
+                    value.CopyFrom(found)
 
 
 def _refuse_wrong_equations(holder: Any) -> None:

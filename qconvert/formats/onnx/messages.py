@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.formats.onnx.mapped import Files
 
-__all__ = ["all_nodes", "captured", "clear_default_domains", "embed", "subgraphs"]
+__all__ = ["all_nodes", "captured", "captured_by", "clear_default_domains", "embed", "subgraphs"]
 
 #: Types of attributes that hold graphs (onnx.proto, AttributeProto.AttributeType).
 _GRAPH, _GRAPHS = 5, 10
@@ -56,7 +56,12 @@ def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 def captured(node: Any) -> Iterator[str]:
     """The names that the subgraphs of a NodeProto take from outside, in order."""
     for graph in subgraphs(node):
-        defined = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
-        for child in graph.node:
-            yield from (name for name in (*child.input, *captured(child)) if name and name not in defined)
-        yield from (value.name for value in graph.output if value.name not in defined)
+        yield from captured_by(graph)
+
+
+def captured_by(graph: Any) -> Iterator[str]:
+    """The names that a GraphProto inside a node takes from outside, in order."""
+    defined = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
+    for child in graph.node:
+        yield from (name for name in (*child.input, *captured(child)) if name and name not in defined)
+    yield from (value.name for value in graph.output if value.name not in defined)

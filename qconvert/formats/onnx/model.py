@@ -192,6 +192,11 @@ class Node:
             self._attributes = {item.name: Attribute(item, self._files) for item in self.proto.attribute}
         return self._attributes
 
+    def graph(self, name: str, opsets: Mapping[str, int]) -> Graph | None:
+        """The graph in the attribute `name`; None if there is none."""
+        attribute = self.attributes.get(name)
+        return None if attribute is None or attribute.type != AttributeType.GRAPH else Graph(attribute.value, opsets, self._files)
+
     def embedded(self) -> Any:
         """A copy of the NodeProto in which every constant is whole, and ai.onnx is not spelled out."""
         copy = type(self.proto)()
@@ -202,9 +207,10 @@ class Node:
 
 
 class Graph:
-    """The main graph of a model; iterating gives its nodes in order.
+    """A graph of a model, the main one or one inside a node; iterating gives its nodes in order.
 
     Attributes:
+        proto: the onnx.GraphProto.
         name: "" if it has none.
         opset_imports: domain -> version; domain "" is ai.onnx.
         inputs: without those that are constants, which models before IR version 4 list as inputs too.
@@ -213,6 +219,7 @@ class Graph:
     """
 
     def __init__(self, proto: Any, opset_imports: Mapping[str, int], files: Files) -> None:
+        self.proto = proto
         self.name: str = proto.name
         self.opset_imports = opset_imports
         self._values: dict[str, Value] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ class NodeReading(OperatorReading):
     Attributes:
         op_type, domain: of the node; domain "" is ai.onnx.
         version: the opset of its domain that the model imports.
+        opsets: those of all domains.
         source: type and name, such as "Conv /features/0/Conv".
         inputs: names of its input values; "" for an absent one.
         outputs: names of its output values; "" for an absent one.
@@ -35,7 +36,7 @@ class NodeReading(OperatorReading):
         self,
         draft: Draft,
         node: Any,
-        version: int,
+        opsets: Mapping[str, int],
         declared: MutableMapping[str, tuple[str, Shape | None]],
     ) -> None:
         inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
@@ -46,7 +47,8 @@ class NodeReading(OperatorReading):
         self._declared = declared
         self.op_type: str = node.op_type
         self.domain: str = node.domain
-        self.version = version
+        self.version = int(opsets.get(node.domain, 1))  # 1 for a domain that the model does not import, which onnxruntime takes
+        self.opsets = opsets
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute `name`: a number, text, a tuple of them, an array for a tensor; `default` if the node lacks it.

@@ -13,21 +13,17 @@ import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
-from qconvert.formats.onnx.builder import DTYPE_NAMES
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.opaque import read_opaque
-from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.onnx.relabelled import relabelled
+from qconvert.formats.onnx.scopes import add_constants, declared_values, read_nodes
 from qconvert.formats.onnx.spelled import with_spelled
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.signatures import with_signatures
-from qconvert.graph import Array, Graph, Shape, canonical_dtype
+from qconvert.graph import Array, Graph, Shape
 from qconvert.graph.carried import carried
+from qconvert.graph.functions import with_used_functions
 from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
-from qconvert.graph.shapes import UNKNOWN
-from qconvert.plugins import operators
 
 __all__ = ["read", "read_bytes"]
 
@@ -62,6 +58,8 @@ def _read_inferred(model: Any, name: str) -> Graph:
 
 def _is_complete(graph: Graph) -> bool:
     """Whether every type and every size is known, apart from those that the inputs leave open."""
+    if not all(map(_is_complete, graph.functions.values())):
+        return False
     symbols = {size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str)}
     return all(op.kind != "Opaque" for op in graph.ops) and all(
         tensor.dtype != "unknown" and tensor.shape is not None and all(isinstance(size, int) or size in symbols for size in tensor.shape)
@@ -78,24 +76,12 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         again: whether operators that the writer spelled out stay as they are.
     """
     graph = model.graph
-    declared, metadata = dict(_declared(graph)), _metadata(model)
+    declared, metadata = dict(declared_values(graph)), _metadata(model)
     draft = Draft(set(declared))
     draft.relabelled = relabelled(metadata)
     inputs = _read_values(graph, declared, draft)
     _label_states(inputs, metadata, draft)
-    readers = operators("onnx", "read")
-    for node in graph:
-        reading = Reading(draft, node, _version(model, node), declared)
-        reading.require_types()
-        key = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        count = len(draft.ops)
-        try:
-            if key not in readers:
-                raise NotCoveredError(key)
-            readers[key](reading)
-        except NotCoveredError:
-            draft.withdraw(count)
-            read_opaque(reading, node, draft)
+    read_nodes(graph, draft, graph.opset_imports, declared)
     outputs = draft.distinct([_output_name(value, draft) for value in graph.outputs])
     draft.prune(outputs)
     draft.settle_names(outputs)
@@ -103,11 +89,12 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         name=graph.name or name,
         tensors=draft.tensors,
         ops=(),
+        functions=draft.functions,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         metadata={key: value for key, value in metadata.items() if key != RELABELLED},
     )
-    found = with_signatures(_with_bias_scales(found.evolve(ops=draft.ops)))
+    found = with_signatures(_with_bias_scales(with_used_functions(found.evolve(ops=draft.ops))))
     return found if again else with_spelled(found, partial(_rewritten, model))
 
 
@@ -122,30 +109,9 @@ def _rewritten(model: Any, graph: Graph) -> Graph:
     return read_model(parse_model(written, infer=False), graph.name, again=True)
 
 
-def _declared(graph: Any) -> Any:
-    """Name, type and shape of every value that the file names, as it or its shape inference says."""
-    values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs if value.name)]
-    inputs = set(graph.inputs)
-    for value in values:
-        is_tensor = value.type is None or value.type.kind == "Tensor"
-        dtype = DTYPE_NAMES.get(value.type.element, "unknown") if value.type is not None and is_tensor else "unknown"
-        yield value.name, (dtype, _shape(value, value in inputs) if is_tensor else None)
-
-
-def _shape(value: Any, is_input: bool) -> Shape | None:
-    """The shape that is stated. Sizes without a name, or numbered by onnx's shape inference (unk__0 …), say nothing of inner values."""
-    if value.shape is None:
-        return None
-    sizes = [None if isinstance(size, str) and size.startswith("unk__") and not is_input else size for size in value.shape]
-    unnamed = (f"{value.name}_{axis}" if is_input else UNKNOWN for axis in range(len(sizes)))
-    return tuple(size if isinstance(size, int) else size or name for size, name in zip(sizes, unnamed, strict=True))
-
-
 def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], draft: Draft) -> list[str]:
     """Declares the constants and the inputs; returns the names of the inputs that are no constants (before IR version 4 both were)."""
-    for value in graph.initializers.values():
-        data = constant_data(value.const_value)
-        draft.add_exactly(value.name, canonical_dtype(data.dtype), data.shape, data)
+    add_constants(graph, draft)
     inputs = []
     for value in graph.inputs:
         if value.name in draft.tensors:
@@ -163,20 +129,6 @@ def _label_states(inputs: list[str], metadata: Mapping[str, str], draft: Draft) 
     for item in carried(metadata[STATES]) if STATES in metadata else ():
         if item.input in inputs and draft.tensors[item.input].dtype == item.state.dtype:
             draft.tensors[item.input] = replace(draft.tensors[item.input], quantization=item.state.quantization)
-
-
-def constant_data(tensor: Any) -> Array:
-    """The data of a constant (mapped.py); text as str."""
-    data = np.asarray(tensor.numpy())
-    if data.dtype.kind in "OSU":
-        texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
-        return np.array(texts, object).reshape(data.shape)
-    return data
-
-
-def _version(model: Any, node: Any) -> int:
-    """The opset of a node's domain; 1 for a domain that the model does not import, which onnxruntime takes."""
-    return _version_of(model, node.domain)
 
 
 def _version_of(model: Any, domain: str) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.labels import LabellingReading
-from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.formats.reading.draft import Draft
+from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.shapes import compatible, merged
 
@@ -27,6 +28,23 @@ _ORDERED = frozenset(
 
 class Reading(LabellingReading):
     """One ONNX node that is being read, with ways to add tensors and operators."""
+
+    @property
+    def draft(self) -> Draft:
+        """The graph that the node is read into."""
+        return self._draft
+
+    def inner(self, attribute: str) -> Any:
+        """The graph in an attribute of the node (model.py); None if it has none."""
+        return self._node.graph(attribute, self.opsets)
+
+    def function_name(self, wanted: str) -> str:
+        """A free name for a function."""
+        return Names(self._draft.functions).fresh(wanted)
+
+    def without_label(self, name: str) -> str:
+        """A tensor with its integers as plain numbers."""
+        return self._unlabelled(name)
 
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
         """Adds a constant named after the first output and `hint`; returns its name."""
@@ -101,6 +119,20 @@ class Reading(LabellingReading):
             self._declare(name, found, shape, given)
         self._draft.append(op)
         return outs
+
+    def emit_control(self, kind: str, inputs: Sequence[str], results: Sequence[Tensor], **attributes: Attribute) -> None:
+        """Appends an operator that runs functions, whose outputs are this node's.
+
+        Args:
+            kind: of the operator.
+            inputs: tensor names.
+            results: type, shape and grid of each output, as the functions give them.
+            attributes: of the operator.
+        """
+        for name, result in zip(self.outputs, results, strict=True):
+            if name:
+                self._declare(name, result.dtype, result.shape, result.quantization)
+        self._draft.append(Op(kind, tuple(inputs), self.outputs, attributes, self.source))
 
     def _dtype(self, position: int, first: Tensor | None, kind: str) -> str:
         stated = self.declared_dtype(position) if position < len(self.outputs) else "unknown"

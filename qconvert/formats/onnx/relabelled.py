@@ -15,9 +15,9 @@ from qconvert.graph.metadata import RELABELLED
 __all__ = ["relabelled", "relabelled_notes"]
 
 
-def relabelled_notes(graph: Graph) -> str:
+def relabelled_notes(*graphs: Graph) -> str:
     """The metadata entry for the results of every Reinterpret: [scale, zero point], null for plain integers; "" if there are none."""
-    grids = {op.outputs[0]: graph[op.outputs[0]].quantization for op in graph.ops if op.kind == "Reinterpret"}
+    grids = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.ops if op.kind == "Reinterpret"}
     found = {
         name: None if grid is None else [float(grid.scale[0]), int(grid.zero_point[0])]
         for name, grid in grids.items()

@@ -6,21 +6,22 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qconvert.arithmetic import ADDITIONS
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, qdq_opset
+from qconvert.formats.onnx.builder import Builder, qdq_opset
 from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.kernel_faults import kernel_fault
-from qconvert.formats.onnx.node_types import require_types
+from qconvert.formats.onnx.messages import all_nodes
+from qconvert.formats.onnx.nodes import Forms, graph_proto, used_nodes, write_ops
 from qconvert.formats.onnx.relabelled import relabelled_notes
-from qconvert.formats.onnx.spelled import is_spelled_out
 from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.formats.reading.spelled import spelled_notes
-from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
-from qconvert.graph.kinds import KINDS
+from qconvert.graph import Array, Graph, Op
+from qconvert.graph.functions import all_graphs, all_ops
 from qconvert.graph.metadata import (
     RELABELLED,
     SOURCE_KERNELS,
@@ -92,46 +93,31 @@ def build(
         graph = as_qonnx(_with_torch_forms(graph))  # Quant takes no arithmetic
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
-    missing = Counter(op.kind for op in graph.ops if op.kind not in writers)
+    missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}")
     source, graph = graph, _with_torch_forms(graph)
-    builder = Builder(graph, opset, numerics)
-    spelled = {id(op) for op in source.ops if has_torch_form(op)}
-    for op in graph.ops:
-        builder.source = op.source
-        first = len(builder.nodes)
-        reason = _write_qoperator(op, builder) if form == "qoperator" else None
-        if reason != "":
-            writers[op.kind](op, builder)
-        if reason and kept is not None:
-            kept[op.kind, reason] += 1
-        if reason != "" and is_spelled_out(op, [node.op_type for node in builder.nodes[first:]]):
-            spelled.add(id(op))
+    forms = Forms(form, kept, {id(op) for op in source.ops if has_torch_form(op)})
+    builder = Builder(graph, opset, numerics, forms)
+    write_ops(builder)
     for name in graph.outputs:
         builder.stored(name)
     nodes, named = used_nodes(builder, graph.outputs)
-    types = {tensor.name: tensor.dtype for tensor in graph.tensors.values()}
-    require_types(nodes, types | {name: canonical_dtype(data.dtype) for name, data in builder.initializers.items()}, opset)
-    proto = helper.make_graph(
-        nodes,
-        graph.name,
-        [_value_info(graph.tensors[name]) for name in graph.inputs],
-        [_value_info(graph.tensors[name]) for name in graph.outputs],
-        storage({name: data for name, data in builder.initializers.items() if name in named}),
-        value_info=[_value_info(graph.tensors[name]) for name in _inner_values(nodes, graph)],
-    )
-    domains = {node.domain: builder.domains[node.domain] for node in nodes if node.domain in builder.domains}
+    constants = storage({name: data for name, data in builder.initializers.items() if name in named})
+    proto = graph_proto(builder, graph.inputs, graph.outputs, nodes, constants)
+    domains = {node.domain: builder.domains[node.domain] for node in all_nodes(nodes) if node.domain in builder.domains}
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    helper.set_model_props(model, _properties(source, builder, named, provenance, spelled))
+    helper.set_model_props(model, _properties(source, builder, named, provenance, forms.spelled))
     return model
 
 
 def _with_torch_forms(graph: Graph) -> Graph:
     """The graph with other operators in place of those that round as PyTorch's engines do."""
+    if graph.functions:
+        graph = replace(graph, functions={name: _with_torch_forms(inner) for name, inner in graph.functions.items()})
     if not any(map(has_torch_form, graph.ops)):
         return graph
     forms = TorchForms(graph, "onnx")
@@ -155,7 +141,7 @@ def _properties(
                     or is_doubling(op, graph) or _hides_grids(op, graph))  # fmt: skip
     if spelled:
         properties[SPELLED] = spelled
-    if relabelled := relabelled_notes(builder.graph):
+    if relabelled := relabelled_notes(builder.graph, *builder.functions.values()):
         properties[RELABELLED] = relabelled
     if attributes := unstated(graph, lambda op: may_tie(op, builder)):
         properties[STATED_ATTRIBUTES] = json.dumps(attributes)
@@ -167,38 +153,6 @@ def _properties(
 def _hides_grids(op: Op, graph: Graph) -> bool:
     """Whether an operator of real values is written on stored integers, so that its node says nothing of scales."""
     return op.kind in ("Max", "Min") and all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-
-
-def _write_qoperator(op: Op, builder: Builder) -> str | None:
-    """Writes `op` in QOperator form: "" if it was written, the reason if it has no such form, None if it needs none.
-
-    Data movement works on stored integers in either form, and what is not quantized stays as it is.
-    """
-    writers = operators("onnx", "write_qoperator")
-    reason = kernel_fault(builder.graph, op)
-    if not reason:
-        reason = writers[op.kind](op, builder) if op.kind in writers else f"QOperator has no {op.kind}"
-    is_quantized = any(builder.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
-    return reason if not reason or (is_quantized and KINDS[op.kind].rule == "real") else None
-
-
-def used_nodes(builder: Builder, outputs: tuple[str, ...]) -> tuple[list[Any], set[str]]:
-    """The nodes that the outputs depend on, in order, and all names that they read: a move of integers leaves a DequantizeLinear
-    that nobody reads."""
-    wanted, kept = set(outputs), []
-    for position in range(len(builder.nodes) - 1, -1, -1):
-        node = builder.nodes[position]
-        if wanted.intersection(node.output):
-            wanted.update(node.input, builder.hidden_reads.get(position, ()))
-            kept.append(node)
-    return kept[::-1], wanted
-
-
-def _inner_values(nodes: list[Any], graph: Graph) -> list[str]:
-    """The tensors of the graph that nodes write, apart from its outputs: their types and shapes go into the file."""
-    written = dict.fromkeys(name for node in nodes for name in node.output if name in graph.tensors)
-    outputs = set(graph.outputs)
-    return [name for name in written if name not in outputs and graph[name].dtype != "unknown"]
 
 
 #: Kinds whose nodes are newer than the lowest opset that is written, and since when.
@@ -218,9 +172,10 @@ def _node_opset(graph: Graph, op: Op) -> int:
 
 def _chosen_opset(graph: Graph, opset: int) -> int:
     """The opset asked for, or the source's, or the default, raised where a type or an operator in the graph needs more."""
-    needed = [*(_node_opset(graph, op) for op in graph.ops), 0]
+    kinds = {op.kind: _node_opset(inner, op) for _, inner in all_graphs(graph) for op in inner.ops}
+    needed = [*kinds.values(), 0]
     if 0 < opset < max(needed):
-        kind = max(graph.ops, key=lambda op: _node_opset(graph, op)).kind
+        kind = max(kinds, key=lambda kind: kinds[kind])
         raise OptionError(f"{kind} needs opset {max(needed)}, not {opset}", remedy=f"Use --opset {max(needed)}.")
     if not opset:
         source = graph.metadata.get(SOURCE_OPSET, "")
@@ -228,17 +183,7 @@ def _chosen_opset(graph: Graph, opset: int) -> int:
             wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
         else:
             wanted = DEFAULT_OPSET
-        return max(wanted, *needed, *(qdq_opset(t) for t in graph.tensors.values()))
+        return max(wanted, *needed, *(qdq_opset(t) for _, inner in all_graphs(graph) for t in inner.tensors.values()))
     if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
         raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}")
     return opset
-
-
-def _value_info(tensor: Tensor) -> Any:
-    import onnx
-    from onnx import helper
-
-    shape = None if tensor.shape is None else list(tensor.shape)
-    if tensor.dtype not in ELEMENT_TYPES:  # behind an operator of which nothing is known
-        return onnx.ValueInfoProto(name=tensor.name)
-    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], shape)

@@ -112,12 +112,16 @@ def _attribute(kind: str, name: str, value: Any, at: str) -> Attribute:
         items = [_scalar(item, f"{at}[{index}]") for index, item in enumerate(value)]
         if len({isinstance(item, str) for item in items}) > 1:
             fail(at, "mixes text and numbers")
-        if any(isinstance(item, float) for item in items):
+        if any(isinstance(item, float) for item in items) or _sort(kind, name) == "numbers":
             return tuple(float(item) for item in items)
         return tuple(items)
     value = _scalar(value, at)
-    is_float = kind in KINDS and name in KINDS[kind].attributes and KINDS[kind].attributes[name].sort == "number"
-    return number(value, at) if is_float and isinstance(value, int) else value
+    return number(value, at) if _sort(kind, name) == "number" and isinstance(value, int) else value
+
+
+def _sort(kind: str, name: str) -> str:
+    """The sort of an attribute; "" of one that nobody knows."""
+    return KINDS[kind].attributes[name].sort if kind in KINDS and name in KINDS[kind].attributes else ""
 
 
 def _scalar(value: Any, at: str) -> Any:

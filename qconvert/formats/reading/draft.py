@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Names, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.shapes import UNKNOWN, compatible, merged, output_shapes
 from qconvert.graph.sizes import Result, Size, failure
@@ -19,9 +19,14 @@ class Draft:
 
     Args:
         reserved: names that the file gives to values; no other tensor gets one of them.
+        outer: of a function, the draft of the graph that names it.
+
+    Attributes:
+        depth: how many graphs stand around this one.
     """
 
-    def __init__(self, reserved: Collection[str] = ()) -> None:
+    def __init__(self, reserved: Collection[str] = (), outer: Draft | None = None) -> None:
+        self.depth = 0 if outer is None else outer.depth + 1
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
         self.producers: dict[str, Op] = {}
@@ -31,7 +36,7 @@ class Draft:
         #: Tensors whose stated scales mean nothing, and why: they may be moved, but nothing can compute on them.
         self.unsound: dict[str, str] = {}
         #: Tensors of integers that are on a grid of their own, or on none, whatever their integers were on before.
-        self.relabelled: Mapping[str, Quantization | None] = {}
+        self.relabelled: Mapping[str, Quantization | None] = {} if outer is None else outer.relabelled
         #: Tensors of complex numbers, which are two real parts along a last axis here.
         self.complex: set[str] = set()
         #: What is known of values before the model runs.
@@ -45,6 +50,8 @@ class Draft:
         self.variables: set[str] = set()
         #: Constants that the file stores without their zeros.
         self.densified: list[str] = []
+        #: Functions that operators name, by name; the drafts of functions share it.
+        self.functions: dict[str, Graph] = {} if outer is None else outer.functions
 
     def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
         """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""
@@ -92,8 +99,10 @@ class Draft:
                 known = old if shape is None or not compatible(old, shape) else shape
                 self.tensors[name] = replace(self.tensors[name], shape=merged(name, known, old))
 
-    def withdraw(self, count: int) -> None:
-        """Takes the operators behind the first `count` back."""
+    def withdraw(self, count: int, functions: int = -1) -> None:
+        """Takes the operators behind the first `count` back, and the functions behind the first `functions`; -1 for none of them."""
+        for name in list(self.functions)[functions:] if functions >= 0 else ():
+            del self.functions[name]
         for op in reversed(self.ops[count:]):
             del self._positions[id(op)]
             for name in filter(None, op.inputs):

@@ -111,7 +111,7 @@ def _holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> t
         name = waiting.pop().name
         for op in draft.readers.get(name, []):
             kind = KINDS[op.kind]
-            if kind.rule in ("real", "index"):
+            if kind.rule in ("real", "index", "control"):
                 return None
             if kind.rule != "move" or name not in kind.moved(op):
                 continue

@@ -371,7 +371,7 @@ class Reading(OperatorReading):
 
     def require_sound(self, kind: str, names: Iterable[str]) -> None:
         """Raises InvalidModelError if an operator of `kind` would compute, not move, on a tensor whose scales mean nothing."""
-        if KINDS[kind].rule not in ("move", "relabel", "plain", "state", "opaque"):
+        if KINDS[kind].rule not in ("move", "relabel", "plain", "state", "control", "opaque"):
             for name in self._draft.unsound.keys() & set(names):
                 raise self.invalid(f"tensor {name!r}: {self._draft.unsound[name]}")
 

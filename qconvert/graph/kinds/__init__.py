@@ -16,7 +16,8 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace,
   DetectionPostProcess, SegmentSum, UnsortedSegment, DynamicUpdateSlice, SparseToDense, MatrixDiag, MatrixSetDiag, InteriorPad, Rfft2d,
   Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, SelectBoxes, ReduceWindow,
-  StartGather, ReadState, WriteState and Opaque are not in ONNX.
+  StartGather, While, Call, ReadState, WriteState and Opaque are not in ONNX;
+- If, Loop and Scan name functions of the graph, and take what these capture as inputs behind their own (control.py).
 
 Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
 """
@@ -27,8 +28,9 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, flag, function, has, integer, integers, number, text, texts
+from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, flag, function, has, integer, integers, number, numbers, text, texts
 from qconvert.graph.kinds.call import Call, ExactResult
+from qconvert.graph.kinds.control import FunctionCall, Port, calls
 from qconvert.graph.kinds.convolution import convolves_as_tflite
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
 from qconvert.graph.kinds.pairs import adds_plainly, computes_as_tflite, nudged_scales
@@ -43,8 +45,11 @@ __all__ = [
     "AttributeSpec",
     "Call",
     "ExactResult",
+    "FunctionCall",
     "Kind",
+    "Port",
     "adds_plainly",
+    "calls",
     "choice",
     "computes_as_tflite",
     "convolves_as_tflite",
@@ -58,6 +63,7 @@ __all__ = [
     "kind",
     "nudged_scales",
     "number",
+    "numbers",
     "output_axis",
     "range_axes",
     "reduced_count",
@@ -92,6 +98,8 @@ _FAMILIES = (
     "create",
     "detection",
     "signal",
+    "recurrent",
+    "control",
     "state",
     "opaque",
 )

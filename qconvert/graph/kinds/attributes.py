@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ARITHMETIC", "REQUIRED", "AttributeSpec", "choice", "flag", "function", "has", "integer", "integers", "number", "text", "texts"]
+__all__ = ["ARITHMETIC", "REQUIRED", "AttributeSpec", "choice", "flag", "function", "has", "integer", "integers", "number", "numbers",
+           "text", "texts"]  # fmt: skip
 
 #: The default of an attribute that has none.
 REQUIRED: Any = object()
@@ -44,6 +45,7 @@ _WORDS = {
     "integer": "an integer",
     "number": "a number",
     "integers": "a tuple of integers",
+    "numbers": "a tuple of numbers",
     "text": "text",
     "texts": "a tuple of text",
     "function": "the name of a function",
@@ -55,7 +57,7 @@ class AttributeSpec:
     """One attribute.
 
     Attributes:
-        sort: "integer", "number", "integers", "text", "texts", or "function", the name of one of the graph's functions.
+        sort: "integer", "number", "integers", "numbers", "text", "texts", or "function", the name of one of the graph's functions.
         default: its value where an operator does not state it, or REQUIRED.
         choices: the values that it may have; none means all of its sort.
     """
@@ -73,15 +75,21 @@ class AttributeSpec:
     def _has_sort(self, value: Any) -> bool:
         if self.sort == "integers":
             return isinstance(value, tuple) and all(_is_integer(item) for item in value)
+        if self.sort == "numbers":
+            return isinstance(value, tuple) and all(_is_number(item) for item in value)
         if self.sort == "texts":
             return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
         if self.sort == "number":
-            return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+            return _is_number(value)
         return isinstance(value, str) if self.sort in ("text", "function") else _is_integer(value)
 
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def integer(default: Any = REQUIRED) -> AttributeSpec:
@@ -97,6 +105,11 @@ def number(default: Any = REQUIRED) -> AttributeSpec:
 def integers(default: Any = REQUIRED) -> AttributeSpec:
     """A tuple of integers."""
     return AttributeSpec("integers", default)
+
+
+def numbers(default: Any = REQUIRED) -> AttributeSpec:
+    """A tuple of finite floats."""
+    return AttributeSpec("numbers", default)
 
 
 def flag(default: Any = REQUIRED) -> AttributeSpec:

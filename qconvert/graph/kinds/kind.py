@@ -26,7 +26,8 @@ ROLES: Mapping[str, str] = {
     "filler": "one value that joins the data: what a Pad fills with",
     "parameter": "real numbers beside the data: statistics, bounds",
     "zero_point": "the zero point of another input, where an operator takes it as an input",
-    "index": "plain numbers that say which, where or how many: shapes, axes, indices, conditions",
+    "index": "plain numbers that say which, where or how many: shapes, axes, indices",
+    "condition": "one truth value, which says what runs",
 }
 
 #: How quantization goes through an operator.
@@ -38,6 +39,7 @@ RULES: Mapping[str, str] = {
     "relabel": "Reinterpret: the same stored integers under another quantization, where a source's kernel does just that",
     "plain": "nothing is quantized",
     "state": "reads or writes what lives from one run to the next: stored values pass as they are, on the state's grid",
+    "control": "runs functions of the graph, to which and from which stored values pass as they are, on the grids of both sides",
     "opaque": "nothing is known: stored values pass as they are",
 }
 
@@ -59,7 +61,7 @@ class Kind:
         rule: how quantization goes through it (see RULES).
         shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See graph/sizes.py.
         evaluate: the exact meaning: stored inputs -> real values, or stored ones where nothing is rounded. None for an Opaque, and for
-            ReadState and WriteState, which mean something within a graph alone.
+            what means something within a graph alone: states, and operators that run functions (evaluate/).
         fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
         layout: how it takes part in a change of layout.
         keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
@@ -139,7 +141,7 @@ class Kind:
             if len(given) < fewest or 0 <= most < len(given):
                 wanted = f"at least {fewest}" if most < 0 else str(fewest) if fewest == most else f"{fewest} to {most}"
                 yield f"has {len(given)} {what}, not {wanted}"
-        needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule == "opaque" else len(op.inputs)
+        needed = self.inputs[0] if self.inputs[1] >= 0 or self.rule in ("opaque", "control") else len(op.inputs)
         for index, name in enumerate(op.inputs[:needed]):
             if not name:
                 yield f"lacks input {index}, which is not optional"

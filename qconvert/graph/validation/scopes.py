@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qconvert.graph.kinds import KINDS
-from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.graph.functions import all_graphs, named_functions
+from qconvert.graph.kinds import KINDS, FunctionCall, Port, calls
+from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.graph.shapes import compatible
 from qconvert.graph.validation.structure import Problems, located
 
-__all__ = ["named_functions", "scopes"]
+__all__ = ["scopes"]
+
+
+#: Functions that call each other run within one another.
+_DEEPEST = 50
 
 
 def scopes(graph: Graph) -> Problems:
@@ -23,14 +28,16 @@ def scopes(graph: Graph) -> Problems:
                 yield where, f"has {what} of its own, which only the whole network may have"
     for name, state in graph.states.items():
         yield from ((f"state {name!r}", reason) for reason in _state(name, state))
-    for where, inner in (("", graph), *((f"function {name!r}, ", inner) for name, inner in graph.functions.items())):
+    for name, inner in all_graphs(graph):
+        where = f"function {name!r}, " if inner is not graph else ""
         written: set[str] = set()
         for op in inner.ops:
             if op.kind == "WriteState":
-                if (name := str(op["state"])) in written:
-                    yield where + located(op), f"writes the state {name!r} for the second time in a run"
-                written.add(name)
+                if (state_name := str(op["state"])) in written:
+                    yield where + located(op), f"writes the state {state_name!r} for the second time in a run"
+                written.add(state_name)
             yield from ((where + located(op), reason) for reason in _named(graph, inner, op))
+            yield from ((where + located(op), reason) for reason in _run(graph, inner, op))
     yield from _recursion(graph)
 
 
@@ -46,6 +53,7 @@ def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[str]:
     for name in named_functions(op):
         if name not in graph.functions:
             yield f"names the function {name!r}, which does not exist"
+            return
     if op.kind not in KINDS or KINDS[op.kind].rule != "state" or "state" not in op.attributes:
         return
     state = graph.states.get(str(op.attributes["state"]))
@@ -58,19 +66,90 @@ def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[str]:
             yield f"has {tensor.name!r}, which is not of the type, shape and grid of the state {state.name!r}"
 
 
-def named_functions(op: Op) -> list[str]:
-    """The functions that an operator names."""
-    attributes = KINDS[op.kind].attributes if op.kind in KINDS else {}
-    return [str(value) for name, value in op.attributes.items() if name in attributes and attributes[name].sort == "function"]
+def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[str]:
+    """The functions that an operator runs take what it gives them, and give what it gives out."""
+    kind = KINDS.get(op.kind)
+    for name in kind.named(op, "condition") if kind is not None else ():
+        if inner[name].dtype not in ("bool", "unknown") or not _is_one(inner[name].shape):
+            yield f"takes {name!r} of {inner[name].dtype} {inner[name].shape} for a truth value"
+    if kind is None or kind.rule != "control":
+        return
+    yield from _counts(op)
+    for call in calls(op):
+        function = graph.functions[call.function]
+        sides = (("takes", "gives", call.inputs, function.inputs), ("gives", "takes", call.outputs, function.outputs))
+        for word, other, ports, names in sides:
+            if len(ports) != len(names):
+                yield f"{other} {len(ports)} values where the function {call.function!r} {word} {len(names)}"
+                return
+            for port, name in zip(ports, names, strict=True):
+                tensor = inner[port.tensor] if port.tensor else None
+                if reason := _beside(port, tensor, function[name]):
+                    yield f"runs the function {call.function!r}, which {word} {name!r} {reason}"
+        yield from _carried(call, function)
+
+
+def _counts(op: Op) -> Iterator[str]:
+    """What an operator says of the number of its values fits those that it has."""
+    stated = int(op.attributes.get("carried", 0)), int(op.attributes.get("num_scan_inputs", 0))
+    inputs = len(op.inputs) - (2 if op.kind == "Loop" else 0)
+    if min(stated) < 0 or sum(stated) > inputs or stated[0] > len(op.outputs) or (op.kind == "Scan" and not stated[1]):
+        yield f"says that it carries {stated[0]} values and takes {stated[1]} apart, of {inputs} inputs and {len(op.outputs)} outputs"
+    if op.kind == "While" and len(op.inputs) != len(op.outputs):
+        yield f"takes {len(op.inputs)} values and gives {len(op.outputs)}, although it carries all"
+    absent = [name for name in op.inputs[2 if op.kind == "Loop" else 0 :] if not name]
+    if absent:
+        yield "leaves out a value that its function takes"
+
+
+def _carried(call: FunctionCall, function: Graph) -> Iterator[str]:
+    """What a function gives for its next turn is what it takes there."""
+    for given, taken in call.carried:
+        one, other = function[function.outputs[given]], function[function.inputs[taken]]
+        if not one.shares_grid(other) or not compatible(one.shape, other.shape):
+            yield f"runs the function {call.function!r}, which gives {one.name!r} for its next turn, where it takes {other.name!r}"
+
+
+def _beside(port: Port, tensor: Tensor | None, inner: Tensor) -> str:
+    """What is wrong with the function's tensor beside a port, in words; "" if nothing is."""
+    if port.dtype:
+        return "" if inner.dtype == port.dtype and _is_one(inner.shape) else f"of {inner.dtype} {inner.shape}, not one {port.dtype}"
+    if tensor is None:
+        return ""
+    shape = tensor.shape if port.axis is None else _without(tensor.shape, port.axis)
+    along = port.axis is not None and inner.quantization is not None and inner.quantization.axis is not None
+    if not inner.shares_grid(tensor) or along:
+        return f"of another type or grid than {tensor.name!r}"
+    return "" if compatible(inner.shape, shape) else f"of the shape {inner.shape}, not {shape}, as {tensor.name!r} has it"
+
+
+def _without(shape: Shape | None, axis: int) -> Shape | None:
+    """A shape without one of its axes; one that it does not have leaves a shape that fits nothing."""
+    if shape is None:
+        return None
+    if not -len(shape) <= axis < len(shape):
+        return (-1,)
+    axis %= len(shape)
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _is_one(shape: Shape | None) -> bool:
+    """Whether a shape may be that of one element."""
+    return shape is None or all(size == 1 or isinstance(size, str) for size in shape)
 
 
 def _recursion(graph: Graph) -> Problems:
     """A function that calls itself, through others too, never ends."""
-    calls = {name: {called for op in inner.ops for called in named_functions(op)} for name, inner in graph.functions.items()}
+    called = {name: {one for op in inner.ops for one in named_functions(op)} for name, inner in graph.functions.items()}
     done: set[str] = set()
-    while left := {name for name in calls if name not in done}:
-        free = {name for name in left if not (calls[name] & left)}
+    depth = 0
+    while left := {name for name in called if name not in done}:
+        free = {name for name in left if not (called[name] & left)}
         if not free:
             yield f"function {min(left)!r}", "calls itself"
             return
         done |= free
+        depth += 1
+        if depth > _DEEPEST:
+            yield f"function {min(free)!r}", f"stands above more than {_DEEPEST} others that call each other"
+            return

@@ -11,6 +11,7 @@ from qconvert.formats.onnx.ops import (
     activation,
     batch,
     bits,
+    control,
     conv,
     detection,
     elementwise,
@@ -19,6 +20,7 @@ from qconvert.formats.onnx.ops import (
     normalize,
     pool,
     quantize,
+    recurrent,
     reduce,
     segments,
     shape,
@@ -48,6 +50,8 @@ _FAMILIES = (
     signal,
     quantize,
     detection,
+    recurrent,
+    control,
 )
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -1,0 +1,162 @@
+"""Graphs inside nodes, read as functions: what they take from outside become inputs of the function and of the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qconvert.formats.onnx.messages import captured_by
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import Reading
+from qconvert.formats.onnx.scopes import add_constants, declared_values, read_nodes
+from qconvert.formats.reading.borders import with_input_grid, with_output_grid
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.labels import labelled
+from qconvert.graph import Graph, Names, Shape, Tensor
+from qconvert.graph.shapes import UNKNOWN, compatible, merged
+
+__all__ = ["Inner", "agreed_shape", "outer_shape", "read_function", "settled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A graph inside a node.
+
+    Attributes:
+        graph: the function; its inputs are the formal ones, then what it captures.
+        formal: how many of the inputs are formal ones.
+        captures: the names that the captured values have outside.
+    """
+
+    graph: Graph
+    formal: int
+    captures: tuple[str, ...]
+
+
+def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
+    """The graph in an attribute of a node.
+
+    Args:
+        r: the node.
+        attribute: that holds the graph.
+        given: type, shape and grid of what the node gives the graph's own inputs.
+
+    Raises:
+        NotCoveredError: it takes or gives something of which the type is not known, or which is no tensor.
+        InvalidModelError: it contradicts the node.
+    """
+    graph = r.inner(attribute)
+    if graph is None:
+        raise r.invalid(f"lacks the attribute {attribute!r}")
+    if len(graph.inputs) != len(given):
+        raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}")
+    captures = [name for name in dict.fromkeys(captured_by(graph.proto)) if name in r.draft.tensors]
+    declared = dict(declared_values(graph))
+    draft = Draft({*declared, *captures}, outer=r.draft)
+    add_constants(graph, draft)
+    for value, tensor in zip(graph.inputs, given, strict=True):
+        _add_input(r, draft, value.name, tensor, *declared[value.name])
+    inputs = [value.name for value in graph.inputs]
+    outside = [name for name in captures if not _capture(draft, r.draft, name)]
+    read_nodes(graph, draft, r.opsets, declared)
+    for value in graph.outputs:
+        if value.name not in draft.tensors:
+            raise r.invalid(f"its {attribute} gives {value.name!r}, which nothing computes")
+        if draft.tensors[value.name].dtype == "unknown":
+            raise NotCoveredError(f"{value.name!r} of no type that is known")
+    outputs = draft.distinct([value.name for value in graph.outputs])
+    draft.prune(outputs)
+    draft.settle_names(outputs)
+    borders = {name: draft.tensors[name] for name in (*inputs, *outside, *outputs)}
+    found = Graph(graph.name, draft.tensors, (), (*inputs, *outside), tuple(outputs)).evolve(ops=draft.ops, tensors=borders.values())
+    return Inner(found, len(inputs), tuple(outside))
+
+
+def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, shape: Shape | None) -> None:
+    """Declares an input of the graph: as the graph says it, where that fits what it is given."""
+    if "unknown" not in (dtype, given.dtype) and dtype != given.dtype:
+        raise r.invalid(f"takes {name!r} of {dtype} in its graph, but gives it {given.dtype}")
+    known = given.dtype if dtype == "unknown" else dtype
+    if known == "unknown":
+        raise NotCoveredError(f"{name!r} of no type that is known")
+    if not given.name and shape is not None:  # a number that the operator counts: of one element, or of a list of one
+        given = replace(given, shape=shape if all(size == 1 for size in shape) else ())
+    stated = None if shape is None else tuple(UNKNOWN if isinstance(size, str) else size for size in shape)
+    fits = stated is not None and given.shape is not None and compatible(stated, given.shape)
+    draft.add_exactly(name, known, merged(name, stated if fits else given.shape, given.shape))
+    draft.tensors[name] = replace(draft.tensors[name], quantization=given.quantization)
+
+
+def _capture(draft: Draft, outer: Draft, name: str) -> bool:
+    """Declares a value from outside; whether it is a constant, which the function has for itself."""
+    tensor = outer.tensors[name]
+    data = tensor.data if tensor.data is not None else outer.known.get(name)
+    if tensor.dtype == "unknown":
+        raise NotCoveredError(f"{name!r} of no type that is known")
+    draft.tensors[name] = replace(tensor, data=data, shape=tensor.shape if data is None else data.shape)
+    return data is not None
+
+
+def settled(
+    r: Reading, inners: Mapping[str, Inner], given: Sequence[str], stacks: Mapping[int, int], carried: Sequence[tuple[int, int]] = ()
+) -> tuple[list[str], dict[str, Graph]]:
+    """The inputs of an operator that runs functions, captures behind the others, and the functions with those inputs, on equal grids.
+
+    Args:
+        r: the node.
+        inners: the graphs inside it, by attribute.
+        given: tensors that it gives all functions, "" for what it counts itself, in their order.
+        stacks: input -> along which axis the tensor is a stack of what the function takes.
+        carried: (output, input) of the functions that have one grid.
+    """
+    captures = list(dict.fromkeys(name for inner in inners.values() for name in inner.captures))
+    graphs = {attribute: _with_captures(inner, captures, r.draft) for attribute, inner in inners.items()}
+    names: list[str] = []
+    for index, name in enumerate((*given, *captures)):
+        wanted = [graph[graph.inputs[index]].quantization for graph in graphs.values()]
+        label = next((item for item in wanted if item is not None), None)
+        tensor = r.draft.tensors[name] if name else None
+        if tensor is None:
+            names.append(name)
+            continue
+        if tensor.quantization is None and label is not None and (label.axis is None or index not in stacks):
+            tensor = r.draft.tensors[labelled(r.draft, tensor, label, r.source)]
+        elif tensor.quantization is not None and tensor.quantization.axis is not None and index in stacks:
+            tensor = r.draft.tensors[r.without_label(name)]
+        names.append(tensor.name)
+        graphs = {attribute: with_input_grid(graph, index, tensor.quantization) for attribute, graph in graphs.items()}
+    for position in range(min(len(graph.outputs) for graph in graphs.values())):
+        labels = [graph[graph.outputs[position]].quantization for graph in graphs.values()]
+        label = next((item for item in labels if item is not None), None)
+        for attribute, graph in graphs.items():
+            taken = next((graph[graph.inputs[index]].quantization for output, index in carried if output == position), label)
+            graphs[attribute] = with_output_grid(graph, position, taken)
+    return names, graphs
+
+
+def _with_captures(inner: Inner, captures: Sequence[str], outer: Draft) -> Graph:
+    """The function that takes all of some outer values, in their order, whether it needs them or not."""
+    graph = inner.graph
+    names = Names(graph.tensors)
+    own = dict(zip(inner.captures, graph.inputs[inner.formal :], strict=True))
+    new: dict[str, Tensor] = {}
+    for name in captures:
+        if name not in own:
+            own[name] = names.fresh(name)
+            new[own[name]] = replace(outer.tensors[name], name=own[name])
+    inputs = (*graph.inputs[: inner.formal], *(own[name] for name in captures))
+    return graph.evolve(tensors=new.values(), inputs=inputs)
+
+
+def outer_shape(graph: Graph, index: int) -> Shape | None:
+    """The shape of an output of a function as one outside may see it: sizes that its inputs do not name are open."""
+    known = {size for name in graph.inputs for size in graph[name].shape or ()}
+    shape = graph[graph.outputs[index]].shape
+    return None if shape is None else tuple(size if isinstance(size, int) or size in known else UNKNOWN for size in shape)
+
+
+def agreed_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    """What two shapes have in common; sizes that differ are open."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else UNKNOWN for x, y in zip(a, b, strict=True))

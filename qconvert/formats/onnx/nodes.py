@@ -1,0 +1,116 @@
+"""The nodes of one graph of an ONNX file: those that operators become, and those of them that are needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.kernel_faults import kernel_fault
+from qconvert.formats.onnx.node_types import require_types
+from qconvert.formats.onnx.spelled import is_spelled_out
+from qconvert.graph import Graph, Op, Tensor, canonical_dtype
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import operators
+
+__all__ = ["Forms", "graph_proto", "used_nodes", "value_info", "write_ops"]
+
+
+@dataclass(slots=True)
+class Forms:
+    """The forms that operators get, in all graphs of a file.
+
+    Attributes:
+        form: "qdq", "qoperator" or "qonnx".
+        kept: operators that have no QOperator form, by kind and reason.
+        spelled: ids of the operators that became other nodes than their own.
+    """
+
+    form: str = "qdq"
+    kept: Counter[tuple[str, str]] | None = None
+    spelled: set[int] = field(default_factory=set)
+
+
+def write_ops(b: Builder) -> None:
+    """Writes the operators of a builder's graph."""
+    writers = operators("onnx", "write")
+    for op in b.graph.ops:
+        b.source = op.source
+        first = len(b.nodes)
+        reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None
+        if reason != "":
+            writers[op.kind](op, b)
+        if reason and b.forms.kept is not None:
+            b.forms.kept[op.kind, reason] += 1
+        if reason != "" and is_spelled_out(op, [node.op_type for node in b.nodes[first:]]):
+            b.forms.spelled.add(id(op))
+
+
+def _write_qoperator(op: Op, b: Builder) -> str | None:
+    """Writes `op` in QOperator form: "" if it was written, the reason if it has no such form, None if it needs none.
+
+    Data movement works on stored integers in either form, and what is not quantized stays as it is.
+    """
+    writers = operators("onnx", "write_qoperator")
+    reason = kernel_fault(b.graph, op)
+    if not reason:
+        reason = writers[op.kind](op, b) if op.kind in writers else f"QOperator has no {op.kind}"
+    is_quantized = any(b.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
+    return reason if not reason or (is_quantized and KINDS[op.kind].rule == "real") else None
+
+
+def used_nodes(b: Builder, outputs: Sequence[str]) -> tuple[list[Any], set[str]]:
+    """The nodes that the outputs depend on, in order, and all names that they read: a move of integers leaves a DequantizeLinear
+    that nobody reads."""
+    wanted, kept = set(outputs), []
+    for position in range(len(b.nodes) - 1, -1, -1):
+        node = b.nodes[position]
+        if wanted.intersection(node.output):
+            wanted.update(node.input, b.hidden_reads.get(position, ()))
+            kept.append(node)
+    return kept[::-1], wanted
+
+
+def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes: list[Any], constants: list[Any]) -> Any:
+    """The onnx.GraphProto of nodes, whose types are checked.
+
+    Args:
+        b: what wrote them.
+        inputs: names of the graph's tensors.
+        outputs: likewise, or names of values of theirs.
+        nodes: NodeProtos in order.
+        constants: TensorProtos.
+    """
+    from onnx import helper
+
+    types = dict(b.outer_types())
+    types |= {tensor.name: tensor.dtype for tensor in b.graph.tensors.values()}
+    types |= {name: canonical_dtype(data.dtype) for name, data in b.initializers.items()}
+    require_types(nodes, types, b.opset)
+    return helper.make_graph(
+        nodes,
+        b.graph.name,
+        [value_info(b.graph.tensors[name]) for name in inputs],
+        [value_info(b.shown(name)) for name in outputs],
+        constants,
+        value_info=[value_info(b.graph.tensors[name]) for name in _inner_values(nodes, b.graph, outputs)],
+    )
+
+
+def _inner_values(nodes: list[Any], graph: Graph, outputs: Sequence[str]) -> list[str]:
+    """The tensors of the graph that nodes write, apart from its outputs: their types and shapes go into the file."""
+    written = dict.fromkeys(name for node in nodes for name in node.output if name in graph.tensors)
+    return [name for name in written if name not in outputs and graph[name].dtype != "unknown"]
+
+
+def value_info(tensor: Tensor) -> Any:
+    """Name, type and shape of a value."""
+    import onnx
+    from onnx import helper
+
+    shape = None if tensor.shape is None else list(tensor.shape)
+    if tensor.dtype not in ELEMENT_TYPES:  # behind an operator of which nothing is known
+        return onnx.ValueInfoProto(name=tensor.name)
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], shape)

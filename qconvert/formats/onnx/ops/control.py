@@ -1,0 +1,183 @@
+"""If, Loop and Scan: nodes with graphs inside, which are functions here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.functions import Inner, agreed_shape, outer_shape, read_function, settled
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.subgraphs import subgraph
+from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph.shapes import UNKNOWN
+
+__all__ = ["READERS", "WRITERS"]
+
+#: Loops within loops whose bodies are read again where a size turns out to change; deeper ones have all sizes open at once.
+_READ_AGAIN = 2
+
+
+def read_if(r: Reading) -> None:
+    branches = ("then_branch", "else_branch")
+    inners = {name: read_function(r, name, ()) for name in branches}
+    if any(len(inner.graph.outputs) != len(r.outputs) for inner in inners.values()):
+        raise r.invalid("its branches give other numbers of values than it has outputs")
+    for index in range(len(r.outputs)):
+        then, other = (inner.graph[inner.graph.outputs[index]] for inner in inners.values())
+        if then.dtype != other.dtype:
+            raise NotCoveredError(f"branches that give {then.dtype} and {other.dtype}")
+    names, graphs = settled(r, inners, (), {})
+    results = []
+    for index in range(len(r.outputs)):
+        then = next(iter(graphs.values()))[next(iter(graphs.values())).outputs[index]]
+        results.append(replace(then, shape=agreed_shape(*(outer_shape(graph, index) for graph in graphs.values()))))
+    r.emit_control("If", [r.input(0), *names], results, **_added(r, graphs))
+
+
+def _added(r: Reading, graphs: dict[str, Graph]) -> dict[str, str]:
+    """Files the functions of a node under names of their own: those of their graphs, or made of the node's first output."""
+    found = {}
+    for attribute, graph in graphs.items():
+        name = r.function_name(graph.name or f"{next(filter(None, r.outputs), r.op_type)}/{attribute}")
+        r.draft.functions[name] = graph
+        found[attribute] = name
+    return found
+
+
+def read_loop(r: Reading) -> None:
+    names = r.inputs[2:]
+    count = len(names)
+    if not all(names):
+        raise r.invalid("leaves out a value that it carries")
+    if len(r.outputs) < count:
+        raise r.invalid(f"carries {count} values, but has {len(r.outputs)} outputs")
+    numbers = [Tensor("", "int64", ()), Tensor("", "bool", ())]
+    inner = _read_body(r, numbers, [r.tensor(2 + index) for index in range(count)], [], 1)
+    if len(inner.graph.outputs) != 1 + len(r.outputs):
+        raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not the condition and {len(r.outputs)}")
+    given, graphs = settled(r, {"body": inner}, ("", "", *names), {}, [(1 + index, 2 + index) for index in range(count)])
+    body = graphs["body"]
+    length = r.constant(0) if r.has(0) else None
+    results = [
+        _result(body, 1 + index, None if index < count else (0, UNKNOWN if length is None or r.has(1) else int(length.reshape(-1)[0])))
+        for index in range(len(r.outputs))
+    ]
+    leading = [r.inputs[index] if r.has(index) else "" for index in (0, 1)]
+    r.emit_control("Loop", [*leading, *given[2:]], results, carried=count, **_added(r, graphs))
+
+
+def _result(body: Graph, index: int, stacked: tuple[int, int | str] | None = None) -> Tensor:
+    """An output of the operator: what its function gives, or a stack of it along (axis, length)."""
+    tensor, shape = body[body.outputs[index]], outer_shape(body, index)
+    if stacked is None:
+        taken = next((name for name in body.inputs if name == tensor.name), None)
+        return replace(tensor, shape=shape if taken is None else body[taken].shape)
+    if shape is None:
+        return replace(tensor, shape=None)
+    axis, length = stacked
+    place = axis if axis >= 0 else len(shape) + 1 + axis
+    return replace(tensor, shape=(*shape[:place], length, *shape[place:]))
+
+
+def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], behind: Sequence[Tensor], first: int) -> Inner:
+    """The body of a loop; sizes of carried values that a turn changes are open in it.
+
+    Args:
+        r: the node.
+        numbers: what stands in front of the carried values.
+        carried: these, as they are at first.
+        behind: what stands behind them.
+        first: where the new values of the carried ones stand among what the body gives.
+    """
+    functions = len(r.draft.functions)
+    shapes: list[Shape | None] = [None if r.draft.depth >= _READ_AGAIN else tensor.shape for tensor in carried]
+    while True:
+        taken = [replace(tensor, data=None, shape=shape) for tensor, shape in zip(carried, shapes, strict=True)]
+        inner = read_function(r, "body", [*numbers, *taken, *behind])
+        given = [inner.graph[name] for name in inner.graph.outputs[first : first + len(taken)]]
+        if len(given) < len(taken):
+            raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, fewer than it carries")
+        for before, after in zip(taken, given, strict=True):
+            if before.dtype not in (after.dtype, "unknown"):
+                raise r.invalid(f"carries {before.name!r} of {before.dtype}, but its body gives {after.dtype}")
+        kept = [_kept(shape, after.shape) for shape, after in zip(shapes, given, strict=True)]
+        if kept == shapes:
+            return inner
+        r.draft.withdraw(len(r.draft.ops), functions)
+        # What is open stays open: the third reading, at the latest, is of ranks that nobody knows.
+        shapes = kept if shapes == [tensor.shape for tensor in carried] else [None] * len(shapes)
+
+
+def _kept(before: Shape | None, after: Shape | None) -> Shape | None:
+    """The sizes that one turn leaves as they are; others are open."""
+    if before is None or after is None or len(before) != len(after):
+        return None
+    return tuple(a if a in (b, UNKNOWN) else UNKNOWN for a, b in zip(before, after, strict=True))
+
+
+def read_scan(r: Reading) -> None:
+    if r.version < 9:
+        raise NotCoveredError("Scan of opset 8, which has a batch")
+    scanned = int(r.attribute("num_scan_inputs", 0))
+    count = len(r.inputs) - scanned
+    if not 0 < scanned <= len(r.inputs) or not all(r.inputs) or len(r.outputs) < count:
+        raise r.invalid(f"takes {scanned} of its {len(r.inputs)} inputs apart, and has {len(r.outputs)} outputs")
+    given_axes = [r.axis(axis, r.rank(count + index)) for index, axis in enumerate(_listed(r, "scan_input_axes", scanned))]
+    slices = [_slice(r.tensor(count + index), axis) for index, axis in enumerate(given_axes)]
+    inner = _read_body(r, (), [r.tensor(index) for index in range(count)], slices, 0)
+    if len(inner.graph.outputs) != len(r.outputs):
+        raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not {len(r.outputs)}")
+    stacks = dict(enumerate(given_axes, count))
+    given, graphs = settled(r, {"body": inner}, r.inputs, stacks, [(index, index) for index in range(count)])
+    length = (r.tensor(count).shape or (UNKNOWN,))[given_axes[0]]
+    axes = _listed(r, "scan_output_axes", len(r.outputs) - count)
+    results = [
+        _result(graphs["body"], index, None if index < count else (axes[index - count], length)) for index in range(len(r.outputs))
+    ]
+    ways = {name: _listed(r, name, number) for name, number in
+            (("scan_input_directions", scanned), ("scan_output_directions", len(axes)))}  # fmt: skip
+    shown = {"scan_input_axes": tuple(given_axes), "scan_output_axes": axes, **ways}
+    stated = {name: value for name, value in shown.items() if any(value)}
+    r.emit_control("Scan", given, results, carried=count, num_scan_inputs=scanned, **stated, **_added(r, graphs))
+
+
+def _listed(r: Reading, name: str, count: int) -> tuple[int, ...]:
+    found = tuple(map(int, r.attribute(name) or (0,) * count))
+    if len(found) != count:
+        raise r.invalid(f"has {len(found)} {name}, not {count}")
+    return found
+
+
+def _slice(tensor: Tensor, axis: int) -> Tensor:
+    """One index of a tensor along an axis."""
+    shape = None if tensor.shape is None else (*tensor.shape[:axis], *tensor.shape[axis + 1 :])
+    grid = tensor.quantization if tensor.quantization is None or tensor.quantization.axis is None else None
+    return replace(tensor, data=None, shape=shape, quantization=grid)
+
+
+def write_if(op: Op, b: Builder) -> None:
+    branches: dict[str, Any] = {name: subgraph(op, b, name, 0, op.inputs[1:]) for name in ("then_branch", "else_branch")}
+    b.node("If", [b.stored(op.inputs[0])], op.outputs, **branches)
+
+
+def write_loop(op: Op, b: Builder) -> None:
+    count = 2 + int(op["carried"])
+    body = subgraph(op, b, "body", count, op.inputs[count:])
+    b.node("Loop", [b.stored(name) for name in op.inputs[:count]], op.outputs, body=body)
+
+
+def write_scan(op: Op, b: Builder) -> None:
+    count = int(op["carried"]) + int(op["num_scan_inputs"])
+    body = subgraph(op, b, "body", count, op.inputs[count:])
+    stated = {name: list(op[name]) for name in _LISTS if op[name]}
+    b.node("Scan", [b.stored(name) for name in op.inputs[:count]], op.outputs, body=body, num_scan_inputs=int(op["num_scan_inputs"]), **stated)
+
+
+_LISTS = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
+
+WRITERS: dict[str, WriteFunction] = {"If": write_if, "Loop": write_loop, "Scan": write_scan}
+
+READERS: dict[str, ReadFunction] = {"If": read_if, "Loop": read_loop, "Scan": read_scan}

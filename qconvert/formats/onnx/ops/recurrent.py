@@ -1,0 +1,70 @@
+"""LSTM, GRU and RNN, on real values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.graph import Op
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["READERS", "WRITERS"]
+
+_FLAGS = ("layout", "input_forget", "linear_before_reset")
+
+
+def read_recurrence(r: Reading) -> None:
+    """All attributes of opset 7 and newer; weights stay as they are stored."""
+    if r.version < 7:
+        raise NotCoveredError(f"{r.op_type} of opset {r.version}")
+    own = KINDS[r.op_type].attributes
+    found: dict[str, Any] = {"hidden_size": _cells(r)}
+    if (direction := r.attribute("direction", "forward")) != "forward":
+        found["direction"] = str(direction)
+    if names := r.attribute("activations"):
+        found["activations"] = tuple(map(str, names))
+    for name in ("activation_alpha", "activation_beta"):
+        if values := r.attribute(name):
+            found[name] = tuple(map(float, values))
+    if limit := r.attribute("clip"):
+        found["clip"] = float(limit)
+    found |= {name: int(value) for name in _FLAGS if name in own and (value := r.attribute(name))}
+    outputs = r.outputs + ("",) * (KINDS[r.op_type].outputs[1] - len(r.outputs))
+    r.emit(r.op_type, outputs=outputs[: len(r.outputs)], **found)
+
+
+def _cells(r: Reading) -> int:
+    """The number of cells, which old files leave to the weights."""
+    stated = r.attribute("hidden_size")
+    shape = r.tensor(2).shape
+    if stated is None and (shape is None or not isinstance(shape[-1], int)):
+        raise NotCoveredError("hidden_size that nothing says")
+    return int(stated if stated is not None or shape is None else shape[-1])
+
+
+def write_recurrence(op: Op, b: Builder) -> None:
+    """The node of its own; what is quantized is real between DequantizeLinear and QuantizeLinear."""
+    stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "forward")}
+    lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
+    if stated.get("layout") and b.opset < 14:
+        raise b.unsupported(op, "the batch in front, which needs opset 14,")
+    names = [b.stored(name) if index == 4 else b.real(name) for index, name in enumerate(op.inputs)]
+    values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
+    b.node(op.kind, names, values, **{**stated, **lists})
+    position = len(b.nodes) - 1
+    for index, name in enumerate(op.outputs):
+        if not name:
+            continue
+        if b.tensor(name).is_quantized:
+            b.finish(op, values[index], index)
+        else:
+            b.nodes[position].output[index] = name
+
+
+_KINDS = ("LSTM", "GRU", "RNN")
+
+WRITERS: dict[str, WriteFunction] = dict.fromkeys(_KINDS, write_recurrence)
+
+READERS: dict[str, ReadFunction] = dict.fromkeys(_KINDS, read_recurrence)

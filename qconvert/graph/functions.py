@@ -1,0 +1,48 @@
+"""Functions of a graph: which of them operators name, and operators of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.schema import Graph, Op
+
+__all__ = ["all_graphs", "all_ops", "in_function", "named_functions", "with_used_functions"]
+
+
+def named_functions(op: Op) -> list[str]:
+    """The functions that an operator names."""
+    attributes = KINDS[op.kind].attributes if op.kind in KINDS else {}
+    return [str(value) for name, value in op.attributes.items() if name in attributes and attributes[name].sort == "function"]
+
+
+def all_graphs(graph: Graph) -> Iterator[tuple[str, Graph]]:
+    """The graph itself, under the name "", and its functions by their names."""
+    yield "", graph
+    yield from graph.functions.items()
+
+
+def all_ops(graph: Graph) -> Iterator[Op]:
+    """The operators of a graph and of its functions, each once."""
+    for _, inner in all_graphs(graph):
+        yield from inner.ops
+
+
+def in_function(graph: Graph, name: str) -> Graph:
+    """A function as a graph of its own, with the functions and states that its operators name."""
+    return replace(graph.functions[name], functions=graph.functions, states=graph.states)
+
+
+def with_used_functions(graph: Graph) -> Graph:
+    """The graph without functions that no operator of it names, nor one of a function that is named."""
+    used: set[str] = set()
+    waiting = [graph]
+    while waiting:
+        found = {name for op in waiting.pop().ops for name in named_functions(op)} - used
+        waiting += [graph.functions[name] for name in found if name in graph.functions]
+        used |= found
+    if used >= graph.functions.keys():
+        return graph
+    functions: Mapping[str, Graph] = {name: inner for name, inner in graph.functions.items() if name in used}
+    return replace(graph, functions=functions)

@@ -1,0 +1,230 @@
+"""LSTM, GRU and RNN: recurrences over a sequence, as ONNX defines them (LSTM-22, GRU-22, RNN-22)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import Array
+from qconvert.graph.kinds.attributes import AttributeSpec, choice, flag, has, integer, number, numbers, texts
+from qconvert.graph.kinds.call import Call
+from qconvert.graph.kinds.kind import kind
+from qconvert.graph.schema import Op
+from qconvert.graph.sizes import Result as Shapes
+from qconvert.graph.sizes import ShapeContext, Size, failure
+
+__all__ = ["ACTIVATIONS", "GATES", "KINDS", "activation_names"]
+
+#: How many matrices stand one above the other in the weights: LSTM input, output, forget, cell; GRU update, reset, hidden.
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+#: The activations of one direction where an operator names none.
+_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+#: Activation -> alpha and beta by default, and the function (ONNX operator LSTM, "activations").
+ACTIVATIONS: Mapping[str, tuple[float, float, Callable[[Array, float, float], Array]]] = {
+    "Relu": (0, 0, lambda x, a, b: np.maximum(x, 0)),
+    "Tanh": (0, 0, lambda x, a, b: np.tanh(x)),
+    "Sigmoid": (0, 0, lambda x, a, b: _sigmoid(x)),
+    "Affine": (1, 0, lambda x, a, b: a * x + b),
+    "LeakyRelu": (0.01, 0, lambda x, a, b: np.where(x >= 0, x, a * x)),
+    "ThresholdedRelu": (1, 0, lambda x, a, b: np.where(x > a, x, 0)),
+    "ScaledTanh": (1, 1, lambda x, a, b: a * np.tanh(b * x)),
+    "HardSigmoid": (0.2, 0.5, lambda x, a, b: np.clip(a * x + b, 0, 1)),
+    "Elu": (1, 0, lambda x, a, b: np.where(x >= 0, x, a * (np.exp(x) - 1))),
+    "Softsign": (0, 0, lambda x, a, b: x / (1 + np.abs(x))),
+    "Softplus": (0, 0, lambda x, a, b: np.logaddexp(0, x)),
+}
+#: Activations that take an alpha, and a beta.
+_WITH_ALPHA = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu")
+_WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
+
+
+def activation_names(op: Op) -> tuple[str, ...]:
+    """The activations of all directions, one after the other."""
+    return tuple(op["activations"]) or _DEFAULTS[op.kind] * _directions(op)
+
+
+def _directions(op: Op) -> int:
+    return 2 if op["direction"] == "bidirectional" else 1
+
+
+def _activations(op: Op) -> list[list[Callable[[Array], Array]]]:
+    """The functions of each direction. Alphas and betas stand in a list for those alone that take one."""
+    alphas, betas = list(op["activation_alpha"]), list(op["activation_beta"])
+    found = []
+    for name in activation_names(op):
+        match = next(known for known in ACTIVATIONS if known.lower() == name.lower())
+        alpha, beta, function = ACTIVATIONS[match]
+        if match in _WITH_ALPHA and alphas:
+            alpha = float(alphas.pop(0))
+        if match in _WITH_BETA and betas:
+            beta = float(betas.pop(0))
+        found.append(lambda x, a=alpha, b=beta, f=function: f(x, a, b))
+    count = len(_DEFAULTS[op.kind])
+    return [found[index : index + count] for index in range(0, len(found), count)]
+
+
+def _shape(op: Op, s: ShapeContext) -> Shapes:
+    """Y: all hidden states; Y_h and Y_c: the last ones."""
+    unknown = [name for name in op["activations"] if name.lower() not in {known.lower() for known in ACTIVATIONS}]
+    if unknown:
+        raise failure(op, f"{unknown[0]!r} is no activation of a recurrence")
+    count = _directions(op)
+    if op["activations"] and len(op["activations"]) != len(_DEFAULTS[op.kind]) * count:
+        raise failure(op, f"has {len(op['activations'])} activations, not {len(_DEFAULTS[op.kind]) * count}")
+    hidden, data = int(op["hidden_size"]), s.shape(0)
+    if hidden < 1:
+        raise failure(op, f"has {hidden} cells")
+    if data is None:
+        return [None] * len(op.outputs)
+    if len(data) != 3:
+        raise failure(op, f"takes sequences of rank 3, not of shape {data}")
+    _require_weights(op, s, count, hidden, data[2])
+    first, second = data[:2]
+    if op["layout"]:
+        found = [(first, second, count, hidden), (first, count, hidden), (first, count, hidden)]
+    else:
+        found = [(first, count, second, hidden), (count, second, hidden), (count, second, hidden)]
+    return list(found[: len(op.outputs)])
+
+
+def _require_weights(op: Op, s: ShapeContext, count: int, hidden: int, size: Size) -> None:
+    rows = GATES[op.kind] * hidden
+    wanted: list[tuple[int, tuple[Size, ...]]] = [(1, (count, rows, size)), (2, (count, rows, hidden)), (3, (count, 2 * rows))]
+    if op.kind == "LSTM":
+        wanted.append((7, (count, 3 * hidden)))
+    for index, shape in wanted:
+        stated = s.shape(index) if s.has(index) else None
+        if stated is not None and (
+            len(stated) != len(shape)
+            or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(stated, shape, strict=True))
+        ):
+            raise failure(op, f"has {op.inputs[index]!r} of shape {stated}, not {shape}")
+
+
+def _optional(call: Call, index: int, shape: Sequence[int]) -> Array:
+    return call.values(index) if call.has(index) else np.zeros(shape)
+
+
+def _turned(states: Array, call: Call) -> Array:
+    """Initial or last states, from the operator's layout to direction, batch, cells, or back."""
+    return np.swapaxes(states, 0, 1) if call["layout"] else states
+
+
+def _recurrence(step: Callable[..., tuple[Array, ...]], states: int) -> Callable[[Call], list[Array]]:
+    """The evaluation of a recurrence from one step of it: (operator, x W, direction's weights, activations, states) -> new states."""
+
+    def evaluate(call: Call) -> list[Array]:
+        data = np.swapaxes(call.values(0), 0, 1) if call["layout"] else call.values(0)
+        length, batch, _ = data.shape
+        count, hidden = _directions(call.op), int(call["hidden_size"])
+        rows = GATES[call.op.kind] * hidden
+        bias = _optional(call, 3, (count, 2 * rows))
+        peepholes = _optional(call, 7, (count, 3 * hidden)) if call.op.kind == "LSTM" else np.zeros((count, 0))
+        lengths = np.array(call.ints(4)) if call.has(4) else np.full(batch, length)
+        given = [_turned(call.values(5 + i), call) if call.has(5 + i) else np.zeros((count, batch, hidden)) for i in range(states)]
+        results, last = np.zeros((length, count, batch, hidden)), [np.zeros((count, batch, hidden)) for _ in range(states)]
+        for direction, functions in enumerate(_activations(call.op)):
+            backwards = call["direction"] == "reverse" or direction == 1
+            weights = (call.values(1)[direction], call.values(2)[direction], bias[direction], peepholes[direction])
+            values = tuple(item[direction] for item in given)
+            for turn in range(length):
+                active = turn < lengths
+                place = np.where(active, lengths - 1 - turn, 0) if backwards else np.full(batch, turn)
+                new = step(call.op, data[place, np.arange(batch)], weights, functions, values)
+                values = tuple(np.where(active[:, None], a, b) for a, b in zip(new, values, strict=True))
+                results[place[active], direction, np.flatnonzero(active)] = values[0][active]
+            for index, value in enumerate(values):
+                last[index][direction] = value
+        outputs = results.transpose(2, 0, 1, 3) if call["layout"] else results
+        return [outputs, *(_turned(value, call) for value in last)]
+
+    return evaluate
+
+
+def _clipped(op: Op, *values: Array) -> list[Array]:
+    limit = float(op["clip"])
+    return [np.clip(value, -limit, limit) if limit > 0 else value for value in values]
+
+
+def _rnn_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    w, r, bias, _ = weights
+    wb, rb = np.split(bias, 2)
+    (total,) = _clipped(op, x @ w.T + states[0] @ r.T + wb + rb)
+    return (functions[0](total),)
+
+
+def _gru_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    w, r, bias, _ = weights
+    (h,), (f, g) = states, functions
+    wb, rb = np.split(bias, 2)
+    xz, xr, xh = np.split(x @ w.T + wb, 3, axis=1)
+    rz, rr, rh = np.split(r, 3)
+    bz, br, bh = np.split(rb, 3)
+    z, reset = (f(total) for total in _clipped(op, xz + h @ rz.T + bz, xr + h @ rr.T + br))
+    inner = reset * (h @ rh.T + bh) if op["linear_before_reset"] else (reset * h) @ rh.T + bh
+    (total,) = _clipped(op, xh + inner)
+    return ((1 - z) * g(total) + z * h,)
+
+
+def _lstm_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    w, r, bias, peepholes = weights
+    (h, c), (f, g, last) = states, functions
+    wb, rb = np.split(bias, 2)
+    pi, po, pf = np.split(peepholes, 3)
+    i, o, forget, cell = np.split(x @ w.T + h @ r.T + wb + rb, 4, axis=1)
+    i, forget, cell = _clipped(op, i + pi * c, forget + pf * c, cell)
+    enters = f(i)
+    stays = 1 - enters if op["input_forget"] else f(forget)
+    new = stays * c + enters * g(cell)
+    (o,) = _clipped(op, o + po * new)
+    return f(o) * last(new), new
+
+
+_COMMON: Mapping[str, AttributeSpec] = has(
+    hidden_size=integer(),
+    direction=choice(("forward", "reverse", "bidirectional"), "forward"),
+    activations=texts(()),
+    activation_alpha=numbers(()),
+    activation_beta=numbers(()),
+    clip=number(0.0),  # 0: none
+    layout=flag(0),  # 1: the batch comes first
+)
+
+KINDS = (
+    # sequence, W, R, B, lengths, initial h, initial c, P -> all h, last h, last c
+    kind(
+        "LSTM",
+        "data parameter parameter parameter? index? data? data? parameter?",
+        "data? data? data?",
+        shape=_shape,
+        evaluate=_recurrence(_lstm_step, 2),
+        types="any any any any int32 any any any -> any",
+        attributes=has(_COMMON, input_forget=flag(0)),
+    ),
+    kind(
+        "GRU",
+        "data parameter parameter parameter? index? data?",
+        "data? data?",
+        shape=_shape,
+        evaluate=_recurrence(_gru_step, 1),
+        types="any any any any int32 any -> any",
+        attributes=has(_COMMON, linear_before_reset=flag(0)),
+    ),
+    kind(
+        "RNN",
+        "data parameter parameter parameter? index? data?",
+        "data? data?",
+        shape=_shape,
+        evaluate=_recurrence(_rnn_step, 1),
+        types="any any any any int32 any -> any",
+        attributes=has(_COMMON),
+    ),
+)
