@@ -57,9 +57,7 @@ def evaluate_op(
         raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip()) from error
 
 
-def _of_functions(
-    graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None
-) -> list[ExactResult]:
+def _of_functions(graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None) -> list[ExactResult]:
     """What an operator gives that runs functions: stored values as they are."""
 
     def run(inner: Graph, values: Sequence[Array]) -> list[Array]:

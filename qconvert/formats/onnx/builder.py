@@ -110,14 +110,22 @@ class Builder:
     def inside(self, graph: Graph) -> Builder:
         """What collects the nodes of a graph inside a node."""
         found = Builder(graph, self.opset, forms=self.forms)
-        found.is_exact, found.functions, found.domains, found.stated_scales = self.is_exact, self.functions, self.domains, self.stated_scales
+        found.is_exact, found.functions, found.domains, found.stated_scales = (
+            self.is_exact,
+            self.functions,
+            self.domains,
+            self.stated_scales,
+        )
         found._outer, found._taken, found._names = self, self._taken, self._names
         found._scope |= self._scope
         found._node_names, found._free_node_names = self._node_names, self._free_node_names
         return found
 
     def inner_names(self, names: Sequence[str]) -> dict[str, str]:
-        """Names for the values of a graph inside a node: their own, but where a value around it has it. Graphs side by side may share names."""
+        """Names for the values of a graph inside a node: their own, but where a value around it has it.
+
+        Graphs side by side may share names.
+        """
         found = {name: name if name not in self._scope else self._names.fresh(name) for name in names}
         self._taken.update(found.values())
         return found

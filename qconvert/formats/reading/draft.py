@@ -26,7 +26,7 @@ class Draft:
     """
 
     def __init__(self, reserved: Collection[str] = (), outer: Draft | None = None) -> None:
-        self.depth = 0 if outer is None else outer.depth + 1
+        self.depth: int = 0 if outer is None else outer.depth + 1
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
         self.producers: dict[str, Op] = {}

@@ -28,7 +28,20 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from qconvert.graph.kinds.attributes import REQUIRED, AttributeSpec, choice, flag, function, has, integer, integers, number, numbers, text, texts
+from qconvert.graph.kinds.attributes import (
+    REQUIRED,
+    AttributeSpec,
+    choice,
+    flag,
+    function,
+    has,
+    integer,
+    integers,
+    number,
+    numbers,
+    text,
+    texts,
+)
 from qconvert.graph.kinds.call import Call, ExactResult
 from qconvert.graph.kinds.control import FunctionCall, Port, calls
 from qconvert.graph.kinds.convolution import convolves_as_tflite

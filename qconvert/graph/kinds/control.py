@@ -132,7 +132,10 @@ KINDS = (
     ),
     # trip count, condition, `carried` values, captures -> carried values, stacks; the function also takes the turn and the condition, and
     # gives the condition first
-    kind("Loop", "index? condition? data...?", "data...?", shape=_of_functions, rule="control", attributes=has(body=function(), carried=integer())),
+    kind(
+        "Loop", "index? condition? data...?", "data...?", shape=_of_functions, rule="control",
+        attributes=has(body=function(), carried=integer()),
+    ),
     # `carried` values, stacks, captures -> carried values, stacks
     kind("Scan", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(_SCANNED, body=function(), carried=integer())),
     # carried values -> carried values, as long as the first function gives true

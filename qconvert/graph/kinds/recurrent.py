@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def _directions(op: Op) -> int:
 def _activations(op: Op) -> list[list[Callable[[Array], Array]]]:
     """The functions of each direction. Alphas and betas stand in a list for those alone that take one."""
     alphas, betas = list(op["activation_alpha"]), list(op["activation_beta"])
-    found = []
+    found: list[Callable[[Array], Array]] = []
     for name in activation_names(op):
         match = next(known for known in ACTIVATIONS if known.lower() == name.lower())
         alpha, beta, function = ACTIVATIONS[match]
@@ -66,9 +67,13 @@ def _activations(op: Op) -> list[list[Callable[[Array], Array]]]:
             alpha = float(alphas.pop(0))
         if match in _WITH_BETA and betas:
             beta = float(betas.pop(0))
-        found.append(lambda x, a=alpha, b=beta, f=function: f(x, a, b))
+        found.append(partial(_applied, function, alpha, beta))
     count = len(_DEFAULTS[op.kind])
     return [found[index : index + count] for index in range(0, len(found), count)]
+
+
+def _applied(function: Callable[[Array, float, float], Array], alpha: float, beta: float, x: Array) -> Array:
+    return function(x, alpha, beta)
 
 
 def _shape(op: Op, s: ShapeContext) -> Shapes:

@@ -91,7 +91,8 @@ def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[str]:
 
 def _counts(op: Op) -> Iterator[str]:
     """What an operator says of the number of its values fits those that it has."""
-    stated = int(op.attributes.get("carried", 0)), int(op.attributes.get("num_scan_inputs", 0))
+    known = KINDS[op.kind].attributes
+    stated = tuple(int(op[name]) if name in known else 0 for name in ("carried", "num_scan_inputs"))
     inputs = len(op.inputs) - (2 if op.kind == "Loop" else 0)
     if min(stated) < 0 or sum(stated) > inputs or stated[0] > len(op.outputs) or (op.kind == "Scan" and not stated[1]):
         yield f"says that it carries {stated[0]} values and takes {stated[1]} apart, of {inputs} inputs and {len(op.outputs)} outputs"

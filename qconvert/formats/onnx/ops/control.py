@@ -134,9 +134,7 @@ def read_scan(r: Reading) -> None:
     given, graphs = settled(r, {"body": inner}, r.inputs, stacks, [(index, index) for index in range(count)])
     length = (r.tensor(count).shape or (UNKNOWN,))[given_axes[0]]
     axes = _listed(r, "scan_output_axes", len(r.outputs) - count)
-    results = [
-        _result(graphs["body"], index, None if index < count else (axes[index - count], length)) for index in range(len(r.outputs))
-    ]
+    results = [_result(graphs["body"], index, None if index < count else (axes[index - count], length)) for index in range(len(r.outputs))]
     ways = {name: _listed(r, name, number) for name, number in
             (("scan_input_directions", scanned), ("scan_output_directions", len(axes)))}  # fmt: skip
     shown = {"scan_input_axes": tuple(given_axes), "scan_output_axes": axes, **ways}
@@ -172,8 +170,9 @@ def write_loop(op: Op, b: Builder) -> None:
 def write_scan(op: Op, b: Builder) -> None:
     count = int(op["carried"]) + int(op["num_scan_inputs"])
     body = subgraph(op, b, "body", count, op.inputs[count:])
-    stated = {name: list(op[name]) for name in _LISTS if op[name]}
-    b.node("Scan", [b.stored(name) for name in op.inputs[:count]], op.outputs, body=body, num_scan_inputs=int(op["num_scan_inputs"]), **stated)
+    stated: dict[str, Any] = {name: list(op[name]) for name in _LISTS if op[name]}
+    stated["num_scan_inputs"] = int(op["num_scan_inputs"])
+    b.node("Scan", [b.stored(name) for name in op.inputs[:count]], op.outputs, body=body, **stated)
 
 
 _LISTS = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
