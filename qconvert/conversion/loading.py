@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,9 @@ def normal_form(graph: Graph, source: Format) -> Graph:
     Raises:
         InvalidGraphError: the file contradicts itself.
     """
-    for name in source.normal_form:
-        graph, _ = pass_named(name).run(graph, None)
+    for item in map(pass_named, source.normal_form):
+        graph, _ = item.run(graph, None)
+        if graph.functions:
+            graph = replace(graph, functions={name: item.run(inner, None)[0] for name, inner in graph.functions.items()})
     validate(graph)
     return graph

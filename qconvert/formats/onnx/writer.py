@@ -22,6 +22,7 @@ from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.formats.reading.spelled import spelled_notes
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.functions import all_graphs, all_ops
+from qconvert.graph.inlining import whiles_to_loops, without_calls
 from qconvert.graph.metadata import (
     RELABELLED,
     SOURCE_KERNELS,
@@ -91,6 +92,7 @@ def build(
         from qconvert.formats.onnx.qonnx.write import as_qonnx
 
         graph = as_qonnx(_with_torch_forms(graph))  # Quant takes no arithmetic
+    graph = whiles_to_loops(without_calls(graph))
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers)

@@ -110,7 +110,10 @@ def test_a_carried_node_is_the_file_s_own_with_its_constants_in_it() -> None:
         helper.make_tensor_value_info("c", TensorProto.BOOL, []),
         helper.make_tensor_value_info("y", TensorProto.FLOAT, [2000]),
     ]
-    model = helper.make_model(helper.make_graph([node], "g", ends[:2], ends[2:]), opset_imports=[helper.make_opsetid("", 17)])
+    node.domain = "acme"
+    model = helper.make_model(
+        helper.make_graph([node], "g", ends[:2], ends[2:]), opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    )
     op = read_bytes(model.SerializeToString(), "m").ops[0]
     carried = onnx.NodeProto.FromString(base64.b64decode(str(op["payload"])))
     assert op["captures"] == ("x",)
