@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from qconvert.checking.checked_file import model_file
 from qconvert.conversion import load, normalize, save
-from qconvert.errors import OptionError
+from qconvert.data.stated_sizes import Bounds, stated_bounds
+from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
-from qconvert.plugins import Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
+from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
 from qconvert.targets.audit import AuditLine
 from qconvert.targets.audit import audit as predicted
 from qconvert.targets.violations import refuse_violations
 
-__all__ = ["AuditReport", "AuditedOperator", "audit"]
+__all__ = ["AuditReport", "AuditedLayer", "AuditedOperator", "audit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,27 @@ class AuditedOperator:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditedLayer:
+    """One layer of an engine that was built.
+
+    Attributes:
+        name: the builder's.
+        kind: likewise.
+        operators: types of the operators of the written file that it computes.
+        integer: whether it runs on integers; None if it only converts, or moves besides.
+        reasons: why operators of it are predicted to run on real values.
+        otherwise: whether an operator of it runs otherwise than predicted.
+    """
+
+    name: str
+    kind: str
+    operators: tuple[str, ...]
+    integer: bool | None
+    reasons: tuple[str, ...] = ()
+    otherwise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The audit of a model for a target.
 
@@ -57,6 +79,7 @@ class AuditReport:
         runtime: what ran the converted model; "" if none did.
         notes: what the reader should know of that.
         unjudged: why nobody can tell here whether it runs as predicted; "" if somebody can, or nobody was asked.
+        layers: of the engine that was built; none where the runtime builds none.
     """
 
     source: str
@@ -66,6 +89,7 @@ class AuditReport:
     runtime: str = ""
     notes: tuple[str, ...] = ()
     unjudged: str = ""
+    layers: tuple[AuditedLayer, ...] = ()
 
     @property
     def otherwise(self) -> tuple[AuditedOperator, ...]:
@@ -73,35 +97,67 @@ class AuditReport:
         return tuple(op for op in self.operators if op.ran is not None and op.ran != op.integer)
 
 
-def audit(model: str | Path, target: str, *, run: bool = False, kernels: str | Sequence[str] = (), **options: Any) -> AuditReport:
+def audit(
+    model: str | Path,
+    target: str,
+    *,
+    run: bool = False,
+    build: bool = False,
+    kernels: str | Sequence[str] = (),
+    shapes: str | Sequence[str] = (),
+    **options: Any,
+) -> AuditReport:
     """Predicts which operators of a model a target runs as integers; nothing is written.
 
     Args:
         model: a model file.
         target: the name of a target whose kernels are known.
         run: whether the model is also converted, in a temporary folder, and the target's runtime asked what it makes of it.
-        kernels: what runs it then, as in check().
+        build: whether it is converted and an engine built of it, for a device that need not be at hand.
+        kernels: what runs it then, as in check(), or what it is built for, such as "tensorrt:sm89".
+        shapes: what an engine is built for where inputs have open sizes: "x:1x3x224x224", or the smallest, the likeliest and the largest
+            sizes, "x:1x3x64x64,1x3x224x224,1x3x512x512".
         options: of the model's reader, such as input_shape.
 
     Raises:
         QConvertError: the model cannot be read, the target does not take it or its kernels are not known, or nothing runs its files.
+        RuntimeRefusedError: the builder makes no engine of it.
     """
     path, chosen = Path(model), target_named(target)
     if not chosen.knows_kernels:
         known = ", ".join(item.name for item in targets().values() if item.knows_kernels)
         raise OptionError(f"the kernels of the target {target} are not known", remedy=f"Targets with an audit: {known}.")
+    bounds = stated_bounds([shapes] if isinstance(shapes, str) and shapes else shapes)
+    runtime = _runtime(chosen, kernels, build=build) if run or build else None
     graph, _ = normalize(load(path, **options), chosen)
     refuse_violations(graph, chosen)
-    operators, runtime = _predictions(graph, chosen), ""
-    notes: tuple[str, ...] = ()
-    unjudged = ""
-    if run:
-        found, name = runtime_of(chosen.format, kernels or (chosen.name if chosen.name in runtimes() else ()))
-        layers, runtime = _layers(graph, chosen, found, name), found.title
-        operators = operators if layers is None else tuple(_as_run(op, layers) for op in operators)
-        notes = tuple(_notes(operators, found, layers))
-        unjudged = f"{runtime} does not tell what it runs" if layers is None else _elsewhere(chosen)
-    return AuditReport(str(path), chosen.name, predicted(graph, chosen), operators, runtime, notes, unjudged)
+    report = AuditReport(str(path), chosen.name, predicted(graph, chosen), _predictions(graph, chosen))
+    return report if runtime is None else _with_told(report, graph, chosen, runtime, bounds)
+
+
+def _runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tuple[Runtime, str]:
+    """What tells how a target's files run, and its kernels: by default the runtime that is called as the target, or as its family."""
+    own = [name for name in (target.name, target.name.partition("-")[0]) if name in runtimes()]
+    found, chosen = runtime_of(target.format, kernels or own[:1])
+    if build and found.build is None:
+        builders = ", ".join(item.name for item in runtimes().values() if item.build is not None)
+        raise OptionError(f"{found.title} builds no engines", remedy=f"What builds engines: {builders}. To run it: --run.")
+    return found, chosen
+
+
+def _with_told(report: AuditReport, graph: Graph, target: Target, chosen: tuple[Runtime, str], bounds: Mapping[str, Bounds]) -> AuditReport:
+    """The report with what the runtime makes of the written model."""
+    runtime, kernels = chosen
+    told = _told(graph, target, runtime, kernels, bounds)
+    if told is None:
+        return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not tell what it runs")
+    by_tensor = {name: layer for layer in told.layers for name in layer.outputs}
+    operators = tuple(_as_run(op, by_tensor) for op in report.operators)
+    notes = (*(told.notes or [_asked_here(runtime)]), *_unseen(operators))
+    layers = _of_engine(told.layers, operators)
+    return replace(
+        report, operators=operators, runtime=runtime.title, notes=notes, layers=layers, unjudged="" if layers else _elsewhere(target)
+    )
 
 
 def _elsewhere(target: Target) -> str:
@@ -122,15 +178,23 @@ def _predictions(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
     return tuple(found)
 
 
-def _layers(graph: Graph, target: Target, runtime: Runtime, kernels: str) -> dict[str, Layer] | None:
-    """What computes each tensor of the written model, by the tensor's name; None if the runtime does not tell."""
-    if runtime.layers is None:
+def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: Mapping[str, Bounds]) -> Engine | None:
+    """What computes the tensors of the written model; None if the runtime does not tell."""
+    if runtime.layers is None and runtime.build is None:
         return None
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         path = Path(folder, f"model{format_named(target.format).suffixes[0]}")
-        save(graph, path, target.format)
-        file = model_file(path, format_named(target.format), kernels)
-        return {name: layer for layer in runtime.layers(file) for name in layer.outputs}
+        save(graph, path, target.format, **target.write_options)
+        file = replace(model_file(path, format_named(target.format), kernels), bounds=bounds)
+        if runtime.layers is not None:
+            return Engine(runtime.layers(file))
+        assert runtime.build is not None
+        try:
+            return runtime.build(file)
+        except RuntimeRefusedError as error:
+            error.file = ""  # it is gone when this is read
+            error.remedy = error.remedy or f"`qconvert convert` with --target {target.name} writes the file that was refused."
+            raise
 
 
 def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
@@ -144,9 +208,28 @@ def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
     return replace(op, ran=bool(layer.integer), layer=f"{layer.kind} ({layer.by})" if layer.by else layer.kind)
 
 
-def _notes(operators: tuple[AuditedOperator, ...], runtime: Runtime, layers: dict[str, Layer] | None) -> list[str]:
-    if layers is None:
-        return []
+def _asked_here(runtime: Runtime) -> str:
+    return f"{runtime.title} was asked on this machine, whose CPU is {platform.machine() or 'unknown'}"
+
+
+def _unseen(operators: tuple[AuditedOperator, ...]) -> list[str]:
     gone = sum(op.ran is None and KINDS[op.kind].rule != "convert" for op in operators)
-    notes = [f"{runtime.title} was asked on this machine, whose CPU is {platform.machine() or 'unknown'}"]
-    return [*notes, f"{gone} operators are not seen in what it runs: fused with others, or left away"] if gone else notes
+    return [f"{gone} operators are not seen in what it runs: fused with others, or left away"] if gone else []
+
+
+def _of_engine(layers: Sequence[Layer], operators: tuple[AuditedOperator, ...]) -> tuple[AuditedLayer, ...]:
+    """The layers of an engine, with what was predicted of their operators."""
+    by_output = {op.output: op for op in operators}
+    parts: dict[str, list[Layer]] = {}
+    for layer in layers:
+        if layer.within:
+            parts.setdefault(layer.within, []).append(layer)
+    found = []
+    for name, inner in parts.items():
+        audited = [by_output[tensor] for layer in inner for tensor in layer.outputs if tensor in by_output]
+        known = [layer.integer for layer in inner if layer.integer is not None]
+        reasons = tuple(dict.fromkeys(op.reason for op in audited if not op.integer))
+        otherwise = any(op.ran is not None and op.ran != op.integer for op in audited)
+        kinds = tuple(layer.operator for layer in inner)
+        found.append(AuditedLayer(name, inner[0].kind, kinds, any(known) if known else None, reasons, otherwise))
+    return tuple(found)

@@ -117,6 +117,14 @@ def audit_command(
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
     ] = False,
+    build: Annotated[
+        bool, typer.Option("--build", help="Also convert it and build TensorRT's engine, without a GPU: a table of its layers.")
+    ] = False,
+    sm: Annotated[str, typer.Option("--sm", help="The compute capability that --build is for: 75, 80, 86, 89 (default), 120, 121.")] = "",
+    shape: Annotated[
+        list[str] | None,
+        typer.Option("--shape", help="Sizes of an input for --build, x:1x3x224x224, or three: the smallest, the likeliest, the largest."),
+    ] = None,
     kernels: KernelsFlag = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
     json: JsonFlag = False,
@@ -127,7 +135,8 @@ def audit_command(
     from qconvert import audit
     from qconvert.cli.reports import audit_document, print_audit
 
-    report = audit(model, target, run=run, kernels=kernels or (), **options)
+    chosen = [*(kernels or ()), *([f"tensorrt:sm{sm.lower().removeprefix('sm').replace('.', '')}"] if sm else [])]
+    report = audit(model, target, run=run, build=build or bool(sm or shape), kernels=chosen, shapes=shape or (), **options)
     if json:
         typer.echo(json_module.dumps(audit_document(report), indent=2))
     else:

@@ -34,6 +34,8 @@ __all__ = [
 _WIDTH = 140
 #: Of an operator's name in a table of them; PyTorch's say the file and the line of the code.
 _LONGEST_OPERATOR = 48
+#: Of a layer's name, which TensorRT makes of those of operators.
+_LONGEST_LAYER = 40
 
 
 def show(*items: Any, aside: bool = False) -> None:
@@ -108,8 +110,11 @@ def audit_document(report: AuditReport) -> dict[str, Any]:
 
 
 def print_audit(report: AuditReport, verbose: bool) -> None:
-    """The prediction by kind and reason, and what ran otherwise."""
+    """The prediction by kind and reason, the layers of an engine if one was built, and what ran otherwise."""
     lines = [f"{report.source} for {report.target}", *_audited(report.lines, verbose)]
+    if report.layers:
+        show("\n".join(lines), _layers(report))
+        lines = []
     seen = [op for op in report.operators if op.ran is not None]
     if seen:
         lines.append(f"{report.runtime} ran {len(seen) - len(report.otherwise)} of {len(seen)} operators as predicted")
@@ -118,6 +123,18 @@ def print_audit(report: AuditReport, verbose: bool) -> None:
         lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")
     lines += [f"note: {text}" for text in report.notes]
     show("\n".join((*lines, *([f"could not be judged: {report.unjudged}"] if report.unjudged else []))))
+
+
+def _layers(report: AuditReport) -> Table:
+    """The layers of an engine; "!" marks those with an operator that was predicted to run otherwise."""
+    table = _one_line_a_row(table_of("", "layer", "kind", "operators", "runs as", "why"), 3)
+    for layer in report.layers:
+        counts = Counter(layer.operators)
+        operators = " ".join(f"{kind}*{count}" if count > 1 else kind for kind, count in counts.items())
+        runs = "" if layer.integer is None else "integers" if layer.integer else "float"
+        why = "; ".join(layer.reasons) if layer.integer is False else ""
+        table.add_row("!" if layer.otherwise else "", shortened(layer.name, _LONGEST_LAYER), layer.kind, operators, runs, why)
+    return table
 
 
 def check_document(report: CheckReport) -> dict[str, Any]:

@@ -25,13 +25,14 @@ from qconvert.plugins.registry import (
     targets,
 )
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime
+from qconvert.plugins.types import Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
     "Change",
     "Cost",
     "Derived",
+    "Engine",
     "Folding",
     "Format",
     "Inside",

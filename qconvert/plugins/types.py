@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qconvert.graph import Array, Graph, Op, Tensor
     from qconvert.graph.cutting import Cut
 
-__all__ = ["Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
+__all__ = ["Engine", "Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,15 @@ class ModelFile:
         options: what the reader of its format takes, each with a value, for a runtime that reads the file as qconvert does:
             `load(file.path, **file.options)` is the graph that the check compares.
         threads: how many the kernels may use; 0 for as many as the runtime likes.
+        bounds: for a runtime that builds for certain sizes, input -> the smallest, the likeliest and the largest sizes; of inputs that are
+            not named it takes what the model demands.
     """
 
     path: Path
     kernels: str
     options: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
+    bounds: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
 
 class LoadedModel(Protocol):
@@ -237,12 +240,29 @@ class Layer:
         outputs: names of what it computes, in the file.
         integer: whether its arithmetic is on integers; None if it only converts between real and stored values.
         by: what runs it, where the runtime has several, such as "XNNPACK".
+        operator: its type in the file, where the runtime calls it otherwise.
+        within: the layer of an engine that it is a part of, by the runtime's name.
     """
 
     kind: str
     outputs: tuple[str, ...]
     integer: bool | None
     by: str = ""
+    operator: str = ""
+    within: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What a runtime builds of a file for a device, without running it.
+
+    Attributes:
+        layers: the operators as it would run them, each under the layer of the engine that computes it.
+        notes: for what it was built, by what, and what else the user should know.
+    """
+
+    layers: tuple[Layer, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +287,8 @@ class Runtime:
         watch: (file, canonical names of tensors) -> the loaded model, whose run() gives these tensors and nothing else, by these names;
             names that the file does not have are left out. None if the runtime does not give out inner tensors.
         layers: file -> the operators as it runs them; None if it does not tell.
+        build: file -> the engine for the device that the kernels name, which need not be at hand; None if there are no engines. Raises
+            RuntimeRefusedError with what the builder says.
         taken_by: file -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
             name of what they compute, with "/" behind it for an operator that the file has as several; None if all are of the chosen one.
         overflows: (graph, operator, stored inputs, kernels) -> its stored result to the last bit, where its kernel's integers overflow on
@@ -290,6 +312,7 @@ class Runtime:
     inside: Callable[[ModelFile, Graph], Inside] | None = None
     watch: Callable[[ModelFile, frozenset[str]], LoadedModel] | None = None
     layers: Callable[[ModelFile], tuple[Layer, ...]] | None = None
+    build: Callable[[ModelFile], Engine] | None = None
     taken_by: Callable[[ModelFile], Mapping[str, str]] | None = None
     overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
     around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None

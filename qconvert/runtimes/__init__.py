@@ -48,6 +48,11 @@ RUNTIMES = (
         open=_from("mnn", "open_model"), reach=_from("reach_mnn", "reach"), kernels=("cpu",), layout="channels_first",
         inside=_from("mnn_inside", "MNNInside"),
     ),
+    Runtime(
+        "tensorrt", ("onnx",), "TensorRT, whose engine is built for a compute capability, and runs where a GPU is at hand", "TensorRT",
+        open=_from("tensorrt", "open_model"), reach=_from("reach_onnxruntime", "reach"), layout="channels_first", whole=True,
+        kernels=("sm89", "sm75", "sm80", "sm86", "sm120", "sm121"), build=_from("tensorrt", "build_engine"),
+    ),
 )  # fmt: skip
 
 

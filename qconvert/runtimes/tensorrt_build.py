@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.data.stated_sizes import Bounds
 from qconvert.errors import MissingPackageError, RuntimeRefusedError
 from qconvert.graph import Array
 from qconvert.runtimes.child import Child
@@ -21,13 +22,10 @@ from qconvert.runtimes.tensorrt_child import PACKAGES
 from qconvert.runtimes.tensorrt_layers import EngineLayer, layers_inspected, layers_listed
 from qconvert.runtimes.tensorrt_named import NamedModel, named_model
 
-__all__ = ["CAPABILITIES", "Bounds", "Build", "Builder", "Refusal"]
+__all__ = ["CAPABILITIES", "Build", "Builder", "Refusal"]
 
 #: Compute capabilities that TensorRT-RTX builds for, the default first.
 CAPABILITIES = ("sm89", "sm75", "sm80", "sm86", "sm120", "sm121")
-#: The smallest, the likeliest and the largest sizes of an input.
-Bounds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-
 _CHILD = Path(__file__).with_name("tensorrt_child.py")
 #: Seconds for which an engine is waited for.
 _PATIENCE = 900.0
@@ -104,7 +102,12 @@ class Builder:
         self._child.close()
 
     def build(
-        self, file: Path | bytes, capability: str = CAPABILITIES[0], bounds: Mapping[str, Bounds] | None = None, *, run: bool = False
+        self,
+        file: Path | bytes | NamedModel,
+        capability: str = CAPABILITIES[0],
+        bounds: Mapping[str, Bounds] | None = None,
+        *,
+        run: bool = False,
     ) -> Build:
         """Parses a model, and builds an engine if that succeeds.
 
@@ -118,16 +121,16 @@ class Builder:
             RuntimeRefusedError: the process ended.
             MissingPackageError: the packages that are installed cannot be imported here.
         """
-        model = named_model(file)
+        model = file if isinstance(file, NamedModel) else named_model(file)
         question = {
-            "size": len(model.content), "path": str(file.resolve()) if isinstance(file, Path) else "",
+            "size": len(model.content), "path": str(Path(model.file).resolve()) if model.file else "",
             "capability": capability.upper(), "bounds": dict(bounds or {}), "run": run,
         }  # fmt: skip
         try:
             found = self._child.asked({"build": question}, [np.frombuffer(model.content, np.uint8)])
         except RuntimeRefusedError as error:
             error.reason = model.restored(error.reason)
-            error.file = str(file) if isinstance(file, Path) else ""
+            error.file = model.file
             raise
         if "missing" in found:
             raise MissingPackageError(f"TensorRT cannot be imported: {str(found['missing'])[:300]}", remedy=_INSTALL)

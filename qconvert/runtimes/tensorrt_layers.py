@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.runtimes.tensorrt_named import NamedModel, Node
 
-__all__ = ["EngineLayer", "EngineTensor", "layers_inspected", "layers_listed"]
+__all__ = ["MOVES", "EngineLayer", "EngineTensor", "layers_inspected", "layers_listed"]
 
 #: One line a layer. Constants and Metadata may be absent.
 _LINE = re.compile(
@@ -24,7 +24,7 @@ _SUMS = ("correlation", "deconv", "gemm", _DECOMPRESSED)
 _INTEGERS = ("Int8", "UInt8")
 _CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
 #: Operators whose results are values of their data.
-_MOVES = {
+MOVES = {
     "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split",
     "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
@@ -79,7 +79,7 @@ class EngineLayer:
             return self.type != _DECOMPRESSED and bool(operands) and all(operands)
         others = {node.operator for node in self.nodes} - _CONVERSIONS
         stored = bool(data) and all(data) and all(side.dtype in _INTEGERS for side in self.outputs)
-        if others <= _MOVES:
+        if others <= MOVES:
             return stored or (None if len(others) < len({node.operator for node in self.nodes}) else False)
         return stored and not any(node.operator in _CONVERSIONS for node in self.nodes)
 

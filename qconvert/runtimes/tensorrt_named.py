@@ -26,11 +26,12 @@ class Node:
     Attributes:
         name: its name, or that of the first tensor that it computes.
         operator: its type.
-        outputs: names of the tensors that it computes.
+        inputs, outputs: names of the tensors that it reads and computes.
     """
 
     name: str
     operator: str
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
@@ -42,11 +43,15 @@ class NamedModel:
         content: the file with these names.
         nodes: its nodes as they were, those of subgraphs too.
         inputs: name -> sizes of each input that is no initializer; a size that is open is a text, "" if it has no name.
+        constants: names of its initializers.
+        file: the file, beside which further data may be; "" if there is none.
     """
 
     content: bytes
     nodes: tuple[Node, ...]
     inputs: dict[str, tuple[int | str, ...]]
+    constants: frozenset[str]
+    file: str = ""
 
     def nodes_in(self, text: str) -> tuple[Node, ...]:
         """The nodes that a text of TensorRT's names, each once."""
@@ -70,11 +75,11 @@ def named_model(file: Path | bytes) -> NamedModel:
         raise InvalidModelError("is no ONNX model", file=str(file) if isinstance(file, Path) else "") from error
     nodes = []
     for node in _nodes(model.graph):
-        nodes.append(Node(node.name or next(filter(None, node.output), node.op_type), node.op_type, tuple(node.output)))
+        nodes.append(Node(node.name or next(filter(None, node.output), node.op_type), node.op_type, tuple(node.input), tuple(node.output)))
         node.name = f"qconvert.{len(nodes) - 1}."
-    constants = {item.name for item in model.graph.initializer}
+    constants = frozenset(item.name for item in model.graph.initializer)
     inputs = {item.name: tuple(map(_size, item.type.tensor_type.shape.dim)) for item in model.graph.input if item.name not in constants}
-    return NamedModel(model.SerializeToString(), tuple(nodes), inputs)
+    return NamedModel(model.SerializeToString(), tuple(nodes), inputs, constants, str(file) if isinstance(file, Path) else "")
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

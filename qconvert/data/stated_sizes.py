@@ -1,0 +1,32 @@
+"""Sizes of inputs as a user states them for what is built for certain sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from qconvert.errors import OptionError
+
+__all__ = ["Bounds", "stated_bounds"]
+
+#: The smallest, the likeliest and the largest sizes of an input.
+Bounds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+_FORM = "Write NAME:1x3x224x224, or three of them: NAME:1x3x64x64,1x3x224x224,1x3x512x512 (smallest, likeliest, largest)."
+
+
+def stated_bounds(texts: Sequence[str]) -> Mapping[str, Bounds]:
+    """Input -> its sizes, of texts such as "x:1x3x224x224", or "x:" with the smallest, the likeliest and the largest; raises OptionError.
+
+    A name may have colons in it: the sizes stand behind the last.
+    """
+    found: dict[str, Bounds] = {}
+    for text in texts:
+        name, colon, said = text.rpartition(":")
+        shapes = said.split(",")
+        if not (name and colon) or len(shapes) not in (1, 3) or not all(re.fullmatch(r"\d{1,9}(x\d{1,9})*", item) for item in shapes):
+            raise OptionError(f"--shape {text!r} states no sizes of an input", remedy=_FORM)
+        least, likely, most = (tuple(map(int, item.split("x"))) for item in (shapes if len(shapes) == 3 else shapes * 3))
+        if not len(least) == len(likely) == len(most) or any(not a <= b <= c for a, b, c in zip(least, likely, most, strict=True)):
+            raise OptionError(f"--shape {text!r}: the sizes do not grow from the smallest to the largest", remedy=_FORM)
+        found[name] = (least, likely, most)
+    return found

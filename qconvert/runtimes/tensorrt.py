@@ -1,0 +1,171 @@
+"""TensorRT builds an engine of an .onnx file, and runs it where a GPU is at hand.
+
+Without one, the engine is built all the same, for the compute capability that the kernels name, and a run is one of the file in
+onnxruntime, node by node: what the file says, not what the engine computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qconvert.conversion import load
+from qconvert.data.sizes import number_of, sizes_to_try
+from qconvert.data.stated_sizes import Bounds
+from qconvert.errors import OptionError, QConvertError
+from qconvert.graph import Array
+from qconvert.plugins import Engine, Layer, ModelFile
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+from qconvert.runtimes.tensorrt_build import Build, Builder
+from qconvert.runtimes.tensorrt_layers import MOVES, EngineLayer
+from qconvert.runtimes.tensorrt_named import NamedModel, Node, named_model
+
+__all__ = ["TensorRTModel", "build_engine", "open_model"]
+
+#: How many sizes are tried where a file leaves them open.
+_MOST_SIZES = 5
+#: Operators behind another that belong to it: a bound, a shift, the rounding.
+_BEHIND = ("QuantizeLinear", "Relu", "Clip", "Add", "Sub", "Cast")
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+
+
+class TensorRTModel:
+    """An .onnx file built by TensorRT; see plugins.LoadedModel.
+
+    Args:
+        file: the file, with the compute capability as its kernels.
+
+    Raises:
+        MissingPackageError: TensorRT, or onnxruntime, is not installed.
+        RuntimeRefusedError: TensorRT refuses the model, or its process ended.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        self._builder = Builder()
+        model = named_model(file.path)
+        found, sizes = _built(self._builder, model, file, run=True)
+        self._simulated = OnnxRuntime(file.path, file.threads, optimize=False)
+        self._runs = not found.not_run
+        if not self._runs:
+            self._builder.close()
+        self.inputs, self.outputs = self._simulated.inputs, self._simulated.outputs
+        ran = "and ran it" if self._runs else f"which was not run ({found.not_run[:120]}): the outputs are those of the file in onnxruntime"
+        self.note = f"{_built_by(found)}, {ran}{sizes}"
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are stored values by name."""
+        if not self._runs:
+            return self._simulated.run(inputs)
+        found = self._builder.run(inputs)
+        return {name: found[name] for name in self.outputs}
+
+
+def open_model(file: ModelFile) -> TensorRTModel:
+    """See plugins.Runtime; the kernels are compute capabilities, such as "sm89"."""
+    return TensorRTModel(file)
+
+
+def build_engine(file: ModelFile) -> Engine:
+    """See plugins.Runtime."""
+    model = named_model(file.path)
+    builder = Builder()
+    try:
+        found, sizes = _built(builder, model, file)
+    finally:
+        builder.close()
+    notes = [f"{_built_by(found)}{sizes}; it was not run", *(f"TensorRT warns: {text}" for text in found.warnings[:4])]
+    return Engine(tuple(_operators(found.layers, model)), tuple(notes))
+
+
+def _built_by(found: Build) -> str:
+    capability = f" for compute capability {found.capability[2:-1]}.{found.capability[-1]}" if found.capability else ""
+    return f"TensorRT ({found.package}) built the engine{capability}, {found.size / 1e6:.1f} MB in {found.seconds:.1f} s"
+
+
+def _built(builder: Builder, model: NamedModel, file: ModelFile, *, run: bool = False) -> tuple[Build, str]:
+    """The engine, and in words which sizes were taken where the file leaves them open; raises RuntimeRefusedError."""
+    if unknown := [name for name in file.bounds if name not in model.inputs]:
+        raise OptionError(f"sizes are stated of {unknown[0]!r}, which is no input", remedy=f"Inputs: {', '.join(model.inputs)}.")
+    for bounds, said in _bounds(model, file):
+        found = builder.build(model, file.kernels, bounds, run=run)
+        if found.built:
+            return found, said
+        if not found.parsed:
+            break
+    error = found.refused()
+    error.file = str(file.path)
+    raise error
+
+
+def _bounds(model: NamedModel, file: ModelFile) -> Iterator[tuple[dict[str, Bounds], str]]:
+    """The bounds of inputs with open sizes: those stated, and for others sizes to try, one after the other."""
+    stated = dict(file.bounds)
+    for name, (least, *_) in stated.items():
+        if len(least) != len(model.inputs[name]):
+            raise OptionError(f"the input {name!r} has {len(model.inputs[name])} axes, and sizes are stated of {len(least)}")
+    left = [name for name, shape in model.inputs.items() if name not in stated and any(isinstance(size, str) for size in shape)]
+    if not left:
+        yield stated, ""
+        return
+    for shapes in _guessed(model, file, left)[:_MOST_SIZES]:
+        said = ", ".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        yield {**stated, **{name: (shape, shape, shape) for name, shape in shapes.items()}}, f" with {said} (--shape states others)"
+
+
+def _guessed(model: NamedModel, file: ModelFile, names: list[str]) -> list[dict[str, tuple[int, ...]]]:
+    """Sizes of inputs that a file leaves open, the likeliest first."""
+    try:
+        graph = load(file.path, **file.options)
+        known = {name: graph[name].shape for name in graph.inputs}
+        tried = [number_of(sizes) for sizes in sizes_to_try(graph)]
+    except QConvertError:  # TensorRT may take what we do not read
+        known, tried = {}, [number_of({})]
+    shapes = {name: known.get(name) or model.inputs[name] for name in names}
+    return [{name: tuple(max(1, number(size)) for size in shape) for name, shape in shapes.items()} for number in tried]
+
+
+def _operators(layers: tuple[EngineLayer, ...], model: NamedModel) -> Iterator[Layer]:
+    """The nodes of the file under the layers that compute them; one of several is in that which sums its products, or the last."""
+    within: dict[Node, EngineLayer] = {}
+    for layer in layers:
+        for node in layer.nodes:
+            if node not in within or not within[node].sums:
+                within[node] = layer
+    names = _standing_for(model)
+    for node, layer in within.items():
+        yield Layer(layer.type, tuple(names.get(node, ())), _on_integers(node, layer), operator=node.operator, within=layer.name)
+
+
+def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
+    """Whether a node runs on integers; None if it converts, or its data are moved in a kernel of others."""
+    if node.operator in _CONVERSIONS:
+        return None
+    if layer.sums and node.operator not in _PRODUCTS:
+        return False
+    if node.operator in MOVES and not layer.integer:
+        return None
+    return layer.integer
+
+
+def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
+    """Node -> the tensors whose values are its own, behind bounds, shifts and roundings."""
+    writers = {name: node for node in model.nodes for name in node.outputs if name}
+    found: dict[Node, list[str]] = {}
+    for name, node in writers.items():
+        found.setdefault(_origin(node, writers, model.constants), []).append(name)
+    return found
+
+
+def _origin(node: Node, writers: Mapping[str, Node], constants: frozenset[str]) -> Node:
+    """The node that a value comes from: a product behind which only its own bounds, shifts and roundings stand, or what is rounded."""
+    inner = node
+    seen: set[Node] = set()
+    while node.operator in _BEHIND and node not in seen:
+        seen.add(node)
+        data = [name for name in node.inputs[: 1 if node.operator not in ("Add", "Sub") else 2] if name and name not in constants]
+        before = writers.get(data[0]) if len(data) == 1 else None
+        if before is None or before.operator == "DequantizeLinear":
+            break
+        node = before
+        inner = node if inner.operator == "QuantizeLinear" or node.operator in _PRODUCTS else inner
+    return inner
