@@ -223,11 +223,11 @@ def _moved_weights(kind: str) -> Callable[[], Any]:
     return make
 
 
-def _transposed_conv(axis: int | None, group: int = 1) -> Callable[[], Any]:
+def _transposed_conv(axis: int | None, group: int = 1, **attributes: Any) -> Callable[[], Any]:
     def make() -> Any:
         net = Network()
         weights = net.weights((8, 8 // group, 3, 3), 0.01 if axis is None else np.full((8, 8 // group)[axis], 0.01), axis=axis)
-        return net.model(net.op("ConvTranspose", net.pair(net.input()), weights, name="target", group=group))
+        return net.model(net.op("ConvTranspose", net.pair(net.input()), weights, name="target", group=group, **attributes))
 
     return make
 
@@ -381,6 +381,9 @@ _SCALES = (
     Case("ConvTranspose, axis 0", _transposed_conv(0), "float"),
     Case("ConvTranspose, per tensor", _transposed_conv(None), "float"),
     Case("ConvTranspose, 2 groups", _transposed_conv(1, 2), "float"),
+    Case("ConvTranspose, strides and dilations", _transposed_conv(1, strides=[2, 2], dilations=[2, 2]), "builder", "Strided & Dilated"),
+    Case("Conv, sm75", _conv(), "float", capability="sm75"),
+    Case("MatMul, sm75", _product("MatMul", 1), "builder", "FP32 GEMM is not supported", capability="sm75"),
     Case("Conv 1-D", _ranks(1), "int8"),
     Case("Conv 3-D", _ranks(3), "int8"),
     Case("Conv, depthwise", _conv(weights=lambda net: net.weights((8, 1, 3, 3)), group=8), "int8"),

@@ -82,6 +82,8 @@ def test_command(command: str, folder: Path) -> None:
         pytest.skip("PyTorch is not installed")
     if re.match(r"qconvert (tflite2mnn|check) .*\.mnn", command) and find_spec("MNN") is None:
         pytest.skip("MNN is not installed")
+    if "--build" in command and find_spec("tensorrt_rtx_bindings") is None:
+        pytest.skip("TensorRT is not installed")
     words = [NAMES.get(word, word) for word in command.split()[1:]]
     writing = ("apply", "calibrate", "convert", "extract", "tflite2onnx", "tflite2torch", "onnx2torch", "torch2onnx")
     if words[0] in writing and "--force" not in words:

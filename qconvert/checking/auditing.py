@@ -132,7 +132,14 @@ def audit(
     graph, _ = normalize(load(path, **options), chosen)
     refuse_violations(graph, chosen)
     report = AuditReport(str(path), chosen.name, predicted(graph, chosen), _predictions(graph, chosen))
-    return report if runtime is None else _with_told(report, graph, chosen, runtime, bounds)
+    if runtime is None:
+        return report
+    try:
+        return _with_told(report, graph, chosen, runtime, bounds)
+    except RuntimeRefusedError as error:
+        error.file = str(path)  # what was written of it is gone when this is read
+        error.remedy = error.remedy or f"`qconvert convert` with --target {chosen.name} writes the file that was refused."
+        raise
 
 
 def _runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tuple[Runtime, str]:
@@ -154,7 +161,7 @@ def _with_told(report: AuditReport, graph: Graph, target: Target, chosen: tuple[
     by_tensor = {name: layer for layer in told.layers for name in layer.outputs}
     operators = tuple(_as_run(op, by_tensor) for op in report.operators)
     notes = (*(told.notes or [_asked_here(runtime)]), *_unseen(operators))
-    layers = _of_engine(told.layers, operators)
+    layers = _of_engine(told.layers, operators, _on_floats(graph, target))
     return replace(
         report, operators=operators, runtime=runtime.title, notes=notes, layers=layers, unjudged="" if layers else _elsewhere(target)
     )
@@ -189,21 +196,17 @@ def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: 
         if runtime.layers is not None:
             return Engine(runtime.layers(file))
         assert runtime.build is not None
-        try:
-            return runtime.build(file)
-        except RuntimeRefusedError as error:
-            error.file = ""  # it is gone when this is read
-            error.remedy = error.remedy or f"`qconvert convert` with --target {target.name} writes the file that was refused."
-            raise
+        return runtime.build(file)
 
 
 def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
     """The operator with what ran it; what converts between real and stored values is on neither side.
 
-    A real operator whose result comes out of a conversion ran on real values; one that moves data was moved before the conversion.
+    A real operator whose result comes out of a conversion ran on real values; one that moves data was moved before the conversion. In a
+    layer of an engine, what chooses among data or converts them is done beside the others.
     """
     layer, rule = layers.get(op.output), KINDS[op.kind].rule
-    if layer is None or rule == "convert" or (layer.integer is None and rule in ("move", "relabel")):
+    if layer is None or rule == "convert" or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):
         return op
     return replace(op, ran=bool(layer.integer), layer=f"{layer.kind} ({layer.by})" if layer.by else layer.kind)
 
@@ -217,7 +220,13 @@ def _unseen(operators: tuple[AuditedOperator, ...]) -> list[str]:
     return [f"{gone} operators are not seen in what it runs: fused with others, or left away"] if gone else []
 
 
-def _of_engine(layers: Sequence[Layer], operators: tuple[AuditedOperator, ...]) -> tuple[AuditedLayer, ...]:
+def _on_floats(graph: Graph, target: Target) -> dict[str, str]:
+    """Tensor -> why the operator that computes it is predicted to run on real values, those without a quantized side too."""
+    verdicts = ((op, verdict) for op, verdict in target.verdicts(graph, final=False) if KINDS[op.kind].rule != "convert")
+    return {name: verdict.rule for op, verdict in verdicts if verdict.runs != "integers" for name in op.outputs if name}
+
+
+def _of_engine(layers: Sequence[Layer], operators: tuple[AuditedOperator, ...], on_floats: Mapping[str, str]) -> tuple[AuditedLayer, ...]:
     """The layers of an engine, with what was predicted of their operators."""
     by_output = {op.output: op for op in operators}
     parts: dict[str, list[Layer]] = {}
@@ -226,9 +235,10 @@ def _of_engine(layers: Sequence[Layer], operators: tuple[AuditedOperator, ...]) 
             parts.setdefault(layer.within, []).append(layer)
     found = []
     for name, inner in parts.items():
-        audited = [by_output[tensor] for layer in inner for tensor in layer.outputs if tensor in by_output]
+        tensors = [tensor for layer in inner for tensor in layer.outputs]
+        audited = [by_output[tensor] for tensor in tensors if tensor in by_output]
         known = [layer.integer for layer in inner if layer.integer is not None]
-        reasons = tuple(dict.fromkeys(op.reason for op in audited if not op.integer))
+        reasons = tuple(dict.fromkeys(on_floats[tensor] for tensor in tensors if tensor in on_floats))
         otherwise = any(op.ran is not None and op.ran != op.integer for op in audited)
         kinds = tuple(layer.operator for layer in inner)
         found.append(AuditedLayer(name, inner[0].kind, kinds, any(known) if known else None, reasons, otherwise))

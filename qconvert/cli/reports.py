@@ -117,7 +117,8 @@ def print_audit(report: AuditReport, verbose: bool) -> None:
         lines = []
     seen = [op for op in report.operators if op.ran is not None]
     if seen:
-        lines.append(f"{report.runtime} ran {len(seen) - len(report.otherwise)} of {len(seen)} operators as predicted")
+        ran = "would run" if report.layers else "ran"
+        lines.append(f"{report.runtime} {ran} {len(seen) - len(report.otherwise)} of {len(seen)} operators as predicted")
     for op in report.otherwise:
         ran = "as integers" if op.ran else "on real values"
         lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")

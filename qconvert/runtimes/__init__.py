@@ -50,8 +50,9 @@ RUNTIMES = (
     ),
     Runtime(
         "tensorrt", ("onnx",), "TensorRT, whose engine is built for a compute capability, and runs where a GPU is at hand", "TensorRT",
-        open=_from("tensorrt", "open_model"), reach=_from("reach_onnxruntime", "reach"), layout="channels_first", whole=True,
+        open=_from("tensorrt", "open_model"), reach=_from("reach_onnxruntime", "reach"), layout="channels_first",
         kernels=("sm89", "sm75", "sm80", "sm86", "sm120", "sm121"), build=_from("tensorrt", "build_engine"),
+        inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"), around=_from("onnx_around", "around"),
     ),
 )  # fmt: skip
 

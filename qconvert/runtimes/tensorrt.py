@@ -24,9 +24,11 @@ __all__ = ["TensorRTModel", "build_engine", "open_model"]
 #: How many sizes are tried where a file leaves them open.
 _MOST_SIZES = 5
 #: Operators behind another that belong to it: a bound, a shift, the rounding.
-_BEHIND = ("QuantizeLinear", "Relu", "Clip", "Add", "Sub", "Cast")
+_BEHIND = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
+#: Operators that give values of their data, or where these are: on integers or on real values, in whichever kernel they stand.
+_CHOICES = (*MOVES, "ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "Where")
 
 
 class TensorRTModel:
@@ -49,8 +51,8 @@ class TensorRTModel:
         if not self._runs:
             self._builder.close()
         self.inputs, self.outputs = self._simulated.inputs, self._simulated.outputs
-        ran = "and ran it" if self._runs else f"which was not run ({found.not_run[:120]}): the outputs are those of the file in onnxruntime"
-        self.note = f"{_built_by(found)}, {ran}{sizes}"
+        ran = "and ran it; single operators ran" if self._runs else f"which was not run ({_brief(found.not_run)}): everything ran"
+        self.note = f"{_built_by(found)}{sizes}, {ran} in onnxruntime, node by node"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
@@ -58,6 +60,11 @@ class TensorRTModel:
             return self._simulated.run(inputs)
         found = self._builder.run(inputs)
         return {name: found[name] for name in self.outputs}
+
+
+def _brief(reason: str) -> str:
+    """Why an engine cannot run here; without a driver CUDA says it at length."""
+    return "no GPU" if "CUDA driver version is insufficient" in reason or "no CUDA-capable device" in reason else reason[:200]
 
 
 def open_model(file: ModelFile) -> TensorRTModel:
@@ -73,7 +80,8 @@ def build_engine(file: ModelFile) -> Engine:
         found, sizes = _built(builder, model, file)
     finally:
         builder.close()
-    notes = [f"{_built_by(found)}{sizes}; it was not run", *(f"TensorRT warns: {text}" for text in found.warnings[:4])]
+    stated = f"{sizes} (--shape states others)" if sizes else ""
+    notes = [f"{_built_by(found)}{stated}; it was not run", *(f"TensorRT warns: {text}" for text in found.warnings[:4])]
     return Engine(tuple(_operators(found.layers, model)), tuple(notes))
 
 
@@ -109,7 +117,7 @@ def _bounds(model: NamedModel, file: ModelFile) -> Iterator[tuple[dict[str, Boun
         return
     for shapes in _guessed(model, file, left)[:_MOST_SIZES]:
         said = ", ".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
-        yield {**stated, **{name: (shape, shape, shape) for name, shape in shapes.items()}}, f" with {said} (--shape states others)"
+        yield {**stated, **{name: (shape, shape, shape) for name, shape in shapes.items()}}, f" with {said}"
 
 
 def _guessed(model: NamedModel, file: ModelFile, names: list[str]) -> list[dict[str, tuple[int, ...]]]:
@@ -137,12 +145,12 @@ def _operators(layers: tuple[EngineLayer, ...], model: NamedModel) -> Iterator[L
 
 
 def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
-    """Whether a node runs on integers; None if it converts, or its data are moved in a kernel of others."""
+    """Whether a node runs on integers; None if it converts, or chooses among data in a kernel of others."""
     if node.operator in _CONVERSIONS:
         return None
     if layer.sums and node.operator not in _PRODUCTS:
         return False
-    if node.operator in MOVES and not layer.integer:
+    if node.operator in _CHOICES and not layer.integer:
         return None
     return layer.integer
 
@@ -162,7 +170,7 @@ def _origin(node: Node, writers: Mapping[str, Node], constants: frozenset[str]) 
     seen: set[Node] = set()
     while node.operator in _BEHIND and node not in seen:
         seen.add(node)
-        data = [name for name in node.inputs[: 1 if node.operator not in ("Add", "Sub") else 2] if name and name not in constants]
+        data = [name for name in node.inputs if name and name not in constants]
         before = writers.get(data[0]) if len(data) == 1 else None
         if before is None or before.operator == "DequantizeLinear":
             break

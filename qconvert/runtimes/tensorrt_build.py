@@ -30,6 +30,8 @@ _CHILD = Path(__file__).with_name("tensorrt_child.py")
 #: Seconds for which an engine is waited for.
 _PATIENCE = 900.0
 _TITLE = "TensorRT"
+#: In lines of errors that say of this machine, not of the model, that it has no GPU.
+_NO_DEVICE = "catchCudaError"
 _INSTALL = "Install it with: pip install 'qconvert[tensorrt]'"
 
 
@@ -82,12 +84,14 @@ class Build:
             return RuntimeRefusedError(f"{who} made no engine, and says no reason")
         first = self.errors[0]
         where = f"{first.operator} {first.node!r}" if first.operator else ""
-        more = "".join(f" | {item.text}" for item in self.errors[1:4])
+        more = "".join(f" | {text}" for text in list(dict.fromkeys(item.text for item in self.errors))[1:4])
         return RuntimeRefusedError(f"{who} refuses the model: {first.text}{more}", where=where)
 
 
 class Builder:
     """A process in which TensorRT parses files and builds engines, one after the other. What ends it is known by its last words.
+
+    A build that fails leaves its compute capability to the next one in the process (1.7.1), so another process takes that.
 
     Raises:
         MissingPackageError: no package of TensorRT is installed.
@@ -96,7 +100,7 @@ class Builder:
     def __init__(self) -> None:
         if not any(find_spec(name) is not None for name in PACKAGES):
             raise MissingPackageError("TensorRT, which builds engines of .onnx models, is not installed", remedy=_INSTALL)
-        self._child = Child(_CHILD, _TITLE, _PATIENCE, (str(_memory()),))
+        self._child = _started()
 
     def close(self) -> None:
         self._child.close()
@@ -134,7 +138,11 @@ class Builder:
             raise
         if "missing" in found:
             raise MissingPackageError(f"TensorRT cannot be imported: {str(found['missing'])[:300]}", remedy=_INSTALL)
-        return _build(found, model)
+        done = _build(found, model)
+        if done.parsed and not done.built:
+            self._child.close()
+            self._child = _started()
+        return done
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """What the engine that was built last computes."""
@@ -142,6 +150,10 @@ class Builder:
         described = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
         found = self._child.asked({"run": described, "sizes": [value.nbytes for value in values]}, values)
         return dict(zip(map(str, found.get("names", ())), self._child.arrays(found.get("values")), strict=False))
+
+
+def _started() -> Child:
+    return Child(_CHILD, _TITLE, _PATIENCE, (str(_memory()),))
 
 
 def _memory() -> int:
@@ -168,7 +180,8 @@ def _build(found: Mapping[str, Any], model: NamedModel) -> Build:
 
 def _refusal(item: Sequence[str], model: NamedModel) -> Refusal:
     text, operator, node = item
-    return Refusal(model.restored(text).strip(), operator, model.restored(node))
+    lines = [line.strip() for line in model.restored(text).splitlines()]
+    return Refusal(" ".join(line for line in lines if line and _NO_DEVICE not in line), operator, model.restored(node))
 
 
 def _of_builder(text: str, raw: str, model: NamedModel) -> Refusal:

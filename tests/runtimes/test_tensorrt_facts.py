@@ -89,3 +89,10 @@ def test_a_number_divided_by_what_is_dequantized_is_lost(builder: Builder, numer
 def test_opsets_make_no_difference(builder: Builder) -> None:
     cases = [case for case in CASES if case.name.startswith("opset ")]
     assert len({tuple(layer.tactic for layer in builder.build(case.model().SerializeToString()).layers) for case in cases}) == 1
+
+
+def test_a_build_that_fails_leaves_nothing_to_the_next(builder: Builder) -> None:
+    """In one process the next engine would be for the compute capability of the one that failed, where no Conv is on integers."""
+    refused, conv = (next(case for case in CASES if case.name == name) for name in ("MatMul, sm75", "Conv 1-D"))
+    assert not builder.build(refused.model().SerializeToString(), refused.capability).built
+    assert verdict_of(builder.build(conv.model().SerializeToString())) == "int8"

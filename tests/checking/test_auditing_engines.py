@@ -1,0 +1,95 @@
+"""audit() with an engine of TensorRT: its layers beside what was predicted, by the command line too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from tensorrt_network import Network
+
+from qconvert import audit
+from qconvert.errors import OptionError, RuntimeRefusedError
+
+pytest.importorskip("tensorrt_rtx_bindings")
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+
+
+def _ran(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "qconvert", "audit", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_every_product_of_a_network_is_on_integers() -> None:
+    report = audit(RESNET, "tensorrt", build=True)
+    products = [layer for layer in report.layers if layer.kind in ("correlation", "gemm")]
+    assert [layer.integer for layer in products] == [True] * 10
+    assert all(set(layer.operators) <= {"Conv", "Gemm", "DequantizeLinear"} for layer in products)
+    average = next(layer for layer in report.layers if layer.kind == "avgpool")
+    assert (average.integer, average.reasons) == (False, ("its data are float",))
+    assert report.otherwise == () and not report.unjudged
+    assert "built the engine for compute capability 8.9" in report.notes[0] and "it was not run" in report.notes[0]
+
+
+def test_run_builds_too() -> None:
+    """For a target whose runtime only builds engines."""
+    report = audit(RESNET, "tensorrt", run=True, kernels="tensorrt:sm80")
+    assert [layer.integer for layer in report.layers if layer.kind in ("correlation", "gemm")] == [True] * 10
+
+
+def test_a_prediction_that_is_wrong_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qconvert.plugins import registry, target_named
+
+    wrong = target_named("tensorrt").derive(name="tensorrt-wrong", integer_kernels={"Conv": ("int16",)}, kernel_faults={})
+    known = {**registry.targets(), wrong.name: wrong}
+    monkeypatch.setattr(registry, "targets", lambda: known)
+    monkeypatch.setattr(registry, "_given_targets", lambda: known)
+    report = audit(RESNET, "tensorrt-wrong", build=True)
+    assert all(not op.integer for op in report.operators if op.kind == "Conv")
+    assert {op.kind for op in report.otherwise} <= {"Conv", "Gemm"}
+    assert {layer.otherwise for layer in report.layers if layer.kind == "correlation" and layer.integer} <= {True}
+
+
+def test_what_builds_no_engines() -> None:
+    with pytest.raises(OptionError, match="LiteRT builds no engines"):
+        audit(RESNET, "tflite", build=True)
+
+
+def test_the_command_prints_the_layers() -> None:
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "8.0")
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert sum("correlation" in line and "integers" in line for line in lines) == 9
+    assert any("avgpool" in line and "float" in line and "its data are float" in line for line in lines)
+    assert "TensorRT would run 10 of 10 operators as predicted" in found.stdout
+    assert "compute capability 8.0" in found.stdout
+
+
+def test_the_command_prints_json() -> None:
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--json")
+    layers = json.loads(found.stdout)["layers"]
+    assert sum(layer["kind"] == "correlation" and layer["integer"] for layer in layers) == 9
+
+
+def test_a_capability_that_there_is_not() -> None:
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "61")
+    assert found.returncode == 2 and "tensorrt:sm61" in found.stderr and "tensorrt:sm89" in found.stderr
+
+
+def test_a_builder_that_refuses(tmp_path: Path) -> None:
+    """A transposed convolution with strides and dilations."""
+    net = Network()
+    weights = net.weights((8, 8, 3, 3), axis=1)
+    y = net.op("ConvTranspose", net.pair(net.input()), weights, name="up", strides=[2, 2], dilations=[2, 2])
+    onnx.save(net.model(net.pair(y)), tmp_path / "m.onnx")
+    with pytest.raises(RuntimeRefusedError, match="Strided & Dilated Deconv") as caught:
+        audit(tmp_path / "m.onnx", "tensorrt", build=True)
+    assert caught.value.file == str(tmp_path / "m.onnx")
+    found = _ran(tmp_path / "m.onnx", "--target", "tensorrt", "--build")
+    assert found.returncode == 4
+    assert "TensorRT's builder" in found.stderr and "--target tensorrt writes the file that was refused" in found.stderr
