@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
-from tensorrt_network import Network
 
 from qconvert import audit
 from qconvert.errors import OptionError, RuntimeRefusedError
@@ -81,15 +79,11 @@ def test_a_capability_that_there_is_not() -> None:
     assert found.returncode == 2 and "tensorrt:sm61" in found.stderr and "tensorrt:sm89" in found.stderr
 
 
-def test_a_builder_that_refuses(tmp_path: Path) -> None:
-    """A transposed convolution with strides and dilations."""
-    net = Network()
-    weights = net.weights((8, 8, 3, 3), axis=1)
-    y = net.op("ConvTranspose", net.pair(net.input()), weights, name="up", strides=[2, 2], dilations=[2, 2])
-    onnx.save(net.model(net.pair(y)), tmp_path / "m.onnx")
-    with pytest.raises(RuntimeRefusedError, match="Strided & Dilated Deconv") as caught:
-        audit(tmp_path / "m.onnx", "tensorrt", build=True)
-    assert caught.value.file == str(tmp_path / "m.onnx")
-    found = _ran(tmp_path / "m.onnx", "--target", "tensorrt", "--build")
+def test_a_builder_that_refuses() -> None:
+    """A Gemm for compute capability 7.5."""
+    with pytest.raises(RuntimeRefusedError, match="FP32 GEMM is not supported") as caught:
+        audit(RESNET, "tensorrt", build=True, kernels="tensorrt:sm75")
+    assert caught.value.file == str(RESNET) and caught.value.where.startswith("Gemm ")
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "75")
     assert found.returncode == 4
     assert "TensorRT's builder" in found.stderr and "--target tensorrt writes the file that was refused" in found.stderr
