@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from qconvert.checking.attributes import same_activation
@@ -17,7 +17,7 @@ from qconvert.files import file_digest
 from qconvert.graph import Graph, Op
 from qconvert.graph.differences import attribute_differences, tensor_differences
 from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
-from qconvert.plugins import pass_named
+from qconvert.plugins import Format, pass_named
 from qconvert.version import __version__
 
 __all__ = ["Remade", "remade"]
@@ -67,14 +67,14 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
         given = json.loads(str(said[OPTIONS]))
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             suffixes = result.format.suffixes  # which may say the form
-            again = Path(folder, f"again{result.path.suffix if result.path.suffix in suffixes else suffixes[0]}")
+            again = Path(folder, result.path.name if result.path.suffix in suffixes else f"again{suffixes[0]}")
             convert(
                 source.path,
                 again,
                 target=str(said.get(TARGET, "")),
                 passes=given["passes"],
                 allow_loss=float("-inf"),
-                **{**given["options"], **files},
+                **{**given["options"], **files, **_beside(said, result.format, Path(folder))},
             )
             companions = result.format.companions(result.path) if result.format.companions else ()
             lossy = tuple(name for name in given["passes"] if not pass_named(name).exact)
@@ -84,6 +84,12 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
             return Remade(altered, rebuilt, lossy=() if altered or rebuilt else lossy)
     except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
         return Remade(notes=(f"the conversion that {result.path.name} says it comes from cannot be made again",))
+
+
+def _beside(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:
+    """The options by which scales go to a file beside the result, with such a file in a folder, of the name that the metadata say."""
+    named = {option.name: said.get(f"{BESIDE}{option.name}") for option in format.write_options if option.scales}
+    return {option: str(folder / PurePath(str(name)).name) for option, name in named.items() if name}
 
 
 def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:

@@ -142,7 +142,7 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
     if not is_read:
         return fitting[0]
     for candidate in fitting:
-        if candidate.holds is None or candidate.holds(path):
+        if len(fitting) == 1 or candidate.holds is None or candidate.holds(path):  # the only one says itself what is wrong with the file
             return candidate
     names = ", ".join(item.name for item in fitting)
     raise OptionError(f"by its content this is none of the formats of encodings with the suffix {path.suffix}: {names}", file=str(path))

@@ -75,6 +75,12 @@ def test_model_and_cache_compute_what_the_source_does(made: Path) -> None:
     assert np.abs(scores - np.array(found)).max() < 0.05 and scores.std() > 0.01
 
 
+def test_a_check_makes_both_files_again(made: Path) -> None:
+    done = run("check", PERSON, made / "model.onnx", "--json")
+    assert done.returncode == 0, done.stderr
+    assert not [note for note in json.loads(done.stdout)["notes"] if "made again" in note]
+
+
 def test_trained_scales_that_a_cache_cannot_state(tmp_path: Path) -> None:
     done = run("tflite2onnx", FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "m.onnx", "--target", "tensorrt",
                "--calibration-cache", tmp_path / "s.cache")  # fmt: skip
