@@ -79,6 +79,18 @@ _SCHEME = Option(
 _REDUCE = Option(
     "reduce", str, "weights", "what reduced_range leaves 7 bits: weights, activations or both.", ("weights", "activations", "both")
 )
+_ACTIVATIONS = Option(
+    "activations", str, "shift", "zero points that TensorRT lacks: shift (integers and scales stay) or symmetric (new scales, lossy).",
+    ("shift", "symmetric"),
+)  # fmt: skip
+_PAIRS = Option(
+    "pairs",
+    str,
+    "every",
+    "what sparse_pairs keeps: every grid, or sparse ones, which products read.",
+    ("every", "sparse"),
+    by_hand="sparse",
+)
 _WEIGHT_BITS = Option("weight_bits", int, 0, "how many bits change_bits gives weights: 4, 8 or 16; 0 leaves them.", (0, 4, 8, 16))
 _ACTIVATION_BITS = Option(
     "activation_bits", int, 0, "how many bits change_bits gives activations: 4, 8 or 16; 0 leaves them.", (0, 4, 8, 16)
@@ -157,7 +169,7 @@ _REGISTER = (
          options=(SYMMETRIC,), exact=False, within=0.1,
          after=("matmul_to_gemm", "fold_batch_norm", "store_activations")),
     _pass("symmetric_activations", "signed activations get grids with zero point 0",
-         options=(SYMMETRIC, EDGES), exact=False, within=0.2,
+         options=(SYMMETRIC, EDGES, _ACTIVATIONS), exact=False, within=0.2,
          after=("store_activations",), requires=("absorbed",)),
     _pass("affine_activations", "8-bit activations on symmetric grids get affine ones where part of their grid is never reached",
          options=(EDGES,), exact=False, within=0.05, requires=("absorbed",)),
@@ -185,7 +197,11 @@ _REGISTER = (
          after=("isolate_float", "symmetric_activations", "store_activations"), requires=("absorbed",)),
     _pass("shift_to_symmetric", "signed activations get the zero point 0 and keep integers and scales; their real values move",
          options=(SYMMETRIC,), exact=False, within=4e-3,
-         after=("symmetric_weights", "store_activations", "isolate_float", "assign_layout"), requires=("absorbed",)),
+         after=("symmetric_weights", "symmetric_activations", "store_activations", "isolate_float", "assign_layout"),
+         requires=("absorbed",)),
+    _pass("sparse_pairs", "activations that no product reads as integers are clipped to the range of their grid, and not rounded",
+         options=(_PAIRS,), exact=False, within=0.05,
+         after=("isolate_float", "shift_to_symmetric", "float_io", "integer_io"), requires=("absorbed",)),
     _pass("integer_io", "graph inputs and outputs that are quantized at once become the integers",
          options=(_IO_INTEGER,), after=("match_scales", "isolate_float", "float_io")),
     _pass("states_to_io", "states, which live from one run to the next, become inputs and outputs that whoever runs the network carries",

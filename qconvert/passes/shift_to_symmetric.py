@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SHIFTED
 from qconvert.passes.isolate_float import isolated
 from qconvert.passes.shifting.edges import from_unsigned, is_spelled, to_unsigned
@@ -43,7 +43,7 @@ _LITERAL = ("plain", "opaque", "state")
 def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[str, ...]]:
     """Shifts the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or symmetric == "all" else target.symmetric_activations
-    whole = separated(graph, dtypes)
+    whole = separated(_without_roundings(graph) if target is not None and target.symmetric_activations else graph, dtypes)
     points = _points(whole, dtypes)
     whole, notes = isolated(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
     points = _points(whole, dtypes)
@@ -53,10 +53,21 @@ def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[
     for op in whole.ops:
         _visit(shifting, op, target)
     if shifting.ops == list(whole.ops) and not notes:
-        return graph, ()
+        return whole if whole.ops != graph.ops else graph, ()
     changed, shifted = shifting.result()
     changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if shifted else changed.metadata)
     return changed, (*notes, *_said(changed, shifted, shifting))
+
+
+def _without_roundings(graph: Graph) -> Graph:
+    """The graph without the roundings of a source's kernels, which a target that computes on real values has not; but for dynamic range."""
+    ops = [
+        replace(op, attributes={key: value for key, value in op.attributes.items() if key != "arithmetic"})
+        if op.attributes.get("arithmetic") and not is_dynamic(op)
+        else op
+        for op in graph.ops
+    ]
+    return replace(graph, ops=tuple(ops)) if ops != list(graph.ops) else graph
 
 
 def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:

@@ -20,8 +20,8 @@ __all__ = ["TARGETS"]
 
 _PASSES = (
     "expand_definitions", "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "assign_layout",
-    "store_activations", "symmetric_weights", "isolate_float", "float_io", "integer_io", "states_to_io", "shift_to_symmetric",
-    "int32_bias_to_float", "remove_dead_code",
+    "store_activations", "symmetric_weights", "symmetric_activations", "isolate_float", "float_io", "integer_io", "states_to_io",
+    "shift_to_symmetric", "sparse_pairs", "int32_bias_to_float", "remove_dead_code",
 )  # fmt: skip
 _INT8 = ("int8",)
 #: Kinds whose sums of products of int8 become real numbers, to which a float32 bias is added.

@@ -281,3 +281,53 @@ def test_symmetric_graphs_stay_as_they_are() -> None:
     assert pass_named("shift_to_symmetric").run(graph, SYMMETRIC) == (graph, ())
     affine = conv()
     assert pass_named("shift_to_symmetric").run(affine, Target("any", "onnx", ""))[0] is affine
+
+
+def test_roundings_of_the_sources_kernels_fall_away_for_a_target_that_computes_on_real_values() -> None:
+    graph = moved(Op("Add", ("a", "a"), ("y",), {"arithmetic": "qnnpack"}), tensors=[Tensor("y", "int8", None, None, q(0.3, -20))])
+    changed = same(graph, ties=4)
+    assert not any(op.attributes.get("arithmetic") for op in changed.ops)
+
+
+def paired() -> Graph:
+    """A Conv whose result an addition and another Conv read, through a Reshape that only the addition reads."""
+    weights = constant("w", random_integers((2, 2, 1, 1), "int8"), q(0.01))
+    tensors = [Tensor("x", "float32", (1, 2, 5, 5)), weights, constant("s", np.array([2, 25], np.int64)),
+               *(Tensor(name, "int8", None, None, q(0.05, -9)) for name in "abcde")]  # fmt: skip
+    bare = {**CONV, "pads": (0, 0, 0, 0)}
+    ops = [
+        Op("Quantize", ("x",), ("a",)),
+        Op("Conv", ("a", "w"), ("b",), bare),
+        Op("Conv", ("b", "w"), ("c",), bare),
+        Op("Reshape", ("c", "s"), ("d",)),
+        Op("Sigmoid", ("d",), ("e",)),
+        Op("Dequantize", ("e",), ("y",)),
+    ]
+    return make(ops, tensors, "x", "y")
+
+
+def test_sparse_pairs_stay_in_front_of_products_and_leave_their_clip() -> None:
+    graph = shifted(paired())
+    changed, notes = pass_named("sparse_pairs").run(graph, SYMMETRIC, pairs="sparse")
+    validate(changed)
+    assert pass_named("sparse_pairs").run(graph, SYMMETRIC) == (graph, ())
+    assert {name for name in "abcde" if name in changed.tensors} == {"a", "b"} and json.loads(changed.metadata[SHIFTED]) == {
+        "a": -9,
+        "b": -9,
+    }
+    clips = [op for op in changed.ops if op.kind == "Clip"]
+    assert len(clips) == 2 and notes[0].costs
+    low, high = (float(changed[name].data) for name in clips[0].inputs[1:])  # type: ignore[arg-type]
+    assert (low, high) == (np.float32(-128 * np.float32(0.05)), np.float32(127 * np.float32(0.05)))
+    feeds = {"x": np.random.default_rng(1).normal(0, 5, (1, 2, 5, 5)).astype(np.float32)}
+    was, now = evaluate(graph, feeds)["y"], evaluate(changed, feeds)["y"]
+    assert np.abs(was - now).max() <= 0.06 and not np.array_equal(was, now)
+
+
+def test_symmetric_grids_are_an_option_of_targets_that_shift() -> None:
+    target = SYMMETRIC.derive(name="shifting", passes=("symmetric_activations", "shift_to_symmetric"))
+    run = pass_named("symmetric_activations").run
+    assert run(paired(), target)[1] == ()
+    changed, notes = run(paired(), target, activations="symmetric")
+    assert notes and all(tensor.quantization.is_symmetric for tensor in changed.tensors.values() if tensor.quantization is not None)
+    assert run(paired(), SYMMETRIC)[1]

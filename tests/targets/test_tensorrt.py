@@ -1,0 +1,226 @@
+"""The target tensorrt: what it writes is built by TensorRT-RTX's own parser and builder, and runs as the target says. No engine is run.
+
+QCONVERT_ZOO=1 (as `make zoo` sets) builds every model of fixtures/ that the target takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from loaded import onnx_graph
+from passes.graphs import CONV, constant, make, q, random_integers
+
+from qconvert import Graph, Op, Quantization, Tensor, convert, load
+from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.onnx.writer import build as write
+from qconvert.graph.metadata import SHIFTED
+from qconvert.plugins import target_named
+from qconvert.runtimes.onnxruntime import OnnxRuntime
+from qconvert.runtimes.tensorrt_build import Build, Builder
+from qconvert.targets.trtexec import bounds
+
+pytest.importorskip("tensorrt_rtx_bindings")
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+#: A model of each source: its convolutions and products, and how many of them run on integers.
+MODELS = {
+    "tiny_resnet_cifar10_int8.tflite": (10, 10),
+    "coral_mobilenet_v1_025_128_uint8.tflite": (28, 28),
+    "onnx/torch_fx_fbgemm_vision.onnx": (7, 6),  # one of them transposed
+    "torch/classifier/eager_fbgemm_traced.pt": (3, 3),
+}
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[Builder]:
+    found = Builder()
+    yield found
+    found.close()
+
+
+def products(model: Any) -> dict[str, tuple[str, bool]]:
+    """The nodes of a file that sum products of quantized weights: name -> its operator, and whether the target says integers."""
+    made = {name: node for node in model.graph.node for name in node.output}
+    found = {}
+    for node in model.graph.node:
+        sides = [made[name] for name in node.input[:2] if name in made]
+        if node.op_type in PRODUCTS and any(side.op_type == "DequantizeLinear" for side in sides):
+            whole = len(sides) == 2 and all(side.op_type == "DequantizeLinear" for side in sides)
+            found[node.name] = node.op_type, whole and node.op_type != "ConvTranspose"
+    return found
+
+
+def as_told(model: Any, found: Build) -> tuple[int, int]:
+    """How many products there are, and how many the engine sums on integers: each as the target says."""
+    counts = [0, 0]
+    for name, (operator, integers) in products(model).items():
+        layers = [layer for layer in found.layers if layer.sums and any(node.name == name for node in layer.nodes)]
+        assert all(layer.integer == integers for layer in layers), f"{operator} {name}: {[layer.name for layer in layers]}"
+        counts[0] += 1
+        counts[1] += integers
+    return counts[0], counts[1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_convolution_of_quantized_weights_is_built_on_integers(name: str, tmp_path: Path, builder: Builder) -> None:
+    path = tmp_path / "model.onnx"
+    options = {"input_shape": "1,3,8,8"} if name.endswith(".pt") else {}
+    report = convert(FIXTURES / name, path, target="tensorrt", **options)
+    found = builder.build(path, bounds=bounds(load(path)))
+    assert found.built, found.errors
+    model = onnx.load(path)
+    assert as_told(model, found) == MODELS[name]
+    told = {line.kind: line for line in report.audit if line.integer}
+    assert {"Conv"} <= told.keys()
+    assert SHIFTED in {entry.key for entry in model.metadata_props}
+    weights = {node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear" and node.attribute}
+    constants = {item.name: item for item in model.graph.initializer}
+    read = [node.input[1:] for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert all(len(names) == 2 and constants[names[1]].data_type == onnx.TensorProto.INT8 for names in read)
+    assert all(not constants[scale].dims for scale, _ in read if scale not in weights)
+
+
+@cache
+def resnet() -> tuple[Graph, Graph]:
+    """A network, and what stands for it on symmetric grids."""
+    from qconvert.conversion.normalizing import normalize
+
+    graph = load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
+    return normalize(graph, target_named("generic"))[0], normalize(graph, target_named("tensorrt"))[0]
+
+
+def test_the_file_computes_what_the_affine_one_does() -> None:
+    """In onnxruntime without optimizations; one float32 sum in millions rounds otherwise."""
+    rng = np.random.default_rng(0)
+    models = [OnnxRuntime(write(graph, 0, {}, numerics="fast").SerializeToString(), optimize=False) for graph in resnet()]
+    for _ in range(5):
+        data = {resnet()[0].inputs[0]: rng.integers(-128, 128, (1, 32, 32, 3)).astype(np.int8)}
+        was, now = (next(iter(model.run(data).values())).astype(np.int32) for model in models)
+        assert np.abs(was - now).max() <= 1
+
+
+def test_the_weights_are_the_sources() -> None:
+    before, after = resnet()
+    weights = [tensor for tensor in before.constants() if tensor.dtype == "int8"]
+    assert len(weights) == 10
+    for tensor in weights:
+        found = after[tensor.name]
+        assert tensor.data is not None and found.data is not None and found.quantization == tensor.quantization
+        assert np.array_equal(tensor.data, found.data)
+
+
+def conv(dtype: str = "int8", scales: Quantization | None = None, **more: Any) -> Graph:
+    grid = scales or q(0.05)
+    tensors = [Tensor("x", "float32", (1, 4, 5, 5)), Tensor("a", dtype, None, None, grid), Tensor("b", dtype, None, None, q(0.3)),
+               constant("w", random_integers((4, 4, 1, 1), "int8").clip(-127, 127), q(0.01))]  # fmt: skip
+    ops = [
+        Op("Quantize", ("x",), ("a",)),
+        Op("Conv", ("a", "w"), ("b",), {**CONV, "pads": (0, 0, 0, 0), **more}),
+        Op("Dequantize", ("b",), ("y",)),
+    ]
+    return make(ops, tensors, "x", "y")
+
+
+def real(
+    kind: str, *inputs: Tensor, shape: tuple[int, ...] = (1, 4, 6, 6), dtype: str = "float32", outputs: int = 1, **attributes: Any
+) -> Graph:
+    results = [f"y{index}" for index in range(outputs)]
+    op = Op(kind, ("x", *(tensor.name for tensor in inputs)), tuple(results), attributes)
+    known = [Tensor("x", dtype, shape), *inputs]
+    if kind == "DynamicQuantizeLinear":
+        known += [Tensor("y0", "uint8", None), Tensor("y1", "float32", None), Tensor("y2", "uint8", None)]
+    elif dtype != "float32" or kind == "NonZero":
+        known.append(Tensor("y0", {"MatMulInteger": "int32", "NonZero": "int64"}.get(kind, dtype), None))
+    return make([op], known, "x", " ".join(results))
+
+
+def divided() -> Graph:
+    tensors = [Tensor("x", "float32", (1, 4)), Tensor("a", "int8", None, None, q(0.1)), Tensor("r", "float32", None)]
+    ops = [Op("Quantize", ("x",), ("a",)), Op("Dequantize", ("a",), ("r",)), Op("Reciprocal", ("r",), ("y",))]
+    return make(ops, tensors, "x", "y")
+
+
+def channels() -> Graph:
+    grid = Quantization.per_axis([0.05, 0.1, 0.2, 0.3], 1)
+    ops = [Op("Quantize", ("x",), ("a",)), Op("Dequantize", ("a",), ("y",))]
+    return make(ops, [Tensor("x", "float32", (1, 4)), Tensor("a", "int8", None, None, grid)], "x", "y")
+
+
+INDICES = constant("i", np.array([[0], [2]], np.int64))
+#: What the target refuses: the rule, and whether TensorRT-RTX refuses it too or, silently, computes something else.
+REFUSED = {
+    "16 bits": (conv("int16"), "activations are int8", True),
+    "several scales": (channels(), "one scale for the whole tensor", False),
+    "dynamic scales": (real("DynamicQuantizeLinear", outputs=3), "has no such operator", True),
+    "plain products": (real("MatMulInteger", constant("w", random_integers((6, 3), "int8")), dtype="int8", shape=(2, 6)), "no such", True),
+    "bits": (real("BitwiseAnd", Tensor("z", "int32", (1, 4, 6, 6), np.ones((1, 4, 6, 6), np.int32)), dtype="int32"), "has no such", True),
+    "types": (real("Add", constant("c", np.ones(4, np.uint32)), dtype="uint32", shape=(4,)), "have a type", True),
+    "holes": (real("MaxPool", kernel_shape=(2, 2), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(2, 2), data_format="channels_first"),
+              "no holes", True),
+    "sums": (real("ScatterND", INDICES, constant("u", np.ones((2, 4, 6, 6), np.float32)), shape=(3, 4, 6, 6), reduction="add"),
+             "what is scattered", True),
+    "divisions": (divided(), "leaves the division out", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_named_with_its_rule(name: str, builder: Builder) -> None:
+    graph, rule, refuses = REFUSED[name]
+    target = target_named("tensorrt")
+    found = [verdict for _, verdict in target.verdicts(graph) if verdict.runs == "refused"]
+    assert found and any(rule in violation.rule and violation.remedy for verdict in found for violation in verdict.violations)
+    assert builder.build(write(graph, 0, {}, numerics="fast").SerializeToString()).built is not refuses
+
+
+def test_rtx_lacks_operators_that_tensorrt_has(builder: Builder) -> None:
+    graph = real("NonZero", shape=(2, 3))
+    assert all(verdict.runs != "refused" for _, verdict in target_named("tensorrt").verdicts(graph))
+    (verdict,) = (verdict for _, verdict in target_named("tensorrt-rtx").verdicts(graph))
+    assert verdict.runs == "refused" and "TensorRT-RTX has no such operator" in verdict.rule
+    assert not builder.build(write(graph, 0, {}).SerializeToString()).parsed
+
+
+def test_refusals_name_what_would_help(tmp_path: Path) -> None:
+    """Of 16-bit activations the pass that makes 8 of them; nothing is written."""
+    path = tmp_path / "model.onnx"
+    with pytest.raises(UnsupportedError, match="activations are int8") as error:
+        convert(FIXTURES / "tflm_seanet_conv_int16x8.tflite", path, target="tensorrt")
+    assert "change_bits (--activation-bits 8 --edges change, lossy)" in error.value.remedy and not path.exists()
+    convert(
+        FIXTURES / "tflm_seanet_conv_int16x8.tflite", path, target="tensorrt", passes=["change_bits"], activation_bits=8, edges="change"
+    )
+    assert path.exists()
+
+
+def models() -> list[Path]:
+    """Every model that the fixtures hold, where all are asked for."""
+    if not os.environ.get("QCONVERT_ZOO"):
+        return []
+    found = [*FIXTURES.glob("*.tflite"), *FIXTURES.glob("onnx/*.onnx"), *FIXTURES.glob("torch/*/*.p*")]
+    return sorted(path for path in found if path.suffix in (".tflite", ".onnx", ".pt", ".pt2", ".ptl"))
+
+
+@pytest.mark.parametrize("path", models(), ids=lambda path: path.name)
+def test_whole_models_are_built_as_the_target_says(path: Path, tmp_path: Path, builder: Builder) -> None:
+    try:
+        convert(path, tmp_path / "model.onnx", target="tensorrt-rtx")
+    except QConvertError as error:
+        pytest.skip(str(error)[:200])
+    model = onnx.load(tmp_path / "model.onnx")
+    found = builder.build(tmp_path / "model.onnx", bounds=bounds(load(tmp_path / "model.onnx")))
+    assert found.built, found.errors
+    as_told(model, found)
+
+
+def test_the_graph_can_be_read_again() -> None:
+    graph = resnet()[1]
+    again = onnx_graph(write(graph, 0, {}, numerics="fast").SerializeToString())
+    assert again.outputs == graph.outputs and again.inputs == graph.inputs
