@@ -74,7 +74,8 @@ def _encodings(network: Network) -> Encodings:
         raise InvalidModelError(
             "has no scales: its layers are not quantized", remedy="Give the file that mnnquant, or mnnconvert with scales, wrote."
         )
-    return Encodings(entries, "MNN's network", metadata={"mnn.uuid": network.uuid} if network.uuid else {}, notes=_notes(network, offset))
+    metadata = {name: text for name, text in (("mnn.uuid", network.uuid), ("mnn.biz_code", network.code)) if text}
+    return Encodings(entries, "MNN's network", metadata=metadata, notes=_notes(network, offset))
 
 
 def _weights(network: Network) -> Iterator[tuple[str, LayerWeights, bool]]:

@@ -76,6 +76,7 @@ class Network:
         grids: index of a tensor -> its scale, where it has one.
         layers: those with weights.
         uuid: of the file; "" for none.
+        code: what its bizCode says, where qconvert names itself and the source; "" for none.
     """
 
     nodes: tuple[Node, ...]
@@ -83,6 +84,7 @@ class Network:
     grids: Mapping[int, TensorGrid]
     layers: tuple[Layer, ...]
     uuid: str = ""
+    code: str = ""
 
 
 def renamed(network: Network, named: Network) -> Network:
@@ -157,7 +159,7 @@ def _network(net: Any) -> Network:
             f"{len(old)} layers are int8 operators of MNN before 2.0, such as {old[0]!r}", remedy="Convert the model with MNN 3 again."
         )
     layers = tuple(layer for view, node in zip(views, nodes, strict=True) if (layer := _layer(view, node)) is not None)
-    return Network(nodes, names, dict(_grids(net, len(names))), layers, _text(net.mnn_uuid))
+    return Network(nodes, names, dict(_grids(net, len(names))), layers, _text(net.mnn_uuid), _text(net.bizCode))
 
 
 def _text(value: bytes | None) -> str:

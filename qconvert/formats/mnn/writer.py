@@ -25,11 +25,14 @@ from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
 from qconvert.formats.mnn.roundings import rounded
 from qconvert.graph import Graph
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import SOURCE_SHA256, VERSION
 from qconvert.plugins import Change, format_named
 
 __all__ = ["write", "write_scales"]
 
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
+#: Characters of a hash that a .mnn has.
+_OF_HASH = 16
 #: Layers that a note names.
 _NAMED = 5
 
@@ -112,7 +115,7 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
         onnx.check(folder / _ONNX)
     pipeline = _BINARY if options.get("pipeline") == "binary" else _JSON
     _write_pipeline(layers, folder / pipeline)
-    arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", "qconvert"]
+    arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", _maker(options)]
     arguments += ["--compressionParamsFile", pipeline] * bool(layers)
     yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _reasons(floats)
@@ -127,6 +130,12 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
         made = folder / _MNN
         operators = operators_of_network(read_network(made)) if made.exists() else operators_of_graph(network)
         (folder / _DUMP).write_text(dump_json(operators, activations_of(network, encodings)), encoding="utf-8")
+
+
+def _maker(options: Mapping[str, Any]) -> str:
+    """What a .mnn says of what made it: qconvert, its version, and the beginning of the hash of the source."""
+    provenance = options.get("provenance") or {}
+    return "-".join(("qconvert", *filter(None, (provenance.get(VERSION, ""), provenance.get(SOURCE_SHA256, "")[:_OF_HASH]))))
 
 
 def _reasons(floats: Mapping[str, str]) -> Iterator[str]:

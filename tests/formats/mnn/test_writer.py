@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from qconvert.errors import MissingPackageError, OptionError, QConvertError, Uns
 from qconvert.formats.mnn import child, writer
 from qconvert.formats.mnn.pipeline_write import pipeline_json
 from qconvert.formats.mnn.reader import read_encodings
+from qconvert.version import __version__
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
@@ -257,3 +259,10 @@ def test_tensors_without_elements_and_operands_of_other_sizes_are_refused(tmp_pa
 def test_operators_that_the_converter_does_not_have_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="MNN's converter has no operator for MatMulInteger"):
         convert(FIXTURES / "onnx" / "ort_dynamic_quantize_matmul_int8.onnx", tmp_path / "model.mnn")
+
+
+@needs_mnn
+def test_a_mnn_file_says_what_made_it(tmp_path: Path) -> None:
+    convert(RESNET, tmp_path / "model.mnn")
+    code = read_encodings(tmp_path / "model.mnn", {}).metadata["mnn.biz_code"]
+    assert code == f"qconvert-{__version__}-{hashlib.sha256(RESNET.read_bytes()).hexdigest()[:16]}"
