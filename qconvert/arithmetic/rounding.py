@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+#: Values that are rounded together: what is made on the way takes several times their bytes.
+_PIECE = 2**16
+
+
 def round_half_even(values: Any) -> Array:
     """Nearest integer, ties to even: IEEE 754's default, nearbyint, ONNX, XNNPACK. Keeps the dtype."""
     return np.asarray(np.rint(values))
@@ -142,14 +146,35 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
         raise OptionError(f"there is no rounding {rounding!r}", remedy=f"Use one of {', '.join(ROUNDINGS)}.")
     x = np.asarray(x)
     scale, zero_point = scale_and_zero_point(quantization, x.shape)
+    on = dtype, None if dtype.startswith("float") else quantization.limits(dtype), ROUNDINGS[rounding], offset_first
+    if x.size <= _PIECE or x.shape[0] == 1:
+        return _rounded(x, scale, zero_point, *on)
+    found = np.empty(x.shape, numpy_dtype(dtype))
+    rows = max(1, _PIECE * x.shape[0] // x.size)
+    for first in range(0, x.shape[0], rows):
+        part = slice(first, first + rows)
+        steps, points = (values[part] if values.shape[:1] == x.shape[:1] else values for values in (scale, zero_point))
+        found[part] = _rounded(x[part], steps, points, *on)
+    return found
+
+
+def _rounded(
+    x: Array,
+    scale: Array,
+    zero_point: Array,
+    dtype: str,
+    limits: tuple[int, int] | None,
+    rounding: Callable[[Any], Array],
+    offset_first: bool,
+) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         steps = x / scale.astype(x.dtype)
     if dtype.startswith("float"):
         return to_small_float(steps, dtype)
     steps = np.where(np.isnan(steps), x.dtype.type(0), steps)
     if offset_first:
-        return saturate(ROUNDINGS[rounding](steps + zero_point.astype(x.dtype)), dtype, quantization.limits(dtype))
-    return saturate(ROUNDINGS[rounding](steps).astype(np.float64) + zero_point, dtype, quantization.limits(dtype))
+        return saturate(rounding(steps + zero_point.astype(x.dtype)), dtype, limits)
+    return saturate(rounding(steps).astype(np.float64) + zero_point, dtype, limits)
 
 
 def dequantize(stored: Any, quantization: Quantization) -> Array:
@@ -162,7 +187,12 @@ def dequantize(stored: Any, quantization: Quantization) -> Array:
     scale, zero_point = scale_and_zero_point(quantization, stored.shape)
     if stored.dtype.name.startswith("float"):
         return np.asarray(stored.astype(np.float64) * scale.astype(np.float64))
-    return np.asarray((stored.astype(np.int64) - zero_point) * scale.astype(np.float64))
+    if stored.dtype.itemsize > 4 or np.broadcast_shapes(stored.shape, scale.shape) != stored.shape:
+        return np.asarray((stored.astype(np.int64) - zero_point) * scale.astype(np.float64))
+    found = np.array(stored, np.float64)  # in place: weights are large
+    found -= zero_point
+    found *= scale.astype(np.float64)
+    return found
 
 
 def affine_range(quantization: Quantization, dtype: str) -> tuple[Array, Array]:
