@@ -202,7 +202,7 @@ def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: st
 
 def _carries(graph: Graph, op: Op, name: str) -> bool:
     """Whether an operator clips, moves or stores `name` otherwise, real values being kept."""
-    if op.inputs[0] != name:
+    if op.inputs[0] != name or not op.outputs:
         return False
     grids = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
     return _clips(graph, op) or KINDS[op.kind].rule == "move" or (op.kind == "Requantize" and same_steps(*grids[0], *grids[1]))

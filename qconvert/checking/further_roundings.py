@@ -10,7 +10,7 @@ from qconvert.graph import Graph, Op, integer_range
 from qconvert.graph.cutting import computable
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["further_reach"]
+__all__ = ["further_reach", "is_storage"]
 
 
 def further_reach(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
@@ -51,7 +51,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collecti
             continue
         step = float(output.quantization.scale[0])
         before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
-        rounds = KINDS[op.kind].rule in ("real", "convert") and not _is_storage(other, op)
+        rounds = KINDS[op.kind].rule in ("real", "convert") and not is_storage(other, op)
         coarse = 0.5 if op.kind == "Requantize" and rounds and before else 0.0
         for name in op.outputs:
             if name in shared:
@@ -61,7 +61,7 @@ def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collecti
                 inner[name] = before + (0.5 + coarse) * step if rounds and name in onto else before
 
 
-def _is_storage(graph: Graph, op: Op) -> bool:
+def is_storage(graph: Graph, op: Op) -> bool:
     """Whether a Requantize only stores the same steps in another integer type: one scale, zero points as far above the lowest integer."""
     if op.kind != "Requantize":
         return False

@@ -95,10 +95,10 @@ def _beside(said: Mapping[str, object], format: Format, folder: Path) -> dict[st
 def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
     """What is altered in `graph`, and whether its operators are others."""
     found: dict[str, list[str]] = {}
-    others = {op.outputs: op for op in graph.ops if op.outputs}
+    others = {_place(op): op for op in graph.ops}
     gone = False
     for op in again.ops:
-        other = others.pop(op.outputs, None)
+        other = others.pop(_place(op), None)
         if other is None or other.kind != op.kind:
             gone = True
         else:
@@ -111,6 +111,11 @@ def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
         found.setdefault(name, []).append(lines)
     altered = {name: f"not as the conversion makes it: {'; '.join(dict.fromkeys(lines))}" for name, lines in found.items() if lines}
     return altered, gone or bool(others)
+
+
+def _place(op: Op) -> tuple[object, ...]:
+    """By what an operator is found again: its results, or of one without any the state that it writes."""
+    return op.outputs or (op.kind, *sorted(op.attributes.items()))
 
 
 def _altered(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:

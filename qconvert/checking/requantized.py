@@ -12,6 +12,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.exact_values import exact_value, moved_by
 from qconvert.checking.findings import Finding
+from qconvert.checking.further_roundings import is_storage
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
@@ -186,7 +187,9 @@ def _entering(source: Graph, other: Graph, declared: Collection[str], found: Col
         if op.kind != "Requantize" or op.outputs[0] not in declared or op.outputs[0] in source.tensors:
             continue
         name = op.inputs[0]
-        while name not in source.tensors and (before := writers.get(name)) is not None and KINDS[before.kind].rule == "move":
+        while name not in source.tensors and (before := writers.get(name)) is not None:
+            if KINDS[before.kind].rule != "move" and not is_storage(other, before):
+                break
             name = before.inputs[0]
         if name in source.tensors and name not in found and source[name].is_quantized and not source[name].is_constant:
             yield name, other[op.outputs[0]]

@@ -14,7 +14,9 @@ from qconvert.checking.classify import classify
 from qconvert.checking.requantized import costly_constants
 from qconvert.graph import Quantization
 
-MOBILENET = Path(__file__).parents[2] / "fixtures" / "coral_mobilenet_v1_025_128_uint8.tflite"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+MOBILENET, PERSON = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", FIXTURES / "tflm_person_detect_int8.tflite"
+STREAMING = FIXTURES / "mww_okay_nabu_streaming_int8.tflite"
 
 
 def network(path: Path, spatial: bool) -> Path:
@@ -142,6 +144,22 @@ def test_data_that_a_coarse_kernel_rounds_where_they_enter(tmp_path: Path) -> No
     save(graph.evolve(tensors=[replace(bias, data=bias.data + np.int32(2000))]), wrong)
     problems = check(source, wrong, samples=1).problems
     assert any("CONV_2D #0" in text for text in problems)
+
+
+def test_data_are_stored_in_another_type_before_they_enter(tmp_path: Path) -> None:
+    """int8 inputs are uint8 in ONNX, moved to channels first, and then rounded onto the declared grid."""
+    result = tmp_path / "r.onnx"
+    convert(PERSON, result, passes=["symmetric_activations"])
+    report = check(PERSON, result, samples=1)
+    assert report.passed, report.problems
+    assert next(op.verdict for op in report.operators if op.operator == "DEPTHWISE_CONV_2D #0") == "requantized"
+
+
+def test_a_streaming_model_has_operators_without_results(tmp_path: Path) -> None:
+    result = tmp_path / "r.tflite"
+    convert(STREAMING, result, passes=["reduced_range"])
+    report = check(STREAMING, result, samples=1)
+    assert report.passed and any(op.verdict == "requantized" for op in report.operators), (report.problems, report.unjudged)
 
 
 def test_values_beyond_the_limits_of_a_grid_saturate_at_these() -> None:
