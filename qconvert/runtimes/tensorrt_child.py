@@ -129,7 +129,7 @@ def built(trt: Any, log: Any, model: bytes, question: dict[str, Any]) -> tuple[d
         plan = builder.build_serialized_network(network, config)
     found.update(log=log.kept, layers=log.layers, size=plan.nbytes if plan else 0, seconds=time.monotonic() - began)
     engine = None
-    if plan and question["run"]:
+    if plan and (question["run"] or not log.layers):
         engine, found["device"] = loaded(trt, log, plan)
     if engine is not None and not found["layers"]:
         found["inspected"] = engine.inspected()
