@@ -157,8 +157,13 @@ class IntegerLstm:
         acc = acc if self.projection.bias is None else acc + self.projection.bias
         factor = np.float32(np.float32(own) * np.float32(scale)) / np.float32(self.state[0])
         found = np.clip(multiply_by_quantized_multiplier(acc, *quantize_multiplier(factor)) + self.state[1], *_INT8)
-        limit = _stored(self.projection.clip, self.state[0], _INT8)
+        limit = self.stored_projection_clip
         return np.asarray(np.clip(found, -limit, limit) if limit > 0 else found)
+
+    @property
+    def stored_projection_clip(self) -> int:
+        """The largest stored magnitude behind a projection; 0 for any."""
+        return 0 if self.projection is None else _stored(self.projection.clip, self.state[0], _INT8)
 
     @cached_property
     def stored_cell_clip(self) -> int:

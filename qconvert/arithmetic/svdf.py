@@ -49,15 +49,29 @@ class IntegerSvdf:
             Outputs, int8, of shape (rows, units), and the memory afterwards.
         """
         weights, places = self.feature[0].astype(np.int64), self.time[0].astype(np.int64)
-        newest = _rescaled((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.data[0], self.feature[1], self.memory_scale)
+        newest = _rescaled((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.newest_factor)
         kept = np.concatenate([np.asarray(memory, np.int64)[..., 1:], np.clip(newest, -(2**15), 2**15 - 1)[..., None]], axis=-1)
         sums = (kept * places).sum(axis=-1).reshape(len(kept), -1, self.rank).sum(axis=-1)
         total = (sums if self.bias is None else sums + self.bias).astype(np.int32)  # the kernel's sum wraps around too
-        steps = _rescaled(total, self.memory_scale, self.time[1], self.output[0]) + self.output[1]
+        steps = _rescaled(total, self.result_factor) + self.output[1]
         return np.clip(steps, -128, 127).astype(np.int8), kept.astype(np.int16)
 
+    @property
+    def newest_factor(self) -> float:
+        """Of a product with the data, in steps of the memory."""
+        return _factor(self.data[0], self.feature[1], self.memory_scale)
 
-def _rescaled(acc: Array, first: float, second: float, result: float) -> Array:
-    """Steps of `result` of an accumulator, rounded twice; the scales are multiplied and divided in float32."""
-    factor = np.float32(np.float32(first) * np.float32(second)) / np.float32(result)
+    @property
+    def result_factor(self) -> float:
+        """Of a sum over the memory, in steps of the result."""
+        return _factor(self.memory_scale, self.time[1], self.output[0])
+
+
+def _factor(first: float, second: float, result: float) -> float:
+    """The scales are multiplied and divided in float32."""
+    return float(np.float32(np.float32(first) * np.float32(second)) / np.float32(result))
+
+
+def _rescaled(acc: Array, factor: float) -> Array:
+    """Rounded twice."""
     return multiply_by_quantized_multiplier(acc, *quantize_multiplier(factor))

@@ -28,7 +28,8 @@ def extracted(graph: Graph) -> tuple[Graph, Encodings]:
     if graph.functions or graph.states:
         raise UnsupportedError("scales are taken out of graphs without functions and states")
     for op in graph.ops:
-        if KINDS[op.kind].rule in ("relabel", "opaque") and any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name):
+        quantized = any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
+        if KINDS[op.kind].rule in ("relabel", "opaque", "stored") and quantized:
             raise UnsupportedError(f"{op.kind} takes integers as they are stored: without quantization it is nothing", where=str(op))
     entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
     tensors = [_real(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]

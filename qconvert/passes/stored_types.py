@@ -33,7 +33,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     """
     if KINDS[op.kind].rule == "state":
         return bool(graph.functions) or op["state"] not in graph.states
-    if KINDS[op.kind].rule in ("opaque", "plain", "control") or op.attributes.get("reduction") == "mul":
+    if KINDS[op.kind].rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
         return True
     if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))

@@ -57,6 +57,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return Verdict("integers", "moves stored integers")
     if op.kind == "Shape":
         return Verdict("integers", "asks for sizes alone")
+    if rule == "stored":
+        return Verdict("integers", "computes on stored integers, as its kernel does")
     if rule == "opaque":
         return Verdict("integers", "carried as it is, with its stored integers")
     if rule == "convert":

@@ -114,6 +114,7 @@ _FAMILIES = (
     "recurrent",
     "control",
     "state",
+    "integer_recurrent",
     "opaque",
 )
 

@@ -40,6 +40,7 @@ RULES: Mapping[str, str] = {
     "plain": "nothing is quantized",
     "state": "reads or writes what lives from one run to the next: stored values pass as they are, on the state's grid",
     "control": "runs functions of the graph, to which and from which stored values pass as they are, on the grids of both sides",
+    "stored": "a function of the stored integers themselves, on grids that belong to it: none of them may become another",
     "opaque": "nothing is known: stored values pass as they are",
 }
 

@@ -10,6 +10,7 @@ from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.integer_recurrent import stored_problem, stored_tensors
 from qconvert.graph.kinds.typing import type_problems
 from qconvert.graph.validation.structure import Problems, located
 
@@ -40,6 +41,10 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
         yield from _converts(graph, op)
     elif rule == "relabel":
         yield from _relabels(graph, op)
+    elif rule == "stored":
+        problem = stored_problem(op, stored_tensors(op, graph.__getitem__))
+        if problem:
+            yield problem
     elif rule == "index":
         for name in op.outputs:
             if name and graph[name].is_quantized:

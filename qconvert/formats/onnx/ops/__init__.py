@@ -16,6 +16,8 @@ from qconvert.formats.onnx.ops import (
     detection,
     elementwise,
     gather,
+    integer_lstm,
+    integer_svdf,
     matrix,
     normalize,
     pool,
@@ -52,6 +54,8 @@ _FAMILIES = (
     detection,
     recurrent,
     control,
+    integer_lstm,
+    integer_svdf,
 )
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -1,0 +1,277 @@
+"""TFLite's int8 LSTM with an int16 cell, spelled in float64 arithmetic on integers: equal to its kernel in every bit.
+
+The data's part of all steps is one product in front; what depends on the step before is the body of a Scan, or stands in the graph itself
+where there is one step. Sigmoid and tanh are tables of all 65,536 integers. What would not be exact is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
+from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter, Rescale
+from qconvert.graph import Array, Op
+from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS, integer_lstm, stored_tensors
+
+__all__ = ["WRITERS"]
+
+_FLOAT32, _FLOAT64, _INT8, _INT16, _INT64 = (ELEMENT_TYPES[name] for name in ("float32", "float64", "int8", "int16", "int64"))
+#: Whole numbers up to which float32 holds all.
+_EXACT32 = 2**24
+_LOW, _HIGH = -(2.0**15), 2.0**15 - 1
+
+
+class _Body:
+    """The nodes of a Scan's body; what it names from outside are values of the graph around."""
+
+    def __init__(self, builder: Builder, prefix: str) -> None:
+        self._builder, self._prefix = builder, prefix
+        self.nodes: list[Any] = []
+
+    def node(self, op_type: str, inputs: list[str], outputs: int = 1, *, hint: str = "", **attributes: Any) -> list[str]:
+        from onnx import helper
+
+        names = [self._builder.name(f"{self._prefix}/{hint or op_type}") for _ in range(outputs)]
+        self.nodes.append(helper.make_node(op_type, inputs, names, **attributes))
+        return names
+
+
+def write_integer_lstm(op: Op, b: Builder) -> None:
+    """A Scan over the steps, or the one step itself."""
+    tensors = stored_tensors(op, b.tensor)
+    values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
+    names = dict(zip(LSTM_INPUTS, op.inputs, strict=False))
+    computed = [role for role, name in names.items() if name and role not in ("data", "hidden", "cell") and role not in values]
+    if computed:
+        raise b.unsupported(op, f"{names[computed[0]]!r} that is computed at run time")
+    if any(role.endswith("_norm") for role in values):
+        raise b.unsupported(op, "a layer normalization on integers")
+    layer = integer_lstm(op, tensors, values)
+    _Lstm(op, b, layer, {role: name for role, name in names.items() if name}).write()
+
+
+class _Lstm:
+    """One layer on its way into a file.
+
+    Args:
+        op: the operator.
+        b: where it is written.
+        layer: its arithmetic.
+        names: its inputs by what they are.
+    """
+
+    def __init__(self, op: Op, b: Builder, layer: IntegerLstm, names: dict[str, str]) -> None:
+        self._op, self._b, self._layer, self._names = op, b, layer, names
+        self._gates = [gate for gate in GATES if gate in layer.gates]  # the columns of every product, in this order
+        self._cells = len(layer.gates["forget"].weights[0])
+        self._hint = op.outputs[0]
+
+    def write(self) -> None:
+        b, layer = self._b, self._layer
+        b.domains.setdefault("", b.opset)
+        hidden = self._steps(b, self._names["hidden"], layer.state[1], self._product_type("recurrent"))
+        cell = b.node("Cast", [b.stored(self._names["cell"])], hint=f"{self._hint}/cell", to=_FLOAT64)[0]
+        parts = self._data_parts()
+        steps = b.tensor(self._names["data"]).shape
+        if steps is not None and steps[0 if layer.time_major else 1] == 1:
+            axis = self._axes([0], "first")
+            first = b.node("Squeeze", [parts, axis], hint=f"{self._hint}/step")[0]
+            shown, hidden, cell = self._step(b, first, hidden, cell)
+            whole = b.node("Unsqueeze", [shown, axis], hint=f"{self._hint}/steps")[0]
+        else:
+            hidden, cell, whole = self._scan(parts, hidden, cell)
+        result = whole if layer.time_major else b.node("Transpose", [whole], hint=f"{self._hint}/rows", perm=[1, 0, 2])[0]
+        self._finish(result, 0)
+        if self._op.outputs[1]:
+            back = b.node("Add", [hidden, self._scalar(layer.state[1], self._product_type("recurrent"), "zero_point")])[0]
+            self._finish(b.node("Cast", [back], hint=f"{self._hint}/stored", to=_INT8)[0], 1)
+        if self._op.outputs[2]:
+            self._finish(b.node("Cast", [cell], hint=f"{self._hint}/stored", to=_INT16)[0], 2)
+
+    def _finish(self, value: str, index: int) -> None:
+        if self._op.outputs[index]:
+            self._b.rename(value, self._op.outputs[index])
+
+    def _scan(self, parts: str, hidden: str, cell: str) -> tuple[str, str, str]:
+        from onnx import helper
+
+        b = self._b
+        body = _Body(b, f"{self._hint}/body")
+        names = [b.name(f"{self._hint}/body/{what}") for what in ("hidden", "cell", "part")]
+        shown, next_hidden, next_cell = self._step(body, names[2], names[0], names[1])
+        types = (ELEMENT_TYPES[self._product_type("recurrent")], _FLOAT64, _FLOAT64)
+        inputs = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in zip(names, types, strict=True)]
+        results = zip((next_hidden, next_cell, shown), (*types[:2], _INT8), strict=True)
+        outputs = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in results]
+        graph = helper.make_graph(body.nodes, f"{self._hint}/body", inputs, outputs)
+        own = {*names, *(name for node in body.nodes for name in node.output)}
+        b.hidden_reads[len(b.nodes)] = [name for node in body.nodes for name in node.input if name not in own]
+        found = b.node("Scan", [hidden, cell, parts], 3, hint=f"{self._hint}/scan", body=graph, num_scan_inputs=1)
+        return found[0], found[1], found[2]
+
+    def _data_parts(self) -> str:
+        """The part of each gate that the data give, for all steps: float64 of shape (steps, rows, columns), limited to int16."""
+        b, layer = self._b, self._layer
+        dtype = self._product_type("weights")
+        data = self._steps(b, self._names["data"], layer.data[1], dtype)
+        if not layer.time_major:
+            data = b.node("Transpose", [data], hint=f"{self._hint}/time", perm=[1, 0, 2])[0]
+        sums = self._product(b, data, "weights", dtype)
+        biases = [gate.bias for gate in layer.gates.values()]
+        if any(bias is not None for bias in biases):
+            listed = [self._bias(gate) for gate in self._gates]
+            joined = b.node("Concat", listed, hint=f"{self._hint}/bias", axis=0)[0]
+            sums = b.node("Add", [sums, b.node("Cast", [joined], hint=f"{self._hint}/bias", to=_FLOAT64)[0]])[0]
+        scaled = self._rescale("weights").emit(b, b, sums, f"{self._hint}/data")
+        return self._limited(b, scaled)
+
+    def _bias(self, gate: str) -> str:
+        name = self._names.get(f"{gate}_bias")
+        return self._b.stored(name) if name else self._b.const(np.zeros(self._cells, np.int32), f"{self._hint}/{gate}_bias")
+
+    def _steps(self, to: Emitter, name: str, zero_point: int, dtype: str) -> str:
+        """Stored integers less their zero point, in a real type."""
+        wide = to.node("Cast", [self._b.stored(name)], hint=f"{name}/{dtype}", to=ELEMENT_TYPES[dtype])
+        return to.node("Sub", [*wide, self._scalar(zero_point, dtype, "zero_point")], hint=f"{name}/steps")[0]
+
+    def _product(self, to: Emitter, value: str, what: str, dtype: str) -> str:
+        """Sums of products with the weights of all gates, float64. The file has each gate's weights under their own name, as they are."""
+        b = self._b
+        listed = [b.stored(self._names[f"{gate}_{what}"]) for gate in self._gates]
+        joined = b.node("Concat", listed, hint=f"{self._hint}/{what}", axis=0)
+        turned = b.node("Transpose", joined, hint=f"{self._hint}/{what}", perm=[1, 0])
+        wide = b.node("Cast", turned, hint=f"{self._hint}/{what}", to=ELEMENT_TYPES[dtype])[0]
+        sums = to.node("MatMul", [value, wide], hint=f"{self._hint}/sums")
+        return sums[0] if dtype == "float64" else to.node("Cast", sums, hint=f"{self._hint}/sums", to=_FLOAT64)[0]
+
+    def _bound(self, what: str) -> Array:
+        """The largest magnitude of a sum of products, for each column."""
+        bounds = []
+        for name in self._gates:
+            gate = self._layer.gates[name]
+            weights = gate.weights[0] if what == "weights" else gate.recurrent[0]
+            zero = self._layer.data[1] if what == "weights" else self._layer.state[1]
+            total = np.abs(weights.astype(np.int64)).sum(axis=1) * max(127 - zero, 128 + zero)
+            bounds.append(total + (0 if gate.bias is None or what != "weights" else np.abs(gate.bias.astype(np.int64))))
+        return np.concatenate(bounds)
+
+    def _product_type(self, what: str) -> str:
+        return "float32" if self._bound(what).max(initial=0) < _EXACT32 else "float64"
+
+    def _rescale(self, what: str) -> Rescale:
+        layer = self._layer
+
+        def factor(gate: IntegerGate) -> float:
+            own, grid = (gate.weights[1], layer.data[0]) if what == "weights" else (gate.recurrent[1], layer.state[0])
+            return float(np.float32(np.float32(own) * np.float32(grid)) / np.float32(gate.scale))
+
+        columns = np.repeat([factor(layer.gates[name]) for name in self._gates], self._cells)
+        return self._sound(Rescale.of(columns, self._bound(what)), "sums of gates")
+
+    def _sound(self, found: Rescale | None, what: str) -> Rescale:
+        if found is None:
+            raise self._b.unsupported(self._op, f"{what} that may overflow in its kernel")
+        return found
+
+    def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str, str]:
+        """One step: the stored outputs, the next hidden values less their zero point, and the next cell."""
+        b, layer = self._b, self._layer
+        own = self._product(to, hidden, "recurrent", self._product_type("recurrent"))
+        scaled = self._rescale("recurrent").emit(b, to, own, f"{self._hint}/own")
+        sums = self._limited(to, to.node("Add", [part, scaled], hint=f"{self._hint}/gates")[0])
+        gates = dict(zip(self._gates, to.node("Split", [sums, self._sizes()], len(self._gates), hint="gate", axis=1), strict=True))
+        kept = self._curve(to, self._peeped(to, gates, "forget", cell), "logistic", 3)
+        update = self._curve(to, gates["cell"], "tanh", 3)
+        if "input" in gates:
+            new = self._curve(to, self._peeped(to, gates, "input", cell), "logistic", 3)
+        else:
+            new = to.node("Sub", [self._scalar(_HIGH, "float64", "one"), kept], hint="input")[0]
+        old = self._shifted(to, to.node("Mul", [kept, cell], hint="kept")[0], 15)
+        added = self._shifted(to, to.node("Mul", [new, update], hint="new")[0], 30 + layer.cell_power)
+        cell = self._limited(to, to.node("Add", [old, added], hint="cell")[0])
+        if layer.stored_cell_clip:
+            limits = [self._scalar(sign * layer.stored_cell_clip, "float64", "cell_clip") for sign in (-1, 1)]
+            cell = to.node("Clip", [cell, *limits], hint="cell")[0]
+        opened = self._curve(to, self._peeped(to, gates, "output", cell), "logistic", 3)
+        shown = to.node("Mul", [opened, self._curve(to, cell, "tanh", 15 + layer.cell_power)], hint="shown")[0]
+        stored = self._shown(to, shown)
+        dtype = self._product_type("recurrent")
+        if dtype != "float64":
+            stored = to.node("Cast", [stored], hint="stored", to=_FLOAT32)[0]
+        hidden = to.node("Sub", [stored, self._scalar(layer.state[1], dtype, "zero_point")], hint="hidden")[0]
+        return to.node("Cast", [stored], hint="output", to=_INT8)[0], hidden, cell
+
+    def _peeped(self, to: Emitter, gates: dict[str, str], gate: str, cell: str) -> str:
+        """A gate with what it sees of the cell."""
+        peephole, b = self._layer.gates[gate].peephole, self._b
+        if peephole is None:
+            return gates[gate]
+        if self._layer.projection is not None:
+            raise b.unsupported(self._op, "a peephole beside a projection")
+        factor = float(np.float32(2.0**self._layer.cell_power * peephole[1] / self._layer.gates[gate].scale))
+        if factor >= 1:
+            raise b.unsupported(self._op, "peepholes that may overflow in its kernel")
+        weights = b.node("Cast", [b.stored(self._names[f"{gate}_peephole"])], hint=f"{self._hint}/peephole", to=_FLOAT64)[0]
+        seen = Rescale.of_pair(factor).emit(b, to, to.node("Mul", [weights, cell], hint="peephole")[0], f"{self._hint}/peephole")
+        return self._limited(to, to.node("Add", [gates[gate], seen], hint=gate)[0])
+
+    def _curve(self, to: Emitter, value: str, function: str, bits: int) -> str:
+        """The table's entry for each int16."""
+        b, every = self._b, np.arange(-(2**15), 2**15).astype(np.int16)
+        made = gemmlowp_logistic(every) if function == "logistic" else gemmlowp_tanh(every, bits)
+        table = b.once(f"{function}_{bits}", "int16", lambda: [b.const(made, f"table/{function}_{bits}")])[0]
+        place = to.node("Add", [value, self._scalar(-_LOW, "float64", "offset")], hint=f"{function}/place")
+        found = to.node("Gather", [table, *to.node("Cast", place, hint=f"{function}/place", to=_INT64)], hint=function)
+        return to.node("Cast", found, hint=function, to=_FLOAT64)[0]
+
+    def _shifted(self, to: Emitter, value: str, by: int) -> str:
+        """value / 2**by, ties away from zero."""
+        return to.node("Round", to.node("Mul", [value, self._scalar(2.0**-by * AWAY, "float64", f"shift_{by}")]), hint="shifted")[0]
+
+    def _shown(self, to: Emitter, shown: str) -> str:
+        """Stored outputs, float64, of sigmoid times tanh."""
+        b, layer = self._b, self._layer
+        scale, zero_point = layer.hidden
+        factor = float(np.float32(2.0**-15 / scale * 2.0**-15))
+        steps = Rescale.of_pair(factor).emit(b, to, shown, f"{self._hint}/hidden")
+        if layer.projection is None:
+            return self._byte(to, to.node("Add", [steps, self._scalar(zero_point, "float64", "hidden_zero")])[0])
+        stored = self._byte(to, to.node("Sub", [steps, self._scalar(zero_point, "float64", "hidden_zero")])[0])
+        weights, own = layer.projection.weights
+        wide = weights.astype(np.int64)
+        own_sums = zero_point * wide.sum(axis=1) + (0 if layer.projection.bias is None else layer.projection.bias.astype(np.int64))
+        bound = np.abs(wide).sum(axis=1) * 128 + np.abs(own_sums)
+        turned = b.node("Transpose", [b.stored(self._names["projection_weights"])], hint=f"{self._hint}/projection", perm=[1, 0])
+        matrix = b.node("Cast", turned, hint=f"{self._hint}/projection", to=_FLOAT64)[0]
+        sums = to.node("MatMul", [stored, matrix], hint="projected")[0]
+        sums = to.node("Add", [sums, b.const(own_sums.astype(np.float64), f"{self._hint}/projection_sums")], hint="projected")[0]
+        total = float(np.float32(np.float32(own) * np.float32(scale)) / np.float32(layer.state[0]))
+        scaled = self._sound(Rescale.of(np.full(len(wide), total), bound), "a projection").emit(b, to, sums, f"{self._hint}/projection")
+        found = self._byte(to, to.node("Add", [scaled, self._scalar(layer.state[1], "float64", "state_zero")])[0])
+        limit = layer.stored_projection_clip
+        if limit <= 0:
+            return found
+        return to.node("Clip", [found, *(self._scalar(sign * limit, "float64", "clip") for sign in (-1, 1))], hint="clipped")[0]
+
+    def _byte(self, to: Emitter, value: str) -> str:
+        return to.node("Clip", [value, self._scalar(-128, "float64", "low8"), self._scalar(127, "float64", "high8")], hint="byte")[0]
+
+    def _limited(self, to: Emitter, value: str) -> str:
+        return to.node("Clip", [value, self._scalar(_LOW, "float64", "low16"), self._scalar(_HIGH, "float64", "high16")], hint="limited")[0]
+
+    def _scalar(self, value: float, dtype: str, hint: str) -> str:
+        key = f"{float(value)!r} {dtype}"
+        return self._b.once(key, "scalar", lambda: [self._b.const(np.array(value, dtype), f"constant/{hint}")])[0]
+
+    def _sizes(self) -> str:
+        return self._axes([self._cells] * len(self._gates), "sizes")
+
+    def _axes(self, values: list[int], hint: str) -> str:
+        return self._b.const(np.array(values, np.int64), f"{self._hint}/{hint}")
+
+
+WRITERS: dict[str, WriteFunction] = {"IntegerLSTM": write_integer_lstm}

@@ -1,0 +1,92 @@
+"""TFLite's int8 SVDF, spelled in float64 arithmetic on integers: equal to its kernel in every bit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.arithmetic import IntegerSvdf
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.ops.rescaling import Rescale
+from qconvert.graph import Array, Op, integer_range
+from qconvert.graph.kinds.integer_recurrent import SVDF_INPUTS, integer_svdf, stored_tensors
+
+__all__ = ["WRITERS"]
+
+_FLOAT64 = ELEMENT_TYPES["float64"]
+
+
+def write_integer_svdf(op: Op, b: Builder) -> None:
+    """The memory moves by one place; the newest product, and the sum over places and filters, are rescaled."""
+    tensors = stored_tensors(op, b.tensor)
+    values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
+    if "feature" not in values or "time" not in values or ("bias" in tensors and "bias" not in values):
+        raise b.unsupported(op, "weights that are computed at run time")
+    layer, hint, names = integer_svdf(op, tensors, values), op.outputs[0], dict(zip(SVDF_INPUTS, op.inputs, strict=False))
+    newest, result = _svdf_rescales(op, b, layer)
+    filters, places = layer.time[0].shape
+    wide = b.node("Cast", [b.stored(names["data"])], hint=f"{hint}/data", to=_FLOAT64)
+    data = b.node("Sub", [*wide, b.const(np.float64(layer.data[1]), f"{hint}/zero_point")], hint=f"{hint}/data")[0]
+    turned = b.node("Transpose", [b.stored(names["feature"])], hint=f"{hint}/feature", perm=[1, 0])
+    sums = b.node("MatMul", [data, *b.node("Cast", turned, hint=f"{hint}/feature", to=_FLOAT64)], hint=f"{hint}/sums")[0]
+    limited = _stored(b, newest.emit(b, b, sums, f"{hint}/newest"), "int16", f"{hint}/newest")
+    kept, moved = _moved(b, names["memory"], limited, filters, places, hint)
+    real = [b.node("Cast", [value], hint=f"{hint}/wide", to=_FLOAT64)[0] for value in (kept, b.stored(names["time"]))]
+    products = b.node("Mul", real, hint=f"{hint}/products")[0]
+    units = b.const(np.array([-1, filters // layer.rank, layer.rank * places], np.int64), f"{hint}/units")
+    grouped = b.node("Reshape", [products, units], hint=f"{hint}/units")[0]
+    summed = b.node("ReduceSum", [grouped, b.const(np.array([2], np.int64), f"{hint}/along")], hint=f"{hint}/total", keepdims=0)[0]
+    if names.get("bias"):
+        bias = b.node("Cast", [b.stored(names["bias"])], hint=f"{hint}/bias", to=_FLOAT64)
+        summed = b.node("Add", [summed, *bias], hint=f"{hint}/total")[0]
+    steps = result.emit(b, b, _wrapped(b, summed, layer, hint), f"{hint}/result")
+    placed = b.node("Add", [steps, b.const(np.float64(layer.output[1]), f"{hint}/zero_point")], hint=f"{hint}/placed")[0]
+    b.rename(_stored(b, placed, "int8", f"{hint}/stored"), op.outputs[0])
+    if op.outputs[1]:
+        b.rename(moved, op.outputs[1])
+
+
+def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Rescale]:
+    """Of the newest value of each filter, and of the results."""
+    feature = layer.feature[0].astype(np.int64)
+    reach = np.abs(feature).sum(axis=1) * max(127 - layer.data[1], 128 + layer.data[1])
+    newest = Rescale.of(np.full(len(feature), layer.newest_factor), reach)
+    result = Rescale.of(np.full(len(feature) // layer.rank, layer.result_factor), np.minimum(_largest_total(layer), 2**31 - 1))
+    if newest is None or result is None:
+        raise b.unsupported(op, "sums that may overflow in its kernel")
+    return newest, result
+
+
+def _largest_total(layer: IntegerSvdf) -> Array:
+    """The largest magnitude of a sum over the memory, for each unit."""
+    total = np.abs(layer.time[0].astype(np.int64)).sum(axis=1).reshape(-1, layer.rank).sum(axis=1) * 2**15
+    return np.asarray(total + (0 if layer.bias is None else np.abs(layer.bias.astype(np.int64))))
+
+
+def _wrapped(b: Builder, total: str, layer: IntegerSvdf, hint: str) -> str:
+    """Sums as the kernel has them in int32, where they may leave it: from its other end."""
+    if _largest_total(layer).max(initial=0) < 2**31:
+        return total
+    size, half = (b.const(np.float64(value), f"{hint}/{word}") for value, word in ((2.0**32, "size"), (2.0**31, "half")))
+    turns = b.node("Floor", b.node("Div", [*b.node("Add", [total, half], hint=f"{hint}/total"), size], hint=f"{hint}/turns"))
+    return b.node("Sub", [total, *b.node("Mul", [*turns, size], hint=f"{hint}/turns")], hint=f"{hint}/total")[0]
+
+
+def _moved(b: Builder, memory: str, newest: str, filters: int, places: int, hint: str) -> tuple[str, str]:
+    """The memory with the newest values at its end, of shape (rows, filters, places), and as it is kept."""
+    shapes = ([-1, filters, places], [-1, filters, 1], [-1, filters * places])
+    whole, column, flat = (b.const(np.array(shape, np.int64), f"{hint}/sizes") for shape in shapes)
+    bounds = [b.const(np.array([value], np.int64), f"{hint}/{word}") for value, word in ((1, "first"), (places, "last"), (2, "axis"))]
+    older = b.node("Slice", [*b.node("Reshape", [b.stored(memory), whole], hint=f"{hint}/memory"), *bounds], hint=f"{hint}/older")[0]
+    last = b.node("Reshape", [newest, column], hint=f"{hint}/newest")[0]
+    kept = b.node("Concat", [older, last], hint=f"{hint}/kept", axis=2)[0]
+    return kept, b.node("Reshape", [kept, flat], hint=f"{hint}/memory_after")[0]
+
+
+def _stored(b: Builder, value: str, dtype: str, hint: str) -> str:
+    """Whole numbers in float64, limited to an integer type and stored as it."""
+    low, high = integer_range(dtype)
+    limits = [b.const(np.float64(end), f"{hint}/{word}") for end, word in ((low, "lowest"), (high, "highest"))]
+    return b.node("Cast", b.node("Clip", [value, *limits], hint=hint), hint=hint, to=ELEMENT_TYPES[dtype])[0]
+
+
+WRITERS: dict[str, WriteFunction] = {"IntegerSVDF": write_integer_svdf}
