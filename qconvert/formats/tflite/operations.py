@@ -106,7 +106,9 @@ class Operations:
             raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})" if outputs else where)
         custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
         options = operation.builtinOptions or operation.builtinOptions2
-        made = Reading(self._draft, code.name, index, tuple(inputs), tuple(outputs), options, code.version, custom, self.variables)
+        inner = tuple(indices(operation.intermediates, names, f"the intermediates of {where}"))
+        sides = tuple(inputs), tuple(outputs)
+        made = Reading(self._draft, code.name, index, *sides, options, code.version, custom, self.variables, inner)
         handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
         if handles and code.key not in VARIABLE_OPERATORS:
             raise made.unsupported(f"{handles[0]!r}, a variable,")

@@ -20,6 +20,7 @@ class Operator:
         version: of the operator, as its types need it.
         custom: the bytes of a custom operator's options; None for a builtin one.
         origin: the canonical operator that it comes from.
+        intermediates: tensors that carry the grids of what it computes inside.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Operator:
         version: int,
         custom: bytes | None,
         origin: Op | None = None,
+        intermediates: Sequence[str] = (),
     ) -> None:
         self.builtin = builtin
         self.inputs = tuple(inputs)
@@ -39,3 +41,4 @@ class Operator:
         self.version = version
         self.custom = custom
         self.origin = origin
+        self.intermediates = tuple(intermediates)

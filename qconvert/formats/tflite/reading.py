@@ -35,6 +35,7 @@ class Reading(OperatorReading):
         version: of the operator, from the file.
         custom_options: the bytes that a custom operator carries.
         options: its table of options, or None.
+        intermediates: names of tensors that carry the grids of what it computes inside.
         variables: those of the model.
     """
 
@@ -49,12 +50,14 @@ class Reading(OperatorReading):
         version: int = 1,
         custom_options: bytes = b"",
         variables: Variables | None = None,
+        intermediates: tuple[str, ...] = (),
     ) -> None:
         super().__init__(draft, name, f"{name} #{index}", inputs, outputs)
         self.options = options
         self.name = name
         self.version = version
         self.custom_options = custom_options
+        self.intermediates = intermediates
         self._variables = variables
 
     def option(self, name: str, default: Any = 0) -> Any:

@@ -354,4 +354,6 @@ _SPECIAL: dict[str, Callable[[Inputs, Outputs, Any], int]] = {
     "BROADCAST_TO": _broadcast_to,
     "CAST": _cast,
     "WHERE": _where,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": lambda inputs, outputs, options: 3,
+    "SVDF": lambda inputs, outputs, options: 3,
 }

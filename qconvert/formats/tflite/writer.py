@@ -95,6 +95,7 @@ class _File:
         self._known: dict[bytes, int] = {}
         #: What custom operators compute: their kernels say the shape, so a file need not.
         self._carried = {name for operator in writing.operators if operator.custom is not None for name in operator.outputs}
+        self._variables: set[str] = set()
         self._scales: list[Any] = []  # tensors behind the others, which hold scales of blocks
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
@@ -115,7 +116,7 @@ class _File:
     def _subgraph(self, writing: Writing) -> Any:
         """A subgraph; what names tensors of the main one is packed behind it."""
         self._numbers = {name: number for number, name in enumerate(writing.tensors)}
-        self._scales = []
+        self._scales, self._variables = [], writing.variables
         found = schema.SubGraphT()
         found.name = writing.graph.name
         found.tensors = [self._tensor(tensor) for tensor in writing.tensors.values()]
@@ -131,6 +132,7 @@ class _File:
         found = schema.TensorT()
         found.name = tensor.name
         found.type = DTYPE_NUMBERS[tensor.dtype]
+        found.isVariable = tensor.name in self._variables
         if tensor.shape is None and tensor.name not in self._carried:  # a scalar, for every reader of a file
             remedy = "Export the model with shapes; sizes that are open need only be counted."
             raise UnsupportedError("its rank is not known, which TFLite has to be told", where=f"tensor {tensor.name!r}", remedy=remedy)
@@ -180,6 +182,8 @@ class _File:
         key = (operator.builtin, operator.custom is not None)
         found.opcodeIndex = self._codes.setdefault(key, len(self._codes))
         found.inputs, found.outputs = self._indices(operator.inputs), self._indices(operator.outputs)
+        if operator.intermediates:
+            found.intermediates = self._indices(operator.intermediates)
         if operator.custom is not None:
             found.customOptions = np.frombuffer(operator.custom, np.uint8)
         elif operator.options is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite import schema
+from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
 from qconvert.formats.tflite.versions import version_of
@@ -47,11 +48,15 @@ class Writing:
     Attributes:
         graph: the canonical graph that is written.
         tensors: every tensor that the file will hold, by name, in TFLite's order of axes.
+        inner_states: states that are variables of one operator.
+        variables: tensors that are such variables.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.tensors: dict[str, Tensor] = {}
+        self.inner_states = inner_states(graph)
+        self.variables: set[str] = set()
         self._names = graph.names(self.tensors)
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
         self._variants: dict[tuple[str, str], str] = {}
@@ -124,7 +129,7 @@ class Writing:
 
     def prune(self) -> None:
         """Drops tensors that nothing uses; the name of a constant that is not used goes to its first variant."""
-        used = {name for operator in self.operators for name in (*operator.inputs, *operator.outputs)}
+        used = {name for operator in self.operators for name in (*operator.inputs, *operator.outputs, *operator.intermediates)}
         used |= {*self.graph.inputs, *self.graph.outputs}
         renamed: dict[str, str] = {}
         given: set[str] = set()
@@ -267,6 +272,18 @@ class Writing:
             raise self.unsupported(op, f"{name!r} of shape {self.tensor(name).shape}, which is known only at run time")
         return self.ints(known, f"{name}/shape")
 
+    def variable(self, op: Op, name: str) -> str:
+        """Makes the tensor `name`, a state that `op` alone reads and writes again, a variable of its own.
+
+        Raises:
+            UnsupportedError: it is no such state.
+        """
+        reader = self.producer(name)
+        if reader is None or reader.kind != "ReadState" or str(reader["state"]) not in self.inner_states:
+            raise self.unsupported(op, f"{name!r}, which is no state that it alone keeps and that starts with zeros,")
+        self.variables.add(name)
+        return self.use(name)
+
     def handle(self, state: str) -> str:
         """The tensor that stands for the variable that a state becomes."""
         if state not in self._handles:
@@ -344,6 +361,7 @@ class Writing:
         *,
         custom: bytes | None = None,
         version: int = 1,
+        intermediates: Sequence[str] = (),
         **fields: Any,
     ) -> list[str]:
         """Adds an operator.
@@ -354,6 +372,7 @@ class Writing:
             table: the class of its option table, such as "Conv2DOptions"; "" without one.
             custom: options of a custom operator.
             version: of a custom operator; that of a builtin one follows from its types.
+            intermediates: tensors that carry grids of what the operator computes inside.
             fields: of the option table, by the schema's names in camel case.
         """
         outputs = [self._relabelled(builtin, name) for name in outputs]
@@ -370,7 +389,7 @@ class Writing:
         if custom is None:
             version = version_of(builtin, [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]], options)
         self._made_of.setdefault(id(self._current), []).append(self._made)
-        self._operators[self._made] = Operator(builtin, names[0], names[1], options, version, custom, self._current)
+        self._operators[self._made] = Operator(builtin, names[0], names[1], options, version, custom, self._current, intermediates)
         self._made += 1
         self._uses.update((*names[0], *names[1]))
         return names[1]

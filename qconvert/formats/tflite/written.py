@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qconvert.errors import QConvertError
+from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op
 from qconvert.plugins import operators
@@ -50,11 +51,12 @@ def taken(graph: Graph) -> Written:
 
 
 def initial(graph: Graph) -> Writing | None:
-    """The subgraph that gives the variables their first values, which the runtime runs once; None without states."""
-    if not graph.states:
+    """The subgraph that gives the variables their first values, which the runtime runs once; None without such states."""
+    outer = {name: state for name, state in graph.states.items() if name not in inner_states(graph)}
+    if not outer:
         return None
     made = Writing(Graph("first values", {}, (), (), ()))
-    for name, state in graph.states.items():
+    for name, state in outer.items():
         value = made.add(f"{name}/first", state.dtype, state.shape, state.data, state.quantization)
         made.emit("ASSIGN_VARIABLE", [made.handle(name), value], [])
     return made
@@ -64,7 +66,7 @@ def _write(graph: Graph) -> Written:
     writers, writing, failures = operators("tflite", "write"), Writing(graph), []
     for name in graph.inputs:
         writing.use(name)
-    if graph.states:
+    if writing.inner_states != set(graph.states):
         writing.emit("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=_INITIAL)
     for op in graph.ops:
         if op.kind not in writers:

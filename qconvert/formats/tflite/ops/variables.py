@@ -46,10 +46,14 @@ def _state(r: Reading, variables: Variables) -> str:
 
 
 def write_read_state(op: Op, w: Writing) -> None:
+    if str(op["state"]) in w.inner_states:  # the operator that has it as a variable reads it by itself
+        return
     w.emit("READ_VARIABLE", [w.handle(str(op["state"]))], op.outputs)
 
 
 def write_write_state(op: Op, w: Writing) -> None:
+    if str(op["state"]) in w.inner_states:
+        return
     w.emit("ASSIGN_VARIABLE", [w.handle(str(op["state"])), op.inputs[0]], [])
 
 

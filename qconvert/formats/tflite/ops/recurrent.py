@@ -1,0 +1,115 @@
+"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8, whose states are variables of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qconvert.arithmetic import GATES
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op, Quantization, Tensor
+from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS
+
+__all__ = ["READERS", "WRITERS"]
+
+#: The inputs of UNIDIRECTIONAL_SEQUENCE_LSTM by what they are, in its order (lstm_shared.h).
+_LSTM = (
+    "data",
+    *(f"{gate}_weights" for gate in GATES),
+    *(f"{gate}_recurrent" for gate in GATES),
+    *(f"{gate}_peephole" for gate in GATES if gate != "cell"),
+    *(f"{gate}_bias" for gate in GATES),
+    "projection_weights", "projection_bias", "hidden", "cell",
+    *(f"{gate}_norm" for gate in GATES),
+)  # fmt: skip
+#: The fewest inputs: files from before layer normalizations have 20.
+_OLD = 20
+_TANH, _RELU = 4, 1
+
+
+def read_sequence_lstm(r: Reading) -> None:
+    """Its variables are read before it and written behind it. The activation is not looked at, since the kernel does not either."""
+    names = dict(zip(_LSTM, r.inputs, strict=False))
+    if len(r.inputs) < _OLD or not names["forget_weights"] or not names["hidden"] or not names["cell"]:
+        raise r.invalid(f"has {len(r.inputs)} inputs, or lacks one that every LSTM has")
+    types = tuple(r.tensor(_LSTM.index(role)).dtype for role in ("data", "forget_weights", "cell"))
+    if types != ("int8", "int8", "int16"):
+        raise r.unsupported(f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}, not int8, int8 and int16,")
+    if r.option("diagonalRecurrentTensors", False):
+        raise r.unsupported("diagonal recurrent weights")
+    places = {role: _LSTM.index(role) for role in ("hidden", "cell")}
+    states = {role: r.variable(place) for role, place in places.items()}
+    before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}
+    after = [r.like(f"{role}_after", r.tensor(place), r.tensor(place).shape) for role, place in places.items()]
+    inputs = [before.get(role) or names.get(role, "") for role in LSTM_INPUTS]
+    clips = {"cell_clip": float(r.option("cellClip", 0.0)), "projection_clip": float(r.option("projClip", 0.0))}
+    r.emit("IntegerLSTM", inputs, [r.outputs[0], *after], time_major=int(r.option("timeMajor", False)), **clips, **_inner_grids(r, names))
+    for state, value in zip(states.values(), after, strict=True):
+        r.write_state(state, value)
+
+
+def _inner_grids(r: Reading, names: dict[str, str]) -> dict[str, Any]:
+    """The grids of what the operator computes inside, which are those of tensors that only carry them."""
+    listed = [r.lookup(name) for name in r.intermediates]
+    if len(listed) != len(GATES) + 1:
+        raise r.invalid(f"has {len(listed)} intermediate tensors, not {len(GATES) + 1}")
+    scale, zero_point = _per_tensor(r, listed[-1])
+    grids: dict[str, Any] = {"hidden_scale": scale, "hidden_zero_point": zero_point}
+    for gate, tensor in zip(GATES, listed, strict=False):
+        if names.get(f"{gate}_norm"):
+            grids[f"{gate}_scale"] = _per_tensor(r, tensor)[0]
+    return grids
+
+
+def _per_tensor(r: Reading, tensor: Tensor) -> tuple[float, int]:
+    q = tensor.quantization
+    if q is None or not q.is_per_tensor:
+        raise r.invalid(f"the intermediate tensor {tensor.name!r} has no scale")
+    return float(q.scale[0]), int(q.zero_point[0])
+
+
+def read_svdf(r: Reading) -> None:
+    types = tuple(r.tensor(index).dtype for index in (0, 1, 2, 4))
+    if types != ("int8", "int8", "int16", "int16"):
+        raise r.unsupported(f"tensors of {', '.join(types)}, not of int8, int8, int16 and int16,")
+    state = r.variable(4)
+    before = r.read_state(state, r.tensor(4))
+    after = r.like("memory_after", r.tensor(4), r.tensor(4).shape)
+    inputs = [r.input(0), before, r.input(1), r.input(2), *([r.input(3)] if r.has(3) else [])]
+    r.emit("IntegerSVDF", inputs, [r.outputs[0], after], rank=int(r.option("rank", 1)))
+    r.write_state(state, after)
+
+
+READERS: dict[str, ReadFunction] = {"UNIDIRECTIONAL_SEQUENCE_LSTM": read_sequence_lstm, "SVDF": read_svdf}
+
+
+def write_integer_lstm(op: Op, w: Writing) -> None:
+    names = dict(zip(LSTM_INPUTS, op.inputs, strict=False))
+    for role in ("hidden", "cell"):
+        w.variable(op, names[role])
+    has_norm = any(names.get(f"{gate}_norm") for gate in GATES)
+    listed = [names.get(role, "") for role in (_LSTM if has_norm else _LSTM[:_OLD])]
+    listed += [""] * (len(_LSTM) - len(listed))
+    inner = []
+    for gate in GATES:
+        normed = bool(names.get(f"{gate}_norm"))
+        grid = Quantization.per_tensor(float(op[f"{gate}_scale"]), 0) if normed else None
+        inner.append(w.add(f"{op.outputs[0]}/{gate}_sum", "int16" if normed else "float32", (0,), None, grid))
+    hidden = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
+    inner.append(w.add(f"{op.outputs[0]}/hidden", "int8", (0,), None, hidden))
+    w.emit(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", listed, op.outputs[:1], "UnidirectionalSequenceLSTMOptions", intermediates=inner,
+        fusedActivationFunction=_TANH, cellClip=float(op["cell_clip"]), projClip=float(op["projection_clip"]),
+        timeMajor=bool(op["time_major"]),
+    )  # fmt: skip
+
+
+def write_integer_svdf(op: Op, w: Writing) -> None:
+    data, memory, feature, time, *bias = op.inputs
+    w.variable(op, memory)
+    inputs = [data, feature, time, *(bias or [""]), memory]
+    # The kernel demands a Relu, and does not apply it.
+    w.emit("SVDF", inputs, op.outputs[:1], "SVDFOptions", rank=int(op["rank"]), fusedActivationFunction=_RELU)
+
+
+WRITERS: dict[str, WriteFunction] = {"IntegerLSTM": write_integer_lstm, "IntegerSVDF": write_integer_svdf}

@@ -1,0 +1,104 @@
+"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8: read, evaluated and written again, beside LiteRT, with their variables going on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lstm_files import Lstm, svdf_file
+
+from qconvert.conversion import load
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate
+from qconvert.formats.tflite.writer import build
+from qconvert.graph import Graph
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"rows": 3},
+    {"rows": 3, "time_major": True},
+    {"has_input_gate": False},
+    {"cell_clip": 0.5},
+    {"peephole": True},
+    {"projection": True, "outputs": 4, "proj_clip": 0.3},
+    {"norm": True},
+    {"hidden": (0.009, -7), "output": (0.01, 3)},
+]
+
+
+def interpreter(content: bytes) -> Any:
+    from ai_edge_litert.interpreter import Interpreter
+
+    found = Interpreter(model_content=content)
+    found.allocate_tensors()
+    return found
+
+
+def run(model: Any, value: np.ndarray) -> np.ndarray:
+    model.set_tensor(model.get_input_details()[0]["index"], value)
+    model.invoke()
+    return model.get_tensor(model.get_output_details()[0]["index"])
+
+
+def compare(content: bytes, path: Path, runs: int) -> Graph:
+    """The graph of a file, after runs that LiteRT, the evaluation and the file that is written again all give alike."""
+    path.write_bytes(content)
+    graph = load(path)
+    models = interpreter(content), interpreter(build(graph, {}))
+    rng = np.random.default_rng(0)
+    states: dict[str, np.ndarray] = {}
+    details = models[0].get_input_details()[0]
+    for _ in range(runs):
+        value = rng.random(details["shape"], np.float32)
+        if details["dtype"] != np.float32:
+            value = rng.integers(-128, 128, details["shape"]).astype(details["dtype"])
+        expected = run(models[0], value)
+        np.testing.assert_array_equal(evaluate(graph, {graph.inputs[0]: value}, states)[graph.outputs[0]], expected)
+        np.testing.assert_array_equal(run(models[1], value), expected)
+    return graph
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_an_lstm_is_read_and_written(variant: dict[str, Any], tmp_path: Path) -> None:
+    graph = compare(Lstm(**variant).file(), tmp_path / "lstm.tflite", 5)
+    assert [op.kind for op in graph.ops] == ["ReadState", "ReadState", "IntegerLSTM", "WriteState", "WriteState"]
+    assert int(graph.states["state"].data[0, 0]) == 5  # type: ignore[index]  # what LiteRT resets it to: its zero point
+    again = tmp_path / "again.tflite"
+    again.write_bytes(build(graph, {}))
+    assert load(again).ops == graph.ops
+
+
+@pytest.mark.parametrize("variant", [{}, {"rank": 2}, {"bias": False}, {"memory": 1}], ids=str)
+def test_an_svdf_is_read_and_written(variant: dict[str, Any], tmp_path: Path) -> None:
+    content, _ = svdf_file(**variant)
+    graph = compare(content, tmp_path / "svdf.tflite", 8)
+    assert [op.kind for op in graph.ops] == ["ReadState", "IntegerSVDF", "WriteState"]
+
+
+@pytest.mark.parametrize(("name", "count"), [("coral_lstm_mnist_int8", 2), ("tflm_keyword_svdf_int8", 7)])
+def test_real_models(name: str, count: int, tmp_path: Path) -> None:
+    graph = compare((FIXTURES / f"{name}.tflite").read_bytes(), tmp_path / "model.tflite", 6)
+    assert len(graph.states) == count
+
+
+def test_a_state_that_is_seen_elsewhere_is_no_variable_of_the_operator(tmp_path: Path) -> None:
+    path = tmp_path / "svdf.tflite"
+    path.write_bytes(svdf_file()[0])
+    graph = load(path)
+    memory = graph.ops[0].outputs[0]
+    with pytest.raises(QConvertError, match="no state that it alone keeps"):
+        build(graph.evolve(outputs=(*graph.outputs, memory)), {})
+
+
+def test_a_state_with_another_first_value_is_refused(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    path = tmp_path / "svdf.tflite"
+    path.write_bytes(svdf_file()[0])
+    graph = load(path)
+    (name, state), *_ = graph.states.items()
+    with pytest.raises(QConvertError, match="starts with zeros"):
+        build(replace(graph, states={name: replace(state, data=np.ones_like(state.data))}), {})
