@@ -29,10 +29,12 @@ def shifted(tensor: Tensor, dtype: str) -> Tensor:
 def needs_storage(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator, or its rule names their type.
 
-    A state moves along with what is read and written, unless functions may name it, or the operator stands in one.
+    A state moves along with what is read and written, unless functions may name it, the operator stands in one, or what it is read for
+    takes integers as they are.
     """
     if KINDS[op.kind].rule == "state":
-        return bool(graph.functions) or op["state"] not in graph.states
+        state = op["state"]
+        return bool(graph.functions) or state not in graph.states or state in _states_as_stored(graph)
     if KINDS[op.kind].rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
         return True
     if op.kind == "Reinterpret":  # beside plain integers, which stay what they are
@@ -40,6 +42,14 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     if op.kind == "AveragePool" and op["arithmetic"] == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")
     return len(op.inputs) > 2 and op.inputs[2] != "" and KINDS[op.kind].has_weights and graph[op.inputs[2]].dtype == "int64"
+
+
+def _states_as_stored(graph: Graph) -> frozenset[str]:
+    """The states that operators on stored integers read or write."""
+    stored = [op for op in graph.ops if KINDS[op.kind].rule == "stored"]
+    names = {name for op in stored for name in (*op.inputs, *op.outputs)}
+    passing = (op for op in graph.ops if KINDS[op.kind].rule == "state")
+    return frozenset(str(op["state"]) for op in passing if names.intersection((*op.inputs, *op.outputs)))
 
 
 def change_storage(

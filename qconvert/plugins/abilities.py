@@ -84,6 +84,7 @@ class Abilities:
 
     What quantized operators demand:
         activation_dtypes: storage types of activations.
+        conversion_dtypes: further types that conversions between grids may give.
         activation_granularity: "per_tensor", or "" for any.
         symmetric_activations: storage types whose activations have the zero point 0.
         free_edges: whether conversions at graph inputs and outputs, which the program around may run, take any type and zero point.
@@ -135,6 +136,7 @@ class Abilities:
     exact_on_reals: tuple[str, ...] = ()
     floats: bool = True
     activation_dtypes: tuple[str, ...] = ()
+    conversion_dtypes: tuple[str, ...] = ()
     activation_granularity: str = ""
     symmetric_activations: tuple[str, ...] = ()
     free_edges: bool = True

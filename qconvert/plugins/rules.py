@@ -68,8 +68,9 @@ def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
 
 
 def _wrong_activation_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+    more = target.conversion_dtypes if KINDS[op.kind].rule == "convert" else ()
     for tensor in _inner(target, graph, op):
-        if tensor.dtype not in target.activation_dtypes:
+        if tensor.dtype not in (*target.activation_dtypes, *more):
             yield tensor.name, f"is {tensor.dtype}"
 
 
@@ -87,7 +88,7 @@ def _asymmetric_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[
 
 
 def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    if KINDS[op.kind].rule == "convert":
+    if KINDS[op.kind].rule in ("convert", "stored"):
         return
     found = quantized_data(graph, op)
     for tensor in found[1:]:

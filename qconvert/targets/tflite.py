@@ -66,6 +66,7 @@ _MICRO_KERNELS: dict[str, tuple[str, ...]] = {
 #: Who demands what: "specification" is the TFLite 8-bit quantization specification.
 _SOURCES = {
     "activation_dtypes": "specification",
+    "conversion_dtypes": "quantize.cc, measured",
     "activation_granularity": "specification",
     "symmetric_activations": "specification; add.cc, conv.cc, concatenation.cc, measured",
     "one_type": "kernels compare types; measured",
@@ -96,6 +97,7 @@ def _micro_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
 _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
     activations="int8", weights="int8", same_kernels=("tflite-xnnpack",), integer_kernels=_KERNELS, activation_dtypes=_ALL,
+    conversion_dtypes=("int32",),
     activation_granularity="per_tensor", symmetric_activations=("int16",), free_edges=False, one_type=True, explicit_conversions=True,
     product_types=("float32",), exact_on_reals=("Softmax", "Sigmoid", "Tanh", "LogSoftmax"),
     weight_dtypes={"int8": ("int8", "int4"), "int16": ("int8", "int4"), "uint8": ("uint8",)}, symmetric_weights=True,

@@ -35,7 +35,8 @@ def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
     core = [name for name in nodes if name not in _STORAGE]
     if op.attributes.get("activation") and core and core[-1] in _ACTIVATIONS:
         core.pop()
-    return op.kind in _NEVER_ALONE or (op.kind not in _RECOGNIZED and core != [op.kind])
+    recognized = op.kind in _RECOGNIZED and not (op.kind in ("Quantize", "Requantize") and "Round" in core)
+    return op.kind in _NEVER_ALONE or (not recognized and core != [op.kind])
 
 
 def with_spelled(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:

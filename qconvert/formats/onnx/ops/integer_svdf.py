@@ -28,10 +28,10 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     data = b.node("Sub", [*wide, b.const(np.float64(layer.data[1]), f"{hint}/zero_point")], hint=f"{hint}/data")[0]
     turned = b.node("Transpose", [b.stored(names["feature"])], hint=f"{hint}/feature", perm=[1, 0])
     sums = b.node("MatMul", [data, *b.node("Cast", turned, hint=f"{hint}/feature", to=_FLOAT64)], hint=f"{hint}/sums")[0]
-    limited = _stored(b, newest.emit(b, b, sums, f"{hint}/newest"), "int16", f"{hint}/newest")
+    limited = _limited(b, newest.emit(b, b, sums, f"{hint}/newest"), "int16", f"{hint}/newest")
     kept, moved = _moved(b, names["memory"], limited, filters, places, hint)
-    real = [b.node("Cast", [value], hint=f"{hint}/wide", to=_FLOAT64)[0] for value in (kept, b.stored(names["time"]))]
-    products = b.node("Mul", real, hint=f"{hint}/products")[0]
+    time = b.node("Cast", [b.stored(names["time"])], hint=f"{hint}/time", to=_FLOAT64)[0]
+    products = b.node("Mul", [kept, time], hint=f"{hint}/products")[0]
     units = b.const(np.array([-1, filters // layer.rank, layer.rank * places], np.int64), f"{hint}/units")
     grouped = b.node("Reshape", [products, units], hint=f"{hint}/units")[0]
     summed = b.node("ReduceSum", [grouped, b.const(np.array([2], np.int64), f"{hint}/along")], hint=f"{hint}/total", keepdims=0)[0]
@@ -40,9 +40,9 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
         summed = b.node("Add", [summed, *bias], hint=f"{hint}/total")[0]
     steps = result.emit(b, b, _wrapped(b, summed, layer, hint), f"{hint}/result")
     placed = b.node("Add", [steps, b.const(np.float64(layer.output[1]), f"{hint}/zero_point")], hint=f"{hint}/placed")[0]
-    b.rename(_stored(b, placed, "int8", f"{hint}/stored"), op.outputs[0])
+    b.node("Cast", [_limited(b, placed, "int8", f"{hint}/stored")], [op.outputs[0]], to=ELEMENT_TYPES["int8"])
     if op.outputs[1]:
-        b.rename(moved, op.outputs[1])
+        b.node("Cast", [moved], [op.outputs[1]], to=ELEMENT_TYPES["int16"])
 
 
 def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Rescale]:
@@ -76,17 +76,17 @@ def _moved(b: Builder, memory: str, newest: str, filters: int, places: int, hint
     shapes = ([-1, filters, places], [-1, filters, 1], [-1, filters * places])
     whole, column, flat = (b.const(np.array(shape, np.int64), f"{hint}/sizes") for shape in shapes)
     bounds = [b.const(np.array([value], np.int64), f"{hint}/{word}") for value, word in ((1, "first"), (places, "last"), (2, "axis"))]
-    older = b.node("Slice", [*b.node("Reshape", [b.stored(memory), whole], hint=f"{hint}/memory"), *bounds], hint=f"{hint}/older")[0]
+    real = b.node("Cast", [b.stored(memory)], hint=f"{hint}/memory", to=_FLOAT64)[0]  # integers that are moved would take a label along
+    older = b.node("Slice", [*b.node("Reshape", [real, whole], hint=f"{hint}/memory"), *bounds], hint=f"{hint}/older")[0]
     last = b.node("Reshape", [newest, column], hint=f"{hint}/newest")[0]
     kept = b.node("Concat", [older, last], hint=f"{hint}/kept", axis=2)[0]
     return kept, b.node("Reshape", [kept, flat], hint=f"{hint}/memory_after")[0]
 
 
-def _stored(b: Builder, value: str, dtype: str, hint: str) -> str:
-    """Whole numbers in float64, limited to an integer type and stored as it."""
+def _limited(b: Builder, value: str, dtype: str, hint: str) -> str:
+    """Whole numbers in float64, limited to those of an integer type."""
     low, high = integer_range(dtype)
-    limits = [b.const(np.float64(end), f"{hint}/{word}") for end, word in ((low, "lowest"), (high, "highest"))]
-    return b.node("Cast", b.node("Clip", [value, *limits], hint=hint), hint=hint, to=ELEMENT_TYPES[dtype])[0]
+    return b.node("Clip", [value, *(b.const(np.float64(end), f"{hint}/{word}") for end, word in ((low, "lowest"), (high, "highest")))])[0]
 
 
 WRITERS: dict[str, WriteFunction] = {"IntegerSVDF": write_integer_svdf}

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.ops.rescaling import Rescale
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.reading.labels import label_key
-from qconvert.graph import Op, Quantization
+from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 
 __all__ = ["READERS", "WRITERS"]
@@ -19,7 +20,9 @@ __all__ = ["READERS", "WRITERS"]
 def write_conversion(op: Op, b: Builder) -> None:
     """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both. Their scale has the type of the real values."""
     source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if op.kind == "Quantize" and _would_be_quantized(op, b):
+    if op.kind != "Dequantize" and result.dtype == "int32" and result.quantization is not None:
+        _write_int32(op, b, source, result)
+    elif op.kind == "Quantize" and _would_be_quantized(op, b):
         b.finish(op, b.node("Max", [b.real(source.name)], hint=f"{source.name}/apart")[0])
     elif op.kind == "Quantize" and source.dtype != "float32":
         b.quantize(b.stored(source.name), result, result.name, source.dtype)
@@ -27,6 +30,27 @@ def write_conversion(op: Op, b: Builder) -> None:
         b.rename(b.dequantize(b.stored(source.name), source.dtype, source.quantization, result.dtype), result.name)
     else:
         b.finish(op, b.real(source.name))
+
+
+def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
+    """Onto a grid of int32, which QuantizeLinear does not have: integers as TFLite's kernel rescales them, real values in float64."""
+    grids = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
+    if not all(grid.is_per_tensor for grid in grids):
+        raise b.unsupported(op, "int32 on scales along an axis")
+    name, (scale, point) = result.name, (float(grids[-1].scale[0]), int(grids[-1].zero_point[0]))
+    value = b.node("Cast", [b.stored(source.name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+    if len(grids) == 1:
+        steps = b.node("Round", b.node("Div", [value, b.const(np.float64(scale), f"{name}/step")], hint=f"{name}/steps"))[0]
+    else:
+        low, high = integer_range(source.dtype)
+        own = int(grids[0].zero_point[0])
+        rescale = Rescale.of(float(grids[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
+        if rescale is None:
+            raise b.unsupported(op, "steps that may overflow in its kernel")
+        steps = rescale.emit(b, b, b.node("Sub", [value, b.const(np.float64(own), f"{name}/from")])[0], f"{name}/rescale")
+    placed = b.node("Add", [steps, b.const(np.float64(point), f"{name}/point")])[0]
+    limits = [b.const(np.float64(end), f"{name}/{word}") for end, word in zip(integer_range("int32"), ("lowest", "highest"), strict=True)]
+    b.node("Cast", b.node("Clip", [placed, *limits]), [name], to=ELEMENT_TYPES["int32"])
 
 
 def _would_be_quantized(op: Op, b: Builder) -> bool:
