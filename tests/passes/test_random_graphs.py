@@ -62,8 +62,10 @@ IDLE = (
     "compute_constants",
     "dense_weights",
     "fold_qat_batch_norm",
+    "io_to_states",
     "restate_attributes",
     "settle_sizes",
+    "states_to_io",
 )
 #: What makes a pass have something to do more often.
 FAVOURED = {
