@@ -41,7 +41,18 @@ def is_spelled_out(op: Op, nodes: Sequence[str]) -> bool:
 
 def with_spelled(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     """The graph with the operators that its metadata note in place of the nodes that spell them out; see restored()."""
-    return restored(graph, rewritten, _turned_weights, on_noted_grids)
+    return restored(graph, rewritten, _stored_elsewhere, on_noted_grids)
+
+
+def _stored_elsewhere(graph: Graph, op: Op) -> list[Tensor]:
+    """The constants of an operator that stand in the body of a loop, or in another form."""
+    listed = [tensor for name in op.inputs if name and name not in graph.tensors for tensor in _in_functions(graph, name)]
+    return [*listed, *_turned_weights(graph, op)]
+
+
+def _in_functions(graph: Graph, name: str) -> list[Tensor]:
+    found = (function.tensors.get(name) for function in graph.functions.values())
+    return [tensor for tensor in found if tensor is not None and tensor.is_constant][:1]
 
 
 def _turned_weights(graph: Graph, op: Op) -> list[Tensor]:

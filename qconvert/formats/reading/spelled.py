@@ -14,6 +14,7 @@ from dataclasses import replace
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.reading.noted import Noted, Stated, grid_of, noted, stated, stated_grid
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
+from qconvert.graph.functions import with_used_functions
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SPELLED
 from qconvert.graph.validation import validate
@@ -63,7 +64,7 @@ def restored(
             producers.update(dict.fromkeys(op.outputs, op))
             ops.append(op)
     graph = settled(graph.evolve(ops=_joined(graph, ops)), labelled, ops)
-    return graph.evolve(ops=needed(graph, list(graph.ops)))
+    return with_used_functions(graph.evolve(ops=needed(graph, list(graph.ops))))
 
 
 def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
@@ -137,7 +138,7 @@ def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mappin
     one, two = producers.get(x), there.get(y)
     if one is None or two is None or depth > 200 or one.kind != two.kind or len(one.inputs) != len(two.inputs):
         return False
-    if dict(one.attributes) != dict(two.attributes) or one.outputs.index(x) != two.outputs.index(y):
+    if not _same_attributes(a, one, b, two) or one.outputs.index(x) != two.outputs.index(y):
         return False
     # By itself the operator has no DequantizeLinear behind it that would say the scale; its constants were made with it. The type of an
     # Opaque's result follows from its inputs, and is not always inferred for an operator by itself.
@@ -145,6 +146,21 @@ def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mappin
     if (first.dtype != second.dtype and one.kind != "Opaque") or other_grid:
         return False
     return all(_same(a, producers, m, b, there, n, inputs, depth + 1) for m, n in zip(one.inputs, two.inputs, strict=True))
+
+
+def _same_attributes(a: Graph, one: Op, b: Graph, two: Op) -> bool:
+    """Whether two operators of one kind state the same, functions by what they compute."""
+    called = [name for name, spec in KINDS[one.kind].attributes.items() if spec.sort == "function" and name in one.attributes]
+    if {**one.attributes, **dict.fromkeys(called, "")} != {**two.attributes, **dict.fromkeys(called, "")}:
+        return False
+    return all(_same_function(a.functions[str(one[name])], b.functions[str(two[name])]) for name in called)
+
+
+def _same_function(a: Graph, b: Graph) -> bool:
+    if a.inputs != b.inputs or len(a.outputs) != len(b.outputs):
+        return False
+    producers, there, inputs = a.producers(), b.producers(), set(b.inputs)
+    return all(_same(a, producers, x, b, there, y, inputs, 0) for x, y in zip(a.outputs, b.outputs, strict=True))
 
 
 def _same_constant(a: Tensor, b: Tensor) -> bool:

@@ -139,12 +139,12 @@ class _Lstm:
         return to.node("Sub", [*wide, self._scalar(zero_point, dtype, "zero_point")], hint=f"{name}/steps")[0]
 
     def _product(self, to: Emitter, value: str, what: str, dtype: str) -> str:
-        """Sums of products with the weights of all gates, float64. The file has each gate's weights under their own name, as they are."""
-        b = self._b
-        listed = [b.stored(self._names[f"{gate}_{what}"]) for gate in self._gates]
-        joined = b.node("Concat", listed, hint=f"{self._hint}/{what}", axis=0)
-        turned = b.node("Transpose", joined, hint=f"{self._hint}/{what}", perm=[1, 0])
-        wide = b.node("Cast", turned, hint=f"{self._hint}/{what}", to=ELEMENT_TYPES[dtype])[0]
+        """Sums of products with the weights of all gates, float64. The file has each gate's weights under their own name, as they are;
+        runtimes join them once, when they load a model."""
+        listed = [self._b.stored(self._names[f"{gate}_{what}"]) for gate in self._gates]
+        joined = to.node("Concat", listed, hint=f"{self._hint}/{what}", axis=0)
+        turned = to.node("Transpose", joined, hint=f"{self._hint}/{what}", perm=[1, 0])
+        wide = to.node("Cast", turned, hint=f"{self._hint}/{what}", to=ELEMENT_TYPES[dtype])[0]
         sums = to.node("MatMul", [value, wide], hint=f"{self._hint}/sums")
         return sums[0] if dtype == "float64" else to.node("Cast", sums, hint=f"{self._hint}/sums", to=_FLOAT64)[0]
 
@@ -215,7 +215,7 @@ class _Lstm:
         factor = float(np.float32(2.0**self._layer.cell_power * peephole[1] / self._layer.gates[gate].scale))
         if factor >= 1:
             raise b.unsupported(self._op, "peepholes that may overflow in its kernel")
-        weights = b.node("Cast", [b.stored(self._names[f"{gate}_peephole"])], hint=f"{self._hint}/peephole", to=_FLOAT64)[0]
+        weights = to.node("Cast", [b.stored(self._names[f"{gate}_peephole"])], hint=f"{self._hint}/peephole", to=_FLOAT64)[0]
         seen = Rescale.of_pair(factor).emit(b, to, to.node("Mul", [weights, cell], hint="peephole")[0], f"{self._hint}/peephole")
         return self._limited(to, to.node("Add", [gates[gate], seen], hint=gate)[0])
 
@@ -245,8 +245,8 @@ class _Lstm:
         wide = weights.astype(np.int64)
         own_sums = zero_point * wide.sum(axis=1) + (0 if layer.projection.bias is None else layer.projection.bias.astype(np.int64))
         bound = np.abs(wide).sum(axis=1) * 128 + np.abs(own_sums)
-        turned = b.node("Transpose", [b.stored(self._names["projection_weights"])], hint=f"{self._hint}/projection", perm=[1, 0])
-        matrix = b.node("Cast", turned, hint=f"{self._hint}/projection", to=_FLOAT64)[0]
+        turned = to.node("Transpose", [b.stored(self._names["projection_weights"])], hint=f"{self._hint}/projection", perm=[1, 0])
+        matrix = to.node("Cast", turned, hint=f"{self._hint}/projection", to=_FLOAT64)[0]
         sums = to.node("MatMul", [stored, matrix], hint="projected")[0]
         sums = to.node("Add", [sums, b.const(own_sums.astype(np.float64), f"{self._hint}/projection_sums")], hint="projected")[0]
         total = float(np.float32(np.float32(own) * np.float32(scale)) / np.float32(layer.state[0]))
