@@ -18,6 +18,7 @@ from qconvert.checking.known_tensors import fixed_outputs
 from qconvert.checking.outputs import Border
 from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
+from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
 from qconvert.checking.unread import Unread, unread
 from qconvert.checking.with_encodings import lacks_encodings, quantized_source
 from qconvert.data import Preparation, accepted_inputs, load_inputs
@@ -61,7 +62,7 @@ def check(
         result: the converted model, likewise.
         data: files and folders of inputs (see qconvert/data); random inputs without.
         preparation: of images and real numbers in these.
-        samples: how many inputs at most.
+        samples: how many inputs at most; of a model with states, how many sequences of 50.
         kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
             `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (every node as it stands), or a plugin's; several in a list.
         per_op: whether operators are compared in any case.
@@ -149,6 +150,7 @@ class _Check:
     lossy: tuple[str, ...] = ()  # passes that the user named, of which the result is what they make
     costs: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
+    steps: int = 0  # of a sequence, where the source has states
 
     def report(
         self,
@@ -165,14 +167,16 @@ class _Check:
         models = self._open()
         declared = frozenset() if quick else declared_names(other, graph)
         border = Border.of(graph, other, declared)
+        self.steps = STEPS if graph.states or other.states else 0
         if data:
-            feeds, note = load_inputs(self.files[0].graph, data, samples, (preparation or Preparation()).stretching())
+            most = samples * (self.steps or 1)
+            feeds, note = load_inputs(self.files[0].graph, data, most, (preparation or Preparation()).stretching())
             feeds = _completed(feeds, graph, seed, models[0])
-            outputs = _outputs(border, feeds, [models[0].run(feed) for feed in feeds], models[1], self.progress)
+            outputs = self._outputs(border, feeds, None, models)
         else:
             feeds, outputs, note = self._at_random(border, models, samples, seed)
         self.notes.append(note)
-        self.problems += border.problems
+        self.problems += (*border.problems, *state_problems(graph, other))
         self.problems += verdicts.shape_problems(outputs)
         self.unjudged += verdicts.not_compared(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
@@ -203,9 +207,12 @@ class _Check:
         """Random inputs, what comes of them on both sides, and in words how they were chosen: where the result refuses them, and sizes are
         open, of sizes that it takes too, such as those with which no inner tensor is empty."""
         source, result = models
-        feeds, computed, note = accepted_inputs(border.graph, samples, seed, source.run)
+        feeds, computed, note = accepted_inputs(border.graph, samples * (self.steps or 1), seed, source.run)
+        if self.steps:
+            self.notes.append(f"{samples} sequences of {self.steps} steps, with states carried on both sides")
+            return feeds, self._outputs(border, feeds, None, models), note
         try:
-            return feeds, _outputs(border, feeds, computed, result, self.progress), note
+            return feeds, self._outputs(border, feeds, computed, models), note
         except RuntimeRefusedError:
             if all(border.graph[name].static_shape is not None for name in border.graph.inputs):
                 raise
@@ -215,7 +222,30 @@ class _Check:
             return source.run(feed)
 
         feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
-        return feeds, _outputs(border, feeds, computed, result, self.progress), note
+        return feeds, self._outputs(border, feeds, computed, models), note
+
+    def _outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
+        """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.
+
+        Args:
+            border: which output is which.
+            feeds: the source's inputs.
+            computed: what the source computed from them; None if it has not run yet.
+            models: both, loaded.
+        """
+        if self.steps:
+            models = [Sequences(model, side.open, self.steps) for model, side in zip(models, self.sides, strict=True)]
+        source, result = models
+        computed = [source.run(feed) for feed in feeds] if computed is None else computed
+        pairs: dict[str, list[tuple[Array, Array]]] = {}
+        for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
+            actual = result.run(border.matched_inputs(feed, result))
+            for name, a, b in border.matched_outputs(expected, actual):
+                pairs.setdefault(name, []).append((a, b))
+            self.progress("inputs", done + 1, len(feeds))
+        if self.steps:
+            self.notes += filter(None, (drift(border, name, found, self.steps) for name, found in pairs.items()))
+        return tuple(border.compared(name, found) for name, found in pairs.items())
 
     def _open(self) -> tuple[LoadedModel, LoadedModel]:
         """Both models; without optimizations, if the user did not ask for any and the source is refused with them."""
@@ -300,7 +330,8 @@ class _Check:
         if whole is not None:
             return f"{whole.title} gives out no inner tensors"
         try:
-            findings, notes = check_operators(*self.sides, feeds, model, border, changed, declared, self.progress)
+            first = feeds[: self.steps] if self.steps else feeds
+            findings, notes = check_operators(*self.sides, first, model, border, changed, declared, self.progress)
         except QConvertError as error:
             if per_op:
                 raise
@@ -317,7 +348,7 @@ class _Check:
             self.problems.append(words)
             return
         models = [side.open() for side in plain]
-        outputs = _outputs(border, feeds, [models[0].run(feed) for feed in feeds], models[1], self.progress)
+        outputs = self._outputs(border, feeds, None, models)
         if not any(item.differs for item in outputs):
             self.notes.append(f"{words}; without optimizations they are equal too, so a runtime optimizes the whole graphs differently")
             return
@@ -342,14 +373,3 @@ def _completed(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Fee
 
 def _unoptimized(side: Side) -> Side:
     return side.run_by("unoptimized") if "unoptimized" in side.runtime.kernels else side
-
-
-def _outputs(border: Border, feeds: Feeds, computed: Feeds, result: LoadedModel, progress: Progress) -> Outputs:
-    """What both sides give for the same inputs, compared over all runs."""
-    pairs: dict[str, list[tuple[Array, Array]]] = {}
-    for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
-        actual = result.run(border.matched_inputs(feed, result))
-        for name, a, b in border.matched_outputs(expected, actual):
-            pairs.setdefault(name, []).append((a, b))
-        progress("inputs", done + 1, len(feeds))
-    return tuple(border.compared(name, found) for name, found in pairs.items())

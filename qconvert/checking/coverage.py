@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from qconvert.checking.findings import NOT_COMPARED, Finding
 from qconvert.graph import Graph
+from qconvert.graph.kinds import KINDS
 
 __all__ = ["judged_within", "left_out"]
 
@@ -32,7 +33,9 @@ def judged_within(graph: Graph, compared: Collection[str], cuts: Collection[str]
 
 
 def left_out(graph: Graph, compared: Collection[str], within: Collection[int], refused: Mapping[str, str]) -> dict[str, Finding]:
-    """A finding for each operator that was not judged, by its first output; those that lead to no output of the graph do not count.
+    """A finding for each operator that was not judged, by its first output.
+
+    Those that lead to no output or state of the graph do not count, nor what reads a state, which is given to whatever reads that.
 
     Args:
         graph: the source's.
@@ -43,6 +46,9 @@ def left_out(graph: Graph, compared: Collection[str], within: Collection[int], r
     useful = set(graph.outputs)
     found: dict[str, Finding] = {}
     for position, op in reversed(list(enumerate(graph.ops))):
+        if KINDS[op.kind].rule == "state":
+            useful.update(op.inputs)
+            continue
         if not any(name in useful for name in op.outputs):
             continue
         useful.update(op.inputs)

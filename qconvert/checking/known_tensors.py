@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
@@ -12,15 +12,18 @@ from qconvert.graph.kinds import KINDS
 __all__ = ["completed", "fixed_outputs", "moved", "of_inputs", "settled", "takes_no_values", "varying"]
 
 
-def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+def completed(graph: Graph, values: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
     """`values` with every tensor that the evaluator can work out from them, such as those that the reader added; the rest are absent.
 
     Args:
         graph: the canonical graph.
         values: stored values of activations by name, the graph's inputs at least.
+        states: what the graph's states hold, which the run changes; without, what is read of them is not known.
     """
     found = dict(values)
     for op in graph.ops:
+        if states is not None and KINDS[op.kind].rule == "state":
+            _pass_state(graph, op, found, states)
         if all(not name or name in found for name in op.outputs):
             continue
         inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found.get(name) for name in op.inputs]
@@ -32,6 +35,15 @@ def completed(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
             continue
         found.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name and name not in found)
     return found
+
+
+def _pass_state(graph: Graph, op: Op, found: dict[str, Array], states: MutableMapping[str, Array]) -> None:
+    first = graph.states[str(op["state"])].data if op["state"] in graph.states else None
+    value = states.get(str(op["state"]), first)
+    if op.outputs and value is not None:
+        found[op.outputs[0]] = value
+    elif not op.outputs and op.inputs[0] in found:
+        states[str(op["state"])] = found[op.inputs[0]]
 
 
 def moved(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:

@@ -9,7 +9,7 @@ away, else the piece of the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from qconvert.checking.canonical_pieces import canonical_pieces, computed_names
@@ -24,6 +24,7 @@ from qconvert.checking.outputs import Border
 from qconvert.checking.partners import Form, forms_of, partners, renamed
 from qconvert.checking.reading_errors import reading_errors
 from qconvert.checking.requantized import Requantized
+from qconvert.checking.sequences import restart
 from qconvert.checking.splitting import Splitting
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Array, Graph, Tensor
@@ -39,11 +40,12 @@ class _Source:
     graph: Graph
     inside: Inside | None
     pieces: Splitting | None = None
+    states: dict[str, Array] = field(default_factory=dict)  # of a source without inner tensors
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Stored values by name, of all tensors that are beyond doubt: those that its runtime computed, and what follows from them."""
         if self.inside is None:
-            return completed(self.graph, feed)
+            return completed(self.graph, feed, self.states)
         measured = self.inside.values({name: feed[name] for name in self.graph.inputs})
         if self.inside.cuts:
             return measured
@@ -148,7 +150,7 @@ def check_operators(
 
     Args:
         source, result: the files.
-        feeds: stored inputs of each run of the source.
+        feeds: stored inputs of each run of the source; of one with states, a sequence.
         model: the result, loaded.
         border: which input and output of one side is which of the other.
         changed: what is not the source's in constants, scales and zero points, by the tensor's name, in words.
@@ -167,6 +169,8 @@ def check_operators(
         result, graph.evolve(tensors=[result.graph[own] for own in names.values()], outputs=(*graph.outputs, *names.values()))
     )
     forms = _forms(graph, result, inside, names, first, border.matched_inputs(feeds[0], model), model)
+    if result.graph.states:
+        restart(inside)
     names = {name: own for name, own in names.items() if name in forms}
     result, inside = renamed(result, inside, names)
     declared = declared | {name for name, own in names.items() if own in declared}
@@ -242,7 +246,8 @@ def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
     if inside is None or not inside.cuts:
         return Splitting(lambda wanted: canonical_pieces(side, shared, wanted), computed_names(graph, shared))
     order = {name: position for position, name in enumerate(graph.tensors)}
-    computed = sorted((shared & inside.names) - set(graph.inputs), key=lambda name: order.get(name, len(order)))
+    read = {name for op in graph.ops if op.kind == "ReadState" for name in op.outputs}
+    computed = sorted((shared & inside.names) - {*graph.inputs, *read}, key=lambda name: order.get(name, len(order)))
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)
 
 

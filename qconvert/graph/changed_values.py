@@ -23,6 +23,7 @@ from qconvert.graph.spread import spread_weights
 __all__ = [
     "changed_names",
     "changed_values",
+    "constant_difference",
     "declared_changes",
     "declared_names",
     "difference",
@@ -84,10 +85,10 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
 
 def _bound(a: Tensor, b: Tensor, own: Mapping[str, Tensor], its: Mapping[str, Tensor]) -> str:
     """What differs in a constant, for each Clip that reads it in both graphs (`own` and `its`, by the result); else for any of them."""
-    shared = [text for key in own.keys() & its.keys() if (text := _constant(own[key], its[key]))]
+    shared = [text for key in own.keys() & its.keys() if (text := constant_difference(own[key], its[key]))]
     if own.keys() & its.keys():
         return shared[0] if shared else ""
-    texts = [_constant(left, right) for left in own.values() or [a] for right in its.values() or [b]]
+    texts = [constant_difference(left, right) for left in own.values() or [a] for right in its.values() or [b]]
     return "" if "" in texts else texts[0]
 
 
@@ -203,7 +204,8 @@ def _zero_points(tensor: Tensor, same: str) -> Array:
     return tensor.quantization.zero_point.reshape(-1) - (0 if same else integer_range(tensor.dtype)[0])
 
 
-def _constant(a: Tensor, b: Tensor) -> str:
+def constant_difference(a: Tensor, b: Tensor) -> str:
+    """What differs in two constants of one shape, in words; see changed_values()."""
     assert a.data is not None and b.data is not None
     grids = a.quantization, b.quantization
     if grids[0] is not None and grids[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from qconvert.errors import InvalidModelError
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.schema import Graph, Op
 
 __all__ = ["Cut", "computable", "cut"]
@@ -46,25 +47,26 @@ def cut(graph: Graph, names: Collection[str], wanted: frozenset[str]) -> Cut:
         outputs=tuple(computed.values()),
         signatures=(),
         metadata={},
+        states={},
     )
     return Cut(part, computed)
 
 
 def computable(graph: Graph, cuts: Collection[str], wanted: frozenset[str] | None = None) -> list[Op]:
     """The operators that lead to the tensors called `cuts`, or to those `wanted` among them, and stem from such tensors and constants, in
-    order; those with a state among them."""
+    order. What is read of a state is known where the graph is cut at it: a piece has no runs before."""
     shared = frozenset(cuts)
     ends = shared if wanted is None else wanted
     known = {*shared, *(tensor.name for tensor in graph.constants())}
     stems: list[Op] = []
     for op in graph.ops:
-        if all(not name or name in known for name in op.inputs):
+        if KINDS[op.kind].rule != "state" and all(not name or name in known for name in op.inputs):
             stems.append(op)
             known.update(op.outputs)
     needed: set[str] = set()
     found: list[Op] = []
     for op in reversed(stems):
-        if (not op.outputs and wanted is None) or any(name in ends or name in needed for name in op.outputs):
+        if any(name in ends or name in needed for name in op.outputs):
             found.append(op)
             needed.update(name for name in op.inputs if name not in shared)
     return found[::-1]

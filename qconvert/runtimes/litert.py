@@ -187,6 +187,10 @@ class LiteRTInside:
         self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
 
+    def reset(self) -> None:
+        """The next run is the first of a sequence."""
+        self._probe.reset()
+
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         found = self._probe.run_in_order(list(feed.values()))
         return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}}

@@ -18,7 +18,7 @@ from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.files.memory import give_back
 from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import ModelFile, Pieces
-from qconvert.runtimes.onnxruntime import OnnxRuntime
+from qconvert.runtimes.onnxruntime import OnnxRuntime, described
 from qconvert.runtimes.qonnx import with_onnx_nodes
 
 __all__ = ["OnnxInside", "watch", "whole"]
@@ -52,11 +52,17 @@ class OnnxInside:
         self._model, self._optimize = whole(file.path), file.kernels == "optimized"
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
         self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize)
-        self._described = {name: {**self._probe.inputs, **self._probe.outputs}[name] for name in wanted}
+        known = described((*self._probe.session.get_inputs(), *self._probe.session.get_outputs()))
+        self._described = {name: known[name] for name in wanted}
         self.names = frozenset(name for name in wanted if self._described[name][0] in DTYPES)
 
+    def reset(self) -> None:
+        """The next run is the first of a sequence."""
+        self._probe.reset()
+
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: value for name, value in {**self._probe.run(feed), **feed}.items() if name in self.names}
+        states = self._probe.states
+        return {name: value for name, value in {**self._probe.run(feed), **states, **feed}.items() if name in self.names}
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         known = {name: _value_info(name, *self._described[name]) for name in names & self.names}

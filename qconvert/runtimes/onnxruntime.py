@@ -18,7 +18,7 @@ from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.qonnx import without_qonnx
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
-__all__ = ["OnnxRuntime", "open_model"]
+__all__ = ["OnnxRuntime", "described", "open_model"]
 
 
 class OnnxRuntime:
@@ -61,8 +61,8 @@ class OnnxRuntime:
         self.note = NOTE if changed is not None else ""
         self.session = _session(changed or model, _options(threads, optimize, save_optimized, settings), without)
         states = states_of(self.session)
-        self.inputs = _described(self.session.get_inputs(), {item.input for item in states})
-        self.outputs = _described(self.session.get_outputs(), {item.output for item in states})
+        self.inputs = described(self.session.get_inputs(), {item.input for item in states})
+        self.outputs = described(self.session.get_outputs(), {item.output for item in states})
         self._carried = CarriedStates(self.session, states, [*self.outputs]) if states else None
 
     @property
@@ -87,7 +87,8 @@ class OnnxRuntime:
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}") from error
 
 
-def _described(items: Sequence[Any], states: Collection[str]) -> dict[str, tuple[str, tuple[Any, ...]]]:
+def described(items: Sequence[Any], states: Collection[str] = ()) -> dict[str, tuple[str, tuple[Any, ...]]]:
+    """The types and shapes of inputs or outputs, without those that are states."""
     return {item.name: (TYPES.get(item.type, item.type), tuple(item.shape)) for item in items if item.name not in states}
 
 

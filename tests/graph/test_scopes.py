@@ -96,7 +96,7 @@ def test_every_pass_takes_states(name: str) -> None:
     assert found[0].tolist() == [-0.5, 7.0] and np.abs(found[1] - found[0]).max() <= allowed
 
 
-@pytest.mark.parametrize("target", sorted(targets()))
+@pytest.mark.parametrize("target", sorted({*targets()} - {"tensorrt-cache"}))  # which takes a file of scales besides
 def test_a_state_is_kept_or_refused_in_words(target: str, tmp_path: Path) -> None:
     graph, chosen = counter(), target_named(target)
     verdicts = {op.kind: verdict.runs for op, verdict in chosen.verdicts(graph, final=False)}
@@ -109,7 +109,7 @@ def test_a_state_is_kept_or_refused_in_words(target: str, tmp_path: Path) -> Non
         (state,) = qconvert.load(result).states.values()
         assert state.quantization is not None and state.data is not None
         assert state.name == "sum" and dequantize(state.data, state.quantization).tolist() == [0.0, 1.0]
-        if chosen.knows_kernels:
+        if chosen.cpu:
             assert all(op.integer or op.kind == "Requantize" for op in qconvert.audit(tmp_path / "g.qgraph", target).operators)
         return
     with pytest.raises(UnsupportedError, match=r"cannot hold states: .sum.|ReadState"):

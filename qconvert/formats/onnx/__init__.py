@@ -86,7 +86,7 @@ def qconvert_formats() -> Iterable[Format]:
             modules=_modules,
             scopes=("functions",),
             check=_check,
-            normal_form=("absorb_quantization", "fuse_dynamic", "restate_attributes", "io_to_states"),
+            normal_form=("io_to_states", "absorb_quantization", "fuse_dynamic", "restate_attributes"),
             write_options=_WRITE_OPTIONS,
         )
     ]

@@ -1,0 +1,136 @@
+"""Models with states run sequences of steps: both sides begin anew with each sequence, and carry what they remember through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.checking.outputs import Border
+from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph.changed_values import constant_difference
+from qconvert.graph.kinds import KINDS
+from qconvert.plugins import LoadedModel
+
+__all__ = ["STEPS", "Sequences", "drift", "restart", "state_problems"]
+
+#: A random sequence has so many steps.
+STEPS = 50
+
+
+class Sequences:
+    """A model that begins anew with each sequence.
+
+    Args:
+        model: the model, loaded.
+        open: loads it once more, where it has no reset of its own.
+        steps: of a sequence.
+
+    Attributes:
+        inputs, outputs, note, unjudged: see plugins.LoadedModel.
+    """
+
+    def __init__(self, model: LoadedModel, open: Callable[[], LoadedModel], steps: int) -> None:
+        self._model, self._open, self._steps, self._done = model, open, steps, 0
+        self.inputs, self.outputs = model.inputs, model.outputs
+        self.note, self.unjudged = model.note, str(getattr(model, "unjudged", ""))
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if self._done % self._steps == 0 and not restart(self._model):
+            self._model = self._open()
+        self._done += 1
+        return self._model.run(inputs)
+
+
+def restart(model: Any) -> bool:
+    """Makes the next run the first of a sequence; False where the model, or what gives out its inner tensors, cannot."""
+    reset = getattr(model, "reset", None)
+    if reset is not None:
+        reset()
+    return reset is not None
+
+
+def drift(border: Border, name: str, pairs: Sequence[tuple[Array, Array]], steps: int) -> str:
+    """Which steps of an output differ, in words; "" if none does.
+
+    Args:
+        border: of source and result.
+        name: of the output.
+        pairs: values of both sides, a pair for each step, sequence behind sequence.
+        steps: of a sequence.
+    """
+    differing = [index for index, (a, b) in enumerate(pairs) if a.shape != b.shape or not np.array_equal(a, b)]
+    sizes = {index: found.largest for index in differing if (found := border.compared(name, [pairs[index]])).differs}
+    if not sizes:
+        return ""
+    first, most = min(sizes, key=lambda index: index % steps), max(sizes, key=lambda index: sizes[index])
+    unit = border.compared(name, pairs).unit
+    late = [index for index in sizes if index % steps >= steps - steps // 5]
+    grows = f"; {len(late)} of them among the last {steps // 5} of a sequence" if steps >= 10 else ""
+    return (
+        f"output {name!r}: {len(sizes)} of {len(pairs)} steps differ, "
+        f"the earliest is step {first % steps + 1} of sequence {first // steps + 1}, "
+        f"the largest difference {sizes[most]:.4g} {unit} at step {most % steps + 1} of sequence {most // steps + 1}{grows}"
+    )
+
+
+def state_problems(graph: Graph, other: Graph) -> list[str]:
+    """States that one side lacks, or that begin with another value, in sentences; how integers are stored does not count."""
+    found = [f"the state {name!r} is not in the {side}" for name, side in _lacking(graph, other)]
+    for name in graph.states.keys() & other.states.keys():
+        a, b = graph.states[name], other.states[name]
+        if text := _first_values(a, b):
+            found.append(f"the state {name!r} has another first value: {text}")
+    return sorted([*found, *_other_places(graph, other)])
+
+
+def _other_places(graph: Graph, other: Graph) -> Iterator[str]:
+    """What is read of another state, or written to a state instead of what the source writes, each by the nearest tensor that both have."""
+    own, its = (_read(side) for side in (graph, other))
+    for name in own.keys() & its.keys():
+        if own[name] != its[name]:
+            yield f"{name!r} is read of the state {its[name]!r}, not {own[name]!r}"
+    before, after = (_written(side, graph.tensors.keys() & other.tensors.keys()) for side in (graph, other))
+    for state in before.keys() & other.states.keys():
+        if state not in after:
+            yield f"nothing is written to the state {state!r} in the result"
+        elif before[state] and after[state] and before[state] != after[state]:
+            yield f"{after[state]} is written to the state {state!r}, not {before[state]}"
+
+
+def _read(graph: Graph) -> dict[str, str]:
+    """The tensors that are read of states."""
+    return {op.outputs[0]: str(op["state"]) for op in graph.ops if op.kind == "ReadState"}
+
+
+def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
+    """What is written to each state, in words: the nearest tensor of `shared` whose values it moves or stores otherwise, or what is read of
+    a state; "" where that is neither."""
+    producers, found = graph.producers(), {}
+    for op in graph.ops:
+        if op.kind != "WriteState":
+            continue
+        name, words = op.inputs[0], ""
+        while name and not words:
+            maker = producers.get(name)
+            if maker is not None and maker.kind == "ReadState":
+                words = f"what is read of the state {maker['state']!r}"
+            elif name in shared:
+                words = repr(name)
+            name = maker.inputs[0] if maker is not None and KINDS[maker.kind].rule in ("move", "relabel", "convert") else ""
+        found[str(op["state"])] = words
+    return found
+
+
+def _lacking(graph: Graph, other: Graph) -> list[tuple[str, str]]:
+    gone = [(name, "result") for name in graph.states.keys() - other.states.keys()]
+    return gone + [(name, "source") for name in other.states.keys() - graph.states.keys()]
+
+
+def _first_values(a: Tensor, b: Tensor) -> str:
+    if a.data is None or b.data is None or a.data.size != b.data.size:
+        return f"shape {a.shape} -> {b.shape}"
+    if a.quantization is None and b.quantization is None:
+        return "" if np.array_equal(a.data.reshape(-1), b.data.reshape(-1), equal_nan=a.data.dtype.kind == "f") else "plain values differ"
+    return constant_difference(a, b)

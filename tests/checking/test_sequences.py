@@ -1,0 +1,135 @@
+"""Checks of models with states: sequences of steps, states carried on both sides, and what is wrong with a result that looks alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.checking.outputs import Border
+from qconvert.checking.sequences import STEPS, drift
+from qconvert.conversion import run_passes
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.metadata import STATES
+
+WAKE_WORD = Path(__file__).parents[2] / "fixtures" / "mww_okay_nabu_streaming_int8.tflite"
+GRID = Quantization.per_tensor(0.25, 3)
+
+
+def network(**first: Any) -> Graph:
+    """Two running values a and b of integers on a grid, of which the output is the sum: a = a/2 + x, b = b - x."""
+    names = ("x", "old_a", "old_b", "half", "a", "b", "y")
+    tensors = {name: Tensor(name, "int8", (1, 4), None, GRID) for name in names}
+    tensors["0.5"] = Tensor("0.5", "int8", (1,), np.array([64], np.int8), Quantization.per_tensor(1 / 128, 0))
+    ops = (
+        Op("ReadState", (), ("old_a",), {"state": "a"}),
+        Op("ReadState", (), ("old_b",), {"state": "b"}),
+        Op("Mul", ("old_a", "0.5"), ("half",)),
+        Op("Add", ("half", "x"), ("a",)),
+        Op("Sub", ("old_b", "x"), ("b",)),
+        Op("WriteState", ("a",), (), {"state": "a"}),
+        Op("WriteState", ("b",), (), {"state": "b"}),
+        Op("Add", ("a", "b"), ("y",)),
+    )
+    states = {name: Tensor(name, "int8", (1, 4), np.full((1, 4), first.get(name, 3), np.int8), GRID) for name in ("a", "b")}
+    return Graph("two", tensors, ops, ("x",), ("y",), states=states)
+
+
+def files(graph: Graph, folder: Path, result: str = "result.onnx") -> tuple[Path, Path]:
+    """A .tflite file of the network, and its conversion."""
+    qconvert.save(graph, folder / "network.qgraph")
+    qconvert.convert(folder / "network.qgraph", folder / "source.tflite")
+    qconvert.convert(folder / "source.tflite", folder / result)
+    return folder / "source.tflite", folder / result
+
+
+@pytest.mark.parametrize("result", ["result.onnx", "result.tflite"])
+@pytest.mark.parametrize("per_op", [False, True])
+def test_sequences_pass_with_states_carried(result: str, per_op: bool, tmp_path: Path) -> None:
+    report = qconvert.check(*files(network(), tmp_path, result), samples=3, per_op=per_op)
+    assert report.passed and report.runs == 3 * STEPS, report
+    assert f"3 sequences of {STEPS} steps, with states carried on both sides" in report.notes
+    assert not per_op or {item.output for item in report.operators} == {"half", "a", "b", "y"}
+
+
+def test_a_real_network_passes_operator_by_operator_with_the_states_of_the_source(tmp_path: Path) -> None:
+    qconvert.convert(WAKE_WORD, tmp_path / "a.onnx")
+    qconvert.convert(tmp_path / "a.onnx", tmp_path / "b.tflite")
+    for pair in ((WAKE_WORD, tmp_path / "a.onnx"), (tmp_path / "a.onnx", tmp_path / "b.tflite"), (WAKE_WORD, tmp_path / "b.tflite")):
+        report = qconvert.check(*pair, samples=2, per_op=True)
+        assert report.passed and report.runs == 2 * STEPS, report
+        assert len(report.operators) >= 37 and {item.verdict for item in report.operators} == {"equal"}
+
+
+def swapped(graph: Graph, kind: str) -> Graph:
+    other = {"a": "b", "b": "a"}
+    return graph.evolve(ops=[op.with_attributes(state=other[str(op["state"])]) if op.kind == kind else op for op in graph.ops])
+
+
+def scaled(graph: Graph) -> Graph:
+    states = {name: replace(state, quantization=Quantization.per_tensor(0.5, 3)) for name, state in graph.states.items()}
+    tensors = [
+        replace(graph[name], quantization=Quantization.per_tensor(0.5, 3)) for name in graph.tensors if graph[name].quantization == GRID
+    ]
+    return replace(graph.evolve(tensors=tensors), states=states)
+
+
+WRONG: Mapping[str, tuple[Callable[[Graph], Graph], str]] = {
+    "first value": (lambda g: replace(g, states=network(b=4).states), "the state 'b' has another first value: "),
+    "read of another": (lambda g: swapped(g, "ReadState"), "'old_a' is read of the state 'b', not 'a'"),
+    "written to another": (lambda g: swapped(g, "WriteState"), "'a' is written to the state 'b', not 'b'"),
+    "never written": (lambda g: g.evolve(ops=g.ops[:6] + g.ops[7:]), "state 'b'"),
+    "no state": (
+        lambda g: replace(g.evolve(ops=[op for op in g.ops if op.attributes.get("state") != "b"], inputs=("x", "old_b")),
+                          states={"a": g.states["a"]}), "the source has 1 inputs, the result 2"),
+    "other scale": (scaled, "scale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+def test_what_is_wrong_with_states_is_found(name: str, suffix: str, tmp_path: Path) -> None:
+    change, words = WRONG[name]
+    source, _ = files(network(), tmp_path)
+    qconvert.save(change(network()), tmp_path / "wrong.qgraph")
+    qconvert.convert(tmp_path / "wrong.qgraph", tmp_path / f"wrong{suffix}")
+    try:
+        report = qconvert.check(source, tmp_path / f"wrong{suffix}", samples=2)
+    except qconvert.QConvertError as error:
+        assert words in error.reason
+        return
+    assert not report.passed and any(words in problem for problem in report.problems), report.problems
+
+
+def test_a_result_that_forgets_what_are_states_has_other_inputs(tmp_path: Path) -> None:
+    source, _ = files(network(), tmp_path)
+    plain, _ = run_passes(network(), ("states_to_io",))
+    qconvert.save(replace(plain, metadata={key: text for key, text in plain.metadata.items() if key != STATES}), tmp_path / "f.onnx")
+    with pytest.raises(qconvert.QConvertError, match="the source has 1 inputs, the result 3"):
+        qconvert.check(source, tmp_path / "f.onnx")
+
+
+def test_data_are_one_sequence(tmp_path: Path) -> None:
+    source, result = files(network(), tmp_path)
+    for step in range(60):
+        np.savez(tmp_path / f"{step:03}.npz", x=np.random.default_rng(step).integers(-128, 128, (1, 4)).astype(np.int8))
+    report = qconvert.check(source, result, data=sorted(tmp_path.glob("*.npz")))
+    assert report.passed and report.runs == 60
+
+
+def test_drift_is_said_in_words() -> None:
+    graph = Graph("g", {"y": Tensor("y", "int8", (2,), None, GRID)}, (), (), ("y",))
+    border = Border.of(graph, graph)
+    pairs = [(np.zeros(2, np.int8), np.zeros(2, np.int8)) for _ in range(40)]
+    assert drift(border, "y", pairs, 20) == ""
+    for index, off in ((5, 1), (26, 7), (39, 2)):
+        pairs[index] = (np.zeros(2, np.int8), np.array([0, off], np.int8))
+    assert drift(border, "y", pairs, 20) == (
+        "output 'y': 3 of 40 steps differ, the earliest is step 6 of sequence 1, the largest difference 7 LSB at step 7 of sequence 2; "
+        "1 of them among the last 4 of a sequence"
+    )
