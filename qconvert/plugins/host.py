@@ -26,6 +26,7 @@ BUILTIN = {
     "encodings": "qconvert.formats.encodings",
     "aimet": "qconvert.formats.aimet",
     "mnn": "qconvert.formats.mnn",
+    "ncnn": "qconvert.formats.ncnn",
     "tensorrt-cache": "qconvert.formats.calibration_cache",
     "targets": "qconvert.targets",
     "passes": "qconvert.passes",

@@ -1,0 +1,117 @@
+"""Reads a calibration table of ncnn.
+
+A line is a key and numbers, parted by blanks: `<layer>_param_0` and the scales of the layer's weights, one for each output channel, or
+`<layer>` and that of its data. The numbers are 127 / max|x|, the inverse of a scale: q = round(x * number), without zero points. Sources:
+ncnn, tools/quantize/ncnn2table.cpp and ncnn2int8.cpp. Keys name layers, so entries are inputs of operators.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.encodings import Encoding, Encodings, Grid, Place
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.files import map_file
+from qconvert.graph import Array, Quantization
+
+__all__ = ["holds", "read"]
+
+_PARAMETER = re.compile(r"(.+)_param_(\d+)", re.DOTALL)
+#: What ncnn's own reader takes of a key, and of a file what the largest networks have many times over.
+_LONGEST, _LARGEST = 255, 64_000_000
+_START = 4096
+
+
+def holds(path: Path) -> bool:
+    """Whether a file is a table by its first line: a key and numbers.
+
+    Raises:
+        FileAccessError: it cannot be read.
+    """
+    try:
+        lines = bytes(map_file(path)[:_START]).decode("utf-8", "replace").splitlines()
+    except InvalidModelError:
+        return False
+    found = next((line.split() for line in lines if line.strip() and not line.startswith("#")), [])
+    return len(found) > 1 and _number(found[1]) is not None
+
+
+def read(path: Path) -> Encodings:
+    """The encodings of a table: int8 with zero point 0; of weights without -128, which ncnn does not use.
+
+    Raises:
+        FileAccessError: it cannot be read.
+        InvalidModelError: a line is damaged.
+        UnsupportedError: it has weights in blocks, or other parameters than the first.
+    """
+    data = map_file(path)
+    if len(data) > _LARGEST:
+        raise InvalidModelError(f"is a table of {len(data)} bytes; up to {_LARGEST} are read")
+    try:
+        lines = bytes(data).decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+    entries: dict[Place, Encoding] = {}
+    notes: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            if any(later.strip() for later in lines[number:]):
+                notes.append(f"line {number} is empty: ncnn reads no further, here the rest is taken too")
+            continue
+        if not line.startswith("#"):
+            _take(entries, line.split(), f"line {number}")
+    if not entries:
+        raise InvalidModelError("is no table of ncnn: it has no line of a layer and its scales")
+    lone = sorted({place.name for place in entries if place.index == 0} - {place.name for place in entries if place.index == 1})
+    if lone:
+        notes.append(f"{len(lone)} layers have a scale of data and none of weights, at which ncnn2int8 stops: {', '.join(lone[:3])}")
+    return Encodings(entries, "ncnn's table", notes=tuple(dict.fromkeys(notes)))
+
+
+def _take(entries: dict[Place, Encoding], words: list[str], at: str) -> None:
+    """Takes the entry of a line in."""
+    key, rest = words[0], words[1:]
+    if len(key.encode()) > _LONGEST:
+        raise InvalidModelError(f"has a key of {len(key.encode())} bytes; ncnn takes {_LONGEST}", where=at)
+    if any("=" in word for word in rest):
+        raise UnsupportedError(f"{key!r} has weights in blocks ({rest[0]}), which no layer of the canonical set has", where=at)
+    found = _PARAMETER.fullmatch(key)
+    if found is not None and int(found[2]):
+        raise UnsupportedError(f"{key!r} is a further parameter of a layer with several (attention, recurrent)", where=at)
+    values = [_number(word) for word in rest]
+    if not rest or any(value is None for value in values):
+        raise InvalidModelError(f"{key!r} is followed by {rest[:1]}, no number", where=at)
+    scale = _scales(np.array(values, np.float64), f"{at}, {key!r}")
+    if found is None and scale.size != 1:
+        raise InvalidModelError(f"{key!r} has {scale.size} scales of data, where ncnn has one", where=at)
+    place = Place(key if found is None else found[1], "input", 0 if found is None else 1)
+    if place in entries:
+        raise InvalidModelError(f"{key!r} is given twice", where=at)
+    limits = (None, None) if found is None else (-127, 127)
+    entries[place] = Encoding(Grid("int8", Quantization(scale, np.zeros(scale.shape, np.int64), None, 0, *limits)))
+
+
+def _scales(inverse: Array, at: str) -> Array:
+    """Scales of the numbers in a table. 0 stands for a channel of zeros, which any scale holds: it gets that of its neighbours.
+
+    Raises:
+        InvalidModelError: a number is no positive one.
+    """
+    if not np.isfinite(inverse).all() or (inverse < 0).any() or not inverse.any():
+        raise InvalidModelError("has scales that are not positive numbers", where=at)
+    inverse = np.where(inverse > 0, inverse, inverse[inverse > 0].min())
+    with np.errstate(over="ignore", under="ignore"):
+        scale = (1 / inverse).astype(np.float32)
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise InvalidModelError("has scales beyond float32", where=at)
+    return scale
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word) if "_" not in word else None
+    except ValueError:
+        return None

@@ -1,0 +1,82 @@
+"""Writes a calibration table of ncnn; the mirror of table.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from qconvert.encodings import Encoding, Encodings, Grid, Place, grid_of
+from qconvert.errors import OptionError, UnsupportedError
+from qconvert.graph import Graph, Op
+from qconvert.graph.kinds import KINDS
+
+__all__ = ["write"]
+
+_REMEDY = "ncnn has int8 with zero point 0: calibrate with --symmetric, or convert with --passes symmetric_activations."
+
+
+def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, ...]:
+    """Writes the lines of layers whose data and weights both have scales; a line of data alone makes ncnn2int8 stop there.
+
+    Args:
+        encodings: by tensors or operators.
+        graph: of real values, that they belong to: its layers are the lines.
+        path: of the file.
+
+    Raises:
+        OptionError: there is no graph, or no layer with both scales.
+        UnsupportedError: a scale is on a grid that ncnn has not, or a layer's name has blanks.
+    """
+    if graph is None:
+        raise OptionError("which layer reads which tensor, the network says", remedy="Give the network beside the scales: graph=…")
+    weights, data = list[str](), list[str]()
+    for op in graph.ops:
+        if not KINDS[op.kind].has_weights:
+            continue
+        found = [_of(encodings, op, index) for index in (0, 1)]
+        if found[0] is None or found[1] is None:
+            continue
+        name = _name(op)
+        weights.append(f"{name}_param_0 {_numbers(found[1], f'{name}_param_0')}")
+        data.append(f"{name} {_numbers(found[0], name)}")
+    if not data:
+        raise OptionError("no layer has scales of its data and of its weights", remedy="Calibrate the network, or write a .json file.")
+    path.write_text("\n".join([*weights, *data]) + "\n", encoding="utf-8", newline="\n")
+    rest = len(encodings) - 2 * len(data)
+    return (f"the table has {len(data)} layers; ncnn has no place for other scales",) if rest > 0 else ()
+
+
+def _of(encodings: Encodings, op: Op, index: int) -> Encoding | None:
+    """The encoding of an input of a layer, by the tensor or by the layer."""
+    places = (Place(op.inputs[index]), Place(_own(op), "input", index), Place(op.outputs[0], "input", index))
+    return next((encodings.entries[place] for place in places if place.name and place in encodings.entries), None)
+
+
+def _own(op: Op) -> str:
+    """The operator's name in its file, "" if that gives it none."""
+    name = op.source.partition(" ")[2]
+    return "" if name.startswith("#") else name
+
+
+def _name(op: Op) -> str:
+    name = _own(op) or op.outputs[0]
+    if len(name.split()) != 1 or name != name.strip() or name.startswith("#") or "_param_" in name:
+        raise UnsupportedError("a layer has a name that a table cannot state: blanks, '#' or '_param_'", where=repr(name))
+    return name
+
+
+def _numbers(found: Encoding, at: str) -> str:
+    """127 / max|x| of each scale, with the digits that bring the float32 back."""
+    grid = found.grid if found.grid is not None else _of_range(found)
+    q, middle = grid.quantization, {"int8": 0, "uint8": 128}.get(grid.dtype)
+    if middle is None or q.block_size or (q.zero_point != middle).any():
+        raise UnsupportedError(
+            f"has a grid of {grid.dtype} with the zero point {int(q.zero_point.reshape(-1)[0])}", where=repr(at), remedy=_REMEDY
+        )
+    return " ".join(f"{1 / float(scale):.9g}" for scale in np.asarray(q.scale, np.float32).reshape(-1))
+
+
+def _of_range(found: Encoding) -> Grid:
+    assert found.range is not None
+    return grid_of(found.range, "int8", symmetric=True)
