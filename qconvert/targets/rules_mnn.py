@@ -20,6 +20,8 @@ _SELECT = "operands of Where have the size of its result or one element: MNN tak
 _SELECT_REMEDY = "put an Expand before the Where"
 _PLANE = "convolutions are over one or two dimensions: others of MNN give no result"
 _PLANE_REMEDY = "spell it as a sum of convolutions over two dimensions, or leave it to the program that runs the model"
+_DYNAMIC = "no DynamicQuantizeLinear, of which MNN makes other integers and zero points"
+_DYNAMIC_REMEDY = "with constant weights behind it the product is on real values instead"
 #: Dimensions of the weights of a convolution over two.
 _LARGEST_RANK = 4
 
@@ -33,6 +35,8 @@ def own_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
                 yield Violation(f"{place(op)}: {name!r} has the shape {graph[name].shape}", _EMPTY, _EMPTY_REMEDY)
         if op.kind in ("Conv", "ConvTranspose") and (graph[op.inputs[1]].rank or 0) > _LARGEST_RANK:
             yield Violation(f"{place(op)}: weights {op.inputs[1]!r} have the shape {graph[op.inputs[1]].shape}", _PLANE, _PLANE_REMEDY)
+        if op.kind == "DynamicQuantizeLinear":
+            yield Violation(place(op), _DYNAMIC, _DYNAMIC_REMEDY)
         if op.kind == "Where":
             whole = graph[op.outputs[0]].static_shape
             for name in op.inputs:

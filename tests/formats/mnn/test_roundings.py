@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from passes.graphs import CONV, constant, make, q, random_integers
 
@@ -183,3 +184,23 @@ def test_tensors_that_have_another_result_s_name() -> None:
         Node("conv", "Convolution", (2,), (5,)), Node("y", "Reshape", (5,), (4,)), Node("y__before_tr", "ConvertTensor", (4,), (3,)),
     ]  # fmt: skip
     assert misnamed(nodes, names) == {1, 2}
+
+
+@needs_mnn
+def test_wrong_steps_weights_and_biases_are_not_equal(tmp_path: Path) -> None:
+    """Constants of float operators, changed in the .mnn: what rounds, what is multiplied, what is added."""
+    source, result = FIXTURES / "onnx" / "modelopt_torch_vision.onnx", tmp_path / "out"
+    convert(source, result, result_format="mnn")
+    model, data = onnx.load(result / "model.onnx"), (result / "model.mnn").read_bytes()
+    roles = {name: (node.op_type, index) for node in model.graph.node for index, name in enumerate(node.input)}
+    seen: set[tuple[str, int]] = set()
+    for tensor in model.graph.initializer:
+        value, role = onnx.numpy_helper.to_array(tensor), roles.get(tensor.name, ("", 0))
+        wanted = role in (("Div", 1), ("Conv", 1), ("Conv", 2)) and role not in seen
+        if not wanted or value.dtype != np.float32 or data.count(value.tobytes()) != 1:
+            continue
+        seen.add(role)
+        changed = (value * np.float32(1.25)).tobytes()
+        (tmp_path / "other.mnn").write_bytes(data.replace(value.tobytes(), changed))
+        assert check(source, tmp_path / "other.mnn", samples=2).verdict == "not equal", tensor.name
+    assert seen == {("Div", 1), ("Conv", 1), ("Conv", 2)}

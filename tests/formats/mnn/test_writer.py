@@ -258,7 +258,12 @@ def test_tensors_without_elements_and_operands_of_other_sizes_are_refused(tmp_pa
 @needs_mnn
 def test_operators_that_the_converter_does_not_have_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="MNN's converter has no operator for MatMulInteger"):
-        convert(FIXTURES / "onnx" / "ort_dynamic_quantize_matmul_int8.onnx", tmp_path / "model.mnn")
+        convert(FIXTURES / "onnx" / "ort_matmul_integer_to_float_int8.onnx", tmp_path / "model.mnn")
+
+
+def test_integers_that_mnn_chooses_otherwise_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no DynamicQuantizeLinear, of which MNN makes other integers"):
+        convert(FIXTURES / "onnx" / "ort_dynamic_quantize_matmul_bias_b_no_zp.onnx", tmp_path / "out", result_format="mnn", no_mnn=True)
 
 
 @needs_mnn
