@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from qconvert.encodings import Encoding, Encodings, Grid, grid_of, weights_grid
+from qconvert.encodings import Encoding, Encodings, Grid, Place, grid_of, weights_grid
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
@@ -61,9 +61,22 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, a
         _require_derived(weights, readers, graph)
     path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8", newline="\n")
     taken = f"the cache is for TensorRT {version} with {algorithm}; another version takes it behind -O trt_version=…"
-    if not weights:
-        return (taken,)
-    return taken, f"scales of {len(weights)} weights are not in the cache: TensorRT derives the same, max|w| / 127 of each output channel"
+    said = [taken, *_without(graph, encodings)]
+    if weights:
+        said.append(
+            f"scales of {len(weights)} weights are not in the cache: TensorRT derives the same, max|w| / 127 of each output channel"
+        )
+    return tuple(said)
+
+
+def _without(graph: Graph | None, encodings: Encodings) -> list[str]:
+    """Words on the real values of the model that have no scale."""
+    tensors = graph.tensors.values() if graph is not None else ()
+    names = [
+        item.name for item in tensors if item.dtype == "float32" and not item.is_constant and Place(item.name) not in encodings.entries
+    ]
+    some = ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return [f"{len(names)} tensors have no scale, so TensorRT leaves them real: {some}"] if names else []
 
 
 def _number(version: str) -> int:

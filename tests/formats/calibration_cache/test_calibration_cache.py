@@ -231,7 +231,8 @@ def test_trained_weights_are_refused_unless_tensorrt_derives_them(change: str, t
     q = Quantization.per_tensor(scale.max()) if change == "per tensor" else q
     found = Encodings({"x": symmetric(), "w2": Encoding(Grid("int4" if change == "int4" else "int8", q)), "b": Encoding(Grid("int32", q))})
     if change in ("", "ulp", "zeros"):
-        (said, weighed) = save_encodings(found, tmp_path / "a.cache", graph=real)
+        said, lacking, weighed = save_encodings(found, tmp_path / "a.cache", graph=real)
+        assert "4 tensors have no scale" in lacking.text and "'y'" in lacking.text
         assert "TensorRT 10.3.0" in said.text and "1 weights" in weighed.text
         assert load_encodings(tmp_path / "a.cache").entries.keys() == {Place("x")}
         return
