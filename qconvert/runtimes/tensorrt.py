@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from qconvert.conversion import load
-from qconvert.data.sizes import number_of, sizes_to_try
 from qconvert.data.stated_sizes import Bounds
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Array
@@ -18,17 +17,16 @@ from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.tensorrt_build import Build, Builder
 from qconvert.runtimes.tensorrt_layers import MOVES, EngineLayer
 from qconvert.runtimes.tensorrt_named import NamedModel, Node, named_model
+from qconvert.targets.trtexec import bounds
 
 __all__ = ["TensorRTModel", "build_engine", "open_model"]
 
-#: How many sizes are tried where a file leaves them open.
-_MOST_SIZES = 5
 #: Operators behind another that belong to it: a bound, a shift, the rounding.
 _BEHIND = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 #: Operators that give values of their data, or where these are: on integers or on real values, in whichever kernel they stand.
-_CHOICES = (*MOVES, "ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "Where")
+_CHOICES = (*MOVES, "ArgMax", "ArgMin", "Clip", "ReduceMax", "ReduceMin", "Relu", "Resize", "Where")
 
 
 class TensorRTModel:
@@ -92,44 +90,40 @@ def _built_by(found: Build) -> str:
 
 def _built(builder: Builder, model: NamedModel, file: ModelFile, *, run: bool = False) -> tuple[Build, str]:
     """The engine, and in words which sizes were taken where the file leaves them open; raises RuntimeRefusedError."""
-    if unknown := [name for name in file.bounds if name not in model.inputs]:
-        raise OptionError(f"sizes are stated of {unknown[0]!r}, which is no input", remedy=f"Inputs: {', '.join(model.inputs)}.")
-    for bounds, said in _bounds(model, file):
-        found = builder.build(model, file.kernels, bounds, run=run)
-        if found.built:
-            return found, said
-        if not found.parsed:
-            break
-    error = found.refused()
-    error.file = str(file.path)
-    raise error
+    stated = _stated(model, file.bounds)
+    left = [name for name, shape in model.inputs.items() if name not in stated and any(isinstance(size, str) for size in shape)]
+    taken = _guessed(model, file, left) if left else {}
+    found = builder.build(model, file.kernels, {**stated, **taken}, run=run)
+    if not found.built:
+        error = found.refused()
+        error.file = str(file.path)
+        raise error
+    return found, f" with {', '.join(f'{name}:{_sized(shapes)}' for name, shapes in taken.items())}" if taken else ""
 
 
-def _bounds(model: NamedModel, file: ModelFile) -> Iterator[tuple[dict[str, Bounds], str]]:
-    """The bounds of inputs with open sizes: those stated, and for others sizes to try, one after the other."""
-    stated = dict(file.bounds)
-    for name, (least, *_) in stated.items():
+def _sized(shapes: Bounds) -> str:
+    """Bounds as --shape takes them."""
+    return ",".join("x".join(map(str, shape)) for shape in (shapes if len(set(shapes)) > 1 else shapes[:1]))
+
+
+def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]:
+    """The bounds that a user states; raises OptionError where the model has no such input."""
+    for name, (least, *_) in given.items():
+        if name not in model.inputs:
+            raise OptionError(f"sizes are stated of {name!r}, which is no input", remedy=f"Inputs: {', '.join(model.inputs)}.")
         if len(least) != len(model.inputs[name]):
             raise OptionError(f"the input {name!r} has {len(model.inputs[name])} axes, and sizes are stated of {len(least)}")
-    left = [name for name, shape in model.inputs.items() if name not in stated and any(isinstance(size, str) for size in shape)]
-    if not left:
-        yield stated, ""
-        return
-    for shapes in _guessed(model, file, left)[:_MOST_SIZES]:
-        said = ", ".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
-        yield {**stated, **{name: (shape, shape, shape) for name, shape in shapes.items()}}, f" with {said}"
+    return dict(given)
 
 
-def _guessed(model: NamedModel, file: ModelFile, names: list[str]) -> list[dict[str, tuple[int, ...]]]:
-    """Sizes of inputs that a file leaves open, the likeliest first."""
+def _guessed(model: NamedModel, file: ModelFile, names: list[str]) -> dict[str, Bounds]:
+    """Bounds of inputs that a file leaves open: what its operators demand."""
     try:
-        graph = load(file.path, **file.options)
-        known = {name: graph[name].shape for name in graph.inputs}
-        tried = [number_of(sizes) for sizes in sizes_to_try(graph)]
+        found = bounds(load(file.path, **file.options))
     except QConvertError:  # TensorRT may take what we do not read
-        known, tried = {}, [number_of({})]
-    shapes = {name: known.get(name) or model.inputs[name] for name in names}
-    return [{name: tuple(max(1, number(size)) for size in shape) for name, shape in shapes.items()} for number in tried]
+        found = {}
+    ones = {name: tuple(size if isinstance(size, int) else 1 for size in model.inputs[name]) for name in names}
+    return {name: found.get(name, (shape, shape, shape)) for name, shape in ones.items()}
 
 
 def _operators(layers: tuple[EngineLayer, ...], model: NamedModel) -> Iterator[Layer]:

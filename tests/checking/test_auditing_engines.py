@@ -34,6 +34,21 @@ def test_every_product_of_a_network_is_on_integers() -> None:
     assert "built the engine for compute capability 8.9" in report.notes[0] and "it was not run" in report.notes[0]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tiny_vww_mobilenet_int8.tflite", "tflm_mobilenet_v2_from_torch_int8.tflite", "onnx/brevitas_int4.onnx",
+        "onnx/modelopt_torch_vision.onnx", "onnx/torch_fx_fbgemm_vision.onnx", "onnx/torch_fx_qat_attention.onnx",
+        "onnx/torch_pt2e_xnnpack_vision.onnx",
+    ],
+)  # fmt: skip
+def test_the_prediction_is_what_was_built(name: str) -> None:
+    """Layers are engine-wide, so that what moves data is often a part of another: sums of products are all seen."""
+    report = audit(FIXTURES / name, "tensorrt", build=True)
+    assert report.otherwise == ()
+    assert all(op.ran is not None for op in report.operators if op.kind in ("Conv", "ConvTranspose", "Gemm", "MatMul"))
+
+
 def test_run_builds_too() -> None:
     """For a target whose runtime only builds engines."""
     report = audit(RESNET, "tensorrt", run=True, kernels="tensorrt:sm80")
