@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qconvert.errors import UnsupportedError
+from qconvert.graph.functions import in_function
 from qconvert.plugins import Target, Violation
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ _NAMED = 3
 
 def violations(graph: Graph, target: Target | None) -> tuple[Violation, ...]:
     """Everything in a normalized graph that its target refuses: of the graph, then what cannot be written, then of the file."""
-    found = (v for _, verdict in target.verdicts(graph) for v in verdict.violations) if target is not None else ()
+    if target is None:
+        return ()
+    graphs = [graph, *(in_function(graph, name) for name in graph.functions)]
+    found = (v for inner in graphs for _, verdict in target.verdicts(inner) for v in verdict.violations)
     return tuple(sorted(found, key=lambda violation: violation.order))
 
 

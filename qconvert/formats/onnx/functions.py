@@ -13,6 +13,7 @@ from qconvert.formats.reading.borders import with_input_grid, with_output_grid
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.labels import labelled
 from qconvert.graph import Graph, Names, Shape, Tensor
+from qconvert.graph.metadata import SOURCE_FORMAT
 from qconvert.graph.shapes import UNKNOWN, compatible, merged
 
 __all__ = ["Inner", "agreed_shape", "outer_shape", "read_function", "settled"]
@@ -68,7 +69,10 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     draft.prune(outputs)
     draft.settle_names(outputs)
     borders = {name: draft.tensors[name] for name in (*inputs, *outside, *outputs)}
-    found = Graph(graph.name, draft.tensors, (), (*inputs, *outside), tuple(outputs)).evolve(ops=draft.ops, tensors=borders.values())
+    metadata = {SOURCE_FORMAT: "onnx"}
+    found = Graph(graph.name, draft.tensors, (), (*inputs, *outside), tuple(outputs), metadata=metadata).evolve(
+        ops=draft.ops, tensors=borders.values()
+    )
     return Inner(found, len(inputs), tuple(outside))
 
 

@@ -38,6 +38,7 @@ _COUNTS = {
     "1 0 +": "UNPACK",
     "2 0 +": "SPLIT",
     "3 0 +": "SPLIT_V",
+    "+ 0 +": "IF WHILE CALL",
     "+ 0 1": "CONCATENATION PACK ADD_N",
     "3 0 4": "TFLite_Detection_PostProcess",
 }  # fmt: skip

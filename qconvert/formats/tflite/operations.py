@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
+from copy import copy
 from typing import Any, NamedTuple
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.arity import wrong_arity
+from qconvert.formats.tflite.functions import Functions, subgraphs_of
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
 from qconvert.formats.tflite.reading import ReadFunction, Reading
@@ -40,7 +42,9 @@ class Operations:
         self._codes = _operator_codes(model)
         self._readers = operators("tflite", "read")
         self._count = 0
+        self._is_function = False
         self.variables = Variables(model, data, lambda index: [code.key for code in self._named(index)])
+        self.functions = Functions(model, self._read_function, draft.functions)
         parts = self._parts() | self.variables.initial
         reached = [code for index in (0, *sorted(parts)) for code in self._named(index)]
         missing = [code.name for code in reached if not code.is_custom and code.name != _COMPOSITE]
@@ -51,18 +55,42 @@ class Operations:
         return [_code_of(self._codes, operation.opcodeIndex) for operation in self._model.subgraphs[index].operators]
 
     def _parts(self) -> set[int]:
-        """The subgraphs that composites stand for, from the first subgraph on."""
+        """The subgraphs that composites stand for and that operators run, from the first subgraph on."""
         found: set[int] = set()
         waiting = [0]
         while waiting:
             index = waiting.pop()
             for code, operation in zip(self._named(index), self._model.subgraphs[index].operators, strict=True):
-                if code.name == _COMPOSITE and not code.is_custom:
-                    part = self._part(operation)
-                    if part not in found:
-                        found.add(part)
-                        waiting.append(part)
+                if code.is_custom:
+                    continue
+                named = [self._part(operation)] if code.name == _COMPOSITE else subgraphs_of(code.name, operation.builtinOptions)
+                for part in named:
+                    if not 0 < part < len(self._model.subgraphs):
+                        raise InvalidModelError(f"{code.name} names subgraph {part} of {len(self._model.subgraphs)}")
+                new = [part for part in named if part not in found]
+                found.update(new)
+                waiting += new
         return found
+
+    def _read_function(self, index: int, draft: Draft) -> tuple[list[str], list[str]]:
+        """Reads a subgraph that an operator runs; returns its inputs and outputs."""
+        inside = copy(self)
+        inside._draft, inside._is_function = draft, True
+        names = read_tensors(self._model, self._data, draft, index)
+        subgraph = self._model.subgraphs[index]
+        inputs = indices(subgraph.inputs, names, f"the inputs of subgraph {index}")
+        outputs = indices(subgraph.outputs, names, f"the outputs of subgraph {index}")
+        if not all((*inputs, *outputs)) or len({*inputs}) != len(inputs):
+            raise InvalidModelError(f"subgraph {index} has an input twice, or one that is absent")
+        ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | {*inputs}
+        inside.read(index, names, ready)
+        if draft.states:
+            raise UnsupportedError("variables in a subgraph that an operator runs are not covered", where=f"subgraph {index}")
+        self._count = inside._count
+        for name in outputs:
+            if name not in ready:
+                raise InvalidModelError(f"subgraph {index} gives {name!r}, which no operator computes")
+        return inputs, outputs
 
     def _part(self, operation: Any) -> int:
         options = operation.builtinOptions2
@@ -109,7 +137,10 @@ class Operations:
         inner = tuple(indices(operation.intermediates, names, f"the intermediates of {where}"))
         sides = tuple(inputs), tuple(outputs)
         made = Reading(self._draft, code.name, index, *sides, options, code.version, custom, self.variables, inner)
+        made.functions = self.functions
         handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
+        if self._is_function and code.key in VARIABLE_OPERATORS:
+            raise made.unsupported("variables in a subgraph that an operator runs")
         if handles and code.key not in VARIABLE_OPERATORS:
             raise made.unsupported(f"{handles[0]!r}, a variable,")
         return made
@@ -200,6 +231,7 @@ def _code_of(codes: list[_Code], index: int) -> _Code:
 _RULES = {
     "gives random numbers, others in each runtime": "RANDOM_UNIFORM RANDOM_STANDARD_NORMAL MULTINOMIAL STABLEHLO_RNG_BIT_GENERATOR",
     "works on text": "SKIP_GRAM",
+    "looks text up in a table that the program around fills": "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE HASHTABLE_LOOKUP",
     "hashes by a function that ONNX lacks": "LSH_PROJECTION",
     "takes sparse rows": "EMBEDDING_LOOKUP_SPARSE",
 }

@@ -18,6 +18,7 @@ from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature, Tensor
+from qconvert.graph.functions import with_used_functions
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     CHANGED,
@@ -83,7 +84,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
         signatures=signatures,
         metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
-    graph = graph.evolve(ops=draft.ops, states=_used_states(draft))
+    graph = with_used_functions(graph.evolve(ops=draft.ops, states=_used_states(draft), functions=draft.functions))
     return graph if again else restored(graph, _rewritten)
 
 

@@ -13,6 +13,7 @@ from qconvert.arithmetic.dtypes import REALS
 from qconvert.evaluate.polynomials import Polynomial, added, multiplied, number, of_number
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
+from qconvert.formats.tflite.functions import Functions
 from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
@@ -59,6 +60,7 @@ class Reading(OperatorReading):
         self.custom_options = custom_options
         self.intermediates = intermediates
         self._variables = variables
+        self.functions: Functions | None = None
 
     def option(self, name: str, default: Any = 0) -> Any:
         """A field of the operator's option table, such as "strideH"; `default` if the file has no table."""
@@ -82,6 +84,24 @@ class Reading(OperatorReading):
         if code not in _FUSED:
             raise self.unsupported(f"fused activation number {code}")
         return _FUSED[code]
+
+    def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor], word: str) -> str:
+        """The function that a subgraph is, beside what is given to it and taken from it.
+
+        Args:
+            subgraph: its index.
+            given, results: the tensors outside.
+            word: what it is to the operator, for messages.
+        """
+        if self.functions is None:
+            raise self.unsupported(f"a subgraph as its {word}")
+        where = self._where()
+        return self.functions.beside(self.functions.named(subgraph, self._draft, where), given, results, where)
+
+    def result_shapes(self, function: str) -> list[Shape | None]:
+        """The shapes that a function gives."""
+        graph = self._draft.functions[function]
+        return [graph[name].shape for name in graph.outputs]
 
     @property
     def variables(self) -> Variables:

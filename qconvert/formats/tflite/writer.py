@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.formats.tflite.written import initial, taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
+from qconvert.graph.functions import all_graphs, all_ops
 from qconvert.graph.metadata import (
     CHANGED,
     PROVENANCE,
@@ -60,41 +62,42 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     """The .tflite file of `graph`; see write()."""
-    writers = operators("tflite", "write")
-    missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in graph.ops if op.kind not in writers)
+    writers = {*operators("tflite", "write"), "Call", "Loop"}  # graph/inlining.py has others for these
+    missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without a TFLite form: {listed}")
-    size = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
+    size = sum(tensor.data.nbytes for _, inner in all_graphs(graph) for tensor in inner.constants() if tensor.data is not None)
     if size > LARGEST:
         raise QConvertError(f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name)
     found = taken(graph)
     if found.failures:
         raise found.failures[0][1]
-    writing = found.writing
-    for name in graph.outputs:
-        writing.use(name)
-    writing.prune()
-    return with_files(_File(writing).pack(provenance), graph.metadata)
+    for writing in (found.writing, *found.functions):
+        for name in writing.graph.outputs:
+            writing.use(name)
+        writing.prune()
+    return with_files(_File(found.writing, found.functions).pack(provenance), graph.metadata)
 
 
 class _File:
     """The FlatBuffer objects of one model."""
 
-    def __init__(self, writing: Writing) -> None:
-        self._writing = writing
+    def __init__(self, writing: Writing, functions: Sequence[Writing]) -> None:
+        self._writing, self._functions = writing, functions
         self._graph = writing.graph
         self._initial = initial(self._graph)
         self._numbers: dict[str, int] = {}  # of the tensors of the subgraph that is packed
         self._codes: dict[tuple[str, bool], int] = {}
         self._versions: dict[tuple[str, bool], int] = {}
-        for operator in (*writing.operators, *(self._initial.operators if self._initial else ())):
+        others = [part.operators for part in (self._initial, *functions) if part is not None]
+        for operator in chain(writing.operators, *others):
             key = (operator.builtin, operator.custom is not None)
             self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
         self._known: dict[bytes, int] = {}
         #: What custom operators compute: their kernels say the shape, so a file need not.
-        self._carried = {name for operator in writing.operators if operator.custom is not None for name in operator.outputs}
+        self._carried = {name for operator in chain(writing.operators, *others) if operator.custom is not None for name in operator.outputs}
         self._variables: set[str] = set()
         self._scales: list[Any] = []  # tensors behind the others, which hold scales of blocks
 
@@ -102,7 +105,8 @@ class _File:
         model = schema.ModelT()
         first = [] if self._initial is None else [self._subgraph(self._initial)]
         model.version = 3
-        model.subgraphs = [self._subgraph(self._writing), *first]
+        model.subgraphs = [*first, *map(self._subgraph, self._functions)]
+        model.subgraphs.insert(0, self._subgraph(self._writing))
         model.operatorCodes = [self._code(*key, self._versions[key]) for key in self._codes]
         model.description = self._graph.metadata.get(SOURCE_DESCRIPTION, "qconvert")
         model.metadata = self._metadata(provenance)

@@ -50,6 +50,7 @@ class Writing:
         tensors: every tensor that the file will hold, by name, in TFLite's order of axes.
         inner_states: states that are variables of one operator.
         variables: tensors that are such variables.
+        subgraphs: function -> the number of the subgraph that it becomes.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -74,6 +75,11 @@ class Writing:
         self._handles: dict[str, str] = {}  # state -> the tensor that stands for its variable
         self._parts: dict[str, str] = {}  # tensor of complex numbers -> its parts along a last axis
         self._current: Op | None = None
+        self.subgraphs: dict[str, int] = {}
+
+    def function(self, name: str) -> int:
+        """The number of the subgraph that a function becomes."""
+        return self.subgraphs[name]
 
     @property
     def operators(self) -> list[Operator]:

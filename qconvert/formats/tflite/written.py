@@ -8,6 +8,8 @@ from qconvert.errors import QConvertError
 from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op
+from qconvert.graph.functions import all_graphs
+from qconvert.graph.inlining import loops_to_whiles, without_calls
 from qconvert.plugins import operators
 
 __all__ = ["Written", "initial", "taken", "written"]
@@ -18,11 +20,15 @@ class Written:
     """The operators that a graph becomes.
 
     Attributes:
+        graph: the graph.
         writing: what the writers made.
+        functions: the same of each function, in the order of their subgraphs.
         failures: the operators that they refused, and why.
     """
 
+    graph: Graph
     writing: Writing
+    functions: tuple[Writing, ...]
     failures: tuple[tuple[Op, QConvertError], ...]
 
 
@@ -36,7 +42,7 @@ _last: dict[int, Written] = {}
 def written(graph: Graph) -> Written:
     """Runs the writers on every operator that has one, so that all that they refuse is known at once."""
     found = _last.get(id(graph))
-    if found is None or found.writing.graph is not graph:
+    if found is None or found.graph is not graph:
         found = _write(graph)
         _last.clear()
         _last[id(graph)] = found
@@ -63,7 +69,18 @@ def initial(graph: Graph) -> Writing | None:
 
 
 def _write(graph: Graph) -> Written:
-    writers, writing, failures = operators("tflite", "write"), Writing(graph), []
+    failures: list[tuple[Op, QConvertError]] = []
+    spelled = loops_to_whiles(without_calls(graph))
+    first = _INITIAL + (inner_states(graph) != set(graph.states))
+    subgraphs = {name: first + position for position, name in enumerate(spelled.functions)}
+    writing, *functions = (_written(inner, subgraphs, failures) for _, inner in all_graphs(spelled))
+    return Written(graph, writing, tuple(functions), tuple(failures))
+
+
+def _written(graph: Graph, subgraphs: dict[str, int], failures: list[tuple[Op, QConvertError]]) -> Writing:
+    """The operators of one graph; those that are refused join `failures`."""
+    writers, writing = operators("tflite", "write"), Writing(graph)
+    writing.subgraphs = subgraphs
     for name in graph.inputs:
         writing.use(name)
     if writing.inner_states != set(graph.states):
@@ -75,4 +92,4 @@ def _write(graph: Graph) -> Written:
             writing.write(op, writers[op.kind])
         except QConvertError as error:
             failures.append((op, error))
-    return Written(writing, tuple(failures))
+    return writing

@@ -10,6 +10,7 @@ from qconvert.formats.tflite.ops import (
     bits,
     comparison,
     compositions,
+    control,
     conv,
     conv_transpose,
     curves,
@@ -73,6 +74,7 @@ _FAMILIES = (
     einsum,
     places,
     variables,
+    control,
 )
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

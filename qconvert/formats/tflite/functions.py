@@ -1,0 +1,99 @@
+"""Subgraphs that operators run, read as functions of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.reading.borders import with_input_grid, with_output_grid
+from qconvert.formats.reading.draft import Draft
+from qconvert.graph import Graph, Names, Tensor
+from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
+from qconvert.graph.shapes import compatible
+
+__all__ = ["Functions", "subgraphs_of"]
+
+#: The fields of options that name subgraphs which an operator runs.
+_FIELDS = {
+    "IF": ("thenSubgraphIndex", "elseSubgraphIndex"),
+    "WHILE": ("condSubgraphIndex", "bodySubgraphIndex"),
+    "CALL": ("subgraph",),
+}
+
+
+def subgraphs_of(name: str, options: Any) -> list[int]:
+    """The subgraphs that a builtin operator runs."""
+    return [int(getattr(options, field, 0)) for field in _FIELDS.get(name, ())]
+
+
+class Functions:
+    """The subgraphs of a model that are read as functions, each once.
+
+    Args:
+        model: the file.
+        read: (subgraph, draft) -> names of its inputs and outputs; reads it into the draft.
+        found: functions by name.
+    """
+
+    def __init__(self, model: Any, read: Callable[[int, Draft], tuple[list[str], list[str]]], found: dict[str, Graph]) -> None:
+        self._model, self._read, self._found = model, read, found
+        self._done: dict[int, str] = {}
+        self._open: set[int] = set()
+
+    def named(self, index: int, outer: Draft, where: str) -> str:
+        """The name of the function that a subgraph is.
+
+        Raises:
+            InvalidModelError: there is no such subgraph, it is the main one, or it runs itself.
+        """
+        if not 0 < index < len(self._model.subgraphs):
+            raise InvalidModelError(f"names subgraph {index} of {len(self._model.subgraphs)} to be run", where=where)
+        if index in self._open:
+            raise InvalidModelError(f"subgraph {index} runs itself", where=where)
+        if index not in self._done:
+            self._open.add(index)
+            graph = self._graph(index, outer)
+            self._open.remove(index)
+            self._done[index] = self._file(graph)
+        return self._done[index]
+
+    def _file(self, graph: Graph) -> str:
+        name = Names(self._found).fresh(graph.name)
+        self._found[name] = graph
+        return name
+
+    def _graph(self, index: int, outer: Draft) -> Graph:
+        draft = Draft(outer=outer)
+        inputs, outputs = self._read(index, draft)
+        outputs = draft.distinct(outputs)
+        draft.prune(outputs)
+        draft.settle_names(outputs)
+        name = (self._model.subgraphs[index].name or b"").decode("utf-8", "replace") or f"subgraph_{index}"
+        borders = [draft.tensors[item] for item in (*inputs, *outputs)]
+        metadata = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "tflite-xnnpack"}
+        return Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata).evolve(ops=draft.ops, tensors=borders)
+
+    def beside(self, name: str, given: Sequence[Tensor], results: Sequence[Tensor], where: str) -> str:
+        """The function with inputs and outputs on the grids of what is given to it and taken from it: itself, or one like it.
+
+        Raises:
+            InvalidModelError: it takes or gives another number of values, or other types.
+            UnsupportedError: other shapes.
+        """
+        graph = self._found[name]
+        for word, outside, inside in (("takes", given, graph.inputs), ("gives", results, graph.outputs)):
+            if len(outside) != len(inside):
+                raise InvalidModelError(f"its subgraph {name!r} {word} {len(inside)} values, not {len(outside)}", where=where)
+            for one, own in zip(outside, inside, strict=True):
+                if graph[own].dtype != one.dtype:
+                    raise InvalidModelError(f"its subgraph {name!r} {word} {own!r} of {graph[own].dtype}, not {one.dtype}", where=where)
+                if word == "takes" and not compatible(graph[own].shape, one.shape):
+                    shapes = f"shape {graph[own].shape} for {one.name!r} of shape {one.shape}"
+                    raise UnsupportedError(f"its subgraph {name!r} with an input of {shapes} is not covered", where=where)
+        fitted = graph
+        for index, tensor in enumerate(given):
+            fitted = with_input_grid(fitted, index, tensor.quantization)
+        for index, tensor in enumerate(results):
+            fitted = with_output_grid(fitted, index, tensor.quantization)
+        return name if fitted is graph else self._file(fitted)

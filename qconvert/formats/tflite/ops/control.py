@@ -1,0 +1,89 @@
+"""IF, WHILE and CALL: operators that run other subgraphs, which are functions here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op, Shape, Tensor
+from qconvert.graph.shapes import compatible
+
+__all__ = ["READERS", "WRITERS"]
+
+
+def read_if(r: Reading) -> None:
+    if r.tensor(0).dtype != "bool":
+        raise r.invalid(f"takes {r.inputs[0]!r} of {r.tensor(0).dtype} for a truth value")
+    given, results = _sides(r, r.inputs[1:])
+    then, other = (
+        r.function(int(r.option(name)), given, results, word)
+        for name, word in (("thenSubgraphIndex", "then_branch"), ("elseSubgraphIndex", "else_branch"))
+    )
+    _complete(r, [_common(a, b) for a, b in zip(r.result_shapes(then), r.result_shapes(other), strict=True)])
+    r.emit("If", r.inputs, then_branch=then, else_branch=other)
+
+
+def read_while(r: Reading) -> None:
+    """All values are carried; the condition is asked before each turn."""
+    if len(r.inputs) != len(r.outputs):
+        raise r.invalid(f"takes {len(r.inputs)} values and gives {len(r.outputs)}, although it carries all")
+    given, results = _sides(r, r.inputs)
+    for one, other in zip(given, results, strict=True):
+        if not one.shares_grid(other):
+            raise r.unsupported(f"{one.name!r} and {other.name!r} of other types or scales, which it carries")
+    condition = r.function(int(r.option("condSubgraphIndex")), given, [Tensor("", "bool", None)], "condition")
+    body = r.function(int(r.option("bodySubgraphIndex")), given, results, "body")
+    _complete(r, [_common(a.shape, b) for a, b in zip(given, r.result_shapes(body), strict=True)])
+    r.emit("While", r.inputs, condition=condition, body=body)
+
+
+def read_call(r: Reading) -> None:
+    given, results = _sides(r, r.inputs)
+    name = r.function(int(r.option("subgraph")), given, results, "function")
+    _complete(r, r.result_shapes(name))
+    r.emit("Call", r.inputs, function=name)
+
+
+def _sides(r: Reading, inputs: Sequence[str]) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors that are given to subgraphs, and those that they give."""
+    if not all(inputs):
+        raise r.invalid("leaves out a value that its subgraph takes")
+    return [r.lookup(name) for name in inputs], [r.result(index) for index in range(len(r.outputs))]
+
+
+def _common(a: Shape | None, b: Shape | None) -> Shape | None:
+    """A shape that both can be; None where not even the rank is common."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else "?" for x, y in zip(a, b, strict=True))
+
+
+def _complete(r: Reading, shapes: Sequence[Shape | None]) -> None:
+    """Outputs of which the file says no shape have that of the subgraphs, as far as these agree; one that contradicts them is open."""
+    for index, shape in enumerate(shapes):
+        name, stated = r.outputs[index], r.result(index).shape
+        sizes = shape if shape is None else tuple(size if isinstance(size, int) else f"{name}_{axis}" for axis, size in enumerate(shape))
+        if stated is None or not compatible(stated, sizes) or (sizes is None and stated is not None):
+            r.with_shape(sizes, index)
+
+
+def write_if(op: Op, w: Writing) -> None:
+    then, other = (w.function(str(op[name])) for name in ("then_branch", "else_branch"))
+    w.emit("IF", op.inputs, op.outputs, "IfOptions", thenSubgraphIndex=then, elseSubgraphIndex=other)
+
+
+def write_while(op: Op, w: Writing) -> None:
+    condition, body = (w.function(str(op[name])) for name in ("condition", "body"))
+    outputs = [name or _unread(w, op.inputs[index]) for index, name in enumerate(op.outputs)]
+    w.emit("WHILE", op.inputs, outputs, "WhileOptions", condSubgraphIndex=condition, bodySubgraphIndex=body)
+
+
+def _unread(w: Writing, name: str) -> str:
+    """A tensor for the last value of one that is carried, which nobody reads."""
+    return w.like(f"{name}/last", name, w.tensor(name).shape)
+
+
+WRITERS: dict[str, WriteFunction] = {"If": write_if, "While": write_while}
+
+READERS: dict[str, ReadFunction] = {"IF": read_if, "WHILE": read_while, "CALL": read_call}
