@@ -22,6 +22,7 @@ from qconvert.conversion.pipeline import Observer
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.graph import Graph, equal_data
 from qconvert.graph.differences import diff, paired
+from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
 from qconvert.plugins.options import checked
 from qconvert.targets.violations import refuse_violations
@@ -203,8 +204,8 @@ class _Trip:
         """The conversions, and notes on how they were made."""
         graph = load(self.model, **self.runs.read)
         own_rounding = _own_rounding(graph)
-        references = [_fitted(graph, self.there)[0]]
-        references += [_fitted(references[0], self.own)[0]] * (len(self.stations) - 1)
+        references = [_expected(graph, self.there)]
+        references += [_expected(references[0], self.own)] * (len(self.stations) - 1)
         legs: list[Leg] = []
         notes: list[str] = []
         for _ in range(times):
@@ -235,6 +236,11 @@ def _fitted(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, 
     graph, changes = normalize(graph, target_named(station.target) if station.target else None, observers=observers, numerics="fast")
     graph, notes = plain(graph)
     return graph, (*changes, *named_changes(notes, by="plain"))
+
+
+def _expected(graph: Graph, station: _Form) -> Graph:
+    """The graph as a file of a form should be read; what the file has as inputs and outputs may be states."""
+    return io_to_states.run(_fitted(graph, station)[0], None)[0]
 
 
 def _comparable(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Graph]:

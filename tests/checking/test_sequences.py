@@ -133,3 +133,15 @@ def test_drift_is_said_in_words() -> None:
         "output 'y': 3 of 40 steps differ, the earliest is step 6 of sequence 1, the largest difference 7 LSB at step 7 of sequence 2; "
         "1 of them among the last 4 of a sequence"
     )
+
+
+WAYS = [("onnx", "a.tflite"), ("onnx:qoperator", "a.tflite"), ("tflite", "a.onnx"), ("qgraph", "a.onnx")]
+
+
+@pytest.mark.parametrize(("via", "model"), WAYS)
+def test_round_trips_keep_states(via: str, model: str, tmp_path: Path) -> None:
+    """Also where an integer input of the network joins what a state holds, whose scales no node states."""
+    (tmp_path / "a.tflite").write_bytes(WAKE_WORD.read_bytes())
+    qconvert.convert(WAKE_WORD, tmp_path / "a.onnx")
+    report = qconvert.roundtrip(tmp_path / model, via=via, samples=1)
+    assert report.passed, [leg.problems for leg in report.legs]

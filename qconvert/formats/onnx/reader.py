@@ -129,6 +129,7 @@ def _label_states(inputs: list[str], metadata: Mapping[str, str], draft: Draft) 
     for item in carried(metadata[STATES]) if STATES in metadata else ():
         if item.input in inputs and draft.tensors[item.input].dtype == item.state.dtype:
             draft.tensors[item.input] = replace(draft.tensors[item.input], quantization=item.state.quantization)
+            draft.states[item.state.name] = item.state
 
 
 def _version_of(model: Any, domain: str) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from qconvert.formats.onnx.labels import LabellingReading
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.labels import labelled
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.shapes import compatible, merged
@@ -187,7 +188,16 @@ class Reading(LabellingReading):
             labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
             if not labels or all(label == labels[0] for label in labels):
                 return names
+            if (grid := self._of_states(labels)) is not None:
+                plain = {tensor.name for tensor in data if tensor.quantization is None}
+                return [labelled(self._draft, self._draft.tensors[name], grid, self.source) if name in plain else name for name in names]
         return [self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
+
+    def _of_states(self, labels: Sequence[Quantization | None]) -> Quantization | None:
+        """The one label that stands beside plain integers, where it is that of a state: what joins a state's integers is on its grid."""
+        stated = [label for label in labels if label is not None]
+        same = bool(stated) and all(label == stated[0] for label in stated)
+        return stated[0] if same and any(state.quantization == stated[0] for state in self._draft.states.values()) else None
 
     def _unlabelled(self, name: str) -> str:
         tensor = self._draft.tensors[name]
