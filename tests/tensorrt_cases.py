@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from tensorrt_case import Case, verdict_of
+from tensorrt_few_bits import float4, float8, four_bits, matmul_nbits, weights_of_products
 from tensorrt_network import INT8, Network
 from tensorrt_placement import PLACEMENT
 
@@ -68,64 +69,6 @@ def _other_domain(zero: Any) -> Callable[[], Any]:
     return _pair(zero=zero, domain="com.microsoft")
 
 
-def _float8(kind: str, *, both: bool = True, data: bool = True) -> Callable[[], Any]:
-    """A Conv with fp8 weights, or data, or both."""
-
-    def make() -> Any:
-        net = Network()
-        zero = net.constant(0.0, kind)
-        x = net.pair(net.input(), 0.05, zero) if both or data else net.input()
-        weights = (
-            net.dequantize(net.constant(np.full((16, 16), 0.5), kind), 0.01, zero) if both or not data else net.constant(np.ones((16, 16)))
-        )
-        net.inputs[-1].type.tensor_type.shape.dim[3].dim_value = 16
-        return net.model(net.op("MatMul", x, weights, name="target"))
-
-    return make
-
-
-def _four_bits(
-    dtype: str = "INT4", axis: int = 0, block: int = 16, *, zero: bool = True, half: bool = False, turned: bool = False
-) -> Callable[[], Any]:
-    """A MatMul (256 -> 32) with weights in blocks along K."""
-
-    def make() -> Any:
-        net = Network()
-        real = "float16" if half else "float32"
-        sizes = (32, 256) if turned else (256, 32)
-        scales = [size // block if index == axis else size for index, size in enumerate(sizes)]
-        integers = net.constant(np.ones(sizes), dtype)
-        inputs = [integers, net.constant(np.full(scales, 0.1), real), *([net.constant(np.zeros(scales), dtype)] if zero else [])]
-        weights = net.op("DequantizeLinear", *inputs, axis=axis, block_size=block)
-        weights = net.op("Transpose", weights, perm=[1, 0]) if turned else weights
-        x = net.input("x", (4, 256), "FLOAT16" if half else "FLOAT")
-        return net.model(net.op("MatMul", x, weights, name="target"), dtype="FLOAT16" if half else "FLOAT")
-
-    return make
-
-
-def _weights_of_products(dtype: str, axis: int | None, block: int = 0) -> Callable[[], Any]:
-    """A MatMul (64 -> 32) with weights per channel, per tensor, or in blocks."""
-
-    def make() -> Any:
-        net = Network()
-        scales = [] if axis is None else [32] if not block else [64 // block, 32]
-        attributes = {} if axis is None else {"axis": axis, **({"block_size": block} if block else {})}
-        kind = dtype.lower() if dtype == "INT8" else dtype
-        inputs = [net.constant(np.ones((64, 32)), kind), net.constant(np.full(scales, 0.1)), net.constant(np.zeros(scales), kind)]
-        return net.model(net.op("MatMul", net.input("x", (4, 64)), net.op("DequantizeLinear", *inputs, **attributes), name="target"))
-
-    return make
-
-
-def _float4() -> Any:
-    net = Network(23)
-    weights = net.op(
-        "DequantizeLinear", net.constant(np.ones((64, 32)), "FLOAT4E2M1"), net.constant(np.full((4, 32), 0.1)), axis=0, block_size=16
-    )
-    return net.model(net.op("MatMul", net.input("x", (4, 64)), weights, name="target"))
-
-
 def _scale_as_input() -> Any:
     net = Network()
     x = net.input()
@@ -173,21 +116,6 @@ def _qlinear(kind: str) -> Callable[[], Any]:
             matrix = net.constant(np.ones((8, 8)), "int8")
             return net.model(net.op(kind, flat, scale, zero, matrix, scale, zero, "", scale, zero, name="target", **domain), dtype="INT8")
         return net.model(net.op(kind, x, scale, zero, w, scale, zero, scale, zero, name="target"), dtype="INT8")
-
-    return make
-
-
-def _matmul_nbits(half: bool, block: int = 32) -> Callable[[], Any]:
-    def make() -> Any:
-        net = Network()
-        real = "float16" if half else "float32"
-        packed, scales = (
-            net.constant(np.full((32, 128 // block, block // 2), 0x88), "uint8"),
-            net.constant(np.full((32, 128 // block), 0.1), real),
-        )
-        x = net.input("x", (4, 128), "FLOAT16" if half else "FLOAT")
-        y = net.op("MatMulNBits", x, packed, scales, name="target", domain="com.microsoft", K=128, N=32, bits=4, block_size=block)
-        return net.model(y, dtype="FLOAT16" if half else "FLOAT")
 
     return make
 
@@ -324,18 +252,18 @@ _TYPES = (
     Case("uint16 data", _pair(zero=np.array(0, np.uint16)), "parser", "Failed to import initializer"),
     Case("int16 data, com.microsoft", _other_domain(np.array(0, np.int16)), "parser", "Failed to import initializer"),
     Case("int8 data, com.microsoft", _other_domain(INT8), "int8"),
-    Case("uint4 weights", _four_bits("UINT4"), "parser", "Failed to import initializer"),
-    Case("float8e4m3fn, both", _float8("FLOAT8E4M3FN"), "fp8"),
-    Case("float8e4m3fn, both, sm120", _float8("FLOAT8E4M3FN"), "fp8", capability="sm120"),
-    Case("float8e4m3fn, both, sm86", _float8("FLOAT8E4M3FN"), "builder", capability="sm86"),
-    Case("float8e4m3fn, both, sm80", _float8("FLOAT8E4M3FN"), "builder", capability="sm80"),
-    Case("float8e4m3fn, both, sm75", _float8("FLOAT8E4M3FN"), "builder", capability="sm75"),
-    Case("float8e4m3fn weights", _float8("FLOAT8E4M3FN", both=False, data=False), "float"),
-    Case("float8e5m2", _float8("FLOAT8E5M2"), "parser"),
-    Case("float4e2m1 blocks", _float4, "builder", "fp4_e2m1"),
-    Case("float4e2m1 blocks, sm120", _float4, "float", capability="sm120"),
-    Case("int4 blocks, sm80", _four_bits(), "blocks", capability="sm80"),
-    Case("int4 blocks, sm75", _four_bits(), "builder", capability="sm75"),
+    Case("uint4 weights", four_bits("UINT4"), "parser", "Failed to import initializer"),
+    Case("float8e4m3fn, both", float8("FLOAT8E4M3FN"), "fp8"),
+    Case("float8e4m3fn, both, sm120", float8("FLOAT8E4M3FN"), "fp8", capability="sm120"),
+    Case("float8e4m3fn, both, sm86", float8("FLOAT8E4M3FN"), "builder", capability="sm86"),
+    Case("float8e4m3fn, both, sm80", float8("FLOAT8E4M3FN"), "builder", capability="sm80"),
+    Case("float8e4m3fn, both, sm75", float8("FLOAT8E4M3FN"), "builder", capability="sm75"),
+    Case("float8e4m3fn weights", float8("FLOAT8E4M3FN", both=False, data=False), "float"),
+    Case("float8e5m2", float8("FLOAT8E5M2"), "parser"),
+    Case("float4e2m1 blocks", float4, "builder", "fp4_e2m1"),
+    Case("float4e2m1 blocks, sm120", float4, "float", capability="sm120"),
+    Case("int4 blocks, sm80", four_bits(), "blocks", capability="sm80"),
+    Case("int4 blocks, sm75", four_bits(), "builder", capability="sm75"),
     Case("scale 0", _pair(0.0), "parser", "Scale coefficients must all be positive"),
     Case("scale below 0", _pair(-0.05), "parser", "Scale coefficients must all be positive"),
     Case("scale 0 of one channel", _weights(scale=[0.01] * 7 + [0]), "parser", "Scale coefficients must all be positive"),
@@ -349,9 +277,9 @@ _TYPES = (
         for kind in ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear")
     ),
     *(Case(kind, _qlinear(kind), "parser", "Plugin not found") for kind in ("QLinearAdd", "QGemm")),
-    Case("MatMulNBits, float32", _matmul_nbits(half=False), "parser"),
-    Case("MatMulNBits, float16", _matmul_nbits(half=True), "parser", "failed to load MatMulNBits plugin"),
-    Case("MatMulNBits, float16, blocks of 16", _matmul_nbits(half=True, block=16), "parser", "block_size must be one of 32/64/128"),
+    Case("MatMulNBits, float32", matmul_nbits(half=False), "parser"),
+    Case("MatMulNBits, float16", matmul_nbits(half=True), "parser", "failed to load MatMulNBits plugin"),
+    Case("MatMulNBits, float16, blocks of 16", matmul_nbits(half=True, block=16), "parser", "block_size must be one of 32/64/128"),
     *(
         Case(f"opset {opset}", _conv(weights=lambda net: net.weights(scale=0.01, zero=INT8, axis=None), opset=opset), "int8")
         for opset in range(10, 27)
@@ -394,14 +322,14 @@ _SCALES = (
     Case("float16", _halves(21), "int8"),
     Case("float16, opset 17", _halves(17), "int8"),
     Case("float16 input, float32 scales", _half_input, "int8"),
-    *(Case(f"int4 blocks of {block}", _four_bits(block=block), "blocks") for block in (16, 32, 128)),
-    Case("int4, one block", _four_bits(block=256), "float"),
-    Case("int4 blocks along axis 1, Transpose", _four_bits(axis=1, turned=True), "blocks"),
-    Case("int4 blocks without zero point", _four_bits(zero=False), "blocks"),
-    Case("int4 blocks, float16", _four_bits(half=True), "blocks"),
-    Case("int4 per channel", _weights_of_products("INT4", 1), "float"),
-    Case("int4 per tensor", _weights_of_products("INT4", None), "float"),
-    Case("int8 blocks", _weights_of_products("INT8", 0, 16), "float"),
+    *(Case(f"int4 blocks of {block}", four_bits(block=block), "blocks") for block in (16, 32, 128)),
+    Case("int4, one block", four_bits(block=256), "float"),
+    Case("int4 blocks along axis 1, Transpose", four_bits(axis=1, turned=True), "blocks"),
+    Case("int4 blocks without zero point", four_bits(zero=False), "blocks"),
+    Case("int4 blocks, float16", four_bits(half=True), "blocks"),
+    Case("int4 per channel", weights_of_products("INT4", 1), "float"),
+    Case("int4 per tensor", weights_of_products("INT4", None), "float"),
+    Case("int8 blocks", weights_of_products("INT8", 0, 16), "float"),
     *(Case(f"shared: {kind}", _shared(kind), "int8") for kind in ("weights", "dequantize", "quantize", "neither")),
 )
 
