@@ -92,6 +92,8 @@ FAVOURED = {
     "power_of_two": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
     "reduced_range": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
     "symmetric_activations": (recipes.tied, recipes.conv, recipes.pair),
+    "shift_to_symmetric": (recipes.conv, recipes.gemm, recipes.matmul, recipes.pair),
+    "sparse_pairs": (recipes.convert, recipes.convert, recipes.conv, recipes.reshape),
     "store_activations": (recipes.shared, recipes.tied),
     "symmetric_weights": (recipes.conv, recipes.gemm, recipes.shared, recipes.tied),
     "per_axis_to_per_tensor": (recipes.conv, recipes.gemm, recipes.shared),
@@ -105,6 +107,7 @@ FAVOURED = {
 }
 #: The targets that ask a pass for something, where not all do.
 ASKING = {
+    "shift_to_symmetric": (target_named("tensorrt"), STRICT),
     "symmetric_activations": (STRICT,),
     "widen_float16": (target_named("tflite"), target_named("tflite-same")),
     "symmetric_weights": (STRICT, target_named("tflite"), target_named("tflite-uint8")),

@@ -215,6 +215,8 @@ def test_whole_models_are_built_as_the_target_says(path: Path, tmp_path: Path, b
     except QConvertError as error:
         pytest.skip(str(error)[:200])
     model = onnx.load(tmp_path / "model.onnx")
+    if path.suffix in (".pt", ".ptl") and any(not value.type.tensor_type.shape.dim for value in model.graph.input):
+        pytest.skip("the file does not say the rank of its inputs")
     found = builder.build(tmp_path / "model.onnx", bounds=bounds(load(tmp_path / "model.onnx")))
     assert found.built, found.errors
     as_told(model, found)
