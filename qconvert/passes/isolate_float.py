@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
+from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.kinds import KINDS
@@ -121,6 +121,7 @@ class _Isolating:
         self._graph = graph
         self._reason = reason
         self._unpacked = target.unpacked_weights if target is not None else ""
+        self._unpacked_blocks = target.unpacked_blocks if target is not None else ()
         self._symmetric = target is not None and self._unpacked in target.symmetric_activations
         self._keeps_packed = target is None or graph.metadata.get(SOURCE_KERNELS) in target.same_kernels
         self._real: dict[str, str] = {}
@@ -190,8 +191,8 @@ class _Isolating:
     def _unpack(self, name: str) -> None:
         """A Dequantize; where float32 does not hold the largest steps of a mask, they are its largest number, not infinite, from which no
         scale leads back."""
-        q = self._graph[name].quantization
-        low, high = integer_range(self._graph[name].dtype)
+        q, dtype = self._graph[name].quantization, self._graph[name].dtype
+        low, high = integer_range(dtype) if "float" not in dtype else (0, 0)
         ends = 0.0 if q is None else max(float(np.abs((end - q.zero_point) * q.scale.astype(np.float64)).max()) for end in (low, high))
         if ends <= float(np.finfo(np.float32).max):
             self.ops.append(Op("Dequantize", (name,), (self._real[name],)))
@@ -214,7 +215,9 @@ class _Isolating:
         """
         tensor, wanted = self._graph[name], self._unpacked
         q, data = tensor.quantization, tensor.data
-        if q is None or data is None or q.block_size or not wanted or (self._symmetric and not q.is_symmetric):
+        if q is not None and q.block_size:
+            return self._in_blocks(tensor)
+        if q is None or data is None or not wanted or (self._symmetric and not q.is_symmetric):
             return ""
         if read not in self._weights and not (data.ndim == 2 and data.size >= _LARGE and not q.is_symmetric):
             return ""
@@ -227,6 +230,26 @@ class _Isolating:
         stored = (data.astype(np.int16) + by).astype(numpy_dtype(wanted))
         self.tensors[made] = Tensor(made, wanted, tensor.shape, stored, q.shifted(by))
         return made
+
+    def _in_blocks(self, tensor: Tensor) -> str:
+        """Weights with a scale for each block as integers less their zero points, in the narrowest type that holds them.
+
+        "" where none does, or where not all blocks are whole and all scales positive, which runtimes ask for.
+        """
+        q, data, name = tensor.quantization, tensor.data, tensor.name
+        if q is None or q.axis is None or data is None or name in self._stored or not data.size or "float" in tensor.dtype:
+            return self._stored.get(name, "")
+        if data.shape[q.axis] % q.block_size or not (q.scale > 0).all():
+            return ""
+        steps = data.astype(np.int64) - scale_and_zero_point(q, data.shape)[1]
+        for dtype in self._unpacked_blocks:
+            low, high = integer_range(dtype)
+            if low <= steps.min() and steps.max() <= high:
+                self._stored[name] = made = name if dtype == tensor.dtype and q.is_symmetric else self._names.fresh(f"{name}/{dtype}")
+                grid = replace(q, zero_point=np.zeros_like(q.zero_point))
+                self.tensors[made] = Tensor(made, dtype, tensor.shape, steps.astype(numpy_dtype(dtype)), grid)
+                return made
+        return ""
 
     def _real_constant(self, name: str, wanted: str) -> Tensor | None:
         """The real values of a quantized constant, each rounded once to float32; None if `name` is no constant."""

@@ -10,6 +10,8 @@ The integers used are target.quant_ranges of the type, by default without the lo
 kernels add two products in 16 bits, which -128 * -128 * 2 leaves. Channels that have the zero point 0 keep it (those of PyTorch's training,
 whose kernel gives an affine grid to channels of one sign alone, among symmetric ones).
 
+Weights of 4 bits and fewer become int8 as well where the target's kernels take nothing else beside their data.
+
 For a target whose `weights` are uint8 those with one scale become unsigned instead, which is exact. With "source" it is the data beside
 them that decides, by target.weight_dtypes.
 """
@@ -18,6 +20,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
@@ -50,12 +55,13 @@ def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[
             continue
         if wanted != "int8" or "float" in weights.dtype:
             continue
-        signed = shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights
+        wide = _widened(graph, use, target)
+        signed = wide or (shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights)
         limits = _limits(signed, target)
         if _fits(signed, limits, target):
             if signed is not weights:
                 new.append((use, signed))
-                counts["stored"] += 1
+                counts["wide" if wide else "stored"] += 1
             continue
         if weights.quantization.block_size:
             notes.append(Change(f"the weights {use.name!r} stay as they are: their zero points are those of blocks"))
@@ -79,6 +85,7 @@ def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[
 _TEXTS = {
     "stored": "unsigned weights are stored as signed ones (integer and zero point - 128)",
     "unsigned": "signed weights are stored as unsigned ones (integer and zero point + 128)",
+    "wide": "weights of fewer bits are stored as int8, beside which there is a kernel",
     "moved": "weights have zero point 0 with the scales that they had (integer - zero point)",
 }
 
@@ -99,6 +106,17 @@ def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
         return target.weights
     data = graph[graph.ops[use.readers[0]].inputs[0]].dtype
     return next((dtype for dtype in target.weight_dtypes.get(data, ()) if dtype in ("int8", "uint8")), "")
+
+
+def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:
+    """Weights of fewer bits with the same integers in int8, where a target has kernels for that alone beside their data; else None."""
+    weights, data = graph[use.name], graph[graph.ops[use.readers[0]].inputs[0]]
+    taken = target.weight_dtypes.get(data.dtype, ()) if target is not None and data.is_quantized else ()
+    if weights.dtype not in ("int4", "uint4", "int2", "uint2") or weights.dtype in taken or "int8" not in taken or weights.data is None:
+        return None
+    if weights.quantization is None or weights.quantization.block_size:
+        return None
+    return replace(weights, dtype="int8", data=weights.data.astype(np.int8))
 
 
 def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool:

@@ -71,6 +71,8 @@ class Abilities:
             "onnx" (whole tensors, and others spelled out), or "": such operators compute on real values.
         unpacked_weights: storage type of constant weights behind a Dequantize that the runtime makes real once, when it loads a model; ""
             if it would do so at each run: weights of operators on real values are then stored as real values.
+        unpacked_blocks: storage types, the narrowest first, of constant weights in blocks behind a Dequantize, with the zero point 0, that
+            the runtime takes; without any such weights are stored as real values.
         forbidden: kinds that have no integer kernel, or none at all where floats is False. It rules over integer_kernels.
         kernel_faults: kinds whose integer kernel is wrong for some operators: kind -> (graph, operator) -> what it does, or "". Such an
             operator runs on real values.
@@ -129,6 +131,7 @@ class Abilities:
     stored_kinds: tuple[str, ...] = ()
     dynamic_range: str = ""
     unpacked_weights: str = ""
+    unpacked_blocks: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
     kernel_faults: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)
     missing_kernels: Mapping[str, Callable[[Graph, Op], str]] = field(default_factory=dict)

@@ -75,7 +75,8 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         words = f"spelled out in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
     if words:
         return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
-    return Verdict("integers", stored or "integer kernel")
+    eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_on(graph, op)[:1])
+    return Verdict("integers", stored or ("kernel of 8-bit floats" if eight_bits else "integer kernel"))
 
 
 def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:

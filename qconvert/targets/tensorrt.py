@@ -24,6 +24,7 @@ _PASSES = (
     "shift_to_symmetric", "sparse_pairs", "int32_bias_to_float", "remove_dead_code",
 )  # fmt: skip
 _INT8 = ("int8",)
+_FP8 = ("float8e4m3fn",)
 #: Kinds whose sums of products of int8 become real numbers, to which a float32 bias is added.
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 #: Kinds that choose among stored integers where all sides have one grid.
@@ -81,10 +82,12 @@ def _rules(rtx: bool) -> Callable[[Graph], Callable[[Op], Iterable[Violation]]]:
 _TENSORRT = Target(
     "tensorrt", "onnx", "TensorRT: int8 on symmetric grids, integers and scales kept",
     passes=_PASSES, write_options={"numerics": "fast"}, layout="channels_first", activations="int8", weights="int8",
-    integer_kernels=dict.fromkeys((*_PRODUCTS, *_CHOOSING, *_MOVING), _INT8), real_sums=_PRODUCTS, unpacked_weights="int8",
+    integer_kernels={**dict.fromkeys(_PRODUCTS, (*_INT8, *_FP8)), **dict.fromkeys((*_CHOOSING, *_MOVING), _INT8)},
+    real_sums=_PRODUCTS, unpacked_weights="int8",
+    unpacked_blocks=("int4", "int8"),
     missing_kernels={**dict.fromkeys(_MOVING, _move), **dict.fromkeys(_CHOOSING, _choice), **dict.fromkeys(_PRODUCTS, _product)},
     forbidden=("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "InteriorPad"),
-    activation_dtypes=_INT8, symmetric_activations=_INT8, weight_dtypes={"int8": _INT8}, symmetric_weights=True,
+    activation_dtypes=(*_INT8, *_FP8), symmetric_activations=_INT8, weight_dtypes={"int8": _INT8, _FP8[0]: _FP8}, symmetric_weights=True,
     weight_granularity="per_axis", own_rules=_rules(rtx=False), with_scales="tensorrt-cache", command=trtexec,
 )  # fmt: skip
 

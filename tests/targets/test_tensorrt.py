@@ -19,7 +19,9 @@ from passes.graphs import CONV, constant, make, q, random_integers
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, load
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.writer import build as write
+from qconvert.graph import numpy_dtype
 from qconvert.graph.metadata import SHIFTED
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -198,6 +200,88 @@ def test_refusals_name_what_would_help(tmp_path: Path) -> None:
         FIXTURES / "tflm_seanet_conv_int16x8.tflite", path, target="tensorrt", passes=["change_bits"], activation_bits=8, edges="change"
     )
     assert path.exists()
+
+
+def normalized(graph: Graph) -> Graph:
+    from qconvert.conversion.normalizing import normalize
+
+    return normalize(graph, target_named("tensorrt"))[0]
+
+
+def built(builder: Builder, graph: Graph, capability: str = "sm89") -> Build:
+    assert not any(verdict.runs == "refused" for _, verdict in target_named("tensorrt").verdicts(graph))
+    return builder.build(write(graph, 0, {}, numerics="fast").SerializeToString(), capability)
+
+
+def blocks(dtype: str, points: int, *, size: int = 64, scale: float = 0.1) -> Graph:
+    """Rows times weights (64, 16) of integers from 0 to 15 with scales and zero points for each 16 along the depth."""
+    rng = np.random.default_rng(3)
+    count = -(-size // 16)
+    grid = Quantization(rng.uniform(scale / 2, scale, (count, 16)).astype(np.float32), np.full((count, 16), points, np.int64), 0, 16)
+    low = 0 if dtype.startswith("u") else -8
+    weights = Tensor("w", dtype, (size, 16), (rng.integers(0, 16, (size, 16)) + low).astype(numpy_dtype(dtype)), grid)
+    ops = [Op("Dequantize", ("w",), ("r",)), Op("MatMul", ("x", "r"), ("y",))]
+    return make(ops, [Tensor("x", "float32", (3, size)), weights, Tensor("r", "float32", None)], "x", "y")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "point", "stored"), [("int4", 0, "int4"), ("uint4", 8, "int4"), ("uint4", 3, "int8"), ("uint8", 8, "int4")]
+)
+def test_weights_in_blocks_are_four_bits_with_zero_point_0_where_they_fit(dtype: str, point: int, stored: str, builder: Builder) -> None:
+    graph = blocks(dtype, point)
+    changed = normalized(graph)
+    (constant_,) = changed.constants()
+    assert constant_.dtype == stored and constant_.quantization is not None and constant_.quantization.is_symmetric
+    assert constant_.quantization.block_size == 16
+    x = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+    assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
+    found = built(builder, changed)
+    assert found.built and ("runtime_fusion" in {layer.type for layer in found.layers}) is (stored == "int4")
+    assert not built(builder, changed, "sm75").built
+
+
+def test_weights_in_parts_of_blocks_are_real(builder: Builder) -> None:
+    changed = normalized(blocks("int4", 0, size=60))
+    assert [tensor.dtype for tensor in changed.constants()] == ["float32"] and built(builder, changed).built
+
+
+@pytest.mark.parametrize(("dtype", "point"), [("int4", 0), ("uint4", 8), ("uint4", 2), ("int2", 0)])
+def test_weights_of_fewer_bits_beside_int8_are_int8(dtype: str, point: int, builder: Builder) -> None:
+    width = 4 if "4" in dtype else 2
+    low = 0 if dtype.startswith("u") else -(2 ** (width - 1))
+    graph = conv()
+    data = (np.random.default_rng(0).integers(0, 2**width, (4, 4, 1, 1)) + low).astype("int8")
+    weights = Tensor("w", dtype, (4, 4, 1, 1), data.astype(numpy_dtype(dtype)), q(0.01, point))
+    graph = Graph(graph.name, {**graph.tensors, "w": weights}, graph.ops, graph.inputs, graph.outputs)
+    changed = normalized(graph)
+    found = changed["w"]
+    assert found.dtype == "int8" and found.data is not None and np.array_equal(found.data, data - point)
+    layers = [layer.integer for layer in built(builder, changed).layers if layer.sums]
+    assert layers == [True]
+
+
+@pytest.mark.parametrize("kind", ["Conv", "Gemm"])
+def test_eight_bit_floats_pass_through(kind: str, builder: Builder) -> None:
+    """On both sides of a product they have a kernel, from SM89 on."""
+    import ml_dtypes
+
+    dtype, shape, sizes = "float8e4m3fn", (16, 16, 3, 3), (1, 16, 8, 8)
+    if kind == "Gemm":
+        shape, sizes = (16, 32), (4, 32)  # type: ignore[assignment]
+    weights = np.random.default_rng(0).normal(size=shape).astype(ml_dtypes.float8_e4m3fn)
+    tensors = [Tensor("x", "float32", sizes), Tensor("a", dtype, None, None, q(0.05)), Tensor("b", dtype, None, None, q(0.1)),
+               Tensor("w", dtype, shape, weights, Quantization.per_axis(np.full(16, 0.01), 0)), Tensor("c", dtype, None, None, q(0.1)),
+               constant("s", np.array([-1], np.int64))]  # fmt: skip
+    ops = [Op("Quantize", ("x",), ("a",)), Op(kind, ("a", "w"), ("b",), {**(CONV if kind == "Conv" else {}), "activation": "relu"}),
+           Op("Reshape", ("b", "s"), ("c",)), Op("Dequantize", ("c",), ("y",))]  # fmt: skip
+    graph = make(ops, tensors, "x", "y")
+    changed = normalized(graph)
+    assert changed["w"] == graph["w"]
+    rules = {op.kind: verdict.rule for op, verdict in target_named("tensorrt").verdicts(changed)}
+    assert rules[kind] == "kernel of 8-bit floats"
+    found = built(builder, changed)
+    assert [layer.inputs[0].dtype for layer in found.layers if layer.sums] == ["FP8"]
+    assert not built(builder, changed, "sm80").built
 
 
 def models() -> list[Path]:
