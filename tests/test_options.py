@@ -146,7 +146,7 @@ def test_passes_and_formats_list_their_options() -> None:
     assert "match_scales" in passes["float_io"]["after"] and passes["isolate_float"]["requires"] == ["absorbed"]
     formats = {item["name"]: item for item in json.loads(run("formats", "--json").stdout)["formats"]}
     beside = {"calibration_cache", "trt_version", "trt_calibrator"}
-    assert {item["name"] for item in formats["onnx"]["write_options"]} == {"opset", "external_data", "form", "numerics", *beside}
+    assert {item["name"] for item in formats["onnx"]["write_options"]} == {"opset", "external_data", "form", "numerics", "guards", *beside}
     assert "allow or forbid" in run("passes").stdout and "onnx, writing" in run("formats").stdout
 
 

@@ -34,6 +34,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: A model of each source: its convolutions and products, and how many of them run on integers.
 MODELS = {
     "tiny_resnet_cifar10_int8.tflite": (10, 10),
+    "tiny_vww_mobilenet_int8.tflite": (28, 28),  # biases that int32 would not hold
     "coral_mobilenet_v1_025_128_uint8.tflite": (28, 28),
     "onnx/torch_fx_fbgemm_vision.onnx": (7, 6),  # one of them transposed
     "torch/classifier/eager_fbgemm_traced.pt": (3, 3),
@@ -83,6 +84,7 @@ def test_every_convolution_of_quantized_weights_is_built_on_integers(name: str, 
     told = {line.kind: line for line in report.audit if line.integer}
     assert {"Conv"} <= told.keys()
     assert SHIFTED in {entry.key for entry in model.metadata_props}
+    assert all(len(node.input) > 1 for node in model.graph.node if node.op_type == "Max")  # which would be for onnxruntime
     weights = {node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear" and node.attribute}
     constants = {item.name: item for item in model.graph.initializer}
     read = [node.input[1:] for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]

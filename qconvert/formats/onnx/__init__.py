@@ -63,6 +63,7 @@ _WRITE_OPTIONS = (
     Option("external_data", bool, False, "ONNX constants in a file beside, even below 1 GiB."),
     FORM,
     NUMERICS,
+    Option("guards", bool, True, "ONNX: nodes that keep onnxruntime's optimizer from changing values."),
     Option("calibration_cache", str, "", "ONNX: a float model, and its scales in this file (TensorRT up to 10).", scales="tensorrt-cache"),
     *CACHE,
 )

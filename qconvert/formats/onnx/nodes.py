@@ -26,11 +26,13 @@ class Forms:
         form: "qdq", "qoperator" or "qonnx".
         kept: operators that have no QOperator form, by kind and reason.
         spelled: ids of the operators that became other nodes than their own.
+        guards: whether nodes stand in the way of onnxruntime's optimizer where it would change values.
     """
 
     form: str = "qdq"
     kept: Counter[tuple[str, str]] | None = None
     spelled: set[int] = field(default_factory=set)
+    guards: bool = True
 
 
 def write_ops(b: Builder) -> None:

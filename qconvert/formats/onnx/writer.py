@@ -53,7 +53,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         path: the file; it is overwritten.
         options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
             constants go to a file beside `path` even if they are less than 1 GiB), "form" ("qdq", the default, "qoperator", where what
-            has no such form stays in that of QDQ, or "qonnx").
+            has no such form stays in that of QDQ, or "qonnx"), "numerics" and "guards" as in build().
 
     Raises:
         OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.
@@ -63,7 +63,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     kept: Counter[tuple[str, str]] = Counter()
     form = str(options.get("form") or "qdq")
     model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
-                  str(options.get("numerics") or "exact"))  # fmt: skip
+                  str(options.get("numerics") or "exact"), bool(options.get("guards", True)))  # fmt: skip
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name)
     path.write_bytes(model.SerializeToString())
@@ -80,11 +80,13 @@ def build(
     form: str = "qdq",
     kept: Counter[tuple[str, str]] | None = None,
     numerics: str = "exact",
+    guards: bool = True,
 ) -> Any:
     """The onnx.ModelProto of `graph`; see write().
 
     `numerics` is "exact" or "fast", as in conversion.convert(). `storage` makes TensorProtos of the constants; `kept` counts the
-    operators that have no QOperator form, with the reasons.
+    operators that have no QOperator form, with the reasons. `guards`: whether nodes stand in the way of onnxruntime's optimizer where it
+    would change values.
     """
     from onnx import helper
 
@@ -100,7 +102,7 @@ def build(
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
         raise UnsupportedError(f"operators without an ONNX form: {listed}")
     source, graph = graph, _with_torch_forms(graph)
-    forms = Forms(form, kept, {id(op) for op in source.ops if has_torch_form(op)})
+    forms = Forms(form, kept, {id(op) for op in source.ops if has_torch_form(op)}, guards)
     builder = Builder(graph, opset, numerics, forms)
     write_ops(builder)
     for name in graph.outputs:

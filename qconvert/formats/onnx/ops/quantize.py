@@ -59,7 +59,7 @@ def _would_be_quantized(op: Op, b: Builder) -> bool:
     It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
     leaves alone, stands between.
     """
-    maker = b.producer(op.inputs[0]) if b.is_exact and SOURCE_KERNELS in b.graph.metadata else None
+    maker = b.producer(op.inputs[0]) if b.is_exact and b.forms.guards and SOURCE_KERNELS in b.graph.metadata else None
     return maker is not None and maker.kind in ("Conv", "ConvTranspose", "Gemm") and not b.tensor(maker.inputs[1]).is_quantized
 
 
