@@ -24,7 +24,7 @@ class Session:
     """A model in its runtime, which carries its states from one run to the next.
 
     Args:
-        model: the file: .onnx (onnxruntime) or .tflite (LiteRT).
+        model: the file: .onnx (onnxruntime), .tflite (LiteRT) or .pt2 (PyTorch).
         kernels: the runtime, or it and a set of its kernels, as `qconvert check --kernels` takes it; by default the format's.
         threads: how many the kernels may use.
 

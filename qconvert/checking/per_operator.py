@@ -40,7 +40,7 @@ class _Source:
     graph: Graph
     inside: Inside | None
     pieces: Splitting | None = None
-    states: dict[str, Array] = field(default_factory=dict)  # of a source without inner tensors
+    states: dict[str, Array] = field(default_factory=dict)  # as the run before left them
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Stored values by name, of all tensors that are beyond doubt: those that its runtime computed, and what follows from them."""
@@ -50,8 +50,10 @@ class _Source:
         if self.inside.cuts:
             return measured
         measured = of_inputs(self.graph, measured)
-        sure = settled(self.graph, measured.keys() | feed.keys())
-        return {name: value for name, value in completed(self.graph, measured).items() if name in sure}
+        found = completed(self.graph, measured, self.states)
+        read = {name for op in self.graph.ops if op.kind == "ReadState" for name in op.outputs if name in found}
+        sure = settled(self.graph, measured.keys() | feed.keys() | read)
+        return {name: value for name, value in found.items() if name in sure}
 
     def computed(self, values: Mapping[str, Array]) -> dict[str, Array]:
         if self.pieces is not None:

@@ -24,11 +24,17 @@ from qconvert.formats.torch.export.reader import program_entry
 from qconvert.formats.torch.frameworks import newer_version, torch_package
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
+from qconvert.graph.carried import carried
+from qconvert.graph.metadata import STATES
+from qconvert.passes import states_to_io
 from qconvert.plugins import ModelFile, format_named
 from qconvert.runtimes.quiet import captured
 from qconvert.runtimes.torch_engines import engine_of, running, writers_of
 
-__all__ = ["TorchModel", "as_array", "loaded", "open_model", "program"]
+#: Values of inputs in order -> those of outputs.
+Function = Callable[[Sequence[Array]], Sequence[Array]]
+
+__all__ = ["TorchModel", "as_array", "carrying", "loaded", "open_model", "program"]
 
 _ANEW = "PyTorch ran programs that were written anew from what was read of the file, which itself was not loaded"
 
@@ -41,17 +47,25 @@ class TorchModel:
         function: values of the inputs in order, as arrays -> those of the outputs.
         note: what a user should know of how it runs.
         unjudged: why this says nothing of PyTorch; "" if it does.
+        again: gives the function as it is before the first run; None where runs change nothing.
 
     Attributes:
         inputs, outputs: name -> (dtype, shape), in order; a size known only at run time is a string.
         note, unjudged: as above.
     """
 
-    def __init__(self, graph: Graph, function: Callable[[Sequence[Array]], Sequence[Array]], note: str = "", unjudged: str = "") -> None:
+    def __init__(
+        self, graph: Graph, function: Function, note: str = "", unjudged: str = "", again: Callable[[], Function] | None = None
+    ) -> None:
         self.inputs = {name: (graph[name].dtype, tuple(graph[name].shape or ())) for name in graph.inputs}
         self.outputs = {name: (graph[name].dtype, tuple(graph[name].shape or ())) for name in graph.outputs}
         self.note, self.unjudged = note, unjudged
-        self._function = function
+        self._function, self._again = function, again
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence: buffers that runs change have their first values."""
+        if self._again is not None:
+            self._function = self._again()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
@@ -65,10 +79,35 @@ def open_model(file: ModelFile) -> TorchModel:
     engine = engine_of(graph)
     if file.kernels == "trusted":
         words = f"PyTorch loaded the file as it is, and ran what it says{f', by its engine {engine}' if engine else ''}"
-        return TorchModel(graph, called(loaded(file.path, engine), engine), words + _newer())
-    function, refused = program(graph, engine)
+
+        def fresh() -> Function:
+            return called(loaded(file.path, engine), engine)
+
+        return TorchModel(graph, fresh(), words + _newer(), again=fresh if graph.states else None)
+    function, refused, again = carrying(graph, engine)
     words = _ANEW + (f"; quantized operators ran by its engine {engine}" if engine else "")
-    return TorchModel(graph, function, "" if refused else words + _newer(), refused)
+    return TorchModel(graph, function, "" if refused else words + _newer(), refused, again)
+
+
+def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:
+    """What program() gives, and what makes its states begin anew: they are inputs and outputs of it, which are carried here."""
+    plain, _ = states_to_io.run(graph, None)
+    function, refused = program(plain, engine)
+    if not graph.states:
+        return function, refused, None
+    states, count = carried(plain.metadata[STATES]), len(graph.outputs)
+
+    def again() -> Function:
+        values: list[Array] = [item.first for item in states]
+
+        def step(inputs: Sequence[Array]) -> Sequence[Array]:
+            found = function([*inputs, *values])
+            values[:] = found[count:]
+            return found[:count]
+
+        return step
+
+    return again(), refused, again
 
 
 def _newer() -> str:
@@ -77,7 +116,7 @@ def _newer() -> str:
     return f"; PyTorch {version} rounds otherwise in places than 2.13, whose roundings are expected" if version else ""
 
 
-def program(graph: Graph, engine: str) -> tuple[Callable[[Sequence[Array]], Sequence[Array]], str]:
+def program(graph: Graph, engine: str) -> tuple[Function, str]:
     """What computes a graph, values of its inputs in order -> those of its outputs: PyTorch, or where that cannot be given it the meaning
     of its operators; and why it cannot, in words, "" if it can.
 

@@ -10,7 +10,7 @@ from qconvert.conversion.loading import as_read
 from qconvert.graph import Array, Graph
 from qconvert.graph.cutting import cut
 from qconvert.plugins import Inside, ModelFile, Pieces, format_named
-from qconvert.runtimes.torch import program
+from qconvert.runtimes.torch import carrying, program
 from qconvert.runtimes.torch_engines import engine_of
 
 __all__ = ["TorchInside", "inside_of"]
@@ -44,7 +44,13 @@ class TorchInside:
         wanted = {name for name, tensor in graph.tensors.items() if name in own and own[name].dtype == tensor.dtype}
         self.names = frozenset(name for name in wanted if not own[name].is_constant and name not in sizes)
         inner = tuple(name for name in own if name in self.names and name not in self._graph.inputs)
-        self._order, self._probe = inner, program(self._graph.evolve(outputs=inner), self._engine)[0]
+        self._order = inner
+        self._probe, _, self._again = carrying(self._graph.evolve(outputs=inner), self._engine)
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence."""
+        if self._again is not None:
+            self._probe = self._again()
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         found = dict(zip(self._order, self._probe(list(feed.values())), strict=True))
