@@ -13,7 +13,8 @@ from qconvert.conversion.loading import source_format
 from qconvert.conversion.read_options import divided, stated
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph
-from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of
+from qconvert.graph.metadata import TARGET
+from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, targets
 from qconvert.plugins.options import taken
 
 __all__ = ["Side", "model_file", "sides_of"]
@@ -112,7 +113,7 @@ def sides_of(source: Path, result: Path, kernels: str | Sequence[str], options: 
     """
     before, after = source_format(source), source_format(result)
     own, others = divided(options, before, after)
-    second = _side(result, after, kernels, others)
+    second = _as_for_target(_side(result, after, kernels, others), kernels)
     if before.read is None:
         raise OptionError(
             f"the operators of a {before.name} file are not read, so nothing can be held against them", file=str(source),
@@ -124,7 +125,18 @@ def sides_of(source: Path, result: Path, kernels: str | Sequence[str], options: 
     found = {name: value for name, value in stated(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
     read = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in found.items())
     note = f"{source.name} is read with {read}, as {result.name} says that it was" if read else ""
-    return (_side(source, before, kernels, {**found, **own}), second), note
+    return (_as_for_target(_side(source, before, kernels, {**found, **own}), kernels), second), note
+
+
+def _as_for_target(side: Side, kernels: str | Sequence[str]) -> Side:
+    """The side by the runtime that its target asks for, where the user names none."""
+    if kernels or side.format.read is None:
+        return side
+    wanted = targets().get(side.graph.metadata.get(TARGET, ""))
+    if wanted is None or not wanted.checked_by or wanted.format != side.format.name:
+        return side
+    runtime, chosen = runtime_of(side.format.name, wanted.checked_by)
+    return replace(side, file=replace(side.file, kernels=chosen), runtime=runtime)
 
 
 def _side(path: Path, format: Format, kernels: str | Sequence[str], options: Mapping[str, Any]) -> Side:

@@ -32,6 +32,7 @@ __all__ = [
     "paired_activations",
     "paired_inputs",
     "paired_tensors",
+    "redeclared",
     "unread_labels",
 ]
 
@@ -345,6 +346,16 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
     found = _read(graph.metadata.get(CHANGED))
     names = [name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted)]
     return frozenset(name for name in names if source is None or name not in source.tensors or not _is(graph[name], digest(source[name])))
+
+
+def redeclared(before: Graph, after: Graph) -> Graph:
+    """`after`, which says in another way what `before` said, with the declarations of its tensors: those of `before` that hold still do."""
+    found = _read(before.metadata.get(CHANGED))
+    names = [name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _is(before[name], wanted)]
+    if not names:
+        return after
+    text = json.dumps({**found, **{name: digest(after[name]) for name in names}})
+    return replace(after, metadata={**after.metadata, CHANGED: text})
 
 
 def _is(tensor: Tensor, wanted: object) -> bool:

@@ -199,6 +199,8 @@ _REGISTER = (
          options=(SYMMETRIC,), exact=False, within=4e-3,
          after=("symmetric_weights", "symmetric_activations", "store_activations", "isolate_float", "assign_layout"),
          requires=("absorbed",)),
+    _pass("restore_zero_points", "activations that shift_to_symmetric shifted, as the metadata note, get their zero points back",
+         exact=False, within=4e-3, requires=("absorbed",)),
     _pass("sparse_pairs", "activations that no product reads as integers are clipped to the range of their grid, and not rounded",
          options=(_PAIRS,), exact=False, within=0.05,
          after=("isolate_float", "shift_to_symmetric", "float_io", "integer_io"), requires=("absorbed",)),

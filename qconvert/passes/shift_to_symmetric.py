@@ -32,7 +32,7 @@ from qconvert.passes.shifting.moves import obstacle
 from qconvert.passes.shifting.walk import Shifting
 from qconvert.passes.store_activations import separated, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED
-from qconvert.plugins import Target
+from qconvert.plugins import Change, Cost, Target
 
 __all__ = ["run"]
 
@@ -40,7 +40,7 @@ __all__ = ["run"]
 _LITERAL = ("plain", "opaque", "state")
 
 
-def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
     """Shifts the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or symmetric == "all" else target.symmetric_activations
     whole = separated(_without_roundings(graph) if target is not None and target.symmetric_activations else graph, dtypes)
@@ -114,7 +114,12 @@ def _convert(s: Shifting, op: Op) -> None:
         s.quantize(s.plus(value, s.shift(result) - s.shift(name), op.source), result, op.source)
 
 
-def _said(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[str]:
+def _said(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[Change | str]:
     count = sum(not graph[name].is_constant for name in shifted)
-    said = [f"{count} activations have the zero point 0 with the integers and scales that they had"] if count else []
-    return [*said, *(f"{number} {text}" for text, number in s.counts.items())]
+    said: list[Change | str] = [f"{count} activations have the zero point 0 with the integers and scales that they had"] if count else []
+    said += [f"{number} {text}" for text, number in s.counts.items()]
+    if s.biases:
+        new = len(s.biases) - sum(s.biases.values())
+        words = f"{len(s.biases)} biases take shifts in, in float32" + (f", {new} of them where there was none" if new else "")
+        said.append(Change(words, costs=tuple(Cost(name, None, None) for name in s.biases)))
+    return said

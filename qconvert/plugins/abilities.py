@@ -39,6 +39,8 @@ class Abilities:
         summary: one line for `qconvert formats`.
         cpu: "x86" or "arm" where the target stands for that family alone, so that a machine of another cannot tell how it runs.
         passes: names of the passes that fit a graph to the target, in the order in which they run; the other fields say what they do.
+        checked_by: what runs its files in a check where the user names nothing, as in `--kernels`, since what its format's first runtime
+            does with them is not what the destination does; "" for that runtime.
         write_options: options of the format's writer that are otherwise than by default here, unless the user states them.
         with_scales: the name of the target that stands in for this one where an option of the writer puts the scales in a file beside
             the model; "" where the same one does.
@@ -114,6 +116,7 @@ class Abilities:
     summary: str
     passes: tuple[str, ...] = ()
     write_options: Mapping[str, Any] = field(default_factory=dict)
+    checked_by: str = ""
     cpu: str = ""
     with_scales: str = ""
     needs_scales: bool = False

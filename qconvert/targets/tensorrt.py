@@ -81,7 +81,8 @@ def _rules(rtx: bool) -> Callable[[Graph], Callable[[Op], Iterable[Violation]]]:
 
 _TENSORRT = Target(
     "tensorrt", "onnx", "TensorRT: int8 on symmetric grids, integers and scales kept",
-    passes=_PASSES, write_options={"numerics": "fast", "guards": False}, layout="channels_first", activations="int8", weights="int8",
+    passes=_PASSES, write_options={"numerics": "fast", "guards": False}, checked_by="onnxruntime:unoptimized",
+    layout="channels_first", activations="int8", weights="int8",
     integer_kernels={**dict.fromkeys(_PRODUCTS, (*_INT8, *_FP8)), **dict.fromkeys((*_CHOOSING, *_MOVING), _INT8)},
     real_sums=_PRODUCTS, unpacked_weights="int8",
     unpacked_blocks=("int4", "int8"),

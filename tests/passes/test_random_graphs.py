@@ -64,6 +64,7 @@ IDLE = (
     "fold_qat_batch_norm",
     "io_to_states",
     "restate_attributes",
+    "restore_zero_points",
     "settle_sizes",
     "states_to_io",
 )

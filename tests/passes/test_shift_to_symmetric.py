@@ -58,7 +58,24 @@ def same(graph: Graph, *, ties: int = 0, target: Target | None = SYMMETRIC, seed
         different = np.abs(was.astype(np.int32) - now)
         assert (different > 0).sum() <= ties and different.max(initial=0) <= 1, name
         assert len(np.unique(was)) > 1, f"{name} tells nothing"
+    back = restored(graph, changed)
+    left = [name for name in names if name in back.tensors]
+    assert set(graph.outputs) & set(names) <= set(left)
+    for name, was, now in zip(left, integers(graph, feeds, left), integers(back, feeds, left), strict=True):
+        different = np.abs(was.astype(np.int32) - now)
+        assert (different > 0).sum() <= ties and different.max(initial=0) <= 1, name
     return changed
+
+
+def restored(graph: Graph, changed: Graph) -> Graph:
+    """What restore_zero_points makes of a shifted graph: the grids of the graph before."""
+    back, notes = pass_named("restore_zero_points").run(changed, None)
+    validate(back)
+    assert notes and SHIFTED not in back.metadata
+    for name, tensor in graph.tensors.items():
+        if name in back.tensors and tensor.is_quantized and not tensor.is_constant:
+            assert back[name].quantization == tensor.quantization, name
+    return back
 
 
 def kinds(graph: Graph) -> list[str]:
@@ -331,3 +348,35 @@ def test_symmetric_grids_are_an_option_of_targets_that_shift() -> None:
     changed, notes = run(paired(), target, activations="symmetric")
     assert notes and all(tensor.quantization.is_symmetric for tensor in changed.tensors.values() if tensor.quantization is not None)
     assert run(paired(), SYMMETRIC)[1]
+
+
+def test_restored_graphs_have_the_operators_and_biases_that_they_had() -> None:
+    def read(graph: Graph) -> Graph:
+        changed, _ = pass_named("absorb_quantization").run(shifted(graph), None)
+        return restored(graph, changed)
+
+    graph = conv()
+    back = read(graph)
+    assert kinds(back) == ["Conv"] and back.ops[0]["pads"] == graph.ops[0]["pads"] and back[back.ops[0].inputs[2]].dtype == "int32"
+    assert np.array_equal(back[back.ops[0].inputs[2]].data, graph["b"].data)  # type: ignore[arg-type]
+    assert read(conv(has_bias=False)).ops[0].inputs == ("x", "w")
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["", "[]", "{", '{"x": true}', '{"nothing": 3}', '{"y": 300}', '{"y": 1.5}', '{"w": 3}', '{"y": "7"}'],
+)
+def test_notes_that_say_nothing_change_nothing(note: str) -> None:
+    graph = shifted(conv())
+    noted = replace(graph, metadata={SHIFTED: note})
+    back, notes = pass_named("restore_zero_points").run(noted, None)
+    assert not notes and back.ops == graph.ops
+
+
+def test_a_false_note_changes_no_result() -> None:
+    graph = shifted(conv())
+    points = {name: point + 9 for name, point in json.loads(graph.metadata[SHIFTED]).items()}
+    back, _ = pass_named("restore_zero_points").run(replace(graph, metadata={SHIFTED: json.dumps(points)}), None)
+    validate(back)
+    feeds = {"x": random_integers((1, 4, 6, 5), "int8", 0)}
+    assert np.array_equal(evaluate(back, feeds)["y"], evaluate(graph, feeds)["y"])

@@ -87,7 +87,7 @@ def qconvert_formats() -> Iterable[Format]:
             modules=_modules,
             scopes=("functions",),
             check=_check,
-            normal_form=("io_to_states", "absorb_quantization", "fuse_dynamic", "restate_attributes"),
+            normal_form=("io_to_states", "absorb_quantization", "restore_zero_points", "fuse_dynamic", "restate_attributes"),
             write_options=_WRITE_OPTIONS,
         )
     ]

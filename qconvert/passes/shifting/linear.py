@@ -11,7 +11,7 @@ from qconvert.graph.kinds import output_axis
 from qconvert.graph.kinds.spatial import SAME, axes_of_space, padding
 from qconvert.passes.shifting.walk import Shifting
 
-__all__ = ["LINEAR", "is_touched", "linear_obstacle", "shift_linear"]
+__all__ = ["LINEAR", "is_touched", "linear_obstacle", "shift_linear", "sums_of_weights"]
 
 LINEAR = ("Conv", "Gemm", "MatMul")
 
@@ -95,12 +95,17 @@ def _sums(s: Shifting, op: Op) -> Array:
     """What the data's shift adds to each output channel."""
     weights = s.graph[op.inputs[1]]
     assert weights.data is not None and weights.quantization is not None
-    real = dequantize(weights.data, weights.quantization).astype(np.float64)
+    return sums_of_weights(op, dequantize(weights.data, weights.quantization)) * s.shift(op.inputs[0])
+
+
+def sums_of_weights(op: Op, real: Array) -> Array:
+    """The sum of the weights of each output channel, of their real values, in float64."""
+    real = real.astype(np.float64)
     if op.kind == "MatMul":
         channels = output_axis(op, real.ndim)
         depth = real.ndim - 1 if channels == real.ndim - 2 else real.ndim - 2
-        return np.asarray(real.sum(depth)) * s.shift(op.inputs[0])
-    return np.asarray(real.reshape(len(real), -1).sum(1)) * s.shift(op.inputs[0])
+        return np.asarray(real.sum(depth))
+    return np.asarray(real.reshape(len(real), -1).sum(1))
 
 
 def _bias(s: Shifting, op: Op) -> tuple[str, ...]:

@@ -25,12 +25,14 @@ class Shifting:
         graph: the old one.
         ops: in order, of the new one.
         counts: what was done, by words for it.
+        biases: those that took shifts in, and whether they were there before.
     """
 
     def __init__(self, graph: Graph, points: Mapping[str, int], held: Collection[str]) -> None:
         self.graph = graph
         self.ops: list[Op] = []
         self.counts: Counter[str] = Counter()
+        self.biases: dict[str, bool] = {}
         self._points = points
         self._readers = graph.consumers()
         self._tensors: dict[str, Tensor] = {}
@@ -90,7 +92,7 @@ class Shifting:
         if not old or len(self._readers[old]) > 1 or old in self.graph.public:
             new = replace(new, name=self._names.fresh(f"{old or result}/shifted_bias"))
         self._tensors[new.name] = new
-        self.counts["biases take shifts in, in float32" if old else "biases are new, with shifts alone"] += 1
+        self.biases[new.name] = bool(old)
         return new.name
 
     def emit(self, kind: str, inputs: tuple[str, ...], output: str, source: str = "", **attributes: object) -> str:

@@ -1,0 +1,287 @@
+"""restore_zero_points: activations whose zero points went by shift_to_symmetric get them back.
+
+The reverse of shift_to_symmetric, for a file that notes which tensors it shifted and from what zero point. It believes nothing: whatever
+the note says, the graph computes what the file computes, up to float32 ties. Each noted tensor gets its zero point, and its real values are
+smaller by scale * zero point for it; then
+
+- biases of Conv and Gemm lose what the shifts of data and result had added to them, and what moves integers moves them on;
+- constants that were added to real values for the shifts' sake cancel: a real value is known as another one plus a constant until an
+  operator reads it that adds none;
+- every other operator reads, and writes, the shifted grid behind a Reinterpret.
+
+absorb_quantization then makes quantized operators of what ran on real values between Dequantize and Quantize, and convolutions pad by
+themselves again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import accumulator_grid, dequantize
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph.changed_values import redeclared
+from qconvert.graph.kinds import KINDS
+from qconvert.graph.metadata import SHIFTED
+from qconvert.passes import absorb_quantization
+from qconvert.passes.fuse_pad import fuse_pads
+from qconvert.passes.shifting.linear import sums_of_weights
+from qconvert.passes.shifting.moves import carries
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+#: What is left of two constants that cancel, as a share of them: both are rounded to float32.
+_CANCELLED = 2.0**-20
+#: Steps of a bias that float32 may have rounded away while it is still sure which integer it was.
+_SURE = 0.25
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Restores what the metadata note; the note counts the activations."""
+    points = _noted(graph)
+    metadata = {key: text for key, text in graph.metadata.items() if key != SHIFTED}
+    if not points:
+        return replace(graph, metadata=metadata) if SHIFTED in graph.metadata else graph, ()
+    restoring = _Restoring(graph, points)
+    for op in graph.ops:
+        restoring.visit(op)
+    absorbed, _ = absorb_quantization.run(replace(restoring.result(), metadata=metadata), target)
+    changed, _ = fuse_pads(absorbed, lambda op: op.outputs[0].startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
+    return redeclared(graph, changed), (f"{len(points)} activations have the zero point again that they had before they were shifted",)
+
+
+def _noted(graph: Graph) -> dict[str, int]:
+    """The zero points that the metadata note, of tensors that can have them."""
+    try:
+        noted = json.loads(graph.metadata.get(SHIFTED, "{}"))
+    except ValueError:
+        return {}
+    found = {}
+    for name, point in noted.items() if isinstance(noted, dict) else ():
+        tensor = graph.tensors.get(name)
+        if tensor is None or tensor.quantization is None or not isinstance(point, int) or isinstance(point, bool):
+            continue
+        low, high = integer_range(tensor.dtype) if "int" in tensor.dtype else (0, 0)
+        if tensor.quantization.is_per_tensor and tensor.quantization.is_symmetric and low <= point <= high and point:
+            found[name] = point
+    return found
+
+
+def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantization) -> Tensor:
+    """A bias of these real values: the int32 that the source had where the file's float32 says which that are."""
+    assert old.data is not None
+    if data is not None and not weights.block_size:
+        grid = accumulator_grid(data, weights)
+        steps = real / grid.scale.astype(np.float64)
+        whole = np.rint(steps)
+        rounding = np.spacing(np.abs(old.data).astype(np.float32)).astype(np.float64) / grid.scale
+        if (rounding < _SURE).all() and (np.abs(steps - whole) <= rounding).all() and (np.abs(whole) < 2**31).all():
+            return Tensor(old.name, "int32", old.shape, whole.astype(np.int32), grid)
+    return replace(old, data=real.astype(np.float32))
+
+
+class _Restoring:
+    """The operators one after the other."""
+
+    def __init__(self, graph: Graph, points: Mapping[str, int]) -> None:
+        self._graph, self._points = graph, points
+        self._tensors = {name: self._restored(graph[name], point) for name, point in points.items()}
+        self._names = graph.names(self._tensors)
+        self._ops: list[Op] = []
+        self._called: dict[str, str] = {}  # a tensor that is another one now
+        self._added: dict[str, tuple[str, float]] = {}  # real value -> another one, and what that is short of it
+        self._raw: dict[str, str] = {}  # tensor -> the same integers on the grid that the file has
+        self._readers = graph.consumers()
+        self._ends = self._twins()
+
+    @staticmethod
+    def _restored(tensor: Tensor, point: int) -> Tensor:
+        assert tensor.quantization is not None
+        return replace(tensor, quantization=replace(tensor.quantization, zero_point=np.array([point], np.int64)))
+
+    def _twins(self) -> dict[str, str]:
+        """Shifted tensors and the input or output of the graph, on the same grid or an input without one, that a Reinterpret makes of them,
+        or them of it."""
+        found: dict[str, str] = {}
+        for op in self._graph.ops:
+            if op.kind != "Reinterpret":
+                continue
+            for name, end in ((op.inputs[0], op.outputs[0]), (op.outputs[0], op.inputs[0])):
+                own, other = self._tensors.get(name), self._graph[end]
+                if own is None or end in self._points or name in self._graph.public:
+                    continue
+                is_plain_input = other.quantization is None and other.dtype == own.dtype and self._readers[end] == [op]
+                if own.shares_grid(other) or (is_plain_input and end in self._graph.inputs):
+                    found[name] = end
+                    self._tensors[end] = replace(other, quantization=own.quantization)
+        return found
+
+    def result(self) -> Graph:
+        return self._graph.evolve(tensors=self._tensors.values(), ops=self._ops)
+
+    def visit(self, op: Op) -> None:
+        """Takes an operator over."""
+        inputs, outputs = (tuple(self._name(name) for name in side) for side in (op.inputs, op.outputs))
+        if op.kind == "Reinterpret" and inputs == outputs:
+            return
+        touched = any(name in self._points for name in (*op.inputs, *op.outputs))
+        if op.kind in ("Conv", "Gemm") and touched and self._linear(op, inputs, outputs):
+            return
+        if op.kind == "Dequantize" and op.inputs[0] in self._points:
+            self._dequantize(op, inputs[0])
+        elif op.kind == "Quantize" and op.outputs[0] in self._points:
+            self._quantize(op, inputs[0], outputs[0])
+        elif touched and self._moves(op):
+            self._ops.append(replace(op, inputs=self._filled(op, inputs), outputs=outputs))
+        elif not self._sum(op, inputs):
+            self._literally(op, inputs, outputs)
+
+    def _name(self, name: str) -> str:
+        return self._called.get(name) or self._ends.get(name, name)
+
+    def _shift(self, name: str) -> float:
+        """By how much the file's real values of a tensor are larger."""
+        grid = self._graph[name].quantization if name in self._points else None
+        return 0.0 if grid is None else float(grid.scale[0]) * self._points[name]
+
+    def _add(self, wanted: str, like: Tensor) -> str:
+        name = self._names.fresh(wanted)
+        self._tensors[name] = replace(like, name=name, data=None)
+        return name
+
+    def _constant(self, wanted: str, value: object, dtype: str) -> str:
+        name, data = self._names.fresh(wanted), np.asarray(value).astype(dtype)
+        self._tensors[name] = Tensor(name, dtype, data.shape, data)
+        return name
+
+    def _linear(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
+        """Takes the shifts out of a bias; whether that could be done."""
+        data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
+        old = self._graph[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] else None
+        is_unsound = op.kind == "Conv" and op.inputs[0] in self._points and (any(op["pads"]) or op["auto_pad"] != "NOTSET")
+        if not data.is_quantized or weights.data is None or weights.quantization is None or is_unsound or op.attributes.get("activation"):
+            return False
+        if old is None or old.data is None or old.dtype != "float32" or (outputs[0] not in self._points and op.outputs[0] in self._points
+                                                                         and op.outputs[0] not in self._ends):  # fmt: skip
+            return False
+        added = self._shift(op.outputs[0]) - sums_of_weights(op, dequantize(weights.data, weights.quantization)) * self._shift(op.inputs[0])
+        bias = old.data.astype(np.float64) - added
+        nothing = np.abs(bias) <= np.abs(np.broadcast_to(added, bias.shape)) * _CANCELLED
+        if nothing.all():
+            self._ops.append(replace(op, inputs=inputs[:2], outputs=outputs))
+            return True
+        made = _bias(old, bias, data.quantization, weights.quantization)
+        name = old.name if len(self._readers[old.name]) == 1 and old.name not in self._graph.public else ""
+        name = name or self._names.fresh(f"{old.name}/restored")
+        self._tensors[name] = replace(made, name=name)
+        self._ops.append(replace(op, inputs=(*inputs[:2], name), outputs=outputs))
+        return True
+
+    def _moves(self, op: Op) -> bool:
+        """Whether an operator gives the same integers with the zero points back, all its sides having one."""
+        kind = KINDS[op.kind]
+        sides = [name for name in (*kind.data(op), *kind.results_of(op)) if name and self._graph[name].is_quantized]
+        found = {self._points.get(name) for name in sides if not self._graph[name].is_constant}
+        return len(found) == 1 and None not in found and carries(self._graph, op)
+
+    def _filled(self, op: Op, inputs: tuple[str, ...]) -> tuple[str, ...]:
+        """The inputs of a move: constants among the data on the grid that the rest has; a filler that is real zero is none."""
+        data = next(name for name in KINDS[op.kind].data(op) if name in self._points)
+        grid, point = self._tensors[data].quantization, self._points[data]
+        changed = list(inputs)
+        for position in KINDS[op.kind].positions(op, "data", "factor", "filler"):
+            tensor = self._graph[op.inputs[position]] if op.inputs[position] else None
+            if tensor is None or tensor.data is None or not tensor.is_quantized:
+                continue
+            if op.kind == "Pad" and (tensor.data == point).all():
+                changed[position] = ""
+            else:
+                changed[position] = self._names.fresh(f"{tensor.name}/restored")
+                self._tensors[changed[position]] = replace(tensor, name=changed[position], quantization=grid)
+        while changed and not changed[-1]:
+            changed.pop()
+        return tuple(changed)
+
+    def _dequantize(self, op: Op, value: str) -> None:
+        """The real values without the shift, of which readers know what is missing."""
+        real = self._add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
+        self._ops.append(Op("Dequantize", (value,), (real,), {}, op.source))
+        self._settle(op.outputs[0], real, self._shift(op.inputs[0]), self._shift(op.inputs[0]))
+
+    def _quantize(self, op: Op, value: str, output: str) -> None:
+        base, missing = self._added.get(op.inputs[0], (value, 0.0))
+        rest, shift = missing - self._shift(op.outputs[0]), self._shift(op.outputs[0])
+        if abs(rest) > max(abs(missing), abs(shift)) * _CANCELLED:
+            base = self._plus(base, rest, self._graph[op.inputs[0]])
+        self._ops.append(replace(op, inputs=(base,), outputs=(output,)))
+
+    def _settle(self, name: str, base: str, missing: float, size: float) -> None:
+        """The real value `name` is `base` plus a constant; `size` is what that is made of."""
+        if name in self._graph.public or (abs(missing) > 0 and not np.isfinite(missing)):
+            self._ops.append(Op("Identity", (self._plus(base, missing, self._graph[name]),), (name,)))
+        elif abs(missing) <= abs(size) * _CANCELLED:
+            self._called[name] = base
+        else:
+            self._added[name] = base, missing
+
+    def _plus(self, base: str, amount: float, like: Tensor) -> str:
+        if not amount:
+            return base
+        result = self._add(f"{like.name}/sum", like)
+        self._ops.append(Op("Add", (base, self._constant(f"{like.name}/constant", amount, "float32")), (result,)))
+        return result
+
+    def _sum(self, op: Op, inputs: tuple[str, ...]) -> bool:
+        """An addition or subtraction of values that are known as others plus a constant; whether it is one."""
+        if op.kind not in ("Add", "Sub") or op.attributes.get("activation"):
+            return False
+        readers = self._readers.get(op.outputs[0], [])
+        before_rounding = bool(readers) and all(reader.kind == "Quantize" and reader.outputs[0] in self._points for reader in readers)
+        if not any(name in self._added for name in op.inputs) and not before_rounding:
+            return False
+        sign = -1.0 if op.kind == "Sub" else 1.0
+        parts = [self._part(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
+        missing, sizes = parts[0][1] + sign * parts[1][1], max(abs(part[1]) for part in parts)
+        if parts[0][0] and parts[1][0]:
+            result = self._add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
+            self._ops.append(replace(op, inputs=(parts[0][0], parts[1][0]), outputs=(result,)))
+            self._settle(op.outputs[0], result, missing, sizes)
+            return True
+        if not parts[0][0]:  # a constant less a value
+            return False
+        self._settle(op.outputs[0], parts[0][0], missing, sizes)
+        return True
+
+    def _part(self, name: str, own: str) -> tuple[str, float]:
+        """An operand as a value plus a number; "" for a constant that is one number."""
+        tensor = self._graph[name]
+        if tensor.data is not None and tensor.data.size == 1 and tensor.dtype == "float32":
+            return "", float(tensor.data.reshape(-1)[0])
+        return self._added.get(name, (own, 0.0))
+
+    def _literally(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        """On the grids and real values that the file has."""
+        given = [self._as_in_file(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
+        behind, results = [], []
+        for name, own in zip(op.outputs, outputs, strict=True):
+            if name not in self._points:
+                results.append(own)
+                continue
+            raw = self._add(f"{name}/as_shifted", self._graph[name])
+            results.append(raw)
+            behind.append(Op("Reinterpret", (raw,), (own,)))
+        self._ops += [replace(op, inputs=tuple(given), outputs=tuple(results)), *behind]
+
+    def _as_in_file(self, name: str, own: str) -> str:
+        if name in self._added:
+            base, missing = self._added[name]
+            if name not in self._raw:
+                self._raw[name] = self._plus(base, missing, self._graph[name])
+        elif name in self._points and name not in self._raw:
+            self._raw[name] = self._add(f"{name}/as_shifted", self._graph[name])
+            self._ops.append(Op("Reinterpret", (own,), (self._raw[name],)))
+        return self._raw.get(name, own)
