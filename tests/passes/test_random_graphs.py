@@ -54,14 +54,15 @@ def is_same(was: Array, now: Array, ambiguous: bool, exactly: bool = True) -> bo
     return any(np.array_equal(was, form, equal_nan=was.dtype.kind == "f") for form in forms)
 
 
-#: Passes with nothing to do here: they read custom operators alone, what trained models have, metadata, sizes with names, or transposed
-#: convolutions.
+#: Passes with nothing to do here: they read custom operators alone, loops, what trained models have, metadata, sizes with names, or
+#: transposed convolutions.
 IDLE = (
     "apply_encodings",
     "carry_custom",
     "compute_constants",
     "dense_weights",
     "fold_qat_batch_norm",
+    "fuse_recurrence",
     "io_to_states",
     "restate_attributes",
     "restore_zero_points",

@@ -1,0 +1,147 @@
+"""fuse_recurrence: loops over a sequence that TensorFlow's converter spelled out become LSTM, GRU, RNN, or a Scan.
+
+A While whose counter runs from 0 to a constant, and which reads a sequence at that place, is a Scan over it (recurrences/loops.py), with
+the operators of its body as they are: exact. A body that is a cell of real values (recurrences/cells.py) is the operator of that name,
+which sums in its own order: another last bit of a float.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.functions import all_graphs, with_used_functions
+from qconvert.graph.inlining import Inlining
+from qconvert.graph.kinds.recurrent import GATES
+from qconvert.graph.names import Names
+from qconvert.passes.recurrences.cells import Cell, cell_of
+from qconvert.passes.recurrences.loops import ScanForm, scan_form
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+    """Replaces the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
+    if not graph.functions or not any(op.kind == "While" for _, inner in all_graphs(graph) for op in inner.ops):
+        return graph, ()
+    functions, counts = dict(graph.functions), Counter[str]()
+    done: dict[str, Graph] = {}
+    for key, inner in all_graphs(graph):
+        new = Inlining(inner)
+        for op in inner.ops:
+            form = scan_form(inner, op, *(graph.functions[str(op[name])] for name in ("condition", "body"))) if op.kind == "While" else None
+            if form is None:
+                new.ops.append(op)
+                continue
+            counts[_Loop(inner, op, form, new).write(functions)] += 1
+        done[key] = inner.evolve(tensors=new.tensors.values(), ops=new.ops)
+    if not counts:
+        return graph, ()
+    functions.update((key, inner) for key, inner in done.items() if key)
+    changed = with_used_functions(replace(done[""], functions=functions))
+    return changed, tuple(
+        Change(f"{count} loops over a sequence are a {kind}", exact=kind == "Scan") for kind, count in sorted(counts.items())
+    )
+
+
+class _Loop:
+    """A loop that is written anew."""
+
+    def __init__(self, graph: Graph, op: Op, form: ScanForm, new: Inlining) -> None:
+        self._graph, self._op, self._form, self._new = graph, op, form, new
+        self._name = next(filter(None, op.outputs), op.kind)
+        self._read = graph.consumers().keys() | set(graph.outputs)
+
+    def write(self, functions: dict[str, Graph]) -> str:
+        """Adds the operators; returns the kind of the loop's own."""
+        op, form = self._op, self._form
+        for index, value in form.counters.items():
+            self._give(index, self._constant(np.array(value, np.int32), "count", self._graph[op.inputs[index]]))
+        for index in (*form.kept, *form.sequences):
+            self._give(index, op.inputs[index])
+        cell, hidden = self._cell()
+        if cell is not None:
+            self._fused(cell, hidden)
+            return cell.kind
+        name = Names(functions).fresh(str(op["body"]))
+        functions[name] = form.body
+        inputs = tuple(op.inputs[index] for index in (*form.states, *form.sequences, *form.captures))
+        outputs = tuple(op.outputs[index] for index in (*form.states, *form.stacks))
+        attributes: dict[str, int | str] = {"body": name, "carried": len(form.states), "num_scan_inputs": len(form.sequences)}
+        self._new.ops.append(Op("Scan", inputs, outputs, attributes, op.source))
+        return "Scan"
+
+    def _give(self, index: int, value: str) -> None:
+        """An output of the loop that is a value known without it."""
+        name = self._op.outputs[index]
+        if name in self._read:
+            self._new.ops.append(Op("Identity", (value,), (name,), {}, self._op.source))
+
+    def _constant(self, data: Array, hint: str, like: Tensor | None = None) -> str:
+        data = data if like is None else data.astype({"int64": np.int64}.get(like.dtype, np.int32))
+        return self._new.add(Tensor("", "float32" if data.dtype.kind == "f" else data.dtype.name, data.shape, data), f"{self._name}/{hint}")
+
+    def _cell(self) -> tuple[Cell | None, list[int]]:
+        """The cell that the body is, and which of the Scan's states are its own; others are reshaped copies of these."""
+        form, body = self._form, self._form.body
+        readers = body.consumers()
+        own = [place for place in range(len(form.states)) if body.inputs[place] in readers]
+        sequence = self._graph[self._op.inputs[form.sequences[0]]].shape
+        if len(form.sequences) != 1 or sequence is None or len(sequence) != 3 or not own:
+            return None, []
+        outputs = tuple(body.outputs[place] for place in own)
+        inputs = (*(body.inputs[place] for place in own), body.inputs[len(form.states)])
+        cell = cell_of(body.evolve(inputs=inputs, outputs=outputs), len(own))
+        if cell is None:
+            return None, []
+        others = [place for place in range(len(body.outputs)) if place not in own]
+        copies = all(_origin(body, body.outputs[place]) == outputs[cell.hidden] for place in others)
+        real = all(self._graph[self._op.inputs[index]].dtype == "float32" for index in form.states)
+        return (cell, own) if copies and real else (None, [])
+
+    def _fused(self, cell: Cell, own: list[int]) -> None:
+        """The operator of the cell, and its results in the shapes of the loop's."""
+        op, form = self._op, self._form
+        given = [op.inputs[form.states[place]] for place in own]
+        order = [given[cell.hidden], *(name for place, name in enumerate(given) if place != cell.hidden)]
+        weights = [self._constant(data[None], word) for data, word in zip(cell.weights, "WRB", strict=True)]
+        firsts = [self._reshaped(name, (1, *(self._graph[name].shape or ())), "first") for name in order]
+        sequence = self._graph[op.inputs[form.sequences[0]]].shape or ()
+        hidden = len(cell.weights[1]) // GATES[cell.kind]
+        sizes = {"Y": (sequence[0], 1, sequence[1], hidden), "Y_h": (1, sequence[1], hidden), "Y_c": (1, sequence[1], hidden)}
+        names = [self._new.add(Tensor("", "float32", shape), f"{self._name}/{word}") for word, shape in sizes.items()]
+        attributes: dict[str, int | tuple[str, ...]] = {"hidden_size": hidden, "activations": cell.activations}
+        if cell.linear_before_reset:
+            attributes["linear_before_reset"] = 1
+        inputs = (op.inputs[form.sequences[0]], *weights, "", *firsts)
+        self._new.ops.append(Op(cell.kind, inputs, tuple(names[: 3 if cell.kind == "LSTM" else 2]), attributes, op.source))
+        results = dict.fromkeys(form.states, names[1])
+        results.update({form.states[place]: names[2] for position, place in enumerate(own) if position != cell.hidden})
+        results.update(dict.fromkeys(form.stacks, names[0]))
+        for index, value in results.items():
+            if op.outputs[index] in self._read:
+                self._reshaped(value, self._graph[op.outputs[index]].shape or (), "", op.outputs[index])
+
+    def _reshaped(self, name: str, shape: tuple[int | str, ...], hint: str, result: str = "") -> str:
+        tensor = self._new.tensors[name]
+        if tensor.data is not None and not result:
+            return self._constant(tensor.data.reshape([int(size) for size in shape]), hint)
+        sizes = self._constant(np.array([size if isinstance(size, int) else -1 for size in shape], np.int64), "shape")
+        result = result or self._new.add(replace(tensor, shape=shape), f"{self._name}/{hint}")
+        self._new.ops.append(Op("Reshape", (name, sizes), (result,), {}, self._op.source))
+        return result
+
+
+def _origin(body: Graph, name: str) -> str:
+    """The value that another is with other axes of size 1."""
+    makers = body.producers()
+    while (op := makers.get(name)) is not None and op.kind in ("Reshape", "Squeeze", "Unsqueeze", "Identity"):
+        sizes = [[size for size in body[item].shape or () if size != 1] for item in (op.inputs[0], name)]
+        if sizes[0] != sizes[1]:
+            break
+        name = op.inputs[0]
+    return name

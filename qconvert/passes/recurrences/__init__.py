@@ -1,0 +1,1 @@
+"""Loops over a sequence that are spelled out, found again: as Scans (loops.py), and as cells that have a name (cells.py)."""

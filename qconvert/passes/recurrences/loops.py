@@ -1,0 +1,212 @@
+"""A While whose number of turns is known, and which takes an element of a sequence at each turn, is a Scan.
+
+TensorFlow's converter writes Keras' recurrences so: a counter below a constant, the whole sequence carried along and read by a Gather,
+and a list of results that is written at one place a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.evaluate.known_values import KnownValues
+from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+
+__all__ = ["ScanForm", "scan_form"]
+
+_PASSED = ("Identity", "Cast")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanForm:
+    """A While as a Scan.
+
+    Attributes:
+        body: the Scan's: states, then an element of each sequence.
+        states: positions in the While of what is carried.
+        sequences: positions of what is taken apart.
+        stacks: positions of the lists of results.
+        counters: position -> the number behind the last turn.
+        kept: positions of what no turn changes, but is no sequence.
+        captures: those of them that the body reads, behind its other inputs.
+    """
+
+    body: Graph
+    states: tuple[int, ...]
+    sequences: tuple[int, ...]
+    stacks: tuple[int, ...]
+    counters: Mapping[int, int]
+    kept: tuple[int, ...]
+    captures: tuple[int, ...]
+
+
+def scan_form(graph: Graph, op: Op, condition: Graph, body: Graph) -> ScanForm | None:
+    """The Scan that a While is; None if it is none.
+
+    Args:
+        graph: that the operator belongs to.
+        op: the While.
+        condition, body: its functions.
+    """
+    loop = _Loop(graph, op, body)
+    turns = loop.turns(condition)
+    if turns is None:
+        return None
+    kept = [index for index, (a, b) in enumerate(zip(body.inputs, body.outputs, strict=True)) if a == b]
+    sequences = {index: gathers for index in kept if (gathers := loop.elements(index, turns))}
+    if not sequences:
+        return None
+    stacks = {index: name for index in range(len(body.inputs)) if (name := loop.stacked(index, turns))}
+    others = {*kept, *stacks, *loop.counters}
+    states = [index for index in range(len(body.inputs)) if index not in others]
+    rest = [index for index in kept if index not in sequences]
+    read = {name for maker in body.ops for name in maker.inputs}
+    captures = [index for index in rest if body.inputs[index] in read]
+    found = _scan_body(body, states, sequences, stacks, captures)
+    if found is None:
+        return None
+    counters = {index: start + turns for index, start in loop.counters.items()}
+    return ScanForm(found, tuple(states), tuple(sequences), tuple(stacks), counters, tuple(rest), tuple(captures))
+
+
+class _Loop:
+    """A While that is being looked at.
+
+    Attributes:
+        counters: positions of the integers that grow by 1 each turn, and where they start.
+    """
+
+    def __init__(self, graph: Graph, op: Op, body: Graph) -> None:
+        self._body, self._makers, self._readers = body, body.producers(), body.consumers()
+        self._first = [graph.constant(name) for name in op.inputs]
+        self.counters = {index: start for index in range(len(body.inputs)) if (start := self._start(index)) is not None}
+
+    def _start(self, index: int) -> int | None:
+        first, maker = self._first[index], self._makers.get(self._body.outputs[index])
+        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None or maker.kind != "Add":
+            return None
+        names = list(maker.inputs)
+        if self._body.inputs[index] not in names:
+            return None
+        names.remove(self._body.inputs[index])
+        step = self._body.constant(names[0])
+        return int(first.reshape(-1)[0]) if step is not None and step.size == 1 and int(step.reshape(-1)[0]) == 1 else None
+
+    def turns(self, condition: Graph) -> int | None:
+        """How often the body runs: as long as counters are below constants."""
+        makers, waiting, left = condition.producers(), [condition.outputs[0]], []
+        while waiting:
+            op = makers.get(waiting.pop())
+            if op is not None and op.kind == "And":
+                waiting += op.inputs
+                continue
+            if op is None or op.kind != "Less" or op.inputs[0] not in condition.inputs:
+                return None
+            index, limit = condition.inputs.index(op.inputs[0]), condition.constant(op.inputs[1])
+            if index not in self.counters or limit is None or limit.size != 1:
+                return None
+            left.append(int(limit.reshape(-1)[0]) - self.counters[index])
+        return max(0, min(left)) or None
+
+    def _is_turn(self, name: str) -> bool:
+        """Whether a value is the number of the turn, from 0 on."""
+        while (op := self._makers.get(name)) is not None and op.kind in _PASSED:
+            name = op.inputs[0]
+        return name in self._body.inputs and self.counters.get(self._body.inputs.index(name)) == 0
+
+    def elements(self, index: int, turns: int) -> list[Op]:
+        """The Gathers that take an element of a carried sequence; none if it is read otherwise too."""
+        name = self._body.inputs[index]
+        readers, shape = self._readers.get(name, []), self._body[name].static_shape
+        fits = shape is not None and len(shape) > 0 and shape[0] == turns
+        rows = [op for op in readers if op.kind == "Gather" and op.inputs[0] == name and op["axis"] == 0 and not op["batch_dims"]]
+        single = all(self._body[op.inputs[1]].shape == () and self._is_turn(op.inputs[1]) for op in rows)
+        return rows if fits and single and len(rows) == len(readers) else []
+
+    def stacked(self, index: int, turns: int) -> str:
+        """The value that each turn puts into a list, at the place of its number: front ++ value ++ back; "" if it is no list."""
+        name, maker = self._body.inputs[index], self._makers.get(self._body.outputs[index])
+        shape = self._body[name].static_shape
+        if maker is None or maker.kind != "Concat" or maker["axis"] != 0 or len(maker.inputs) != 3 or not shape or shape[0] != turns:
+            return ""
+        front, back = (self._makers.get(maker.inputs[place]) for place in (0, 2))
+        if front is None or back is None or {front.kind, back.kind} != {"Slice"} or {front.inputs[0], back.inputs[0]} != {name}:
+            return ""
+        value = maker.inputs[1]
+        is_one = self._body[value].static_shape == (1, *shape[1:])
+        others = [op for op in self._readers.get(name, []) if op is not front and op is not back]
+        return value if is_one and not others and self._cuts(front, back) else ""
+
+    def _cuts(self, front: Op, back: Op) -> bool:
+        """Whether two Slices are all before the turn's place and all behind it, which is tried for some turns."""
+        for turn in (0, 1, 5):
+            tensors = dict(self._body.tensors)
+            for index, start in self.counters.items():
+                name = self._body.inputs[index]
+                tensors[name] = replace(tensors[name], shape=(), data=np.array(start + turn, numpy_dtype(tensors[name].dtype)))
+            known = KnownValues(tensors, {name: op for name, op in self._makers.items() if name not in self._body.inputs})
+            bounds = [[known.get(name) for name in op.inputs[1:4]] for op in (front, back)]
+            if any(item is None for listed in bounds for item in listed):
+                return False
+            (first, end), (begin, last) = ([_bound(listed, place) for place in (0, 1)] for listed in bounds)
+            if first != 0 or end != turn or begin != turn + 1 or last is None or last < 2**31 - 1:
+                return False
+        return all(len(op.inputs) < 5 or self._steps(op) for op in (front, back))
+
+    def _steps(self, op: Op) -> bool:
+        steps = self._body.constant(op.inputs[4])
+        return steps is not None and bool((steps == 1).all())
+
+
+def _bound(listed: list[Array | None], place: int) -> int | None:
+    """The bound of a Slice along axis 0, where it cuts no other axis."""
+    values, axes = listed[place], listed[2]
+    if values is None or axes is None or 0 not in axes.reshape(-1).tolist():
+        return None
+    return int(values.reshape(-1)[axes.reshape(-1).tolist().index(0)])
+
+
+def _scan_body(
+    body: Graph, states: list[int], sequences: Mapping[int, list[Op]], stacks: Mapping[int, str], captures: list[int]
+) -> Graph | None:
+    """The body without counters, lists and whole sequences; None if something that stays needs one of them."""
+    gathers = {id(op) for rows in sequences.values() for op in rows}
+    elements: list[str] = []
+    renamed: dict[str, str] = {}
+    for rows in sequences.values():
+        elements.append(rows[0].outputs[0])
+        renamed.update((op.outputs[0], rows[0].outputs[0]) for op in rows[1:])
+    inputs = (*(body.inputs[index] for index in states), *elements, *(body.inputs[index] for index in captures))
+    values = []  # what a list takes has an axis of 1 in front, which the stack of a Scan makes
+    tensors: list[Tensor] = []
+    shapes: list[Op] = []
+    names = body.names(set())
+    for name in stacks.values():
+        tensor = body[name]
+        assert tensor.shape is not None
+        flat = names.fresh(f"{name}/element")
+        axes = names.fresh(f"{name}/axes")
+        tensors += [replace(tensor, name=flat, shape=tensor.shape[1:]), Tensor(axes, "int64", (1,), np.array([0], np.int64))]
+        shapes.append(Op("Squeeze", (name, axes), (flat,)))
+        values.append(flat)
+    outputs = (*(body.outputs[index] for index in states), *values)
+    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in body.ops if id(op) not in gathers]
+    kept = _needed([*ops, *shapes], outputs)
+    written = {name for op in kept for name in op.outputs}
+    constants = {tensor.name for tensor in body.constants()} | {tensor.name for tensor in tensors if tensor.is_constant}
+    if any(name and name not in written and name not in constants and name not in inputs for op in kept for name in op.inputs):
+        return None
+    if any(name not in written for name in outputs):  # a state that is an input or a constant
+        return None
+    return body.evolve(tensors=tensors, ops=kept, inputs=inputs, outputs=outputs)
+
+
+def _needed(ops: list[Op], outputs: tuple[str, ...]) -> list[Op]:
+    wanted, kept = set(outputs), []
+    for op in reversed(ops):
+        if wanted.intersection(op.outputs):
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]

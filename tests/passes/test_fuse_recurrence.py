@@ -1,0 +1,117 @@
+"""Loops over a sequence that TensorFlow's converter spelled out are LSTM, GRU, RNN or a Scan; nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.conversion import run_passes
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.functions import all_ops
+from qconvert.graph.validation import validate
+from qconvert.plugins import Target
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "recurrent"
+#: File -> the kinds that its loops become.
+KINDS: Mapping[str, list[str]] = {
+    "gru_float": ["GRU"], "gru_sequences_float": ["GRU", "GRU"], "gru_reset_before_float": ["GRU"], "rnn_float": ["RNN"],
+    "rnn_backwards_float": ["RNN"], "lstm_unfused_float": ["LSTM"], "gru_dynamic": ["Scan"],
+    "while_float": ["While"], "nested_float": ["While"],
+}  # fmt: skip
+
+
+def fused(graph: Graph) -> Graph:
+    changed, _ = run_passes(graph, ["fuse_recurrence"], Target("", "", ""))
+    validate(changed)
+    return changed
+
+
+def feed(graph: Graph, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal(graph[name].static_shape or ()).astype(np.float32)
+        if graph[name].dtype == "float32"
+        else np.array(3, np.int32)
+        for name in graph.inputs
+    }
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_loops_of_keras_are_what_they_were(name: str) -> None:
+    graph = qconvert.load(FOLDER / f"{name}.tflite")
+    changed = fused(graph)
+    assert [op.kind for op in changed.ops if op.kind in ("GRU", "RNN", "LSTM", "Scan", "While")] == KINDS[name]
+    assert len(changed.functions) == {"Scan": 1, "While": len(graph.functions)}.get(KINDS[name][0], 0)
+    given = feed(graph)
+    before, after = evaluate(graph, given), evaluate(changed, given)
+    for output in graph.outputs:
+        assert np.allclose(before[output], after[output], atol=1e-6 if KINDS[name] != ["Scan"] else 0)
+
+
+def test_what_the_report_says() -> None:
+    _, notes = run_passes(qconvert.load(FOLDER / "gru_sequences_float.tflite"), ["fuse_recurrence"], Target("", "", ""))
+    assert [(note.text, note.exact) for note in notes] == [("2 loops over a sequence are a GRU", False)]
+
+
+def t(name: str, shape: tuple[int, ...] = (), dtype: str = "float32", data: Any = None) -> Tensor:
+    return Tensor(name, dtype, shape, None if data is None else np.array(data, dtype))
+
+
+def summing(**changes: Any) -> Graph:
+    """s = sum of relu(x[i]) over i below 4, and the list of s."""
+    start, limit, step, length = (changes.get(key, usual) for key, usual in (("start", 0), ("limit", 4), ("step", 1), ("length", 4)))
+    ints = "int32"
+    condition = Graph("condition", {"i": t("i", (), ints), "s": t("s", (2,)), "x": t("x", (length, 2)), "n": t("n", (), ints, limit),
+                                    "go": t("go", (), "bool")}, (Op("Less", ("i", "n"), ("go",)),), ("i", "s", "x"), ("go",))  # fmt: skip
+    tensors = [t("i", (), ints), t("s", (2,)), t("x", (length, 2)), t("k", (), ints, step), t("j", (), ints)]
+    tensors += [t("e", (2,)), t("r", (2,)), t("y", (2,))]
+    ops = [Op("Add", ("i", "k"), ("j",)), Op("Gather", ("x", "i"), ("e",), {"axis": 0}), Op("Relu", ("e",), ("r",))]
+    ops.append(Op("Add", ("s", "r"), ("y",)))
+    outputs = ["j", "y", "x"]
+    for name in changes.get("extra", ()):
+        more = {
+            "whole sequence": ([Op("ReduceMax", ("x", "axes"), ("m",), {"keepdims": 0}), Op("Add", ("r", "m"), ("r2",))],
+                               [t("m", (2,)), t("r2", (2,)), t("axes", (1,), "int64", [0])]),
+            "counter": ([Op("Cast", ("i",), ("f",), {"to": "float32"}), Op("Mul", ("r", "f"), ("r2",))], [t("f"), t("r2", (2,))]),
+        }[name]  # fmt: skip
+        ops[3:3], tensors = more[0], [*tensors, *more[1]]
+        ops[-1] = replace(ops[-1], inputs=("s", "r2"))
+    body = Graph("body", {item.name: item for item in tensors}, tuple(ops), ("i", "s", "x"), tuple(outputs))
+    main = [t("zero", (), ints, start), t("first", (2,), "float32", [0.5, -0.5]), t("x", (length, 2)), t("end", (), ints), t("sum", (2,)),
+            t("same", (length, 2))]  # fmt: skip
+    loop = Op("While", ("zero", "first", "x"), ("end", "sum", "same"), {"condition": "condition", "body": "body"})
+    functions = {"condition": condition, "body": body}
+    return Graph("g", {item.name: item for item in main}, (loop,), ("x",), ("end", "sum", "same"), functions=functions)
+
+
+def test_a_body_without_a_name_is_a_scan() -> None:
+    """What the loop leaves behind is there still: the counter, the sequence."""
+    graph = summing()
+    validate(graph)
+    changed = fused(graph)
+    assert [op.kind for op in changed.ops] == ["Identity", "Identity", "Scan"]
+    assert list(changed.functions) == ["body_1"] and [op.kind for op in changed.functions["body_1"].ops] == ["Relu", "Add"]
+    given = feed(graph)
+    before, after = evaluate(graph, given), evaluate(changed, given)
+    assert all(np.array_equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in graph.outputs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"start": 1}, {"limit": 3}, {"step": 2}, {"length": 5}, {"extra": ["whole sequence"]}, {"extra": ["counter"]}, {"limit": 0}],
+    ids=str,
+)
+def test_other_loops_stay(changes: dict[str, Any]) -> None:
+    graph = summing(**changes)
+    validate(graph)
+    changed = fused(graph)
+    assert any(op.kind == "While" for op in all_ops(changed))
+    given = feed(graph)
+    assert np.array_equal(evaluate(graph, given)["sum"], evaluate(changed, given)["sum"])
