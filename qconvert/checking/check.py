@@ -176,7 +176,7 @@ class _Check:
         else:
             feeds, outputs, note = self._at_random(border, models, samples, seed)
         self.notes.append(note)
-        self.problems += (*border.problems, *state_problems(graph, other))
+        self.problems += (*border.problems, *state_problems(graph, other, declared))
         self.problems += verdicts.shape_problems(outputs)
         self.unjudged += verdicts.not_compared(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]

@@ -75,12 +75,18 @@ def drift(border: Border, name: str, pairs: Sequence[tuple[Array, Array]], steps
     )
 
 
-def state_problems(graph: Graph, other: Graph) -> list[str]:
-    """States that one side lacks, or that begin with another value, in sentences; how integers are stored does not count."""
+def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -> list[str]:
+    """States that one side lacks, or that begin with another value, in sentences; how integers are stored does not count.
+
+    Args:
+        graph, other: source and result.
+        declared: tensors of the result whose grid the conversion declared to be another.
+    """
     found = [f"the state {name!r} is not in the {side}" for name, side in _lacking(graph, other)]
     for name in graph.states.keys() & other.states.keys():
         a, b = graph.states[name], other.states[name]
-        if text := _first_values(a, b):
+        regridded = any(op.attributes.get("state") == name and not {*op.inputs, *op.outputs}.isdisjoint(declared) for op in other.ops)
+        if (text := _first_values(a, b)) and not regridded:
             found.append(f"the state {name!r} has another first value: {text}")
     return sorted([*found, *_other_places(graph, other)])
 

@@ -145,3 +145,19 @@ def test_round_trips_keep_states(via: str, model: str, tmp_path: Path) -> None:
     qconvert.convert(WAKE_WORD, tmp_path / "a.onnx")
     report = qconvert.roundtrip(tmp_path / model, via=via, samples=1)
     assert report.passed, [leg.problems for leg in report.legs]
+
+
+@pytest.mark.parametrize("name", ["power_of_two", "google_scales", "symmetric_activations", "reduced_range", "change_bits"])
+def test_a_state_goes_along_to_another_grid(name: str, tmp_path: Path) -> None:
+    """Its first value is rounded onto the grid of what is read of it, and nothing converts in between; a check takes that as declared."""
+    options: dict[str, Any] = {"reduce": "activations"} if name == "reduced_range" else {}
+    report = qconvert.convert(WAKE_WORD, tmp_path / "a.onnx", passes=[name], **options)
+    graph = qconvert.load(tmp_path / "a.onnx")
+    for state in graph.states.values():
+        (read,) = [op.outputs[0] for op in graph.ops if op.kind == "ReadState" and op["state"] == state.name]
+        assert graph[read].quantization == state.quantization and report.operators["Requantize"] <= 4
+        assert state.data is not None and state.quantization is not None
+        real = (state.data.astype(np.float64) - state.quantization.zero_point) * state.quantization.scale
+        assert not real.any()
+    found = qconvert.check(WAKE_WORD, tmp_path / "a.onnx", samples=1)
+    assert found.passed, found.problems

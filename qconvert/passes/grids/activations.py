@@ -130,8 +130,14 @@ def regrid_activations(
             old[tensor.name], changed[tensor.name] = tensor, _moved(tensor, *chosen)
     if not changed:
         return None
+    states = _moving(graph, changed)
     pairs = tuple((old[name], tensor) for name, tensor in changed.items())
-    result, count = replace_grids(graph, dict(changed), lambda tensor: suffix, keeps=keeps, keep_io=keep_io)
+
+    def stays(graph: Graph, op: Op) -> bool:
+        return str(op["state"]) not in states if KINDS[op.kind].rule == "state" else keeps(graph, op)
+
+    result, count = replace_grids(graph, dict(changed), lambda tensor: suffix, keeps=stays, keep_io=keep_io)
+    result = replace(result, states={**graph.states, **states}) if states else result
     if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
         return None
     result = with_biases(result, {*changed, *(result.tensors.keys() - graph.tensors.keys())}, suffix, wide=wide_biases)
@@ -140,11 +146,28 @@ def regrid_activations(
     return Regridded(result, pairs, count, clips, edges)
 
 
+def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The states that go along, with their first values: all that is read of them, or written to them, gets one grid.
+
+    Functions may name any of them, so that none goes along where there are some.
+    """
+    found: dict[str, list[Tensor | None]] = {}
+    for op in graph.ops:
+        if KINDS[op.kind].rule == "state" and op["state"] in graph.states and not graph.functions:
+            found.setdefault(str(op["state"]), []).extend(changed.get(name) for name in (*op.inputs, *op.outputs))
+    grids = {
+        name: tensors[0]
+        for name, tensors in found.items()
+        if all(t is not None and tensors[0] is not None and t.shares_grid(tensors[0]) for t in tensors)
+    }
+    return {name: _moved(graph.states[name], new.dtype, _grid(new)) for name, new in grids.items() if new is not None}
+
+
 def keeps_integers(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator.
 
-    How an average rounds ties has no meaning on another grid; a state keeps its grid, on which its first value is; a bias of 64 bits, which
-    only 16-bit data can have, follows.
+    How an average rounds ties has no meaning on another grid; what a state keeps is on one grid for all; a bias of 64 bits, which only
+    16-bit data can have, follows.
     """
     unbiased = replace(op, inputs=op.inputs[:2]) if KINDS[op.kind].has_weights else op
     return KINDS[op.kind].rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
