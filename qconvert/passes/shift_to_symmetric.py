@@ -37,7 +37,7 @@ from qconvert.plugins import Change, Cost, Target
 __all__ = ["run"]
 
 #: Kinds to which the grid of the stored integers matters, or which pass them on unseen: they keep the tensors that they have.
-_LITERAL = ("plain", "opaque", "state")
+_LITERAL = ("plain", "opaque", "state", "stored", "control")
 
 
 def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:

@@ -22,6 +22,9 @@ __all__ = ["DEMANDS", "Breach", "Demand", "demands", "listed", "place"]
 #: The tensor concerned, and what is wrong with it in words.
 Breach = tuple[str, str]
 
+#: Rules of kinds that real values are no matter of: they pass integers on, or take them as they are.
+_PASSING = ("relabel", "plain", "state", "stored", "control")
+
 #: Kinds whose name is not the one that people use.
 _SPOKEN = {"LpNormalization": "L2 normalization"}
 
@@ -62,7 +65,7 @@ def _inner(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """The quantized data of an operator; where edges are free, without the outer side of a conversion at the edge of the graph, and without
     what passes on as it is, or as plain numbers: who computes with it is asked."""
     found, rule = quantized_data(graph, op), KINDS[op.kind].rule
-    if not target.free_edges or rule not in ("convert", "relabel", "plain", "state"):
+    if not target.free_edges or rule not in ("convert", *_PASSING):
         return found
     return [tensor for tensor in found if rule == "convert" and tensor.name not in graph.inputs and tensor.name not in graph.public]
 

@@ -19,7 +19,8 @@ __all__ = ["own_rules"]
 #: Nodes that the parser has no importer for.
 _NO_IMPORTER = frozenset((
     "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "DFT", "Det", "DynamicQuantizeLinear",
-    "ImageDecoder", "MatMulInteger", "MelWeightMatrix", "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul",
+    "ImageDecoder", "IntegerLSTM", "IntegerSVDF", "MatMulInteger",
+    "MelWeightMatrix", "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul",
     "RegexFullMatch", "Rfft2d", "StringConcat", "StringNormalizer", "StringSplit", "SwiGLU", "TfIdfVectorizer", "Unique",
 ))  # fmt: skip
 #: Nodes that are plugins or kernels which TensorRT-RTX lacks.
@@ -86,7 +87,8 @@ def _instead(name: str) -> str:
 
 
 def _types(graph: Graph, op: Op) -> Iterator[Breach]:
-    data = {tensor.name for tensor in quantized_data(graph, op)}  # of which the target says it
+    edges = graph.public.union(graph.inputs)
+    data = {tensor.name for tensor in quantized_data(graph, op)} - edges  # of which the target says it
     for name in dict.fromkeys((*op.inputs, *op.outputs)):
         if not name or name in data:
             continue

@@ -14,7 +14,7 @@ __all__ = ["carries", "obstacle"]
 _FILLING = ("Pad", "SpaceToBatch")
 #: Kinds that ask which of several stored values is larger, or for sizes alone.
 _ASKING = ("ArgMax", "ArgMin", "Shape", "Rank", "Equal", "NotEqual", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-_OWN_WAY = ("convert", "relabel", "plain", "opaque", "state")
+_OWN_WAY = ("convert", "relabel", "plain", "opaque", "state", "stored", "control")
 
 
 def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
