@@ -95,3 +95,10 @@ def test_standard_input(tmp_path: Path) -> None:
     assert (unnamed.returncode, unnamed.stderr.count("\n")) == (2, 2) and "--from" in unnamed.stderr
     empty = inspect("-", "--from", "onnx", stdin=subprocess.DEVNULL)
     assert (empty.returncode, empty.stderr) == (2, "error: -: the file is empty\n")
+
+
+def test_functions_are_listed() -> None:
+    done = inspect(FIXTURES / "recurrent" / "nested_float.tflite")
+    lines = done.stdout.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("function "))
+    assert [line.split()[-2:] for line in lines[start + 2 : start + 4]] == [["Less", "1"], ["Add", "1"]]

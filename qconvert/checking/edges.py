@@ -319,7 +319,7 @@ def _other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
     for stored in (True, False):  # what is stored comes before the real values of it
         for name in sorted(shared):
             op = writers.get(name)
-            while op is not None and op.inputs and op.inputs[0] not in shared and _is_form(graph, op, name, stored):
+            while op is not None and op.inputs and op.inputs[0] and op.inputs[0] not in shared and _is_form(graph, op, name, stored):
                 found.setdefault(op.inputs[0], name)
                 op = writers.get(op.inputs[0])
     return found

@@ -14,6 +14,7 @@ from qconvert.checking.choices import is_free_choice
 from qconvert.checking.classify import Sum, classify, classify_sums
 from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
+from qconvert.checking.inside_functions import on_real_data, rounds_inside
 from qconvert.checking.overflows import overflowed
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
@@ -213,6 +214,8 @@ class Judge:
         """Two outputs of one shape that differ."""
         a, b = pair
         name = op.outputs[index]
+        if KINDS[op.kind].rule == "control" and a.dtype.kind == "f" and (alike := self._of_functions(op, index, values, a)):
+            return classify_sums(a, b, alike[:1], alike)
         found = exact_value(self.graph, op, values, index, self.writers)
         if found is not None:
             real, rounder = found
@@ -246,6 +249,24 @@ class Judge:
         sums = {way: self._sum(op, index, rounder, way, values, a) for way in sorted(ways[0] | ways[1])}
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
         return classify_sums(a, b, own, its) if own and its else _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
+
+    def _of_functions(self, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
+        """What functions give that round real data when they run, and what they give of the data as they are; nothing of others."""
+        inputs = [
+            None if not name else self.graph.constant(name) if self.graph[name].is_constant else values.get(name) for name in op.inputs
+        ]
+        if not rounds_inside(self.graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
+            return []
+        found = []
+        for way, graph in (("dynamic", self.graph), ("", on_real_data(self.graph))):
+            try:
+                exact = np.asarray(evaluate_op(graph, op, inputs)[index].stored, np.float64)
+            except (QConvertError, ArithmeticError):
+                return []
+            if exact.shape != like.shape:
+                return []
+            found.append(Sum(way, exact, np.full(exact.shape, _share(like) * (float(np.abs(exact).max(initial=0)) or 1.0))))
+        return found
 
     def _roundings(self, op: Op, rounder: Op) -> tuple[set[str], set[str]]:
         """How the source and the result may round the data of `rounder`: as it says, or as was declared (declared_roundings())."""

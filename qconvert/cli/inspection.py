@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -76,8 +76,20 @@ def print_inspection(path: Path, format: str = "", shown: str = "", **options: A
     if graph.states:
         heads = ("state", "type", "shape", ">scale", ">zero", ">first")
         lines += ["", *_table(heads, [_state(t, graph.states[t["name"]]) for t in document["states"]], width)]
+    if graph.functions:
+        lines += ["", *_table(("function", ">operators", "kinds"), _functions(document["functions"]), width)]
     ends = [f"{word}: {', '.join(document[word])}" for word in ("inputs", "outputs")]
     _echo([*lines, "", f"{shown or path}: {sizes}", *ends], width)
+
+
+def _functions(documents: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """What the functions of a network are, in a line each."""
+    found: list[tuple[Any, ...]] = []
+    for name, one in documents.items():
+        kinds = Counter(_operator_name(op) for op in one["ops"]).most_common()
+        shown = ", ".join(f"{kind} {count}" for kind, count in kinds)
+        found.append((name, len(one["ops"]), shown))
+    return found
 
 
 def _reader(path: Path, format: str) -> Format:

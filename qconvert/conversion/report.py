@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qconvert.graph import Graph
+from qconvert.graph.functions import all_graphs
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import (
     ASSUMED,
@@ -145,8 +146,9 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
 
 def carried_over(graph: Graph) -> dict[str, int]:
     """Counts of what a reader found that a conversion is to keep."""
-    constants = [tensor for tensor in graph.constants() if tensor.is_quantized]
-    activations = [t for t in graph.tensors.values() if t.is_quantized and not t.is_constant]
+    tensors = [tensor for _, inner in all_graphs(graph) for tensor in inner.tensors.values() if tensor.is_quantized]
+    constants = [tensor for tensor in tensors if tensor.is_constant]
+    activations = [tensor for tensor in tensors if not tensor.is_constant]
     return {
         "quantized constants": len(constants),
         "integers in them": sum(t.data.size for t in constants if t.data is not None),

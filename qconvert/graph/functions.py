@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from qconvert.graph.kinds import KINDS
 from qconvert.graph.schema import Graph, Op
 
-__all__ = ["all_graphs", "all_ops", "in_function", "named_functions", "with_used_functions"]
+__all__ = ["all_graphs", "all_ops", "functions_run", "in_function", "named_functions", "with_used_functions"]
 
 
 def named_functions(op: Op) -> list[str]:
@@ -34,14 +34,20 @@ def in_function(graph: Graph, name: str) -> Graph:
     return replace(graph.functions[name], functions=graph.functions, states=graph.states)
 
 
+def functions_run(graph: Graph, ops: Iterable[Op]) -> set[str]:
+    """The functions that operators name, and those that operators of these name."""
+    used: set[str] = set()
+    waiting = list(ops)
+    while waiting:
+        found = {name for name in named_functions(waiting.pop()) if name in graph.functions} - used
+        waiting += [op for name in found for op in graph.functions[name].ops]
+        used |= found
+    return used
+
+
 def with_used_functions(graph: Graph) -> Graph:
     """The graph without functions that no operator of it names, nor one of a function that is named."""
-    used: set[str] = set()
-    waiting = [graph]
-    while waiting:
-        found = {name for op in waiting.pop().ops for name in named_functions(op)} - used
-        waiting += [graph.functions[name] for name in found if name in graph.functions]
-        used |= found
+    used = functions_run(graph, graph.ops)
     if used >= graph.functions.keys():
         return graph
     functions: Mapping[str, Graph] = {name: inner for name, inner in graph.functions.items() if name in used}
