@@ -9,6 +9,7 @@ smaller by scale * zero point for it; then
   operator reads it that adds none;
 - every other operator reads, and writes, the shifted grid behind a Reinterpret.
 
+uint8 inputs and outputs, which stand in the file as plain numbers, get scale and zero point again (shifting/unsigned.py).
 absorb_quantization then makes quantized operators of what ran on real values between Dequantize and Quantize, and convolutions pad by
 themselves again.
 """
@@ -30,6 +31,7 @@ from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.passes.shifting.linear import sums_of_weights
 from qconvert.passes.shifting.moves import carries
+from qconvert.passes.shifting.unsigned import with_unsigned_edges
 from qconvert.plugins import Target
 
 __all__ = ["run"]
@@ -49,7 +51,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     restoring = _Restoring(graph, points)
     for op in graph.ops:
         restoring.visit(op)
-    absorbed, _ = absorb_quantization.run(replace(restoring.result(), metadata=metadata), target)
+    absorbed, _ = absorb_quantization.run(with_unsigned_edges(replace(restoring.result(), metadata=metadata)), target)
     changed, _ = fuse_pads(absorbed, lambda op: op.outputs[0].startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
     return redeclared(graph, changed), (f"{len(points)} activations have the zero point again that they had before they were shifted",)
 

@@ -44,6 +44,19 @@ def test_the_file_is_read_as_what_it_was_made_of(result: Path, tmp_path: Path) -
     assert all(back[name].quantization == source[name].quantization for name in shared if name in back.tensors)
 
 
+def test_uint8_edges_have_their_grids_again(tmp_path: Path) -> None:
+    source, there, back = FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "model.onnx", tmp_path / "back.tflite"
+    convert(source, there, target="tensorrt")
+    convert(there, back)
+    graphs = load(source), load(back)
+    for ends in zip((*graphs[0].inputs, *graphs[0].outputs), (*graphs[1].inputs, *graphs[1].outputs), strict=True):
+        tensors = [graph[name] for graph, name in zip(graphs, ends, strict=True)]
+        assert tensors[0].quantization == tensors[1].quantization and [tensor.dtype for tensor in tensors] == ["uint8"] * 2
+    assert [op.kind for op in graphs[0].ops if op.kind in ("Conv", "Softmax")] == [
+        op.kind for op in graphs[1].ops if op.kind in ("Conv", "Softmax")
+    ]
+
+
 def bias(model: onnx.ModelProto) -> onnx.TensorProto:
     node = next(node for node in model.graph.node if node.op_type == "Conv")
     return next(item for item in model.graph.initializer if item.name == node.input[2])
