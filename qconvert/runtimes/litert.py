@@ -74,7 +74,11 @@ class LiteRT:
 
     @staticmethod
     def _describe(details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return {item["name"]: _described(np.dtype(item["dtype"]).name, tuple(int(s) for s in item["shape"])) for item in details}
+        """Tensors without a name are called as the reader calls them, by their place."""
+        return {
+            item["name"] or f"tensor_{item['index']}": _described(np.dtype(item["dtype"]).name, tuple(int(s) for s in item["shape"]))
+            for item in details
+        }
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs are stored values by name; returns stored outputs by name."""

@@ -1,0 +1,64 @@
+"""Checks of models with integer LSTM and SVDF operators: in sequences and operator by operator, and what is wrong with a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qconvert
+from qconvert.checking.sequences import STEPS
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+#: Fixture -> its recurrent operators.
+MODELS = {
+    "coral_lstm_mnist_int8": ["UNIDIRECTIONAL_SEQUENCE_LSTM #1"],
+    "tflm_keyword_svdf_int8": [f"SVDF #{i}" for i in (1, 3, 5, 7, 9, 10, 11)],
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_real_models_pass_operator_by_operator(name: str, tmp_path: Path) -> None:
+    source = FIXTURES / f"{name}.tflite"
+    qconvert.convert(source, tmp_path / "a.onnx")
+    qconvert.convert(tmp_path / "a.onnx", tmp_path / "b.tflite")
+    reports = [qconvert.check(source, tmp_path / result, samples=1, per_op=result == "a.onnx") for result in ("a.onnx", "b.tflite")]
+    assert all(report.passed and report.runs == STEPS for report in reports), reports
+    verdicts = {item.operator: item.verdict for item in reports[0].operators}
+    assert {verdicts[operator] for operator in MODELS[name]} == {"equal"}, verdicts
+
+
+#: Fixture, constant of its ONNX form, and the operator at which that is another: name, place, how much is added, operator.
+WRONG: dict[str, tuple[str, str, Any, float, str]] = {
+    "weight": ("coral_lstm_mnist_int8", "std.constant9", (3, 12), 9, "UNIDIRECTIONAL_SEQUENCE_LSTM #1"),
+    "recurrent weight": ("coral_lstm_mnist_int8", "std.constant12", (1, 2), -9, "UNIDIRECTIONAL_SEQUENCE_LSTM #1"),
+    "bias": ("coral_lstm_mnist_int8", "std.constant6", 4, 400, "UNIDIRECTIONAL_SEQUENCE_LSTM #1"),
+    "multiplier": ("coral_lstm_mnist_int8", "tfl.unidirectional_sequence_lstm/own/multiplier", 30, 0.05, "UNIDIRECTIONAL_SEQUENCE_LSTM #1"),
+    "hidden multiplier": (
+        "coral_lstm_mnist_int8", "tfl.unidirectional_sequence_lstm/hidden/multiplier", (), 0.02, "UNIDIRECTIONAL_SEQUENCE_LSTM #1"),
+    "table": ("coral_lstm_mnist_int8", "table/tanh_3", np.s_[33000:33100], 2000, "UNIDIRECTIONAL_SEQUENCE_LSTM #1"),
+    "feature": ("tflm_keyword_svdf_int8", "tensor_9", (3, 7), 30, "SVDF #3"),
+    "time": ("tflm_keyword_svdf_int8", "tensor_10", (5, 2), 9000, "SVDF #3"),
+    "multiplier of a memory": ("tflm_keyword_svdf_int8", "tensor_13/newest/multiplier", 11, 0.1, "SVDF #3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_result_is_found(name: str, tmp_path: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    model, constant, place, added, operator = WRONG[name]
+    source, result = FIXTURES / f"{model}.tflite", tmp_path / "a.onnx"
+    qconvert.convert(source, result)
+    proto = onnx.load(result)
+    item = next(item for item in proto.graph.initializer if item.name == constant)
+    data = numpy_helper.to_array(item).copy()
+    data[place] = data[place] + added
+    item.CopyFrom(numpy_helper.from_array(data, constant))
+    onnx.save(proto, result)
+    report = qconvert.check(source, result, samples=1)
+    assert not report.passed
+    assert {item.operator for item in report.operators if item.verdict == "unexplained"} == {operator}, report
