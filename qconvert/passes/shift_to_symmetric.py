@@ -26,7 +26,7 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SHIFTED
 from qconvert.passes.isolate_float import isolated
-from qconvert.passes.shifting.edges import from_unsigned, is_spelled, to_unsigned
+from qconvert.passes.shifting.edges import around_unsigned, from_unsigned, is_spelled, to_unsigned
 from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
 from qconvert.passes.shifting.moves import obstacle
 from qconvert.passes.shifting.walk import Shifting
@@ -43,7 +43,8 @@ _LITERAL = ("plain", "opaque", "state", "stored", "control")
 def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
     """Shifts the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or symmetric == "all" else target.symmetric_activations
-    whole = separated(_without_roundings(graph) if target is not None and target.symmetric_activations else graph, dtypes)
+    plain = _without_roundings(graph) if target is not None and target.symmetric_activations else graph
+    whole = separated(around_unsigned(plain, target), dtypes)
     points = _points(whole, dtypes)
     whole, notes = isolated(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
     points = _points(whole, dtypes)

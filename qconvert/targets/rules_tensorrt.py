@@ -34,6 +34,7 @@ _NO_TYPES = frozenset((
     "float8e5m2fnuz",
 ))  # fmt: skip
 _CUT = "use --target tensorrt, or cut the network in front of it"
+_IO = "use --io-float at inputs and outputs, or cast what it is computed with"
 _KEEP = "leave the operator to the program around the network, or a plugin of TensorRT's"
 
 
@@ -52,7 +53,7 @@ def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
         if missing:
             return
         for text, remedy, breaches in (
-            ("values have a type that TensorRT has", "cast what it is computed with", _types(graph, op)),
+            ("values have a type that TensorRT has", _IO, _types(graph, op)),
             ("activations have one scale for the whole tensor", "quantize the model's activations per tensor", _granularity(graph, op)),
             ("windows of pools have no holes", _KEEP, _holes(op)),
             ("transposed convolutions have strides or dilations, not both", _KEEP, _strided(op)),

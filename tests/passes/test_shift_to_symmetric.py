@@ -279,6 +279,19 @@ def test_uint8_edges_are_exact_for_each_code() -> None:
         )
 
 
+def test_real_values_do_not_go_by_uint8() -> None:
+    """As behind float_io, where a network's inputs and outputs were uint8."""
+    inner = [Tensor(name, "int8", None, None, q(0.02, 3)) for name in "ab"]
+    outer = [Tensor(name, "uint8", None, None, q(0.02, 131)) for name in "uv"]
+    ops = [Op("Quantize", ("x",), ("u",)), Op("Requantize", ("u",), ("a",)), Op("Identity", ("a",), ("b",)),
+           Op("Requantize", ("b",), ("v",)), Op("Dequantize", ("v",), ("y",))]  # fmt: skip
+    graph = make(ops, [Tensor("x", "float32", (4, 64)), *inner, *outer], "x", "y")
+    changed = same(graph)
+    assert not any(tensor.dtype == "uint8" for tensor in changed.tensors.values())
+    x = np.random.default_rng(3).normal(size=(4, 64)).astype(np.float32)
+    assert np.allclose(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"], atol=1e-6)
+
+
 def test_real_edges_and_inner_outputs() -> None:
     """A float input, a Dequantize, and an output that is read inside as well keep what they mean."""
     graph = make(

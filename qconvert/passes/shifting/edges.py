@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from qconvert.graph import Op, Tensor, integer_range
+from dataclasses import replace
+
+from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.passes import remove_dead_code
 from qconvert.passes.shifting.walk import Shifting
+from qconvert.passes.stored_types import shifted
 from qconvert.plugins import Target
 
-__all__ = ["from_unsigned", "is_spelled", "to_unsigned"]
+__all__ = ["around_unsigned", "from_unsigned", "is_spelled", "to_unsigned"]
 
 
 def is_spelled(tensor: Tensor, target: Target | None) -> bool:
@@ -14,6 +18,22 @@ def is_spelled(tensor: Tensor, target: Target | None) -> bool:
     q = tensor.quantization
     taken = target.activation_dtypes if target is not None else ()
     return tensor.dtype == "uint8" and q is not None and q.is_per_tensor and bool(taken) and "uint8" not in taken
+
+
+def around_unsigned(graph: Graph, target: Target | None) -> Graph:
+    """The graph with conversions from and to real values that go by uint8 (as float inputs and outputs of uint8 networks do) going by int8
+    at once, which has the same real values."""
+    producers = graph.producers()
+    ops = []
+    for op in graph.ops:
+        middle = graph[op.inputs[0]] if op.kind in ("Requantize", "Dequantize") else None
+        maker = producers.get(middle.name) if middle is not None and is_spelled(middle, target) else None
+        if maker is not None and middle is not None and (maker.kind, op.kind) in (("Quantize", "Requantize"), ("Requantize", "Dequantize")):
+            other = graph[op.outputs[0] if op.kind == "Requantize" else maker.inputs[0]]
+            if other.dtype == "int8" and other.quantization is not None and shifted(middle, "int8").quantization == other.quantization:
+                op = replace(op, kind="Quantize" if op.kind == "Requantize" else "Dequantize", inputs=maker.inputs)
+        ops.append(op)
+    return remove_dead_code.run(replace(graph, ops=tuple(ops)), target)[0] if ops != list(graph.ops) else graph
 
 
 def from_unsigned(s: Shifting, op: Op) -> None:
