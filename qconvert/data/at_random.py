@@ -129,9 +129,9 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _range(graph: Graph, readers: list[Op]) -> Bounds | None:
     """The real range of the Quantize that reads an input, if one does."""
-    for op in readers:
+    for op in (op for op in readers if op.kind == "Quantize"):
         tensor = graph[op.outputs[0]]
-        if op.kind == "Quantize" and tensor.quantization is not None and tensor.dtype in _INTEGERS:
+        if tensor.quantization is not None and tensor.dtype in _INTEGERS:
             scale, zero_point = float(tensor.quantization.scale.flat[0]), int(tensor.quantization.zero_point.flat[0])
             low, high = integer_range(tensor.dtype)
             return (low - zero_point) * scale, (high - zero_point) * scale

@@ -72,7 +72,13 @@ def _join(graph: Graph) -> tuple[Graph, int]:
     for op in graph.ops:
         bounds = _bounds(graph, op)
         before = producers.get(op.inputs[0]) if bounds is not None else None
-        if bounds is None or before is None or before.outputs[0] in public or len(consumers.get(before.outputs[0], [])) != 1:
+        if (
+            bounds is None
+            or before is None
+            or not before.inputs
+            or before.outputs[0] in public
+            or len(consumers.get(before.outputs[0], [])) != 1
+        ):
             continue
         inner, data = limits.get(id(before), (_bounds(graph, before), before.inputs[0]))
         tensors = [graph[name] for name in (data, before.outputs[0], op.outputs[0])]

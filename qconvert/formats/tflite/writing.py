@@ -111,10 +111,8 @@ class Writing:
         first, second = self.producer(name), self.successor(name)
         if first is None or second is None:
             return False
-        return (first.source != "" and first.source == second.source) or name in (
-            f"{first.inputs[0]}/{hint}",
-            f"{second.outputs[0]}/{hint}",
-        )
+        hinted = {f"{other}/{hint}" for other in (*first.inputs[:1], *second.outputs[:1])}
+        return (first.source != "" and first.source == second.source) or name in hinted
 
     def absorb(self, op: Op) -> None:
         """Leaves out a later operator, as the one that is being written does its work."""

@@ -43,6 +43,8 @@ class Lookahead:
                 return None
             seen += 1
             for reader in readers:
+                if not reader.outputs:  # a state keeps the real value
+                    return None
                 result = self._graph[reader.outputs[0]]
                 if reader.kind == "Quantize":
                     if result.quantization is None or not result.quantization.is_per_tensor:

@@ -265,9 +265,9 @@ class Absorber:
         """A tensor for the stored integers of `real`: the result of a Quantize of just this grid, or one with a new name."""
         shape = self._graph[real].shape
         wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, grid)
-        for reader in self._ahead.consumers.get(real, []):
+        for reader in (op for op in self._ahead.consumers.get(real, []) if op.kind == "Quantize"):
             result = self._graph[reader.outputs[0]]
-            if reader.kind == "Quantize" and result.shares_grid(wanted):
+            if result.shares_grid(wanted):
                 self.tensors[result.name] = replace(result, shape=shape if result.shape is None else result.shape)
                 return result.name
         name = self._names.fresh(wanted.name)
