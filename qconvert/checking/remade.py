@@ -145,4 +145,4 @@ def _border(again: Graph, graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _signatures(graph: Graph) -> list[Any]:
-    return sorted((item.key, sorted(item.inputs.items()), sorted(item.outputs.items())) for item in graph.signatures)
+    return sorted((item.key, item.function, sorted(item.inputs.items()), sorted(item.outputs.items())) for item in graph.signatures)

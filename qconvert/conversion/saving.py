@@ -65,6 +65,7 @@ def write_file(
         raise OptionError(f"the format {writer.name} cannot be written", file=str(path))
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
+    _require_entries(graph, writer)
     _require_scopes(graph, writer)
     beside = Beside.of(writer, chosen)
     if beside is None:
@@ -120,6 +121,16 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
             raise UnsupportedError(
                 reason, remedy="Write a .qgraph file; convert() makes inputs and outputs of states for ONNX (pass states_to_io)."
             )
+
+
+def _require_entries(graph: Graph, writer: Format) -> None:
+    """A file with one entry point would lose the others without a word."""
+    keys = [signature.key for signature in graph.signatures if signature.function]
+    if keys and "signatures" not in writer.scopes:
+        entered = [signature.key for signature in graph.signatures if not signature.function]
+        own = f"beside {_listed(entered)}" if entered else "beside the network's own"
+        reason = f"files of the format {writer.name} have one entry point, and the model has {_listed(keys)} {own}"
+        raise UnsupportedError(reason, remedy="Export each signature to a file of its own.")
 
 
 def _require_ranges(graph: Graph, writer: Format) -> None:

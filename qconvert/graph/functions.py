@@ -46,8 +46,9 @@ def functions_run(graph: Graph, ops: Iterable[Op]) -> set[str]:
 
 
 def with_used_functions(graph: Graph) -> Graph:
-    """The graph without functions that no operator of it names, nor one of a function that is named."""
-    used = functions_run(graph, graph.ops)
+    """The graph without functions that nothing enters: no signature, no operator of it, and none of a function that is named."""
+    entered = {signature.function for signature in graph.signatures if signature.function}
+    used = entered | functions_run(graph, [*graph.ops, *(op for name in entered for op in graph.functions[name].ops)])
     if used >= graph.functions.keys():
         return graph
     functions: Mapping[str, Graph] = {name: inner for name, inner in graph.functions.items() if name in used}

@@ -14,8 +14,8 @@ from qconvert.graph.schema import Graph, Op, Tensor
 
 __all__ = ["Inlining", "loops_to_whiles", "whiles_to_loops", "without_calls"]
 
-#: Operators that a network may have once its calls are inlined: functions that call others twice double at each step.
-_MOST = 200_000
+#: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
+_MOST = 50_000
 
 
 class Inlining:
@@ -33,6 +33,7 @@ class Inlining:
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
         self.ops: list[Op] = []
         self._names = Names(self.tensors)
+        self._inlined = 0
 
     def add(self, tensor: Tensor, hint: str = "") -> str:
         """Adds a tensor under a free name, which is returned."""
@@ -63,8 +64,9 @@ class Inlining:
             replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
             for op in function.ops
         ]
-        if len(self.ops) > _MOST:
-            raise UnsupportedError(f"the network would have more than {_MOST:,} operators once its functions stand in the place of calls")
+        self._inlined += len(function.ops)
+        if self._inlined > _MOST:
+            raise UnsupportedError(f"functions in the place of calls would bring more than {_MOST:,} operators")
         for name, outer in zip(function.outputs, outputs, strict=True):
             if outer and names[name] != outer:
                 self.ops.append(Op("Identity", (names[name],), (outer,)))

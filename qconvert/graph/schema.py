@@ -136,11 +136,18 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A named entry point of the source: public argument names mapped to tensor names."""
+    """A named entry point of the source: public argument names mapped to tensor names.
+
+    Attributes:
+        key: its name.
+        inputs, outputs: argument -> tensor, of the network or of a function.
+        function: the function that it enters; "" for the network itself.
+    """
 
     key: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    function: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", frozen(self.inputs))
@@ -181,7 +188,7 @@ class Graph:
     public: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "public", frozenset(self.outputs).union(*(s.outputs.values() for s in self.signatures)))
+        object.__setattr__(self, "public", frozenset(self.outputs).union(*(s.outputs.values() for s in self.signatures if not s.function)))
         for name in ("tensors", "metadata", "functions", "states"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
@@ -223,7 +230,10 @@ class Graph:
         ops = self.ops if ops is None else tuple(ops)
         borders = [changes.get("inputs", self.inputs), changes.get("outputs", self.outputs)]
         borders += [
-            side.values() for signature in changes.get("signatures", self.signatures) for side in (signature.inputs, signature.outputs)
+            side.values()
+            for signature in changes.get("signatures", self.signatures)
+            for side in (signature.inputs, signature.outputs)
+            if not signature.function
         ]
         used = {name for op in ops for side in (op.inputs, op.outputs) for name in side}.union(*borders)
         merged = {**self.tensors, **{tensor.name: tensor for tensor in tensors}}

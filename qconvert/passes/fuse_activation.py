@@ -136,7 +136,7 @@ def _drop_implied(graph: Graph) -> tuple[Graph, int]:
 
 
 def _public(graph: Graph) -> set[str]:
-    return {*graph.outputs, *(name for signature in graph.signatures for name in signature.outputs.values())}
+    return set(graph.public)
 
 
 def _implies(tensor: Tensor, bounds: Bounds) -> bool:

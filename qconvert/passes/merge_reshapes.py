@@ -63,8 +63,11 @@ def _without_identities(graph: Graph) -> tuple[Graph, int]:
         return graph, 0
     ops = [op for op in graph.ops if not (op.kind == "Identity" and op.inputs[0] in names)]
     renamed = [replace(op, outputs=tuple(names.get(name, name) for name in op.outputs)) for op in ops]
-    signatures = [replace(item, outputs={key: names.get(name, name) for key, name in item.outputs.items()}) for item in graph.signatures]
-    return graph.evolve(ops=renamed, signatures=tuple(signatures)), len(names)
+    signatures = tuple(
+        item if item.function else replace(item, outputs={key: names.get(name, name) for key, name in item.outputs.items()})
+        for item in graph.signatures
+    )
+    return graph.evolve(ops=renamed, signatures=signatures), len(names)
 
 
 def _sizes(shape: Shape | None) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:

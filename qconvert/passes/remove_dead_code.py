@@ -25,7 +25,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def needed_ops(graph: Graph) -> list[Op]:
     """The operators that an output depends on, in order."""
-    wanted = {*graph.outputs, *(name for signature in graph.signatures for name in signature.outputs.values())}
+    wanted = set(graph.public)
     kept = []
     for op in reversed(graph.ops):
         if wanted.intersection(filter(None, op.outputs)) or KINDS[op.kind].has_effect:

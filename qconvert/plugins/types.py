@@ -48,7 +48,7 @@ class Format:
             has no such files.
         modules: file -> tensor -> the module of the source's program that computes it, where the file says so; None if it never does.
         narrow_ranges: whether `write` keeps the quant_min and quant_max of activations.
-        scopes: which of "functions" and "states" of a graph `write` keeps.
+        scopes: which of "functions", "states" and "signatures" (that enter functions) of a graph `write` keeps.
         check: looks at a file that `write` has made, before it is moved into place: whether names, order, types and sizes contradict each
             other. Raises QConvertError. It infers nothing and takes a small part of the time of writing; None for no such check.
         folder: names of the files of which `write` makes a folder where the path has none of the suffixes; () if it always writes one file.

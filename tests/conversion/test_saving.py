@@ -30,7 +30,7 @@ def test_no_graph_that_breaks_an_invariant_is_written(suffix: str, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("suffix", "what"), [("onnx", "states"), ("tflite", "functions")])
+@pytest.mark.parametrize(("suffix", "what"), [("onnx", "states"), ("pt2", "functions")])
 def test_functions_and_states_are_refused_by_name(suffix: str, what: str, tmp_path: Path) -> None:
     state = Tensor("sum", "int8", (1, 4), np.zeros((1, 4), np.int8), GRID)
     graph = replace(network(), **{what: {"sum": network() if what == "functions" else state}})

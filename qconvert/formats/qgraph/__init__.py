@@ -31,5 +31,5 @@ def _recognizes(start: bytes) -> bool:
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "qconvert's own graph (safetensors and JSON)"
-    scopes = ("functions", "states")
+    scopes = ("functions", "states", "signatures")
     return [Format("qgraph", (".qgraph",), summary, read=_read, write=_write, narrow_ranges=True, scopes=scopes, recognizes=_recognizes)]

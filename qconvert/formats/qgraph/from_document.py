@@ -86,9 +86,9 @@ def _tensors(value: Any, at: str, constants: Mapping[str, Array]) -> dict[str, T
 
 
 def _signature(item: Any, at: str) -> Signature:
-    fields = object_of(item, at, {"key", "inputs", "outputs"}, set())
+    fields = object_of(item, at, {"key", "inputs", "outputs"}, {"function"})
     inputs, outputs = (text_map(fields[side], f"{at}.{side}") for side in ("inputs", "outputs"))
-    return Signature(text(fields["key"], f"{at}.key"), inputs, outputs)
+    return Signature(text(fields["key"], f"{at}.key"), inputs, outputs, text(fields.get("function", ""), f"{at}.function"))
 
 
 def _op(item: Any, at: str) -> Op:

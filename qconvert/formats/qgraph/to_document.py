@@ -56,7 +56,10 @@ def _graph_document(graph: Graph, keys: Mapping[int, str]) -> dict[str, Any]:
         "name": graph.name,
         "inputs": list(graph.inputs),
         "outputs": list(graph.outputs),
-        "signatures": [{"key": s.key, "inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures],
+        "signatures": [
+            {"key": s.key, "inputs": dict(s.inputs), "outputs": dict(s.outputs), **({"function": s.function} if s.function else {})}
+            for s in graph.signatures
+        ],
         "metadata": dict(graph.metadata),
         "ops": [_op_document(op) for op in graph.ops],
         "tensors": [_tensor_document(tensor, keys) for tensor in graph.tensors.values()],

@@ -14,7 +14,7 @@ __all__ = ["noted_signatures", "with_signatures"]
 
 def noted_signatures(graph: Graph) -> dict[str, str]:
     """The metadata entry for the entry points of a graph; nothing where it has none."""
-    found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures}
+    found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures if not s.function}
     return {SOURCE_SIGNATURES: json.dumps(found)} if found else {}
 
 

@@ -55,7 +55,7 @@ def qconvert_formats() -> Iterable[Format]:
             recognizes=_recognizes,
             contents=_contents,
             normal_form=("restate_attributes",),
-            scopes=("functions", "states"),
+            scopes=("functions", "states", "signatures"),
         )
     ]
 

@@ -55,9 +55,11 @@ class Operations:
         return [_code_of(self._codes, operation.opcodeIndex) for operation in self._model.subgraphs[index].operators]
 
     def _parts(self) -> set[int]:
-        """The subgraphs that composites stand for and that operators run, from the first subgraph on."""
-        found: set[int] = set()
-        waiting = [0]
+        """The subgraphs that signatures enter, composites stand for and operators run, from the first subgraph on."""
+        found = {item.subgraphIndex for item in self._model.signatureDefs} - {0}
+        if found and not max(found) < len(self._model.subgraphs):
+            raise InvalidModelError(f"a signature names subgraph {max(found)} of {len(self._model.subgraphs)}")
+        waiting = [0, *sorted(found)]
         while waiting:
             index = waiting.pop()
             for code, operation in zip(self._named(index), self._model.subgraphs[index].operators, strict=True):

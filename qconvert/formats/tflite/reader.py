@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,8 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
     operations.read(0, tensor_names, ready)
     _require_produced(outputs, ready)
     outputs = draft.distinct(outputs)
-    signatures = tuple(_signatures(model, tensor_names))
-    draft.prune({*outputs, *(name for found in signatures for name in found.outputs.values())})
+    signatures = tuple(_signatures(model, tensor_names, operations, draft))
+    draft.prune({*outputs, *(name for found in signatures if not found.function for name in found.outputs.values())})
     draft.settle_names(outputs)
     graph = Graph(
         name=(subgraph.name or b"").decode("utf-8", "replace") or name,
@@ -109,21 +110,22 @@ def _require_produced(outputs: list[str], ready: set[str]) -> None:
             raise InvalidModelError("a graph output is computed by no operator", where=repr(name))
 
 
-def _signatures(model: Any, names: list[str]) -> list[Signature]:
-    """The signatures of subgraph 0."""
-
-    def mapping(pairs: Any) -> dict[str, str]:
-        return {(pair.name or b"").decode("utf-8", "replace"): names[pair.tensorIndex] for pair in pairs if pair.tensorIndex < len(names)}
-
-    return [
-        Signature(
-            (found.signatureKey or b"").decode("utf-8", "replace"),
-            mapping(found.inputs),
-            mapping(found.outputs),
+def _signatures(model: Any, names: list[str], operations: Operations, draft: Draft) -> Iterator[Signature]:
+    """The signatures; the subgraphs of those that enter others than the first are functions."""
+    for found in model.signatureDefs:
+        key, function = (found.signatureKey or b"").decode("utf-8", "replace"), ""
+        listed, order = names, list(range(len(names)))
+        if found.subgraphIndex:
+            function = operations.functions.named(found.subgraphIndex, draft, f"signature {key!r}")
+            graph, subgraph = draft.functions[function], model.subgraphs[found.subgraphIndex]
+            order = [*subgraph.inputs.tolist(), *subgraph.outputs.tolist()]
+            listed = [*graph.inputs, *graph.outputs]
+        tensors = dict(zip(order, listed, strict=True))
+        inputs, outputs = (
+            {(pair.name or b"").decode("utf-8", "replace"): tensors[pair.tensorIndex] for pair in side if pair.tensorIndex in tensors}
+            for side in (found.inputs, found.outputs)
         )
-        for found in model.signatureDefs
-        if found.subgraphIndex == 0
-    ]
+        yield Signature(key, inputs, outputs, function)
 
 
 def _ignored(draft: Draft) -> dict[str, str]:

@@ -233,20 +233,27 @@ class _File:
 
     def _signatures(self) -> list[Any]:
         found = []
+        first = 1 + (self._initial is not None)
         for signature in self._graph.signatures:
             entry = schema.SignatureDefT()
-            entry.signatureKey, entry.subgraphIndex = signature.key, 0
-            entry.inputs, entry.outputs = (self._arguments(names) for names in (signature.inputs, signature.outputs))
+            number, writing = 0, self._writing
+            if signature.function:
+                number = self._writing.function(signature.function)
+                writing = self._functions[number - first]
+            places = {name: place for place, name in enumerate(writing.tensors)}
+            entry.signatureKey, entry.subgraphIndex = signature.key, number
+            entry.inputs, entry.outputs = (_arguments(names, places) for names in (signature.inputs, signature.outputs))
             found.append(entry)
         return found
 
-    def _arguments(self, names: Mapping[str, str]) -> list[Any]:
-        found = []
-        for argument, name in names.items():
-            entry = schema.TensorMapT()
-            entry.name, entry.tensorIndex = argument, self._numbers[name]
-            found.append(entry)
-        return found
+
+def _arguments(names: Mapping[str, str], places: Mapping[str, int]) -> list[Any]:
+    found = []
+    for argument, name in names.items():
+        entry = schema.TensorMapT()
+        entry.name, entry.tensorIndex = argument, places[name]
+        found.append(entry)
+    return found
 
 
 def _stored(data: Array, dtype: str) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qconvert.graph.functions import all_graphs, named_functions
 from qconvert.graph.kinds import KINDS, FunctionCall, Port, calls
-from qconvert.graph.schema import Graph, Op, Shape, Tensor
+from qconvert.graph.schema import Graph, Op, Shape, Signature, Tensor
 from qconvert.graph.shapes import compatible
 from qconvert.graph.validation.structure import Problems, located
 
@@ -38,7 +38,23 @@ def scopes(graph: Graph) -> Problems:
                 written.add(state_name)
             yield from ((where + located(op), reason) for reason in _named(graph, inner, op))
             yield from ((where + located(op), reason) for reason in _run(graph, inner, op))
+    for signature in graph.signatures:
+        yield from ((f"signature {signature.key!r}", reason) for reason in _entered(graph, signature))
     yield from _recursion(graph)
+
+
+def _entered(graph: Graph, signature: Signature) -> Iterator[str]:
+    """What is wrong with an entry point of a function."""
+    if not signature.function:
+        return
+    function = graph.functions.get(signature.function)
+    if function is None:
+        yield f"names the function {signature.function!r}, which does not exist"
+        return
+    for word, names, known in (("input", signature.inputs, function.inputs), ("output", signature.outputs, function.outputs)):
+        for argument, name in names.items():
+            if name not in known:
+                yield f"maps the {word} {argument!r} to {name!r}, which is none of the function {signature.function!r}"
 
 
 def _state(name: str, state: Tensor) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from qconvert.graph import DTYPES, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.schema import Signature
 
 __all__ = ["Problems", "located", "names", "operators", "order", "tensors"]
 
@@ -55,10 +56,15 @@ def _border_names(graph: Graph) -> Problems:
     for name, count in Counter(graph.outputs).items():
         if count > 1:
             yield f"tensor {name!r}", f"is a graph output {count} times"
-    for signature in graph.signatures:
+    for signature in _own_signatures(graph):
         for argument, name in (*signature.inputs.items(), *signature.outputs.items()):
             if name not in graph.tensors:
                 yield f"signature {signature.key!r}", f"maps {argument!r} to {name!r}, which does not exist"
+
+
+def _own_signatures(graph: Graph) -> list[Signature]:
+    """The entry points of the graph itself; those of functions are looked at with these (scopes.py)."""
+    return [signature for signature in graph.signatures if not signature.function]
 
 
 def order(graph: Graph) -> Problems:
@@ -80,7 +86,7 @@ def order(graph: Graph) -> Problems:
         if name not in ready:
             yield f"tensor {name!r}", "is a graph output that nothing writes"
     inputs = set(graph.inputs)
-    for signature in graph.signatures:
+    for signature in _own_signatures(graph):
         where = f"signature {signature.key!r}"
         for argument, name in signature.inputs.items():
             if name not in inputs:

@@ -13,7 +13,7 @@ from formats.tflite.written import codes, opened, rewritten
 from loaded import tflite_graph
 from tflite_models import OpSpec, TensorSpec, model, run_litert
 
-from qconvert import Graph, convert, load
+from qconvert import Graph, convert, load, save
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.flatbuffers import packed, unpacked
 from qconvert.formats.tflite import schema
@@ -67,13 +67,36 @@ def _with_second_subgraph(signatures: dict[str, Any] | None, indices: tuple[int,
     return packed(made, b"TFL3")
 
 
-def test_a_second_subgraph_is_refused_by_name() -> None:
-    both = {"encode": ({"x": "x"}, {"y": "y"}), "decode": ({"x": "x"}, {"y": "y"})}
-    with pytest.raises(UnsupportedError) as raised:
-        tflite_graph(_with_second_subgraph(both, (0, 1)))
-    assert "2 subgraphs, and one is covered: 0 ('main', signature 'encode'), 1 ('decoder', signature 'decode')" in str(raised.value)
+def test_a_second_subgraph_that_nothing_enters_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="1 \\('decoder'\\)"):
         tflite_graph(_with_second_subgraph(None, ()))
+
+
+def test_a_signature_of_another_subgraph_enters_a_function(tmp_path: Path) -> None:
+    """It survives a file of either format that has several entry points; ONNX has one, and says which are too many."""
+    both = {"encode": ({"x": "x"}, {"y": "y"}), "decode": ({"given": "x"}, {"found": "y"})}
+    graph = tflite_graph(_with_second_subgraph(both, (0, 1)))
+    assert [(item.key, item.function) for item in graph.signatures] == [("encode", ""), ("decode", "decoder")]
+    assert graph.signatures[1].inputs == {"given": "x"} and [op.kind for op in graph.functions["decoder"].ops] == ["Relu"]
+    for suffix in ("tflite", "qgraph"):
+        save(graph, tmp_path / f"m.{suffix}")
+        again = load(tmp_path / f"m.{suffix}")
+        assert again.signatures == graph.signatures and again.functions.keys() == graph.functions.keys()
+    with pytest.raises(UnsupportedError, match="have one entry point, and the model has 'decode' beside 'encode'"):
+        convert(tmp_path / "m.tflite", tmp_path / "m.onnx")
+    with pytest.raises(InvalidModelError, match="a signature names subgraph 2 of 2"):
+        tflite_graph(_with_second_subgraph(both, (0, 2)))
+
+
+def test_both_signatures_of_a_file_run_after_a_conversion(tmp_path: Path) -> None:
+    from ai_edge_litert.interpreter import Interpreter
+
+    source = Path(__file__).parents[3] / "fixtures" / "recurrent" / "two_signatures.tflite"
+    convert(source, tmp_path / "r.tflite")
+    given = {"encode": {"x": np.array([[1, -2, 3, 0.5]], np.float32)}, "decode": {"code": np.array([[0.3, -1]], np.float32)}}
+    for key, feed in given.items():
+        found = [Interpreter(str(path)).get_signature_runner(key)(**feed) for path in (source, tmp_path / "r.tflite")]
+        assert found[0].keys() == found[1].keys() and all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_a_second_subgraph_that_no_signature_reaches_is_left_out() -> None:
