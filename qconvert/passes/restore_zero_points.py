@@ -73,6 +73,23 @@ def _noted(graph: Graph) -> dict[str, int]:
     return found
 
 
+def _clipped(graph: Graph, points: Mapping[str, int]) -> dict[str, int]:
+    """The zero points of what a Clip alone reads, on the same grid, to give a tensor of which one is noted: they stand on real values
+    in the file, and get a grid by absorb_quantization."""
+    readers, found = graph.consumers(), {}
+    for op in graph.ops:
+        name, result = (op.inputs[0], op.outputs[0]) if op.kind == "Clip" else ("", "")
+        if not name or result not in points or name in points or name in graph.public or len(readers[name]) > 1:
+            continue
+        if (
+            graph[name].is_quantized
+            and graph[name].shares_grid(graph[result])
+            and all(not end or graph[end].data is not None for end in op.inputs[1:])
+        ):
+            found[name] = points[result]
+    return found
+
+
 def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantization) -> Tensor:
     """A bias of these real values: the int32 that the source had where the file's float32 says which that are."""
     assert old.data is not None
@@ -90,8 +107,8 @@ class _Restoring:
     """The operators one after the other."""
 
     def __init__(self, graph: Graph, points: Mapping[str, int]) -> None:
-        self._graph, self._points = graph, points
-        self._tensors = {name: self._restored(graph[name], point) for name, point in points.items()}
+        self._graph, self._points = graph, {**points, **_clipped(graph, points)}
+        self._tensors = {name: self._restored(graph[name], point) for name, point in self._points.items()}
         self._names = graph.names(self._tensors)
         self._ops: list[Op] = []
         self._called: dict[str, str] = {}  # a tensor that is another one now
@@ -137,6 +154,8 @@ class _Restoring:
             self._dequantize(op, inputs[0])
         elif op.kind == "Quantize" and op.outputs[0] in self._points:
             self._quantize(op, inputs[0], outputs[0])
+        elif op.kind == "Clip" and self._points.get(op.inputs[0]) == self._points.get(op.outputs[0], 0):
+            self._ops.append(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
         elif touched and self._moves(op):
             self._ops.append(replace(op, inputs=self._filled(op, inputs), outputs=outputs))
         elif not self._sum(op, inputs):
@@ -207,6 +226,15 @@ class _Restoring:
         while changed and not changed[-1]:
             changed.pop()
         return tuple(changed)
+
+    def _bound(self, op: Op, name: str) -> str:
+        """A bound of a Clip of stored integers without the shift; one that is real zero is 0."""
+        tensor = self._graph[name] if name else None
+        if tensor is None or tensor.data is None:
+            return name
+        shift = self._shift(op.inputs[0])
+        bound = tensor.data.astype(np.float64) - shift
+        return self._constant(f"{name}/restored", np.where(np.abs(bound) <= abs(shift) * _CANCELLED, 0.0, bound), tensor.dtype)
 
     def _dequantize(self, op: Op, value: str) -> None:
         """The real values without the shift, of which readers know what is missing."""

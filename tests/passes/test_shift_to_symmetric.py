@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from passes.graphs import CONV, constant, make, q, random_integers
 
-from qconvert import Graph, Op, Quantization, Target, Tensor
+from qconvert import Graph, Op, Quantization, Target, Tensor, load, save
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.metadata import SHIFTED
@@ -373,6 +374,14 @@ def test_restored_graphs_have_the_operators_and_biases_that_they_had() -> None:
     assert kinds(back) == ["Conv"] and back.ops[0]["pads"] == graph.ops[0]["pads"] and back[back.ops[0].inputs[2]].dtype == "int32"
     assert np.array_equal(back[back.ops[0].inputs[2]].data, graph["b"].data)  # type: ignore[arg-type]
     assert read(conv(has_bias=False)).ops[0].inputs == ("x", "w")
+
+
+def test_an_activation_that_the_file_has_as_a_clip_on_real_values_comes_back(tmp_path: Path) -> None:
+    graph = conv(activation="relu6", result=-100, scale=0.1)
+    save(shifted(graph), tmp_path / "model.onnx", guards=False)
+    back = load(tmp_path / "model.onnx")
+    assert kinds(back) == ["Conv"] and back.ops[0]["activation"] == "relu6" and back["y"].quantization == graph["y"].quantization
+    assert np.array_equal(back[back.ops[0].inputs[2]].data, graph["b"].data)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
