@@ -8,7 +8,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-__all__ = ["Lstm", "svdf_file"]
+__all__ = ["Lstm", "real_lstm_file", "svdf_file"]
 
 Array = np.ndarray
 _TYPES = {"int8": 9, "int16": 7, "int32": 2, "float32": 0}
@@ -164,3 +164,44 @@ def svdf_file(
     options = f.schema.SVDFOptionsT()
     options.rank, options.fusedActivationFunction = rank, 1
     return f.finish(_SVDF, 3, places, [result], options, "SVDFOptions"), made
+
+
+def real_lstm_file(
+    seed: int = 0,
+    rows: int = 1,
+    steps: int = 6,
+    inputs: int = 5,
+    cells: int = 8,
+    time_major: bool = False,
+    cell_clip: float = 0.0,
+    peephole: bool = False,
+    has_input_gate: bool = True,
+    projection: bool = False,
+    activation: int = 4,
+    weights: str = "float32",
+    old: bool = False,
+) -> bytes:
+    """A UNIDIRECTIONAL_SEQUENCE_LSTM of real data with random weights, which are large enough for a cell to come to its limit."""
+    rng = np.random.default_rng(seed)
+    f = _File()
+
+    def constant(name: str, *shape: int, given: bool = True) -> int:
+        if not given:
+            return -1
+        if weights == "int8" and len(shape) == 2:
+            return f.tensor(name, shape, "int8", (0.01, 0), rng.integers(-127, 128, shape).astype("int8"))
+        return f.tensor(name, shape, "float32", None, rng.normal(0, 0.6, shape).astype("float32"))
+
+    order = (steps, rows) if time_major else (rows, steps)
+    gates = {"input": has_input_gate, "forget": True, "cell": True, "output": True}
+    places = [f.tensor("data", (*order, inputs), "float32", None)]
+    places += [constant(f"{gate}/weights", cells, inputs, given=given) for gate, given in gates.items()]
+    places += [constant(f"{gate}/recurrent", cells, cells, given=given) for gate, given in gates.items()]
+    places += [constant(f"{gate}/peephole", cells, given=peephole and given) for gate, given in gates.items() if gate != "cell"]
+    places += [constant(f"{gate}/bias", cells, given=given) for gate, given in gates.items()]
+    places += [constant("projection/weights", cells, cells, given=projection), -1]
+    places += [f.tensor(name, (rows, cells), "float32", None, state=True) for name in ("state", "kept")]
+    output = f.tensor("output", (*order, cells), "float32", None)
+    options = f.schema.UnidirectionalSequenceLSTMOptionsT()
+    options.fusedActivationFunction, options.cellClip, options.timeMajor = activation, cell_clip, time_major
+    return f.finish(_LSTM, 1, places + ([] if old else [-1] * 4), [output], options, "UnidirectionalSequenceLSTMOptions")

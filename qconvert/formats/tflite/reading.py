@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -124,12 +125,20 @@ class Reading(OperatorReading):
         stored = self.under(value, state.quantization)
         self._draft.append(Op("WriteState", (stored,), (), {"state": state.name}, self.source))
 
-    def variable(self, index: int) -> Tensor:
+    def variable(self, index: int, shape: tuple[int, ...] | None = None) -> Tensor:
         """The state that input `index` is, a tensor that an operator keeps from one run to the next (Tensor.is_variable).
 
         LiteRT resets it to 0, or an int8 one to its zero point.
+
+        Args:
+            index: the input.
+            shape: under which the graph has it, as kernels look at the number of elements alone; None for its own.
         """
         tensor = self.tensor(index)
+        if shape is not None:
+            if tensor.static_shape is None or math.prod(tensor.static_shape) != math.prod(shape):
+                raise self.invalid(f"has {tensor.name!r} of shape {tensor.shape}, not {shape[1:]}")
+            tensor = self._draft.tensors[tensor.name] = replace(tensor, shape=shape)
         if tensor.name not in self._draft.variables:
             raise self.unsupported(f"{tensor.name!r}, which is no variable,")
         return replace(tensor, data=first_value(tensor, self.source))

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: recurrences over a sequence, as ONNX defines them (LSTM-22, GRU-22, RNN-22)."""
+"""LSTM, GRU and RNN: recurrences over a sequence, as ONNX defines them (LSTM-22, GRU-22, RNN-22), and TFLite's limit of a cell."""
 
 from __future__ import annotations
 
@@ -189,6 +189,8 @@ def _lstm_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, sta
     enters = f(i)
     stays = 1 - enters if op["input_forget"] else f(forget)
     new = stays * c + enters * g(cell)
+    if limit := float(op["cell_clip"]):
+        new = np.clip(new, -limit, limit)
     (o,) = _clipped(op, o + po * new)
     return f(o) * last(new), new
 
@@ -212,7 +214,7 @@ KINDS = (
         shape=_shape,
         evaluate=_recurrence(_lstm_step, 2),
         types="any any any any int32 any any any -> any",
-        attributes=has(_COMMON, input_forget=flag(0)),
+        attributes=has(_COMMON, input_forget=flag(0), cell_clip=number(0.0)),  # the cell's largest magnitude; 0: any
     ),
     kind(
         "GRU",

@@ -6,14 +6,13 @@ where there is one step. Sigmoid and tanh are tables of all 65,536 integers. Wha
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
 from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter, Rescale
+from qconvert.formats.onnx.ops.scan_body import ScanBody
 from qconvert.graph import Array, Op
 from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS, integer_lstm, stored_tensors
 
@@ -23,21 +22,6 @@ _FLOAT32, _FLOAT64, _INT8, _INT16, _INT64 = (ELEMENT_TYPES[name] for name in ("f
 #: Whole numbers up to which float32 holds all.
 _EXACT32 = 2**24
 _LOW, _HIGH = -(2.0**15), 2.0**15 - 1
-
-
-class _Body:
-    """The nodes of a Scan's body; what it names from outside are values of the graph around."""
-
-    def __init__(self, builder: Builder, prefix: str) -> None:
-        self._builder, self._prefix = builder, prefix
-        self.nodes: list[Any] = []
-
-    def node(self, op_type: str, inputs: list[str], outputs: int = 1, *, hint: str = "", **attributes: Any) -> list[str]:
-        from onnx import helper
-
-        names = [self._builder.name(f"{self._prefix}/{hint or op_type}") for _ in range(outputs)]
-        self.nodes.append(helper.make_node(op_type, inputs, names, **attributes))
-        return names
 
 
 def write_integer_lstm(op: Op, b: Builder) -> None:
@@ -97,20 +81,10 @@ class _Lstm:
             self._b.rename(value, self._op.outputs[index])
 
     def _scan(self, parts: str, hidden: str, cell: str) -> tuple[str, str, str]:
-        from onnx import helper
-
-        b = self._b
-        body = _Body(b, f"{self._hint}/body")
-        names = [b.name(f"{self._hint}/body/{what}") for what in ("hidden", "cell", "part")]
-        shown, next_hidden, next_cell = self._step(body, names[2], names[0], names[1])
-        types = (ELEMENT_TYPES[self._product_type("recurrent")], _FLOAT64, _FLOAT64)
-        inputs = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in zip(names, types, strict=True)]
-        results = zip((next_hidden, next_cell, shown), (*types[:2], _INT8), strict=True)
-        outputs = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in results]
-        graph = helper.make_graph(body.nodes, f"{self._hint}/body", inputs, outputs)
-        own = {*names, *(name for node in body.nodes for name in node.output)}
-        b.hidden_reads[len(b.nodes)] = [name for node in body.nodes for name in node.input if name not in own]
-        found = b.node("Scan", [hidden, cell, parts], 3, hint=f"{self._hint}/scan", body=graph, num_scan_inputs=1)
+        types = {"hidden": ELEMENT_TYPES[self._product_type("recurrent")], "cell": _FLOAT64, "part": _FLOAT64}
+        body = ScanBody(self._b, f"{self._hint}/body", types)
+        shown, *states = self._step(body, body.inputs[2], body.inputs[0], body.inputs[1])
+        found = body.scan([hidden, cell, parts], states, shown, _INT8, f"{self._hint}/scan")
         return found[0], found[1], found[2]
 
     def _data_parts(self) -> str:

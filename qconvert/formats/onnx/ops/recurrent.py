@@ -6,6 +6,7 @@ from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.ops.clipped_lstm import write_clipped_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
@@ -46,6 +47,9 @@ def _cells(r: Reading) -> int:
 
 def write_recurrence(op: Op, b: Builder) -> None:
     """The node of its own; what is quantized is real between DequantizeLinear and QuantizeLinear."""
+    if op.attributes.get("cell_clip"):
+        write_clipped_lstm(op, b)
+        return
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
     if stated.get("layout") and b.opset < 14:

@@ -1,10 +1,11 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8, whose states are variables of their own."""
+"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8 (an LSTM of real data: float_recurrent.py), whose states are variables of their own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from qconvert.arithmetic import GATES
+from qconvert.formats.tflite.ops.float_recurrent import read_float_lstm
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
@@ -33,10 +34,14 @@ def read_sequence_lstm(r: Reading) -> None:
     if len(r.inputs) < _OLD or not names["forget_weights"] or not names["hidden"] or not names["cell"]:
         raise r.invalid(f"has {len(r.inputs)} inputs, or lacks one that every LSTM has")
     types = tuple(r.tensor(_LSTM.index(role)).dtype for role in ("data", "forget_weights", "cell"))
-    if types != ("int8", "int8", "int16"):
-        raise r.unsupported(f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}, not int8, int8 and int16,")
     if r.option("diagonalRecurrentTensors", False):
         raise r.unsupported("diagonal recurrent weights")
+    if types == ("float32", "float32", "float32"):
+        read_float_lstm(r, {role: place for place, role in enumerate(_LSTM) if names.get(role)})
+        return
+    if types != ("int8", "int8", "int16"):
+        what = f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}"
+        raise r.unsupported(f"{what}, neither int8, int8 and int16 nor all float32,")
     places = {role: _LSTM.index(role) for role in ("hidden", "cell")}
     states = {role: r.variable(place) for role, place in places.items()}
     before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}

@@ -1,0 +1,124 @@
+"""UNIDIRECTIONAL_SEQUENCE_LSTM of real data: read as an LSTM, evaluated, written to TFLite and ONNX, beside LiteRT over several runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lstm_files import real_lstm_file
+
+import qconvert
+from qconvert.conversion import load
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate
+from qconvert.formats.tflite.writer import build
+from qconvert.runtimes.litert import LiteRT
+from qconvert.streaming import Session
+
+RECURRENT = Path(__file__).parents[3] / "fixtures" / "recurrent"
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"old": True},
+    {"rows": 3},
+    {"rows": 3, "time_major": True},
+    {"steps": 1, "rows": 2, "cell_clip": 0.6},
+    {"cell_clip": 0.5},
+    {"cell_clip": 0.7, "rows": 2, "time_major": True},
+    {"peephole": True},
+    {"peephole": True, "cell_clip": 0.8, "rows": 2},
+]
+#: Sums of float32 in another order, over some runs.
+CLOSE = 3e-6
+
+
+def feeds(model: LiteRT, count: int) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [{name: rng.normal(0, 1, shape).astype("float32") for name, (_, shape) in model.inputs.items()} for _ in range(count)]
+
+
+def compare(content: bytes, folder: Path) -> qconvert.Graph:
+    """The graph of a file, after runs that LiteRT, the evaluation, the file that is written again and that of ONNX all give alike."""
+    path = folder / "lstm.tflite"
+    path.write_bytes(content)
+    graph = load(path)
+    qconvert.convert(path, folder / "lstm.onnx")
+    qconvert.convert(folder / "lstm.onnx", folder / "again.tflite")
+    model, others = LiteRT(content), [LiteRT(build(graph, {})), Session(folder / "lstm.onnx"), Session(folder / "again.tflite")]
+    states: dict[str, np.ndarray] = {}
+    for feed in feeds(model, 5):
+        (expected,) = model.run(feed).values()
+        found = [next(iter(other.run(dict(zip(other.inputs, feed.values(), strict=True))).values())) for other in others]
+        found.append(evaluate(graph, feed, states)[graph.outputs[0]])
+        for value in found:
+            np.testing.assert_allclose(value, expected, atol=CLOSE, rtol=0)
+    return graph
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_an_lstm_is_read_and_written(form: dict[str, Any], tmp_path: Path) -> None:
+    graph = compare(real_lstm_file(**form), tmp_path)
+    found = next(op for op in graph.ops if op.kind == "LSTM")
+    assert float(found["cell_clip"]) == pytest.approx(form.get("cell_clip", 0.0))
+    assert [state.shape for state in graph.states.values()] == [(1, form.get("rows", 1), 8)] * 2
+
+
+@pytest.mark.parametrize("name", ["lstm_float", "lstm_both_ways_float"])
+def test_what_keras_makes(name: str, tmp_path: Path) -> None:
+    """Whose cells all have the limit 10."""
+    graph = compare((RECURRENT / f"{name}.tflite").read_bytes(), tmp_path)
+    assert [float(op["cell_clip"]) for op in graph.ops if op.kind == "LSTM"] == [10.0, 10.0]
+    report = qconvert.check(tmp_path / "lstm.tflite", tmp_path / "lstm.onnx", samples=1, per_op=True)
+    assert report.passed, report
+
+
+def test_the_limit_of_the_cell_matters() -> None:
+    """So that the files above show it."""
+    feed = {"data": np.random.default_rng(0).normal(0, 1, (1, 6, 5)).astype("float32")}
+    free, limited = (LiteRT(real_lstm_file(cell_clip=clip)).run(feed)["output"] for clip in (0.0, 0.5))
+    assert np.abs(free - limited).max() > 0.05
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_checks_pass_and_find_a_wrong_weight(clip: float, tmp_path: Path) -> None:
+    source, result = tmp_path / "a.tflite", tmp_path / "a.onnx"
+    source.write_bytes(real_lstm_file(cell_clip=clip))
+    qconvert.convert(source, result)
+    report = qconvert.check(source, result, samples=1, per_op=True)
+    assert report.passed, report
+    assert {item.verdict for item in report.operators} <= {"equal", "one rounding", "approximate"}
+    source.write_bytes(real_lstm_file(cell_clip=clip, seed=1))
+    assert not qconvert.check(source, result, samples=1).passed
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"has_input_gate": False}, "no input_weights of its own"),
+        ({"projection": True}, "projection_weights"),
+        ({"activation": 1}, "fused activation number 1"),
+        ({"weights": "int8"}, "weights of int8"),
+    ],
+)
+def test_what_an_lstm_is_not_is_refused(form: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tflite").write_bytes(real_lstm_file(**form))
+    with pytest.raises(QConvertError, match=words):
+        load(tmp_path / "a.tflite")
+
+
+def test_an_lstm_that_begins_anew_in_each_run_has_no_form_in_tflite(tmp_path: Path) -> None:
+    from onnx import helper, numpy_helper, save
+
+    rng = np.random.default_rng(0)
+    weights = {"W": (1, 16, 3), "R": (1, 16, 4)}
+    constants = [numpy_helper.from_array(rng.normal(0, 1, shape).astype("float32"), name) for name, shape in weights.items()]
+    node = helper.make_node("LSTM", ["x", "W", "R"], ["y"], hidden_size=4)
+    x, y = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", (5, 1, 3)), ("y", (5, 1, 1, 4))))
+    save(
+        helper.make_model(helper.make_graph([node], "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 18)]),
+        tmp_path / "a.onnx",
+    )
+    with pytest.raises(QConvertError, match="states that begin anew in each run"):
+        qconvert.convert(tmp_path / "a.onnx", tmp_path / "a.tflite")
+    assert not (tmp_path / "a.tflite").exists()
