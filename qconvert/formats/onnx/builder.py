@@ -7,7 +7,7 @@ behind a DequantizeLinear that is made when first asked for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +85,7 @@ class Builder:
         self._node_names: set[str] = set()
         self._free_node_names = Names(self._node_names)
         self._outer: Builder | None = None
+        self._hoisted: dict[str, Array] = {}  # constants of graphs inside nodes
         self._scope = set(graph.tensors)  # names of values here and around
         self._taken = set(graph.tensors)  # those of all graphs of the file
         self._names = Names(self._taken)
@@ -116,18 +117,22 @@ class Builder:
             self.domains,
             self.stated_scales,
         )
-        found._outer, found._taken, found._names = self, self._taken, self._names
+        found._outer, found._taken, found._names, found._hoisted = self, self._taken, self._names, self._hoisted
         found._scope |= self._scope
         found._node_names, found._free_node_names = self._node_names, self._free_node_names
         return found
 
-    def inner_names(self, names: Sequence[str]) -> dict[str, str]:
+    def inner_names(self, tensors: Iterable[Tensor]) -> dict[str, str]:
         """Names for the values of a graph inside a node: their own, but where a value around it has it.
 
-        Graphs side by side may share names.
+        Graphs side by side may share names, but for those of constants that stand in the main graph for them.
         """
-        found = {name: name if name not in self._scope else self._names.fresh(name) for name in names}
-        self._taken.update(found.values())
+        found = {}
+        for tensor in tensors:
+            hoisted = self._hoisted.get(tensor.name)
+            free = tensor.name not in self._scope if hoisted is None else hoisted is tensor.data
+            found[tensor.name] = tensor.name if free else self._names.fresh(tensor.name)
+            self._taken.add(found[tensor.name])
         return found
 
     def reads_inside(self, names: Collection[str]) -> None:
@@ -140,6 +145,7 @@ class Builder:
         while outermost._outer is not None:
             outermost = outermost._outer
         outermost._initializer(name, data)
+        self._hoisted[name] = data
 
     def show(self, name: str, tensor: Tensor) -> None:
         """Says what an output is that no tensor of the graph has as its name."""

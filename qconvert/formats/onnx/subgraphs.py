@@ -56,8 +56,7 @@ def _renamed(function: Graph, formal: int, captured: Sequence[str], b: Builder) 
     names = dict(zip(function.inputs[formal:], captured, strict=True))
     if len(set(captured)) != len(captured):
         raise UnsupportedError("a function that gets one value twice cannot be written to ONNX", where=f"function {function.name!r}")
-    own = [name for name in function.tensors if name not in names]
-    names |= b.inner_names(own)
+    names |= b.inner_names(tensor for name, tensor in function.tensors.items() if name not in names)
     tensors = {names[name]: replace(tensor, name=names[name]) for name, tensor in function.tensors.items()}
     ops = tuple(
         replace(

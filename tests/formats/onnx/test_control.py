@@ -321,6 +321,24 @@ def test_a_large_constant_of_two_branches_is_written_once() -> None:
     assert np.array_equal(outputs(data, given)[0], outputs(written, given)[0])
 
 
+def test_large_constants_of_one_name_and_other_values_stay_apart() -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    proto = onnx.load_from_string(
+        model("""(float[1,600] x, bool c) => (float[1,600] y) {
+        y = If (c) <then_branch = t () => (float[1,600] u) { u = MatMul(x, k) },
+                    else_branch = e () => (float[1,600] v) { v = MatMul(x, k) }> }""")
+    )
+    for factor, attribute in enumerate(proto.graph.node[0].attribute, 2):
+        attribute.g.initializer.append(numpy_helper.from_array(factor * np.eye(600, dtype=np.float32), "k"))
+    data = proto.SerializeToString()
+    written = build(read_bytes(data, "g"), 17, {}).SerializeToString()
+    for c in (TRUE, FALSE):
+        given = {"x": np.arange(600, dtype=np.float32)[None], "c": c}
+        assert np.array_equal(outputs(data, given)[0], outputs(written, given)[0])
+
+
 def test_errors_are_those_of_the_model() -> None:
     with pytest.raises(InvalidModelError):
         read_bytes(model("(float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] u) { u = Neg(x) }> }"), "g")
