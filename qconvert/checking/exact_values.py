@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, dynamic_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.graph.kinds import KINDS, Call, is_dynamic, range_axes
 
 __all__ = ["carried", "exact_value", "moved_by", "rounded_otherwise", "sum_bound"]
@@ -145,6 +145,7 @@ def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
         if value is not None and tensor is not None and kind.role(index) in ("data", "factor", "weights", "bias"):
             has_grid = tensor.quantization is not None and value.dtype.kind in "iu"
             value = np.abs(dequantize(value, tensor.quantization) if has_grid and tensor.quantization else value.astype(np.float64))
+            value = value + (_shift(tensor) if has_grid and kind.role(index) == "data" else 0.0)
             tensor = _real(tensor)
         inputs.append(value)
         tensors.append(tensor)
@@ -155,6 +156,15 @@ def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
         return None
     return np.abs(found) if isinstance(found, np.ndarray) else None
+
+
+def _shift(tensor: Tensor) -> float:
+    """What a zero point stands for: without it the sum is larger, and a bias takes it off again (pass shift_to_symmetric)."""
+    q = tensor.quantization
+    if q is None or not q.is_per_tensor:
+        return 0.0
+    middle = sum(integer_range(tensor.dtype)) // 2 + 1 if tensor.dtype.startswith("u") else 0
+    return float(abs(int(q.zero_point[0]) - middle) * float(q.scale[0]))
 
 
 def _terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> float:

@@ -33,6 +33,7 @@ from qconvert.passes.shifting.walk import Shifting
 from qconvert.passes.store_activations import separated, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, Cost, Target
+from qconvert.plugins.sides import quantized_data
 
 __all__ = ["run"]
 
@@ -54,10 +55,17 @@ def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[
     for op in whole.ops:
         _visit(shifting, op, target)
     if shifting.ops == list(whole.ops) and not notes:
-        return whole if whole.ops != graph.ops else graph, ()
+        return whole if whole.ops != graph.ops else graph, _nothing(whole, target)
     changed, shifted = shifting.result()
     changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if shifted else changed.metadata)
-    return changed, (*notes, *_said(changed, shifted, shifting))
+    return changed, (*notes, *(() if shifted else _nothing(whole, target)), *_said(changed, shifted, shifting))
+
+
+def _nothing(graph: Graph, target: Target | None) -> tuple[str, ...]:
+    """That a network for a target of symmetric activations has none to shift; nothing of graphs without quantized activations."""
+    if target is None or not any(tensor.dtype in target.symmetric_activations for op in graph.ops for tensor in quantized_data(graph, op)):
+        return ()
+    return ("no activation has a zero point: nothing is shifted",)
 
 
 def _without_roundings(graph: Graph) -> Graph:

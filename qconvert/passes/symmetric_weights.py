@@ -70,7 +70,7 @@ def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[
         kept = limits[0] if signed.dtype in ranges else integer_range(signed.dtype)[0]
         axis = None if _one_scale(graph, use, target) else use.axis
         found = rescaled(signed, axis, signed.dtype, limits, _scaling(limits, kept))
-        if found.cost is not None and _on_real_values(graph, use, target):
+        if found.cost is not None and _on_real_values(graph.evolve(tensors=[found.tensor]), use, target):
             continue
         new.append((use, found.tensor))
         counts["moved"] += found.cost is None
@@ -120,7 +120,11 @@ def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | No
 
 
 def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool:
-    """Whether all readers of weights compute on real values anyhow, since their results have no scale, so that any grid will do."""
+    """Whether all readers of weights compute on real values anyhow, since their results have no scale, so that any grid will do.
+
+    Args:
+        graph: with the new weights, whose type some targets take beside a real result.
+    """
     ops = [graph.ops[index] for index in use.readers]
     if target is None or not target.knows_kernels or any(graph[op.outputs[0]].is_quantized for op in ops):
         return False
