@@ -54,6 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     classifier = ROOT / "fixtures" / "torch" / "classifier"
     shutil.copy(classifier / "state_eager_fbgemm.pth", tmp_path / "weights.pth")
     shutil.copy(classifier / "float.pt2", tmp_path)
+    shutil.copy(classifier.parent / "small" / "pt2e_x86_qat.pt2", tmp_path / "qat.pt2")
     convert(tmp_path / "weights.pth", tmp_path / "classifier.onnx", graph=tmp_path / "float.pt2")
     for name, copy in (("float.onnx", "net.onnx"), ("KL.mnn", "net.mnn"), ("KL_dump.json", "net.mnn.json"), ("EMA.mnn", "ema.mnn")):
         shutil.copy(ROOT / "fixtures" / "mnn" / name, tmp_path / copy)

@@ -260,3 +260,12 @@ def test_almost_all_channels_of_a_real_model_are_exact() -> None:
             channels += len(same)
     assert (exact, channels) == (17_994, 18_057)
     assert all(cost.sqnr_db is not None and cost.sqnr_db > 45 for cost in lossy.costs)
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("tensorrt", "int8"), ("tflite", "uint8")])
+def test_weights_beside_a_real_result_become_signed_where_sums_are_real(target: str, dtype: str) -> None:
+    """TensorRT's products of int8 give real numbers, whatever rounds them; TFLite's kernel has no such result."""
+    tensors = [Tensor("x", "int8", (1, 16), None, q(0.1)), constant("w", random_integers((4, 16), "uint8"), q(0.01, 120))]
+    graph = make([Op("Gemm", ("x", "w"), ("y",))], [*tensors, Tensor("y", "float32", None, None)], "x", "y")
+    changed, notes = for_target(graph, target)
+    assert changed.tensors[changed.ops[0].inputs[1]].dtype == dtype and bool(notes) == (dtype == "int8")
