@@ -146,6 +146,8 @@ _REGISTER = (
     _pass("apply_encodings", "scales that stand in a file beside the model make quantized operators of it",
          options=(_ENCODINGS, _ENCODINGS_OPTIONS, _FILL, _RANGE_DTYPE), exact=False),
     _pass("fuse_recurrence", "loops over a sequence that are spelled out become LSTM, GRU, RNN or a Scan", exact=False, within=1e-5),
+    _pass("real_recurrence", "integer LSTMs compute on real values between their grids, with numerics fast",
+         options=(NUMERICS,), exact=False, after=("fuse_recurrence",)),
     _pass("restate_attributes", "attributes and limits that the source's format cannot state come back from its metadata"),
     _pass("widen_float16", "networks of float16 and bfloat16 compute in float32, their weights staying float16",
          exact=False, within=0.05),

@@ -1,0 +1,131 @@
+"""real_recurrence: with numerics "fast", TFLite's integer LSTM becomes an LSTM on real values, between its grids.
+
+onnxruntime has a kernel for it, many times faster than the integer arithmetic spelled out, but it is another model: sums of gates do not
+saturate, sigmoid and tanh are not gemmlowp's, hidden values and cell are not rounded from step to step within a run, and the cell has no
+limit.
+Weights keep their integers, each gate its scale; outputs and both states keep their types and grids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.inlining import Inlining
+from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS, stored_tensors
+from qconvert.plugins import Change, Target
+
+__all__ = ["run"]
+
+#: The order of gates in the rows of an LSTM.
+_ROWS = ("input", "output", "forget", "cell")
+_TEXT = (
+    "{} integer LSTMs compute on real values between their grids, with the weights' integers: outputs drift from the source's, "
+    "which is equal to the last bit without --numerics fast and takes some 10 times as long a step"
+)
+
+
+def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
+    """Replaces those that an LSTM can say: with four gates of their own, and neither peepholes, projection nor layer normalization."""
+    if numerics != "fast" or target is None or target.format != "onnx":
+        return graph, ()
+    new = Inlining(graph)
+    count = 0
+    for op in graph.ops:
+        if op.kind == "IntegerLSTM" and _is_plain(graph, op):
+            _Layer(graph, op, new).write()
+            count += 1
+        else:
+            new.ops.append(op)
+    if not count:
+        return graph, ()
+    return graph.evolve(tensors=new.tensors.values(), ops=new.ops), (Change(_TEXT.format(count)),)
+
+
+def _is_plain(graph: Graph, op: Op) -> bool:
+    tensors = stored_tensors(op, graph.__getitem__)
+    extra = [role for role in tensors if role.endswith(("peephole", "norm")) or role.startswith("projection")]
+    sizes = [tensors[role].static_shape for role in ("data", "hidden")]
+    weights = [tensors.get(f"{gate}_{what}") for gate in _ROWS for what in ("weights", "recurrent")]
+    biases = [tensor for role, tensor in tensors.items() if role.endswith("_bias")]
+    known = all(tensor is not None and tensor.is_constant for tensor in (*weights, *biases))
+    return known and not extra and None not in sizes and all(op.outputs)
+
+
+class _Layer:
+    """One layer that is written anew."""
+
+    def __init__(self, graph: Graph, op: Op, new: Inlining) -> None:
+        self._op, self._new = op, new
+        self._names = {role: name for role, name in zip(LSTM_INPUTS, op.inputs, strict=False) if name}
+        self._tensors = stored_tensors(op, graph.__getitem__)
+        self._hint = op.outputs[0]
+
+    def write(self) -> None:
+        op, outputs = self._op, [self._new.tensors[name] for name in self._op.outputs]
+        data, hidden, cell = (self._tensors[role] for role in ("data", "hidden", "cell"))
+        major = bool(op["time_major"])
+        sizes = data.static_shape or ()
+        steps, rows = sizes[:2] if major else (sizes[1], sizes[0])
+        cells = int((hidden.static_shape or (0,))[-1])
+        grid = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
+        given = self._names["data"]
+        if not major:
+            given = self._emit("Transpose", [given], replace(data, shape=(steps, rows, sizes[2])), "time", perm=(1, 0, 2))
+        state = (1, rows, cells)
+        firsts = [self._reshaped(tensor.name, replace(tensor, shape=state), "first") for tensor in (hidden, cell)]
+        whole = self._add(Tensor("", "int8", (steps, 1, rows, cells), None, grid), "all")
+        last = [self._add(replace(outputs[1], shape=state, quantization=grid), "last"), self._add(replace(outputs[2], shape=state), "last")]
+        inputs = (given, self._joined("weights"), self._joined("recurrent"), self._bias(), "", *firsts)
+        self._new.ops.append(Op("LSTM", inputs, (whole, *last), {"hidden_size": cells}, op.source))
+        shown = self._reshaped(whole, Tensor("", "int8", (steps, rows, cells), None, grid), "steps")
+        if not major:
+            shown = self._emit("Transpose", [shown], Tensor("", "int8", (rows, steps, cells), None, grid), "rows", perm=(1, 0, 2))
+        self._labelled(shown, outputs[0])
+        self._labelled(self._reshaped(last[0], replace(outputs[1], quantization=grid), "hidden"), outputs[1])
+        self._labelled(self._reshaped(last[1], outputs[2], "cell"), outputs[2])
+
+    def _add(self, tensor: Tensor, hint: str) -> str:
+        return self._new.add(tensor, f"{self._hint}/{hint}")
+
+    def _emit(self, kind: str, inputs: list[str], result: Tensor, hint: str, **attributes: tuple[int, ...]) -> str:
+        name = self._add(replace(result, data=None), hint)
+        self._new.ops.append(Op(kind, tuple(inputs), (name,), attributes, self._op.source))
+        return name
+
+    def _reshaped(self, name: str, result: Tensor, hint: str) -> str:
+        sizes = np.array(result.static_shape, np.int64)
+        return self._emit("Reshape", [name, self._add(Tensor("", "int64", sizes.shape, sizes), "shape")], result, hint)
+
+    def _labelled(self, name: str, result: Tensor) -> None:
+        """The stored integers of the tensor made last as another, whatever its own grid: the kernel copies bytes."""
+        if self._new.tensors[name].quantization == result.quantization:
+            self._new.ops[-1] = replace(self._new.ops[-1], outputs=(result.name,))
+        else:
+            self._new.ops.append(Op("Reinterpret", (name,), (result.name,), {}, self._op.source))
+
+    def _joined(self, what: str) -> str:
+        """The weights of all gates one above the other, with a scale for each row."""
+        listed = [self._tensors[f"{gate}_{what}"] for gate in _ROWS]
+        data = np.concatenate([tensor.data for tensor in listed if tensor.data is not None])
+        scales = np.concatenate([np.repeat(self._scale(tensor), len(data) // len(listed)) for tensor in listed])
+        grid = Quantization(scales, np.zeros(len(scales), np.int64), 1)
+        return self._add(Tensor("", "int8", (1, *data.shape), data[None], grid), what)
+
+    def _bias(self) -> str:
+        """Real biases: the kernel takes their integers in steps of data scale * weight scale."""
+        cells = len(self._tensors["forget_weights"].data)  # type: ignore[arg-type]
+        found = []
+        for gate in _ROWS:
+            bias = self._tensors.get(f"{gate}_bias")
+            step = self._scale(self._tensors["data"]) * self._scale(self._tensors[f"{gate}_weights"])
+            found.append(np.zeros(cells, np.float32) if bias is None or bias.data is None else (bias.data * step.astype(float)))
+        data = np.concatenate([*found, np.zeros(4 * cells)])[None].astype(np.float32)
+        return self._add(Tensor("", "float32", data.shape, data), "biases")
+
+    @staticmethod
+    def _scale(tensor: Tensor) -> np.ndarray:
+        assert tensor.quantization is not None
+        return tensor.quantization.scale
