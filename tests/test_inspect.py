@@ -51,7 +51,7 @@ def test_an_onnx_files_own_nodes() -> None:
 
 
 def test_operators_that_are_not_covered_are_shown_all_the_same(tmp_path: Path) -> None:
-    made = single_op("RANDOM_UNIFORM", {}, [TensorSpec("s", (1,), "int32")], [TensorSpec("y", (1,), "float32")])
+    made = single_op("RANDOM_UNIFORM", None, [TensorSpec("s", (1,), "int32")], [TensorSpec("y", (1,), "float32")])
     (tmp_path / "m.tflite").write_bytes(made)
     done = inspect(tmp_path / "m.tflite")
     assert done.returncode == 2 and "RANDOM_UNIFORM (1" in done.stderr
