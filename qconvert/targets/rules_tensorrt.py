@@ -58,6 +58,7 @@ def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
             ("windows of pools have no holes", _KEEP, _holes(op)),
             ("transposed convolutions have strides or dilations, not both", _KEEP, _strided(op)),
             ("what is scattered replaces what was there", _KEEP, _reduced(op)),
+            ("loops that read their condition have one to begin with", "give the Loop the condition true", _unconditional(graph, op)),
             ("no number is divided by what a Dequantize gives: TensorRT-RTX 1.7.1 leaves the division out",
              "leave the operand real", _divided(graph, op, producers)),
         ):  # fmt: skip
@@ -126,6 +127,16 @@ def _strided(op: Op) -> Iterator[Breach]:
 def _reduced(op: Op) -> Iterator[Breach]:
     if op.kind in ("ScatterND", "ScatterElements") and op.attributes.get("reduction", "none") != "none":
         yield op.outputs[0], f"has the reduction {op['reduction']!r}"
+
+
+def _unconditional(graph: Graph, op: Op) -> Iterator[Breach]:
+    """The condition of a loop's body, which the parser does not know where the loop is given none."""
+    if op.kind != "Loop" or (len(op.inputs) > 1 and op.inputs[1]):
+        return
+    body = graph.functions[str(op["body"])]
+    condition = body.inputs[1]
+    if condition in body.outputs or any(condition in inner.inputs for inner in body.ops):
+        yield op.outputs[0], "comes of a loop without a condition, whose body reads it"
 
 
 def _divided(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:

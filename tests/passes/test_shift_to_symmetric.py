@@ -13,7 +13,7 @@ from passes.graphs import CONV, constant, make, q, random_integers
 
 from qconvert import Graph, Op, Quantization, Target, Tensor, load, save
 from qconvert.evaluate import evaluate
-from qconvert.graph import Array
+from qconvert.graph import Array, numpy_dtype
 from qconvert.graph.metadata import SHIFTED
 from qconvert.graph.validation import validate
 from qconvert.plugins import pass_named
@@ -405,3 +405,16 @@ def test_a_false_note_changes_no_result() -> None:
     validate(back)
     feeds = {"x": random_integers((1, 4, 6, 5), "int8", 0)}
     assert np.array_equal(evaluate(back, feeds)["y"], evaluate(graph, feeds)["y"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_shifts_are_added_in_float32_to_values_of_16_bits(dtype: str) -> None:
+    """s * q and s * zero point are much larger than their difference: 11 bits would lose parts of a step."""
+    tensors = [Tensor("x", dtype, (4, 64)), Tensor("a", "int8", None, None, q(0.05, 100)), Tensor("r", dtype, None)]
+    ops = [Op("Quantize", ("x",), ("a",)), Op("Dequantize", ("a",), ("r",)), Op("Relu", ("r",), ("y",))]
+    graph = make(ops, [*tensors, Tensor("y", dtype, (4, 64))], "x", "y")
+    changed = shifted(graph)
+    x = np.random.default_rng(3).normal(0, 2, size=(4, 64)).astype(numpy_dtype(dtype))
+    was, now = (evaluate(item, {"x": x})["y"].astype(np.float32) for item in (graph, changed))
+    assert np.mean(was != now) < 0.02 and np.abs(was - now).max() < 0.051
+    assert len(np.unique(was)) > 20

@@ -339,3 +339,26 @@ def test_the_graph_can_be_read_again() -> None:
     graph = resnet()[1]
     again = onnx_graph(write(graph, 0, {}, numerics="fast").SerializeToString())
     assert again.outputs == graph.outputs and again.inputs == graph.inputs
+
+
+def test_loops_that_read_a_condition_which_they_are_not_given_are_refused(tmp_path: Path, builder: Builder) -> None:
+    """TensorRT's parser knows no such tensor; with the condition it takes the loop."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    info, real = helper.make_tensor_value_info, TensorProto.FLOAT
+    nodes = [helper.make_node("Identity", ["given"], ["again"]), helper.make_node("Mul", ["v", "two"], ["w"])]
+    sides = [info("index", TensorProto.INT64, []), info("given", TensorProto.BOOL, []), info("v", real, [4])]
+    results = [info("again", TensorProto.BOOL, []), info("w", real, [4])]
+    body = helper.make_graph(nodes, "body", sides, results, [numpy_helper.from_array(np.float32(2), "two")])
+    for condition, refused in (("", True), ("true", False)):
+        loop = helper.make_node("Loop", ["n", condition, "x"], ["y"], body=body)
+        constants = [numpy_helper.from_array(np.array(True), "true"), numpy_helper.from_array(np.int64(3), "n")]
+        graph = helper.make_graph([loop], "g", [info("x", real, [4])], [info("y", real, [4])], constants[not condition :])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "loop.onnx")
+        assert builder.build(tmp_path / "loop.onnx").parsed is not refused
+        if refused:
+            with pytest.raises(UnsupportedError, match="have one to begin with"):
+                convert(tmp_path / "loop.onnx", tmp_path / "model.onnx", target="tensorrt")
+        else:
+            convert(tmp_path / "loop.onnx", tmp_path / "model.onnx", target="tensorrt")
+            assert builder.build(tmp_path / "model.onnx").built

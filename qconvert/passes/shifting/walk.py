@@ -12,6 +12,9 @@ from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, numpy_
 
 __all__ = ["Shifting"]
 
+#: Real types of 16 bits.
+_SHORT = ("float16", "bfloat16")
+
 
 class Shifting:
     """Operators and tensors of the new graph, and what stands for a tensor of the old one.
@@ -111,12 +114,23 @@ class Shifting:
         """
         if not amount and not result:
             return value
+        value = self._wide(value, source) if amount else value
         tensor = self._tensors.get(value) or self.graph[value]
-        result = result or self.add(f"{value}/moved", tensor.dtype, tensor.shape)
+        short = bool(amount and result) and self.graph[result].dtype in _SHORT
+        total = self.add(f"{result}/float32", "float32", tensor.shape) if short else result
+        total = total or self.add(f"{value}/moved", tensor.dtype, tensor.shape)
         if not amount:
-            return self.emit("Identity", (value,), result, source)
+            return self.emit("Identity", (value,), total, source)
         kind = "Add" if amount > 0 else "Sub"
-        return self.emit(kind, (value, self.constant(f"{value}/shift", abs(amount), tensor.dtype)), result, source)
+        self.emit(kind, (value, self.constant(f"{value}/shift", abs(amount), tensor.dtype)), total, source)
+        return self.emit("Cast", (total,), result, source, to=self.graph[result].dtype) if short else total
+
+    def _wide(self, value: str, source: str) -> str:
+        """Real values of 16 bits in float32: a shift in 16 would cost them bits that a step of the grid needs."""
+        tensor = self._tensors.get(value) or self.graph[value]
+        if tensor.dtype not in _SHORT:
+            return value
+        return self.emit("Cast", (value,), self.add(f"{value}/float32", "float32", tensor.shape), source, to="float32")
 
     def real(self, name: str, source: str = "") -> str:
         """The real values of what stands for a tensor, shifted if that is."""
