@@ -23,7 +23,7 @@ __all__ = ["run"]
 _ROWS = ("input", "output", "forget", "cell")
 _TEXT = (
     "{} integer LSTMs compute on real values between their grids, with the weights' integers: outputs drift from the source's, "
-    "which is equal to the last bit without --numerics fast and takes some 10 times as long a step"
+    "which is equal to the last bit without --numerics fast and takes 5 to 25 times as long a step"
 )
 
 
