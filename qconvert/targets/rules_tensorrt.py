@@ -33,6 +33,8 @@ _NO_TYPES = frozenset((
     "int16", "uint16", "uint32", "uint64", "uint4", "int2", "uint2", "string", "complex64", "complex128", "float8e5m2", "float8e4m3fnuz",
     "float8e5m2fnuz",
 ))  # fmt: skip
+#: Operators that demand two axes.
+_NOT_FLAT = ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
 _CUT = "use --target tensorrt, or cut the network in front of it"
 _IO = "use --io-float at inputs and outputs, or cast what it is computed with"
 _KEEP = "leave the operator to the program around the network, or a plugin of TensorRT's"
@@ -58,6 +60,7 @@ def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
             ("windows of pools have no holes", _KEEP, _holes(op)),
             ("transposed convolutions have strides or dilations, not both", _KEEP, _strided(op)),
             ("what is scattered replaces what was there", _KEEP, _reduced(op)),
+            ("what compares along an axis has two axes at least", "give the data a first axis of 1", _flat(graph, op)),
             ("loops that read their condition have one to begin with", "give the Loop the condition true", _unconditional(graph, op)),
             ("no number is divided by what a Dequantize gives: TensorRT-RTX 1.7.1 leaves the division out",
              "leave the operand real", _divided(graph, op, producers)),
@@ -127,6 +130,13 @@ def _strided(op: Op) -> Iterator[Breach]:
 def _reduced(op: Op) -> Iterator[Breach]:
     if op.kind in ("ScatterND", "ScatterElements") and op.attributes.get("reduction", "none") != "none":
         yield op.outputs[0], f"has the reduction {op['reduction']!r}"
+
+
+def _flat(graph: Graph, op: Op) -> Iterator[Breach]:
+    name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
+    shape = graph[op.inputs[0]].shape if name in _NOT_FLAT else None
+    if shape is not None and len(shape) < 2:
+        yield op.inputs[0], f"has {len(shape)} axes"
 
 
 def _unconditional(graph: Graph, op: Op) -> Iterator[Breach]:

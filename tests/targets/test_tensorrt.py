@@ -143,8 +143,8 @@ def real(
     known = [Tensor("x", dtype, shape), *inputs]
     if kind == "DynamicQuantizeLinear":
         known += [Tensor("y0", "uint8", None), Tensor("y1", "float32", None), Tensor("y2", "uint8", None)]
-    elif dtype != "float32" or kind == "NonZero":
-        known.append(Tensor("y0", {"MatMulInteger": "int32", "NonZero": "int64"}.get(kind, dtype), None))
+    elif dtype != "float32" or kind in ("ArgMax", "NonZero"):
+        known.append(Tensor("y0", {"ArgMax": "int64", "MatMulInteger": "int32", "NonZero": "int64"}.get(kind, dtype), None))
     return make([op], known, "x", " ".join(results))
 
 
@@ -173,6 +173,8 @@ REFUSED = {
               "no holes", True),
     "sums": (real("ScatterND", INDICES, constant("u", np.ones((2, 4, 6, 6), np.float32)), shape=(3, 4, 6, 6), reduction="add"),
              "what is scattered", True),
+    "one axis": (real("Softmax", shape=(6,), axis=0), "two axes at least", True),
+    "the largest of one axis": (real("ArgMax", shape=(6,), axis=0, keepdims=0), "two axes at least", True),
     "divisions": (divided(), "leaves the division out", False),
 }  # fmt: skip
 
