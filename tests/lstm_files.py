@@ -180,6 +180,7 @@ def real_lstm_file(
     activation: int = 4,
     weights: str = "float32",
     old: bool = False,
+    wrong: str = "",
 ) -> bytes:
     """A UNIDIRECTIONAL_SEQUENCE_LSTM of real data with random weights, which are large enough for a cell to come to its limit."""
     rng = np.random.default_rng(seed)
@@ -188,6 +189,7 @@ def real_lstm_file(
     def constant(name: str, *shape: int, given: bool = True) -> int:
         if not given:
             return -1
+        shape = (*shape[:-1], shape[-1] + 1) if name == wrong else shape
         if weights == "int8" and len(shape) == 2:
             return f.tensor(name, shape, "int8", (0.01, 0), rng.integers(-127, 128, shape).astype("int8"))
         return f.tensor(name, shape, "float32", None, rng.normal(0, 0.6, shape).astype("float32"))

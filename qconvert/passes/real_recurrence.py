@@ -51,7 +51,7 @@ def _is_plain(graph: Graph, op: Op) -> bool:
     weights = [tensors.get(f"{gate}_{what}") for gate in _ROWS for what in ("weights", "recurrent")]
     biases = [tensor for role, tensor in tensors.items() if role.endswith("_bias")]
     known = all(tensor is not None and tensor.is_constant for tensor in (*weights, *biases))
-    return known and not extra and None not in sizes and all(op.outputs)
+    return known and not extra and None not in sizes and len(sizes[0] or ()) == 3 and all(op.outputs)
 
 
 class _Layer:

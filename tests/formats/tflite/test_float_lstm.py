@@ -99,6 +99,8 @@ def test_checks_pass_and_find_a_wrong_weight(clip: float, tmp_path: Path) -> Non
         ({"projection": True}, "projection_weights"),
         ({"activation": 1}, "fused activation number 1"),
         ({"weights": "int8"}, "weights of int8"),
+        *(({"wrong": f"{gate}/{what}"}, "of shape") for gate in ("forget", "cell") for what in ("weights", "recurrent", "bias")),
+        ({"wrong": "output/peephole", "peephole": True}, "of shape"),
     ],
 )
 def test_what_an_lstm_is_not_is_refused(form: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,7 @@ def read_float_lstm(r: Reading, places: dict[str, int]) -> None:
     """
     _require_plain(r, places)
     shape = r.static_shape(0)
-    cells = r.static_shape(places["forget_weights"])[0]
-    if len(shape) != 3:
-        raise r.invalid(f"has data of shape {shape}")
+    cells = _cells(r, places)
     time_major = bool(r.option("timeMajor", False))
     steps, rows = shape[:2] if time_major else (shape[1], shape[0])
     states = {role: r.variable(places[role], (1, rows, cells)) for role in ("hidden", "cell")}
@@ -65,6 +64,19 @@ def _require_plain(r: Reading, places: dict[str, int]) -> None:
     seen = [f"{gate}_peephole" in places for gate in _PEEPHOLES]
     if any(seen) and not all(seen):
         raise r.invalid("has peepholes for some gates alone")
+
+
+def _cells(r: Reading, places: dict[str, int]) -> int:
+    """How many cells there are; raises InvalidModelError if weights, biases or peepholes do not fit them and the data."""
+    data, cells = r.static_shape(0), math.prod(r.static_shape(places["forget_bias"]))
+    if len(data) != 3 or not cells:
+        raise r.invalid(f"has data of shape {data} and {cells} cells")
+    wanted = {"weights": (cells, data[2]), "recurrent": (cells, cells), "bias": (cells,), "peephole": (cells,)}
+    for role, place in places.items():
+        sizes = wanted.get(role.rpartition("_")[2])
+        if sizes is not None and r.static_shape(place) != sizes:
+            raise r.invalid(f"has {r.inputs[place]!r} of shape {r.static_shape(place)}, not {sizes}")
+    return cells
 
 
 def _rows(r: Reading, places: dict[str, int], what: str) -> Array:
