@@ -387,6 +387,14 @@ def test_an_activation_that_the_file_has_as_a_clip_on_real_values_comes_back(tmp
     assert np.array_equal(back[back.ops[0].inputs[2]].data, graph["b"].data)  # type: ignore[arg-type]
 
 
+def test_a_fused_activation_of_an_unshifted_result_keeps_no_shift_in_the_bias(tmp_path: Path) -> None:
+    graph = conv(activation="relu", result=0)
+    save(shifted(graph), tmp_path / "model.onnx", guards=False)
+    back = load(tmp_path / "model.onnx")
+    assert kinds(back) == ["Conv"] and back.ops[0]["activation"] == "relu" and back["x"].quantization == graph["x"].quantization
+    assert np.array_equal(back[back.ops[0].inputs[2]].data, graph["b"].data)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "note",
     ["", "[]", "{", '{"x": true}', '{"nothing": 3}', '{"y": 300}', '{"y": 1.5}', '{"w": 3}', '{"y": "7"}'],
