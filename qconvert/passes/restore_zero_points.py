@@ -29,6 +29,7 @@ from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SHIFTED
 from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
+from qconvert.passes.shifting.averages import NUDGE, averages_away
 from qconvert.passes.shifting.linear import sums_of_weights
 from qconvert.passes.shifting.moves import carries
 from qconvert.passes.shifting.unsigned import with_unsigned_edges
@@ -114,6 +115,8 @@ class _Restoring:
         self._called: dict[str, str] = {}  # a tensor that is another one now
         self._added: dict[str, tuple[str, float]] = {}  # real value -> another one, and what that is short of it
         self._raw: dict[str, str] = {}  # tensor -> the same integers on the grid that the file has
+        self._made_of: dict[str, str] = {}  # real value -> the tensor that it is of
+        self._away: set[str] = set()  # averages behind which a factor takes ties away from zero
         self._readers = graph.consumers()
         self._ends = self._twins()
 
@@ -158,7 +161,7 @@ class _Restoring:
             self._ops.append(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
         elif touched and self._moves(op):
             self._ops.append(replace(op, inputs=self._filled(op, inputs), outputs=outputs))
-        elif not self._sum(op, inputs):
+        elif not self._average(op) and not self._sum(op, inputs):
             self._literally(op, inputs, outputs)
 
     def _name(self, name: str) -> str:
@@ -241,6 +244,7 @@ class _Restoring:
         """The real values without the shift, of which readers know what is missing."""
         real = self._add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
         self._ops.append(Op("Dequantize", (value,), (real,), {}, op.source))
+        self._made_of[op.outputs[0]] = op.inputs[0]
         self._settle(op.outputs[0], real, self._shift(op.inputs[0]), self._shift(op.inputs[0]))
 
     def _quantize(self, op: Op, value: str, output: str) -> None:
@@ -265,6 +269,28 @@ class _Restoring:
         result = self._add(f"{like.name}/sum", like)
         self._ops.append(Op("Add", (base, self._constant(f"{like.name}/constant", amount, "float32")), (result,)))
         return result
+
+    def _average(self, op: Op) -> bool:
+        """An average whose ties the factor behind it takes away from zero, or that factor; whether it is one."""
+        if op.kind == "Mul" and op.inputs[0] in self._away:
+            self._added[op.outputs[0]] = self._added[op.inputs[0]]
+            return True
+        factors, known = self._readers.get(op.outputs[0], []) if op.outputs else [], self._added.get(op.inputs[0]) if op.inputs else None
+        if op.kind != "AveragePool" or known is None or [item.kind for item in factors] != ["Mul"] or op.inputs[0] not in self._made_of:
+            return False
+        number, ends = self._graph.constant(factors[0].inputs[1]), self._readers.get(factors[0].outputs[0], [])
+        if number is None or number.size != 1 or float(number.reshape(-1)[0]) != NUDGE or [item.kind for item in ends] != ["Quantize"]:
+            return False
+        whole = Op("AveragePool", (self._made_of[op.inputs[0]],), ends[0].outputs, {**op.attributes, "arithmetic": "ties_away"})
+        if not averages_away(
+            self._graph.evolve(tensors=self._tensors.values(), ops=[whole], inputs=whole.inputs, outputs=whole.outputs), whole
+        ):
+            return False
+        result = self._add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
+        self._ops.append(replace(whole, inputs=(known[0],), outputs=(result,), source=op.source))
+        self._added[op.outputs[0]] = result, known[1]
+        self._away.add(op.outputs[0])
+        return True
 
     def _sum(self, op: Op, inputs: tuple[str, ...]) -> bool:
         """An addition or subtraction of values that are known as others plus a constant; whether it is one."""

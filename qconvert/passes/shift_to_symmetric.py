@@ -10,6 +10,8 @@ values have no zero point. Everything around makes up for it with ordinary opera
 - What moves, chooses or compares integers goes on to do so: shifts on all sides are equal.
 - Quantize and Dequantize, and the Dequantize and Quantize that a Requantize becomes, have an addition on their real side. All other
   operators run on real values between such.
+- Averages onto their own grid that round ties away from the stored zero, as TFLite's do, see shifted values: there that is away from zero
+  (shifting/averages.py).
 - Graph inputs and outputs keep type, scale and zero point, with a Reinterpret between; uint8 ones are spelled with plain numbers.
 
 Exact but for ties: r / scale + zero point is rounded where r / scale was, and sums are float32. The names of the tensors and their old zero
@@ -26,6 +28,7 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.metadata import SHIFTED
 from qconvert.passes.isolate_float import isolated
+from qconvert.passes.shifting.averages import averages_away, joined_averages, shift_average
 from qconvert.passes.shifting.edges import around_unsigned, from_unsigned, is_spelled, to_unsigned
 from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
 from qconvert.passes.shifting.moves import obstacle
@@ -44,7 +47,8 @@ _LITERAL = ("plain", "opaque", "state", "stored", "control")
 def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
     """Shifts the activations of the types in target.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or symmetric == "all" else target.symmetric_activations
-    plain = _without_roundings(graph) if target is not None and target.symmetric_activations else graph
+    joined = joined_averages(graph) if "int8" in dtypes else graph
+    plain = _without_roundings(joined) if target is not None and target.symmetric_activations else joined
     whole = separated(around_unsigned(plain, target), dtypes)
     points = _points(whole, dtypes)
     whole, notes = isolated(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
@@ -72,7 +76,7 @@ def _without_roundings(graph: Graph) -> Graph:
     """The graph without the roundings of a source's kernels, which a target that computes on real values has not; but for dynamic range."""
     ops = [
         replace(op, attributes={key: value for key, value in op.attributes.items() if key != "arithmetic"})
-        if op.attributes.get("arithmetic") and not is_dynamic(op)
+        if op.attributes.get("arithmetic") and not is_dynamic(op) and not averages_away(graph, op)
         else op
         for op in graph.ops
     ]
@@ -107,6 +111,8 @@ def _visit(s: Shifting, op: Op, target: Target | None) -> None:
         to_unsigned(s, op)
     elif KINDS[op.kind].rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
         _convert(s, op)
+    elif averages_away(s.graph, op) and s.shift(op.inputs[0]):
+        shift_average(s, op)
     else:
         s.ops.append(replace(op, inputs=tuple(s[name] for name in op.inputs), outputs=tuple(s[name] for name in op.outputs)))
         for name in op.outputs:

@@ -29,6 +29,7 @@ def test_the_check_runs_every_node_and_sees_the_source_s_grids(result: Path) -> 
     assert report.verdict == "passed", report.problems
     assert report.kernels[1] == "onnxruntime:unoptimized"
     assert all(op.largest <= 1 for op in report.operators)
+    assert [op.verdict for op in report.operators if op.operator.startswith("AVERAGE_POOL")] == ["equal"]  # ties as TFLite rounds them
 
 
 def test_the_file_is_read_as_what_it_was_made_of(result: Path, tmp_path: Path) -> None:

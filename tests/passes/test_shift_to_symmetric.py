@@ -426,3 +426,36 @@ def test_shifts_are_added_in_float32_to_values_of_16_bits(dtype: str) -> None:
     was, now = (evaluate(item, {"x": x})["y"].astype(np.float32) for item in (graph, changed))
     assert np.mean(was != now) < 0.02 and np.abs(was - now).max() < 0.051
     assert len(np.unique(was)) > 20
+
+
+AVERAGE = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "arithmetic": "ties_away", "data_format": "channels_first"}
+
+
+def average(point: int, *, isolated: bool, **changes: object) -> Graph:
+    """x (1,3,16,16) -> AveragePool of 2x2 on its grid -> y, by itself or on real values between Dequantize and Quantize."""
+    grid = q(0.03, point)
+    ends = [Tensor("x", "int8", (1, 3, 16, 16), None, grid), Tensor("y", "int8", None, None, grid)]
+    attributes = {**AVERAGE, **changes}
+    if not isolated:
+        return make([Op("AveragePool", ("x",), ("y",), attributes)], ends, "x", "y")
+    real = [Tensor("a", "float32", (1, 3, 16, 16)), Tensor("b", "float32", (1, 3, 8, 8))]
+    ops = [Op("Dequantize", ("x",), ("a",)), Op("AveragePool", ("a",), ("b",), attributes), Op("Quantize", ("b",), ("y",))]
+    return make(ops, [*ends, *real], "x", "y")
+
+
+@pytest.mark.parametrize("point", [-128, 3, -7])
+def test_ties_of_averages_go_away_from_the_stored_zero(point: int) -> None:
+    graph = average(point, isolated=False)
+    changed = same(graph)
+    assert kinds(changed).count("Mul") == 1 and not {"Add", "Sub"} & {*kinds(changed)}
+    alone = shifted(average(point, isolated=True))
+    feeds = {"x": random_integers((1, 3, 16, 16), "int8", 3)}
+    assert np.array_equal(evaluate(alone, feeds)["y"], evaluate(graph, feeds)["y"])
+    read, _ = pass_named("absorb_quantization").run(changed, None)
+    back = restored(graph, read)
+    assert kinds(back) == ["AveragePool"] and back.ops[0]["arithmetic"] == "ties_away"
+
+
+@pytest.mark.parametrize("changes", [{"arithmetic": ""}, {"pads": (0, 0, 1, 1)}, {"kernel_shape": (16, 16), "strides": (16, 16)}])
+def test_other_averages_run_on_unshifted_values(changes: dict[str, object]) -> None:
+    assert "Mul" not in kinds(shifted(average(-7, isolated=False, **changes)))

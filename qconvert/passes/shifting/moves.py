@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
+from qconvert.passes.shifting.averages import averages_away
 from qconvert.passes.shifting.linear import linear_obstacle
 
 __all__ = ["carries", "obstacle"]
@@ -26,7 +27,7 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
         points: the zero points that go, by tensor.
     """
     touched = points.keys() & {*op.inputs, *op.outputs}
-    if not touched or KINDS[op.kind].rule in _OWN_WAY or carries(graph, op):
+    if not touched or KINDS[op.kind].rule in _OWN_WAY or carries(graph, op) or averages_away(graph, op):
         return ""
     if op.kind in ("Conv", "Gemm", "MatMul"):
         return linear_obstacle(graph, op, op.inputs[0] in points)
