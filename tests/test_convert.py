@@ -178,13 +178,13 @@ def test_the_last_sentence(graph: Graph, words: str, tmp_path: Path, monkeypatch
 
 
 COMPLETED = {
-    "tflite2onnx --target ": ["ort-x86", "ort-x86-vnni", "ort-arm", "generic"],
+    "tflite2onnx --target ort": ["ort-x86", "ort-x86-vnni", "ort-arm"],
     "convert a b --target tflite-m": ["tflite-micro"],
     "tflite2onnx a b --form ": ["qdq", "qoperator", "qonnx"],
     "convert --numerics ": ["exact", "fast"],
     "convert --passes fuse_pad,fold_b": ["fuse_pad,fold_batch_norm"],
     "convert --from o": ["onnx"],
-    "inspect --from t": ["tflite", "torch"],
+    "inspect --from to": ["torch"],
     "audit m.onnx --target ort-a": ["ort-arm"],
 }
 

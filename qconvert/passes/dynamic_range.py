@@ -140,6 +140,9 @@ class _Fitting:
 
     def _append_real(self, op: Op) -> None:
         name = op.inputs[1]
+        if not self._graph[name].is_quantized:
+            self.ops.append(op.with_attributes(arithmetic=""))
+            return
         key = (name, "real")
         if key not in self._made:
             self._made[key] = self._names.fresh(f"{name}/dequantized")

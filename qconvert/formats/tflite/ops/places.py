@@ -244,6 +244,9 @@ def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> st
     shape, result = w.shape(op.inputs[0], op), op.outputs[0]
     w.require_small(op, shape)
     if rows is not None:
+        sizes_along = np.array(shape[: rows.shape[-1]])
+        if ((rows < -sizes_along) | (rows >= sizes_along)).any():
+            raise w.unsupported(op, f"places {places!r} outside of data of shape {shape}")
         known = np.zeros(shape, bool)
         known[tuple(np.moveaxis(rows, -1, 0))] = True
         return w.const(known, f"{result}/mask")
