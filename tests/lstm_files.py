@@ -84,6 +84,8 @@ class Lstm:
     state: tuple[float, int] = (0.008, 5)
     hidden: tuple[float, int] = (0.008, 5)
     output: tuple[float, int] = (0.008, 5)
+    absent: int | None = None
+    """Which of the intermediate tensors is absent (-1 in its place)."""
 
     def file(self) -> bytes:
         """The file, and its parts as attributes of `made`."""
@@ -125,6 +127,8 @@ class Lstm:
             self.made[f"{gate}/scale"] = scale
             between.append(f.tensor(f"{gate}/sum", (0,), "int16" if self.norm else "float32", (scale, 0) if self.norm else None))
         between.append(f.tensor("hidden", (0,), "int8", self.hidden))
+        if self.absent is not None:
+            between[self.absent] = -1
         output = f.tensor("output", (*steps, width), "int8", self.output)
         options = f.schema.UnidirectionalSequenceLSTMOptionsT()
         options.fusedActivationFunction, options.cellClip, options.projClip = 4, self.cell_clip, self.proj_clip

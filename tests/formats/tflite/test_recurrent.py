@@ -71,6 +71,14 @@ def test_an_lstm_is_read_and_written(variant: dict[str, Any], tmp_path: Path) ->
     assert load(again).ops == graph.ops
 
 
+@pytest.mark.parametrize("place", [0, 4])
+def test_an_absent_intermediate_tensor_is_an_error(place: int, tmp_path: Path) -> None:
+    path = tmp_path / "lstm.tflite"
+    path.write_bytes(Lstm(absent=place).file())
+    with pytest.raises(QConvertError, match="has 4 intermediate tensors, not 5"):
+        load(path)
+
+
 @pytest.mark.parametrize("variant", [{}, {"rank": 2}, {"bias": False}, {"memory": 1}], ids=str)
 def test_an_svdf_is_read_and_written(variant: dict[str, Any], tmp_path: Path) -> None:
     content, _ = svdf_file(**variant)
