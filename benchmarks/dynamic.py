@@ -10,15 +10,12 @@ fuses.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 from measures import SourceModel, interleaved_latency
-from page import Section, publish
+from page import Section, machine, publish
 
 from qconvert import convert
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -74,10 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         found = [line for path in options.models for threads in (1, 2) for line in lines(path, threads, options.runs, Path(name))]
-    note = (
-        f"Best of {options.runs} runs in turns, target ort-x86, random input; distance of the outputs from LiteRT's. "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}, {time.strftime('%B %Y')}. "
-    )
+    note = f"Best of {options.runs} runs in turns, target ort-x86, random input; distance of the outputs from LiteRT's. " + machine()
     publish(Section("Dynamic range", HEADER, found, note), options.markdown, "python benchmarks/dynamic.py MODELS", 200)
 
 

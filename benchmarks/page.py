@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +14,7 @@ from typing import Any
 
 from measures import Fidelity
 
-__all__ = ["LITERT", "Row", "Section", "publish", "sections", "show", "update", "write"]
+__all__ = ["LITERT", "Row", "Section", "machine", "publish", "sections", "show", "update", "write"]
 
 LITERT = "LiteRT"
 COLUMNS = "The column qconvert is the default target ort-x86, qconvert-vnni the target ort-x86-vnni."
@@ -41,6 +44,12 @@ class Row:
     latency: dict[str, float] = field(default_factory=dict)
     best_latency: dict[str, float] = field(default_factory=dict)
     error: str = ""
+
+
+def machine(load: float | None = None) -> str:
+    """What a note says of where it was measured; `load` is the load average, by default that of now."""
+    average = os.getloadavg()[0] if load is None else load
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {average:.1f}, {time.strftime('%B %Y')}. "
 
 
 @dataclass(frozen=True)

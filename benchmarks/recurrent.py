@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from measures import interleaved_latency
-from page import Section, publish
+from page import Section, machine, publish
 
 from qconvert import convert
 from qconvert.streaming import Session
@@ -68,8 +66,7 @@ def main() -> None:
     note = (
         f"{options.runs} runs of each form in turns, 1 thread. Exact is integer arithmetic in float64 in a Scan, fast an LSTM on real "
         "values (`--numerics fast`). Differences are those of 10 sequences, with states carried; the sums of these weights saturate in "
-        "the two larger layers, which the fast form does not do. "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {load:.1f}, {time.strftime('%B %Y')}. "
+        "the two larger layers, which the fast form does not do. " + machine(load)
     )
     publish(Section("Integer LSTM", HEADER, found, note), options.markdown, "python benchmarks/recurrent.py", 200)
 

@@ -10,10 +10,7 @@ anew in each step where its kernels want another type.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from measures import Array, interleaved_latency
-from page import Section, publish
+from page import Section, machine, publish
 
 from qconvert import convert
 from qconvert.runtimes.onnx_states import states_of
@@ -121,8 +118,7 @@ def main() -> None:
         f"{options.runs} steps of each form in turns, 1 thread, calls from Python counted. A Session carries states in bound buffers and "
         "copies none. With the states as the source has them (generic), onnxruntime converts each of them in every step. What remains "
         "beside LiteRT is some 0.2 µs for each node of onnxruntime before it does anything, kernels for images on single columns, and "
-        "9 µs of Python. "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}, {time.strftime('%B %Y')}. "
+        "9 µs of Python. " + machine()
     )
     publish(Section("Models with states", HEADER, found, note), options.markdown, "python benchmarks/streaming.py MODELS", 200)
 

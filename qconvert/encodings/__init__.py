@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qconvert.encodings.document import from_document, to_document
-from qconvert.encodings.ranges import grid_of, weights_grid
+from qconvert.encodings.ranges import grid_of, symmetric_grid, weights_grid
 from qconvert.encodings.removing import extracted
 from qconvert.encodings.types import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Grid, Place, Range
 
@@ -19,6 +19,7 @@ __all__ = [
     "extracted",
     "from_document",
     "grid_of",
+    "symmetric_grid",
     "to_document",
     "weights_grid",
 ]

@@ -6,12 +6,12 @@ import numpy as np
 
 from qconvert.arithmetic import choose_grid
 from qconvert.arithmetic.dtypes import integer_range
-from qconvert.encodings.types import Grid, Range
+from qconvert.encodings.types import Encoding, Grid, Range
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.graph.kinds import output_axis
 
-__all__ = ["grid_of", "weights_grid"]
+__all__ = ["grid_of", "symmetric_grid", "weights_grid"]
 
 
 def grid_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> Grid:
@@ -52,3 +52,12 @@ def weights_grid(tensor: Tensor, reader: Op) -> Grid:
     if not np.isfinite(largest).all():
         raise InvalidModelError("weights are NaN or infinite", where=repr(tensor.name), remedy="Look for what went wrong in training.")
     return grid_of(Range(-largest, largest, axis), symmetric=True, narrow=True)
+
+
+def symmetric_grid(found: Encoding) -> tuple[Grid, int | None]:
+    """The grid of an entry for a format of symmetric 8-bit grids, of a range the symmetric int8 one; and the zero point in the middle of
+    its type, None for types of other widths."""
+    if found.grid is not None:
+        return found.grid, {"int8": 0, "uint8": 128}.get(found.grid.dtype)
+    assert found.range is not None
+    return grid_of(found.range, "int8", symmetric=True), 0

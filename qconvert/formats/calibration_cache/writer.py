@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from qconvert.encodings import Encoding, Encodings, Grid, Place, grid_of, weights_grid
+from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid, weights_grid
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
@@ -116,8 +116,8 @@ def _named(name: str) -> str:
 
 def _scale(name: str, found: Encoding) -> str:
     """The scale of an activation as eight hexadecimal digits."""
-    grid = found.grid if found.grid is not None else _of_range(found)
-    q, middle = grid.quantization, {"int8": 0, "uint8": 128}.get(grid.dtype)
+    grid, middle = symmetric_grid(found)
+    q = grid.quantization
     if middle is None:
         _refuse(name, f"is {grid.dtype}, where a calibration cache has int8 alone", _TARGET)
     if q.scale.size != 1 or q.block_size:
@@ -128,11 +128,6 @@ def _scale(name: str, found: Encoding) -> str:
     if (low, high) not in ((-128, 127), (-127, 127)):
         _refuse(name, f"uses the integers {low} to {high} alone, which a calibration cache cannot state", _TARGET)
     return struct.pack(">f", q.scale[0]).hex()
-
-
-def _of_range(found: Encoding) -> Grid:
-    assert found.range is not None
-    return grid_of(found.range, "int8", symmetric=True)
 
 
 def _refuse(name: str, reason: str, remedy: str) -> NoReturn:
@@ -157,8 +152,8 @@ def _require_derived(weights: Mapping[str, Encoding], readers: Mapping[str, Op],
 
 def _difference(encoding: Encoding, tensor: Tensor, reader: Op) -> str:
     """How scales of weights differ from those that TensorRT derives, by more than a unit in the last place; "" if they do not."""
-    grid = encoding.grid if encoding.grid is not None else _of_range(encoding)
-    q, middle = grid.quantization, {"int8": 0, "uint8": 128}.get(grid.dtype)
+    grid, middle = symmetric_grid(encoding)
+    q = grid.quantization
     if q.block_size or middle is None:
         return f"is {grid.dtype}" + (f" in blocks of {q.block_size}" if q.block_size else "")
     if (q.zero_point != middle).any():

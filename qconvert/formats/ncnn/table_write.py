@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.encodings import Encoding, Encodings, Grid, Place, grid_of
+from qconvert.encodings import Encoding, Encodings, Place, symmetric_grid
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
@@ -68,15 +68,10 @@ def _name(op: Op) -> str:
 
 def _numbers(found: Encoding, at: str) -> str:
     """127 / max|x| of each scale, with the digits that bring the float32 back."""
-    grid = found.grid if found.grid is not None else _of_range(found)
-    q, middle = grid.quantization, {"int8": 0, "uint8": 128}.get(grid.dtype)
+    grid, middle = symmetric_grid(found)
+    q = grid.quantization
     if middle is None or q.block_size or (q.zero_point != middle).any():
         raise UnsupportedError(
             f"has a grid of {grid.dtype} with the zero point {int(q.zero_point.reshape(-1)[0])}", where=repr(at), remedy=_REMEDY
         )
     return " ".join(f"{1 / float(scale):.9g}" for scale in np.asarray(q.scale, np.float32).reshape(-1))
-
-
-def _of_range(found: Encoding) -> Grid:
-    assert found.range is not None
-    return grid_of(found.range, "int8", symmetric=True)

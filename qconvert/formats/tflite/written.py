@@ -58,7 +58,8 @@ def taken(graph: Graph) -> Written:
 
 def initial(graph: Graph) -> Writing | None:
     """The subgraph that gives the variables their first values, which the runtime runs once; None without such states."""
-    outer = {name: state for name, state in graph.states.items() if name not in inner_states(graph)}
+    inner = inner_states(graph)
+    outer = {name: state for name, state in graph.states.items() if name not in inner}
     if not outer:
         return None
     made = Writing(Graph("first values", {}, (), (), ()))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.passes.remove_dead_code import needed_ops
 
 __all__ = ["with_unsigned_edges"]
 
@@ -37,7 +38,8 @@ def with_unsigned_edges(graph: Graph) -> Graph:
             changed[id(op)] = Op("Requantize", (source,), (result,), {}, op.source)
     if not changed:
         return graph
-    return _needed(graph.evolve(tensors=tensors.values(), ops=[changed.get(id(op), op) for op in graph.ops]))
+    whole = graph.evolve(tensors=tensors.values(), ops=[changed.get(id(op), op) for op in graph.ops])
+    return whole.evolve(ops=needed_ops(whole))
 
 
 def _line(graph: Graph, producers: Mapping[str, Op], name: str) -> _Line | None:
@@ -100,13 +102,3 @@ def _output(graph: Graph, producers: Mapping[str, Op], op: Op) -> tuple[Tensor, 
 def _bound(graph: Graph, name: str) -> int | None:
     data = graph.constant(name)
     return None if data is None or data.size != 1 else int(data.reshape(-1)[0])
-
-
-def _needed(graph: Graph) -> Graph:
-    """The graph without the operators that only led to what became a Requantize."""
-    wanted, kept = set(graph.public), []
-    for op in reversed(graph.ops):
-        if wanted.intersection(op.outputs) or not op.outputs:
-            wanted.update(op.inputs)
-            kept.append(op)
-    return graph.evolve(ops=kept[::-1])

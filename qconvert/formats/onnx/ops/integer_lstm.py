@@ -6,6 +6,8 @@ where there is one step. Sigmoid and tanh are tables of all 65,536 integers. Wha
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
@@ -122,6 +124,10 @@ class _Lstm:
         sums = to.node("MatMul", [value, wide], hint=f"{self._hint}/sums")
         return sums[0] if dtype == "float64" else to.node("Cast", sums, hint=f"{self._hint}/sums", to=_FLOAT64)[0]
 
+    @cached_property
+    def _bounds(self) -> dict[str, Array]:
+        return {what: self._bound(what) for what in ("weights", "recurrent")}
+
     def _bound(self, what: str) -> Array:
         """The largest magnitude of a sum of products, for each column."""
         bounds = []
@@ -134,7 +140,7 @@ class _Lstm:
         return np.concatenate(bounds)
 
     def _product_type(self, what: str) -> str:
-        return "float32" if self._bound(what).max(initial=0) < _EXACT32 else "float64"
+        return "float32" if self._bounds[what].max(initial=0) < _EXACT32 else "float64"
 
     def _rescale(self, what: str) -> Rescale:
         layer = self._layer
@@ -144,7 +150,7 @@ class _Lstm:
             return float(np.float32(np.float32(own) * np.float32(grid)) / np.float32(gate.scale))
 
         columns = np.repeat([factor(layer.gates[name]) for name in self._gates], self._cells)
-        return self._sound(Rescale.of(columns, self._bound(what)), "sums of gates")
+        return self._sound(Rescale.of(columns, self._bounds[what]), "sums of gates")
 
     def _sound(self, found: Rescale | None, what: str) -> Rescale:
         if found is None:
