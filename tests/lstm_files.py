@@ -8,7 +8,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-__all__ = ["Lstm", "real_lstm_file", "svdf_file"]
+__all__ = ["File", "Lstm", "real_lstm_file", "svdf_file"]
 
 Array = np.ndarray
 _TYPES = {"int8": 9, "int16": 7, "int32": 2, "float32": 0}
@@ -16,7 +16,7 @@ _TYPES = {"int8": 9, "int16": 7, "int32": 2, "float32": 0}
 _LSTM, _SVDF = 44, 27
 
 
-class _File:
+class File:
     """Tensors and one operator."""
 
     def __init__(self) -> None:
@@ -47,15 +47,25 @@ class _File:
         return len(self.graph.tensors) - 1
 
     def finish(
-        self, code: int, version: int, inputs: list[int], outputs: list[int], options: Any, kind: str, intermediates: Any = None
+        self,
+        code: int,
+        version: int,
+        inputs: list[int],
+        outputs: list[int],
+        options: Any,
+        kind: str,
+        intermediates: Any = None,
+        given: list[int] | None = None,
+        shown: list[int] | None = None,
     ) -> bytes:
+        """The file; `given` and `shown` are its inputs and outputs where these are not the operator's first and its own."""
         schema = self.schema
         operator, builtin = schema.OperatorT(), schema.OperatorCodeT()
         builtin.builtinCode = builtin.deprecatedBuiltinCode = code
         builtin.version = version
         operator.opcodeIndex, operator.inputs, operator.outputs, operator.intermediates = 0, inputs, outputs, intermediates
         operator.builtinOptionsType, operator.builtinOptions = getattr(schema.BuiltinOptions, kind), options
-        self.graph.operators, self.graph.inputs, self.graph.outputs = [operator], inputs[:1], outputs
+        self.graph.operators, self.graph.inputs, self.graph.outputs = [operator], given or inputs[:1], shown or outputs
         self.model.operatorCodes, self.model.subgraphs = [builtin], [self.graph]
         builder = flatbuffers.Builder(4096)
         builder.Finish(self.model.Pack(builder), b"TFL3")
@@ -90,7 +100,7 @@ class Lstm:
     def file(self) -> bytes:
         """The file, and its parts as attributes of `made`."""
         rng = np.random.default_rng(self.seed)
-        f = _File()
+        f = File()
         self.made: dict[str, Any] = {}
         width = self.outputs if self.projection else self.cells
 
@@ -148,7 +158,7 @@ def svdf_file(
 ) -> tuple[bytes, dict[str, Any]]:
     """An int8 SVDF with random weights, and its parts."""
     rng = np.random.default_rng(seed)
-    f = _File()
+    f = File()
     filters = units * rank
     made = {
         "feature": rng.integers(-127, 128, (filters, inputs)).astype("int8"),
@@ -188,7 +198,7 @@ def real_lstm_file(
 ) -> bytes:
     """A UNIDIRECTIONAL_SEQUENCE_LSTM of real data with random weights, which are large enough for a cell to come to its limit."""
     rng = np.random.default_rng(seed)
-    f = _File()
+    f = File()
 
     def constant(name: str, *shape: int, given: bool = True) -> int:
         if not given:

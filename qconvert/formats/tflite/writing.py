@@ -118,6 +118,10 @@ class Writing:
         """Leaves out a later operator, as the one that is being written does its work."""
         self._absorbed.add(id(op))
 
+    def is_absorbed(self, op: Op) -> bool:
+        """Whether the work of `op` is done already."""
+        return id(op) in self._absorbed
+
     def retract(self, op: Op) -> None:
         """Takes back an earlier operator with one output, as the one that is being written does its work, unless others read its result."""
         if self.successor(op.outputs[0]) is None:

@@ -1,8 +1,14 @@
-"""LSTM, GRU and RNN: recurrences over a sequence, as ONNX defines them (LSTM-22, GRU-22, RNN-22), and TFLite's limit of a cell."""
+"""LSTM, GRU and RNN: recurrences over a sequence, as ONNX defines them (LSTM-22, GRU-22, RNN-22), and what TFLite's LSTM has besides.
+
+That is a limit of the cell, a projection of the hidden values with a limit of its own, and a layer normalization of each gate's sum:
+what goes into a gate's activation is then norm * (sum - mean) / sqrt(variance + 1e-8) + bias, the sum being that of data, hidden values and
+peephole (TFLite, kernels/lstm_eval.cc).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,10 +22,14 @@ from qconvert.graph.schema import Op
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext, Size, failure
 
-__all__ = ["ACTIVATIONS", "GATES", "KINDS", "activation_names"]
+__all__ = ["ACTIVATIONS", "GATES", "KINDS", "NORM", "ONNX_ACTIVATIONS", "PROJECTION", "PROJECTION_BIAS", "activation_names"]
 
 #: How many matrices stand one above the other in the weights: LSTM input, output, forget, cell; GRU update, reset, hidden.
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+#: The inputs of an LSTM that ONNX's does not have: weights of a projection, its bias, and layer normalizations of the gates.
+PROJECTION, PROJECTION_BIAS, NORM = 8, 9, 10
+#: What TFLite's kernel adds to a variance (MeanStddevNormalization, kernels/internal/reference/portable_tensor_utils.cc).
+_EPSILON = 1e-8
 #: The activations of one direction where an operator names none.
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
@@ -28,7 +38,7 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-#: Activation -> alpha and beta by default, and the function (ONNX operator LSTM, "activations").
+#: Activation -> alpha and beta by default, and the function: those of ONNX (operator LSTM, "activations"), then those of TFLite alone.
 ACTIVATIONS: Mapping[str, tuple[float, float, Callable[[Array, float, float], Array]]] = {
     "Relu": (0, 0, lambda x, a, b: np.maximum(x, 0)),
     "Tanh": (0, 0, lambda x, a, b: np.tanh(x)),
@@ -41,7 +51,10 @@ ACTIVATIONS: Mapping[str, tuple[float, float, Callable[[Array, float, float], Ar
     "Elu": (1, 0, lambda x, a, b: np.where(x >= 0, x, a * (np.exp(x) - 1))),
     "Softsign": (0, 0, lambda x, a, b: x / (1 + np.abs(x))),
     "Softplus": (0, 0, lambda x, a, b: np.logaddexp(0, x)),
+    "Relu6": (0, 0, lambda x, a, b: np.clip(x, 0, 6)),
+    "ReluN1To1": (0, 0, lambda x, a, b: np.clip(x, -1, 1)),
 }
+ONNX_ACTIVATIONS = frozenset(ACTIVATIONS) - {"Relu6", "ReluN1To1"}
 #: Activations that take an alpha, and a beta.
 _WITH_ALPHA = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu")
 _WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
@@ -91,20 +104,33 @@ def _shape(op: Op, s: ShapeContext) -> Shapes:
         return [None] * len(op.outputs)
     if len(data) != 3:
         raise failure(op, f"takes sequences of rank 3, not of shape {data}")
-    _require_weights(op, s, count, hidden, data[2])
+    width = _width(op, s, hidden)
+    _require_weights(op, s, (count, hidden, width, data[2]))
     first, second = data[:2]
     if op["layout"]:
-        found = [(first, second, count, hidden), (first, count, hidden), (first, count, hidden)]
+        found = [(first, second, count, width), (first, count, width), (first, count, hidden)]
     else:
-        found = [(first, count, second, hidden), (count, second, hidden), (count, second, hidden)]
+        found = [(first, count, second, width), (count, second, width), (count, second, hidden)]
     return list(found[: len(op.outputs)])
 
 
-def _require_weights(op: Op, s: ShapeContext, count: int, hidden: int, size: Size) -> None:
+def _width(op: Op, s: ShapeContext, hidden: int) -> Size:
+    """How many values a step gives: as many as there are cells, or what the projection makes of them."""
+    if not s.has(PROJECTION):
+        if s.has(PROJECTION_BIAS) or op.attributes.get("projection_clip"):
+            raise failure(op, "has a bias or a limit of a projection, and no projection")
+        return hidden
+    shape = s.shape(PROJECTION)
+    return shape[1] if shape is not None and len(shape) == 3 else f"{op.inputs[PROJECTION]}/width"
+
+
+def _require_weights(op: Op, s: ShapeContext, sizes: tuple[int, int, Size, Size]) -> None:
+    """Raises an error for weights that do not fit (directions, cells, values a step gives, values a step takes)."""
+    count, hidden, width, size = sizes
     rows = GATES[op.kind] * hidden
-    wanted: list[tuple[int, tuple[Size, ...]]] = [(1, (count, rows, size)), (2, (count, rows, hidden)), (3, (count, 2 * rows))]
+    wanted: list[tuple[int, tuple[Size, ...]]] = [(1, (count, rows, size)), (2, (count, rows, width)), (3, (count, 2 * rows))]
     if op.kind == "LSTM":
-        wanted.append((7, (count, 3 * hidden)))
+        wanted += [(7, (count, 3 * hidden)), (PROJECTION, (count, width, hidden)), (PROJECTION_BIAS, (count, width)), (NORM, (count, rows))]
     for index, shape in wanted:
         stated = s.shape(index) if s.has(index) else None
         if stated is not None and (
@@ -114,8 +140,41 @@ def _require_weights(op: Op, s: ShapeContext, count: int, hidden: int, size: Siz
             raise failure(op, f"has {op.inputs[index]!r} of shape {stated}, not {shape}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Those of one direction.
+
+    Attributes:
+        w, r: rows of all gates, for the data and for the hidden values.
+        bias: for the data, then for the hidden values.
+        peepholes: of the gates input, output and forget.
+        projection: weights and bias, or None.
+        norm: of all gates, or None.
+    """
+
+    w: Array
+    r: Array
+    bias: Array
+    peepholes: Array
+    projection: tuple[Array, Array] | None
+    norm: Array | None
+
+
 def _optional(call: Call, index: int, shape: Sequence[int]) -> Array:
     return call.values(index) if call.has(index) else np.zeros(shape)
+
+
+def _weights(call: Call, direction: int) -> _Weights:
+    hidden, count = int(call["hidden_size"]), _directions(call.op)
+    w, r = call.values(1)[direction], call.values(2)[direction]
+    bias = _optional(call, 3, (count, 2 * len(w)))[direction]
+    if call.op.kind != "LSTM":
+        return _Weights(w, r, bias, np.zeros(0), None, None)
+    projection = None
+    if call.has(PROJECTION):
+        projection = call.values(PROJECTION)[direction], _optional(call, PROJECTION_BIAS, (count, r.shape[1]))[direction]
+    norm = call.values(NORM)[direction] if call.has(NORM) else None
+    return _Weights(w, r, bias, _optional(call, 7, (count, 3 * hidden))[direction], projection, norm)
 
 
 def _turned(states: Array, call: Call) -> Array:
@@ -124,21 +183,19 @@ def _turned(states: Array, call: Call) -> Array:
 
 
 def _recurrence(step: Callable[..., tuple[Array, ...]], states: int) -> Callable[[Call], list[Array]]:
-    """The evaluation of a recurrence from one step of it: (operator, x W, direction's weights, activations, states) -> new states."""
+    """The evaluation of a recurrence from one step of it: (operator, data, direction's weights, activations, states) -> new states."""
 
     def evaluate(call: Call) -> list[Array]:
         data = np.swapaxes(call.values(0), 0, 1) if call["layout"] else call.values(0)
         length, batch, _ = data.shape
-        count, hidden = _directions(call.op), int(call["hidden_size"])
-        rows = GATES[call.op.kind] * hidden
-        bias = _optional(call, 3, (count, 2 * rows))
-        peepholes = _optional(call, 7, (count, 3 * hidden)) if call.op.kind == "LSTM" else np.zeros((count, 0))
+        count, width = _directions(call.op), call.values(2).shape[2]
         lengths = np.array(call.ints(4)) if call.has(4) else np.full(batch, length)
-        given = [_turned(call.values(5 + i), call) if call.has(5 + i) else np.zeros((count, batch, hidden)) for i in range(states)]
-        results, last = np.zeros((length, count, batch, hidden)), [np.zeros((count, batch, hidden)) for _ in range(states)]
+        sizes = (width, int(call["hidden_size"]))[:states]
+        given = [_turned(call.values(5 + i), call) if call.has(5 + i) else np.zeros((count, batch, size)) for i, size in enumerate(sizes)]
+        results, last = np.zeros((length, count, batch, width)), [np.zeros((count, batch, size)) for size in sizes]
         for direction, functions in enumerate(_activations(call.op)):
             backwards = call["direction"] == "reverse" or direction == 1
-            weights = (call.values(1)[direction], call.values(2)[direction], bias[direction], peepholes[direction])
+            weights = _weights(call, direction)
             values = tuple(item[direction] for item in given)
             for turn in range(length):
                 active = turn < lengths
@@ -159,19 +216,17 @@ def _clipped(op: Op, *values: Array) -> list[Array]:
     return [np.clip(value, -limit, limit) if limit > 0 else value for value in values]
 
 
-def _rnn_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
-    w, r, bias, _ = weights
-    wb, rb = np.split(bias, 2)
-    (total,) = _clipped(op, x @ w.T + states[0] @ r.T + wb + rb)
+def _rnn_step(op: Op, x: Array, weights: _Weights, functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    wb, rb = np.split(weights.bias, 2)
+    (total,) = _clipped(op, x @ weights.w.T + states[0] @ weights.r.T + wb + rb)
     return (functions[0](total),)
 
 
-def _gru_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
-    w, r, bias, _ = weights
+def _gru_step(op: Op, x: Array, weights: _Weights, functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
     (h,), (f, g) = states, functions
-    wb, rb = np.split(bias, 2)
-    xz, xr, xh = np.split(x @ w.T + wb, 3, axis=1)
-    rz, rr, rh = np.split(r, 3)
+    wb, rb = np.split(weights.bias, 2)
+    xz, xr, xh = np.split(x @ weights.w.T + wb, 3, axis=1)
+    rz, rr, rh = np.split(weights.r, 3)
     bz, br, bh = np.split(rb, 3)
     z, reset = (f(total) for total in _clipped(op, xz + h @ rz.T + bz, xr + h @ rr.T + br))
     inner = reset * (h @ rh.T + bh) if op["linear_before_reset"] else (reset * h) @ rh.T + bh
@@ -179,20 +234,31 @@ def _gru_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, stat
     return ((1 - z) * g(total) + z * h,)
 
 
-def _lstm_step(op: Op, x: Array, weights: tuple[Array, ...], functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
-    w, r, bias, peepholes = weights
+def _lstm_step(op: Op, x: Array, weights: _Weights, functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
     (h, c), (f, g, last) = states, functions
-    wb, rb = np.split(bias, 2)
-    pi, po, pf = np.split(peepholes, 3)
-    i, o, forget, cell = np.split(x @ w.T + h @ r.T + wb + rb, 4, axis=1)
-    i, forget, cell = _clipped(op, i + pi * c, forget + pf * c, cell)
-    enters = f(i)
-    stays = 1 - enters if op["input_forget"] else f(forget)
-    new = stays * c + enters * g(cell)
-    if limit := float(op["cell_clip"]):
-        new = np.clip(new, -limit, limit)
-    (o,) = _clipped(op, o + po * new)
-    return f(o) * last(new), new
+    sums = dict(zip(("i", "o", "f", "c"), np.split(x @ weights.w.T + h @ weights.r.T, 4, axis=1), strict=True))
+    seen = dict(zip(("i", "o", "f"), np.split(weights.peepholes, 3), strict=True))
+    biases = dict(zip(sums, np.split(sum(np.split(weights.bias, 2)), 4), strict=True))
+    norms = None if weights.norm is None else dict(zip(sums, np.split(weights.norm, 4), strict=True))
+
+    def gate(name: str, cell: Array) -> Array:
+        total = sums[name] + seen[name] * cell if name in seen else sums[name]
+        if norms is not None:
+            total = norms[name] * (total - total.mean(axis=1, keepdims=True)) / np.sqrt(total.var(axis=1, keepdims=True) + _EPSILON)
+        return _clipped(op, total + biases[name])[0]
+
+    enters = f(gate("i", c))
+    stays = 1 - enters if op["input_forget"] else f(gate("f", c))
+    new = _limited(stays * c + enters * g(gate("c", c)), op["cell_clip"])
+    hidden = f(gate("o", new)) * last(new)
+    if weights.projection is not None:
+        matrix, bias = weights.projection
+        hidden = _limited(hidden @ matrix.T + bias, op["projection_clip"])
+    return hidden, new
+
+
+def _limited(values: Array, limit: Any) -> Array:
+    return np.clip(values, -float(limit), float(limit)) if float(limit) else values
 
 
 _COMMON: Mapping[str, AttributeSpec] = has(
@@ -206,15 +272,16 @@ _COMMON: Mapping[str, AttributeSpec] = has(
 )
 
 KINDS = (
-    # sequence, W, R, B, lengths, initial h, initial c, P -> all h, last h, last c
+    # sequence, W, R, B, lengths, initial h, initial c, P, weights and bias of the projection, norms -> all h, last h, last c
     kind(
         "LSTM",
-        "data parameter parameter parameter? index? data? data? parameter?",
+        "data parameter parameter parameter? index? data? data? parameter? parameter? parameter? parameter?",
         "data? data? data?",
         shape=_shape,
         evaluate=_recurrence(_lstm_step, 2),
-        types="any any any any int32 any any any -> any",
-        attributes=has(_COMMON, input_forget=flag(0), cell_clip=number(0.0)),  # the cell's largest magnitude; 0: any
+        types="any any any any int32 any any any any any any -> any",
+        # The largest magnitudes of the cell and of projected values; 0: any.
+        attributes=has(_COMMON, input_forget=flag(0), cell_clip=number(0.0), projection_clip=number(0.0)),
     ),
     kind(
         "GRU",

@@ -95,9 +95,8 @@ def test_checks_pass_and_find_a_wrong_weight(clip: float, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ({"has_input_gate": False}, "no input_weights of its own"),
-        ({"projection": True}, "projection_weights"),
-        ({"activation": 1}, "fused activation number 1"),
+        ({"activation": 0}, "no activation, without which its kernel gives no values"),
+        ({"activation": 5}, "fused activation number 5"),
         ({"weights": "int8"}, "weights of int8"),
         *(({"wrong": f"{gate}/{what}"}, "of shape") for gate in ("forget", "cell") for what in ("weights", "recurrent", "bias")),
         ({"wrong": "output/peephole", "peephole": True}, "of shape"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.ops.clipped_lstm import write_clipped_lstm
+from qconvert.formats.onnx.ops.spelled_lstm import is_spelled, write_spelled_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.recurrent import ONNX_ACTIVATIONS, activation_names
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -26,6 +28,8 @@ def read_recurrence(r: Reading) -> None:
         found["direction"] = str(direction)
     if names := r.attribute("activations"):
         found["activations"] = tuple(map(str, names))
+        if foreign := _foreign(found["activations"]):
+            raise r.invalid(f"{foreign!r} is no activation of a recurrence")
     for name in ("activation_alpha", "activation_beta"):
         if values := r.attribute(name):
             found[name] = tuple(map(float, values))
@@ -34,6 +38,12 @@ def read_recurrence(r: Reading) -> None:
     found |= {name: int(value) for name in _FLAGS if name in own and (value := r.attribute(name))}
     outputs = r.outputs + ("",) * (KINDS[r.op_type].outputs[1] - len(r.outputs))
     r.emit(r.op_type, outputs=outputs[: len(r.outputs)], **found)
+
+
+def _foreign(names: Sequence[str]) -> str:
+    """The first activation that ONNX does not have, or ""."""
+    known = {name.lower() for name in ONNX_ACTIVATIONS}
+    return next((name for name in names if name.lower() not in known), "")
 
 
 def _cells(r: Reading) -> int:
@@ -47,9 +57,11 @@ def _cells(r: Reading) -> int:
 
 def write_recurrence(op: Op, b: Builder) -> None:
     """The node of its own; what is quantized is real between DequantizeLinear and QuantizeLinear."""
-    if op.attributes.get("cell_clip"):
-        write_clipped_lstm(op, b)
+    if op.kind == "LSTM" and is_spelled(op):
+        write_spelled_lstm(op, b)
         return
+    if foreign := _foreign(activation_names(op)):
+        raise b.unsupported(op, f"the activation {foreign}")
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
     if stated.get("layout") and b.opset < 14:

@@ -31,7 +31,7 @@ class ScanBody:
         self.nodes.append(helper.make_node(op_type, inputs, names, **attributes))
         return names
 
-    def scan(self, given: list[str], states: list[str], shown: str, element_type: int, hint: str) -> list[str]:
+    def scan(self, given: list[str], states: list[str], shown: str, element_type: int, hint: str, backwards: bool = False) -> list[str]:
         """Adds the Scan over one sequence.
 
         Args:
@@ -39,6 +39,7 @@ class ScanBody:
             states: the next value of each.
             shown: what each step gives, and its element type.
             hint: for names.
+            backwards: from the last step to the first.
 
         Returns:
             The last value of each state, and what all steps gave.
@@ -53,4 +54,5 @@ class ScanBody:
         graph = helper.make_graph(self.nodes, self._prefix, inputs, outputs)
         own = {*self.inputs, *(name for node in self.nodes for name in node.output)}
         b.hidden_reads[len(b.nodes)] = [name for node in self.nodes for name in node.input if name not in own]
-        return b.node("Scan", given, count + 1, hint=hint, body=graph, num_scan_inputs=1)
+        ways: dict[str, Any] = {"scan_input_directions": [1], "scan_output_directions": [1]} if backwards else {}
+        return b.node("Scan", given, count + 1, hint=hint, body=graph, num_scan_inputs=1, **ways)

@@ -1,146 +1,253 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM of real data: an LSTM whose states are variables of its own."""
+"""LSTM of real data, over a sequence one way or both, or of one step: recurrences whose states are variables of their own.
+
+A gate that TFLite couples (CIFG: the input gate is 1 - the forget gate) has the forget gate's values with the other sign, as ONNX couples
+the forget gate to the input gate: 1 - sigmoid(x) is sigmoid(-x).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import GATES
+from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Array, Op
+from qconvert.formats.tflite.writing import WriteFunction
+from qconvert.graph import Array
 
-__all__ = ["READERS", "WRITERS", "read_float_lstm"]
+__all__ = ["ACTIVATIONS", "PEEPHOLES", "READERS", "ROWS", "SEQUENCE", "WAY", "WRITERS", "read_float_lstm"]
 
 #: The gates in the order of an LSTM's rows, and of its peepholes.
-_ROWS, _PEEPHOLES = ("input", "output", "forget", "cell"), ("input", "output", "forget")
-#: The order in which TFLite lists them.
-_LISTED = ("input", "forget", "cell", "output")
-_TANH = 4
-_TO_TIME = (1, 0, 2)
+ROWS, PEEPHOLES = ("input", "output", "forget", "cell"), ("input", "output", "forget")
+#: The inputs of one way through a sequence by what they are, in TFLite's order (lstm_shared.h); data stand in front, states behind.
+WAY = (
+    *(f"{gate}_weights" for gate in GATES),
+    *(f"{gate}_recurrent" for gate in GATES),
+    *(f"{gate}_peephole" for gate in GATES if gate != "cell"),
+    *(f"{gate}_bias" for gate in GATES),
+    "projection_weights", "projection_bias",
+)  # fmt: skip
+#: The inputs of UNIDIRECTIONAL_SEQUENCE_LSTM and of LSTM; files from before layer normalizations have 20.
+SEQUENCE = ("data", *WAY, "hidden", "cell", *(f"{gate}_norm" for gate in GATES))
+#: The fewest inputs of one way, which no LSTM lacks.
+_NEVER_ABSENT = frozenset(("forget_weights", "forget_recurrent", "forget_bias", "hidden", "cell"))
+#: The order of gates in the weights of the basic kernel (lstm_cell.h).
+_BASIC_GATES = ("input", "cell", "forget", "output")
+_BASIC_KERNEL = 1
+_BOTH_WAYS = (
+    "data",
+    *(f"forth/{role}" for role in WAY),
+    *(f"back/{role}" for role in WAY),
+    "forth/hidden", "forth/cell", "back/hidden", "back/cell", "aux",
+    *(f"{way}/{gate}_aux" for way in ("forth", "back") for gate in GATES),
+)  # fmt: skip
+#: Activation of the schema -> the activations of an LSTM. Without one (0) the kernel does not write what it gives.
+ACTIVATIONS: Mapping[int, tuple[str, ...]] = {
+    1: ("Sigmoid", "Relu", "Relu"),
+    2: ("Sigmoid", "ReluN1To1", "ReluN1To1"),
+    3: ("Sigmoid", "Relu6", "Relu6"),
+    4: (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    cells: int
+    width: int
+    inputs: int
+    aux: int
 
 
 def read_float_lstm(r: Reading, places: dict[str, int]) -> None:
-    """Batch and time change places around it where the file has the batch first.
+    """UNIDIRECTIONAL_SEQUENCE_LSTM.
 
     Args:
         r: the operator.
         places: its inputs by what they are; those alone that are there.
     """
-    _require_plain(r, places)
-    shape = r.static_shape(0)
-    cells = _cells(r, places)
-    time_major = bool(r.option("timeMajor", False))
-    steps, rows = shape[:2] if time_major else (shape[1], shape[0])
-    states = {role: r.variable(places[role], (1, rows, cells)) for role in ("hidden", "cell")}
-    before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}
-    after = [r.intermediate(f"{role}_after", "float32", (1, rows, cells)) for role in states]
-    data = r.input(0) if time_major else _turned(r, r.input(0), r.intermediate("time_first", "float32", (steps, rows, shape[2])))
-    weights = [r.const(_rows(r, places, what)[None], name) for what, name in (("weights", "W"), ("recurrent", "R"), ("bias", "B"))]
-    peepholes = [r.const(_peepholes(r, places)[None], "P")] if "output_peephole" in places else []
-    whole = r.intermediate("all", "float32", (steps, 1, rows, cells))
-    clip = {"cell_clip": clip} if (clip := float(r.option("cellClip", 0.0))) > 0 else {}
-    r.emit("LSTM", [data, *weights, "", *before.values(), *peepholes], [whole, *after], hidden_size=cells, **clip)
-    sizes = r.shape_const([steps, rows, cells], "shape")
-    if time_major:
-        r.emit("Reshape", [whole, sizes])
-    else:
-        _turned(r, r.emit("Reshape", [whole, sizes], [r.intermediate("steps", "float32", (steps, rows, cells))])[0], r.outputs[0])
+    order = order_of(r)
+    order.show(r, _read_way(r, places, order, order.given(r), "forward"))
+
+
+def read_lstm(r: Reading) -> None:
+    """LSTM, one step: of the full kernel, whose inputs are those of UNIDIRECTIONAL_SEQUENCE_LSTM, or of the basic one."""
+    order = single_step(r)
+    if r.option("kernelType", 0) == _BASIC_KERNEL:
+        order.show(r, _read_basic(r, order))
+        return
+    places = {role: place for place, role in enumerate(SEQUENCE) if place < len(r.inputs) and r.inputs[place]}
+    _require_real(r, places)
+    order.show(r, _read_way(r, places, order, order.given(r), "forward"))
+
+
+def read_both_ways_lstm(r: Reading) -> None:
+    """BIDIRECTIONAL_SEQUENCE_LSTM: an LSTM each way.
+
+    An auxiliary input stands beside the data; without weights of its own it is what the way back takes.
+    """
+    places = {role: place for place, role in enumerate(_BOTH_WAYS) if place < len(r.inputs) and r.inputs[place]}
+    order, merged = order_of(r), bool(r.option("mergeOutputs", False))
+    if len(r.outputs) != 2 - merged:
+        raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}")
+    if merged and order.form == "rows" and order.rows > 1:
+        raise r.unsupported("rows in front and results side by side, for which its kernel takes states from beyond their tensors,")
+    given = {"forth": order.given(r), "back": ""}
+    given["back"] = given["forth"]
+    if "aux" in places:
+        beside = order.given(r, places["aux"])
+        if any(role.endswith("_aux") for role in places):
+            given = dict.fromkeys(given, joined_steps(r, given["forth"], beside))
+        else:
+            given["back"] = beside
+    found = []
+    for way, direction in (("forth", "forward"), ("back", "reverse")):
+        own = {role.removeprefix(f"{way}/"): place for role, place in places.items() if role.startswith(f"{way}/")}
+        _require_real(r, own)
+        found.append(_read_way(r, own, order, given[way], direction))
+    if merged:
+        found = [joined_steps(r, *found)]
+    for output, whole in enumerate(found):
+        order.show(r, whole, output)
+
+
+def _read_way(r: Reading, places: dict[str, int], order: Order, data: str, direction: str) -> str:
+    """Adds an LSTM; returns the name of all its results, of shape (steps, 1, rows, values)."""
+    _require_whole(r, places)
+    sizes = _sizes(r, places, data)
+    attributes: dict[str, Any] = {}
+    if (limit := r.option("cellClip", 0.0)) > 0:
+        attributes["cell_clip"] = float(limit)
+    if (limit := r.option("projClip", 0.0)) > 0 and "projection_weights" in places:
+        attributes["projection_clip"] = float(limit)
+    if direction != "forward":
+        attributes["direction"] = direction
+    if activations := ACTIVATIONS[int(r.option("fusedActivationFunction", 0))]:
+        attributes["activations"] = activations
+    if "input_weights" not in places:
+        attributes["input_forget"] = 1
+    return _emit(r, (places["hidden"], places["cell"]), order, data, sizes, _constants(r, places, sizes), attributes)
+
+
+def _read_basic(r: Reading, order: Order) -> str:
+    """The kernel with weights of all gates in one, beside each other for data and hidden values; it looks at no options."""
+    if len(r.inputs) != 5 or not all(r.inputs):
+        raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel")
+    types = [r.tensor(index).dtype for index in range(5)]
+    if types != ["float32"] * 5:
+        raise r.unsupported(f"the basic kernel and tensors of {', '.join(types)}, not float32,")
+    cells, inputs = math.prod(r.static_shape(3)) // 4, r.static_shape(0)[1]
+    split = np.split(real_constant(r, 2, (4 * cells, inputs + cells)), 4)
+    biases = np.split(real_constant(r, 3, (4 * cells,)), 4)
+    joined, bias = (
+        np.concatenate([parts[_BASIC_GATES.index(gate)] for gate in ROWS]) for parts in (split, biases)
+    )  # fmt: skip
+    constants = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": np.concatenate([bias, np.zeros_like(bias)])}
+    return _emit(r, (1, 4), order, order.given(r), _Sizes(cells, cells, inputs, 0), constants, {})
+
+
+def _emit(
+    r: Reading,
+    variables: tuple[int, int],
+    order: Order,
+    data: str,
+    sizes: _Sizes,
+    constants: Mapping[str, Array | None],
+    attributes: dict[str, Any],
+) -> str:
+    """Adds an LSTM between its states, whose places are those of hidden values and cell; returns the name of all its results."""
+    widths = dict(zip(variables, (sizes.width, sizes.cells), strict=True))
+    states = {place: r.variable(place, (1, order.rows, size)) for place, size in widths.items()}
+    before = [r.read_state(state, r.tensor(place)) for place, state in states.items()]
+    after = [
+        r.intermediate(f"{word}_after", "float32", (1, order.rows, size))
+        for word, size in zip(("hidden", "cell"), widths.values(), strict=True)
+    ]
+    names = {hint: r.const(data[None], hint) for hint, data in constants.items() if data is not None}
+    inputs = [data, names["W"], names["R"], names["B"], "", *before, *(names.get(hint, "") for hint in ("P", "PW", "PB", "N"))]
+    while not inputs[-1]:
+        inputs.pop()
+    whole = r.intermediate("all", "float32", (order.steps, 1, order.rows, sizes.width))
+    r.emit("LSTM", inputs, [whole, *after], hidden_size=sizes.cells, **attributes)
     for state, value in zip(states.values(), after, strict=True):
         r.write_state(state, value)
+    return whole
 
 
-def _require_plain(r: Reading, places: dict[str, int]) -> None:
-    """Raises UnsupportedError for what an LSTM of ONNX does not have."""
-    missing = [f"{gate}_{what}" for what in ("weights", "recurrent", "bias") for gate in _ROWS if f"{gate}_{what}" not in places]
-    if missing:
-        raise r.unsupported(f"real data and no {missing[0]} of its own")
-    extra = [role for role in places if role.startswith("projection") or role.endswith("_norm")]
-    if extra:
-        raise r.unsupported(f"real data and {extra[0]}")
-    if (code := r.option("fusedActivationFunction", _TANH)) != _TANH:
-        raise r.unsupported(f"fused activation number {code}, not tanh,")
-    seen = [f"{gate}_peephole" in places for gate in _PEEPHOLES]
-    if any(seen) and not all(seen):
-        raise r.invalid("has peepholes for some gates alone")
+def _require_real(r: Reading, places: dict[str, int]) -> None:
+    """Raises an error for an operator that lacks what every LSTM has, or whose data or weights are not real."""
+    if not places.keys() >= _NEVER_ABSENT:
+        raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}")
+    types = r.tensor(0).dtype, r.tensor(places["forget_weights"]).dtype
+    if types != ("float32", "float32"):
+        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32,")
 
 
-def _cells(r: Reading, places: dict[str, int]) -> int:
-    """How many cells there are; raises InvalidModelError if weights, biases or peepholes do not fit them and the data."""
-    data, cells = r.static_shape(0), math.prod(r.static_shape(places["forget_bias"]))
-    if len(data) != 3 or not cells:
-        raise r.invalid(f"has data of shape {data} and {cells} cells")
-    wanted = {"weights": (cells, data[2]), "recurrent": (cells, cells), "bias": (cells,), "peephole": (cells,)}
-    for role, place in places.items():
-        sizes = wanted.get(role.rpartition("_")[2])
-        if sizes is not None and r.static_shape(place) != sizes:
-            raise r.invalid(f"has {r.inputs[place]!r} of shape {r.static_shape(place)}, not {sizes}")
-    return cells
+def _require_whole(r: Reading, places: dict[str, int]) -> None:
+    """Raises an error for gates with something missing, and an activation that the kernel does not have."""
+    if (code := r.option("fusedActivationFunction", 0)) not in ACTIVATIONS:
+        raise r.unsupported(f"fused activation number {code}" if code else "no activation, without which its kernel gives no values,")
+    gates = GATES if "input_weights" in places else tuple(gate for gate in GATES if gate != "input")
+    for what in ("weights", "recurrent", "bias", "peephole", "norm", "aux"):
+        own = [gate for gate in gates if what != "peephole" or gate != "cell"]
+        seen = [gate for gate in GATES if f"{gate}_{what}" in places]
+        if (seen and seen != own) or (not seen and what in ("weights", "recurrent", "bias")):
+            missing = [gate for gate in own if gate not in seen]
+            raise r.invalid(f"has no {missing[0]}_{what}" if missing else f"has input_{what} and no input_weights")
+    if "projection_bias" in places and "projection_weights" not in places:
+        raise r.invalid("has a bias of a projection, and no projection")
 
 
-def _rows(r: Reading, places: dict[str, int], what: str) -> Array:
-    """The weights of all gates in the order of an LSTM's; biases with zeros for those of the hidden values, which TFLite does not have."""
-    found = np.concatenate([_constant(r, places[f"{gate}_{what}"]) for gate in _ROWS])
-    return np.concatenate([found, np.zeros_like(found)]) if what == "bias" else found
+def _sizes(r: Reading, places: dict[str, int], data: str) -> _Sizes:
+    """How many cells there are, and how many values a step gives and takes."""
+    cells, recurrent = math.prod(r.static_shape(places["forget_bias"])), r.static_shape(places["forget_recurrent"])
+    inputs = (r.lookup(data).static_shape or (0,))[-1]
+    if len(recurrent) != 2 or not cells or not recurrent[1]:
+        raise r.invalid(f"has {r.inputs[places['forget_recurrent']]!r} of shape {recurrent} and {cells} cells")
+    if "projection_weights" not in places and recurrent != (cells, cells):
+        raise r.invalid(f"has {r.inputs[places['forget_recurrent']]!r} of shape {recurrent}, not {(cells, cells)}")
+    aux = r.static_shape(places["forget_aux"]) if "forget_aux" in places else (cells, 0)
+    if len(aux) != 2 or aux[1] > inputs:
+        raise r.invalid(f"has {r.inputs[places['forget_aux']]!r} of shape {aux} for {inputs} values a step")
+    return _Sizes(cells, recurrent[1], inputs - aux[1], aux[1])
 
 
-def _peepholes(r: Reading, places: dict[str, int]) -> Array:
-    return np.concatenate([_constant(r, places[f"{gate}_peephole"]) for gate in _PEEPHOLES])
+def _constants(r: Reading, places: dict[str, int], sizes: _Sizes) -> dict[str, Array | None]:
+    """The weights of an LSTM by the names of its inputs, without the axis of directions."""
+    cells, width = sizes.cells, sizes.width
+
+    def rows(what: str, shape: tuple[int, ...], gates: tuple[str, ...] = ROWS) -> Array | None:
+        if f"forget_{what}" not in places:
+            return None
+        found = {gate: real_constant(r, place, shape) for gate in gates if (place := places.get(f"{gate}_{what}")) is not None}
+        return np.concatenate([found[gate] if gate in found else _coupled(found["forget"], what) for gate in gates])
+
+    def alone(role: str, shape: tuple[int, ...]) -> Array | None:
+        return real_constant(r, places[role], shape) if role in places else None
+
+    weights, beside, bias = rows("weights", (cells, sizes.inputs)), rows("aux", (cells, sizes.aux)), rows("bias", (cells,))
+    assert weights is not None and bias is not None
+    return {
+        "W": weights if beside is None else np.concatenate([weights, beside], axis=1),
+        "R": rows("recurrent", (cells, width)),
+        "B": np.concatenate([bias, np.zeros_like(bias)]),
+        "P": rows("peephole", (cells,), PEEPHOLES),
+        "PW": alone("projection_weights", (width, cells)),
+        "PB": alone("projection_bias", (width,)),
+        "N": rows("norm", (cells,)),
+    }
 
 
-def _constant(r: Reading, index: int) -> Array:
-    data = r.constant(index)
-    if data is None or data.dtype != np.float32:
-        raise r.unsupported(f"{r.inputs[index]!r}, which is no constant of float32,")
-    return data
-
-
-def _turned(r: Reading, value: str, result: str) -> str:
-    return r.emit("Transpose", [value], [result], perm=_TO_TIME)[0]
-
-
-def write_lstm(op: Op, w: Writing) -> None:
-    """Of one direction, with states that go on from run to run: those of TFLite's operator always do."""
-    for name, value in {"direction": "forward", "clip": 0.0, "layout": 0, "input_forget": 0}.items():
-        if op[name] != value:
-            raise w.unsupported(op, f"{name} {op[name]!r}")
-    if tuple(op["activations"]) not in ((), ("Sigmoid", "Tanh", "Tanh")):
-        raise w.unsupported(op, f"activations {', '.join(op['activations'])}")
-    data, _, _, bias, lengths, hidden, cell, peepholes = (*op.inputs, *[""] * (8 - len(op.inputs)))
-    if lengths:
-        raise w.unsupported(op, "lengths of sequences")
-    if not hidden or not cell:
-        raise w.unsupported(op, "states that begin anew in each run, where those of TFLite's operator go on,")
-    states = [w.variable(op, name) for name in (hidden, cell)]
-    cells = int(op["hidden_size"])
-    own = {name: _gates(w, op, index) for name, index in (("weights", 1), ("recurrent", 2))}
-    sums = w.constant(op, 3).reshape(2, -1).sum(axis=0, dtype=np.float32) if bias else np.zeros(4 * cells, np.float32)
-    own["bias"] = dict(zip(_ROWS, np.split(sums, 4), strict=True))
-    seen = dict(zip(_PEEPHOLES, np.split(w.constant(op, 7).reshape(-1), 3), strict=True)) if peepholes else {}
-    hint = next(filter(None, op.outputs))
-    listed = [data]
-    for what in ("weights", "recurrent"):
-        listed += [w.const(own[what][gate], f"{hint}/{gate}_{what}") for gate in _LISTED]
-    listed += [w.const(seen[gate], f"{hint}/{gate}_peephole") if seen else "" for gate in _LISTED if gate != "cell"]
-    listed += [w.const(own["bias"][gate], f"{hint}/{gate}_bias") for gate in _LISTED]
-    listed += ["", "", *states, "", "", "", ""]
-    steps, rows = w.shape(data, op)[:2]
-    whole = w.add(f"{hint}/steps", "float32", (steps, rows, cells))
-    w.emit(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM", listed, [whole], "UnidirectionalSequenceLSTMOptions", fusedActivationFunction=_TANH,
-        cellClip=float(op["cell_clip"]), timeMajor=True,
-    )  # fmt: skip
-    if op.outputs[0]:
-        w.emit("RESHAPE", [whole, w.ints([steps, 1, rows, cells], f"{hint}/shape")], [op.outputs[0]], "ReshapeOptions")
-
-
-def _gates(w: Writing, op: Op, index: int) -> dict[str, Any]:
-    """Each gate's weights of an LSTM of one direction."""
-    return dict(zip(_ROWS, np.split(w.constant(op, index)[0], 4), strict=True))
+def _coupled(forget: Array, what: str) -> Array:
+    """What the input gate has where it is 1 - the forget gate: the negative of a sum is normalized to the negative."""
+    return forget if what == "norm" else -forget
 
 
 #: UNIDIRECTIONAL_SEQUENCE_LSTM is read by recurrent.py, which calls read_float_lstm().
-READERS: dict[str, ReadFunction] = {}
+READERS: dict[str, ReadFunction] = {"BIDIRECTIONAL_SEQUENCE_LSTM": read_both_ways_lstm, "LSTM": read_lstm}
 
-WRITERS: dict[str, WriteFunction] = {"LSTM": write_lstm}
+#: An LSTM is written by lstm_writing.py.
+WRITERS: dict[str, WriteFunction] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qconvert.arithmetic import GATES
-from qconvert.formats.tflite.ops.float_recurrent import read_float_lstm
+from qconvert.formats.tflite.ops.float_recurrent import SEQUENCE, read_float_lstm
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
@@ -13,16 +13,6 @@ from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS
 
 __all__ = ["READERS", "WRITERS"]
 
-#: The inputs of UNIDIRECTIONAL_SEQUENCE_LSTM by what they are, in its order (lstm_shared.h).
-_LSTM = (
-    "data",
-    *(f"{gate}_weights" for gate in GATES),
-    *(f"{gate}_recurrent" for gate in GATES),
-    *(f"{gate}_peephole" for gate in GATES if gate != "cell"),
-    *(f"{gate}_bias" for gate in GATES),
-    "projection_weights", "projection_bias", "hidden", "cell",
-    *(f"{gate}_norm" for gate in GATES),
-)  # fmt: skip
 #: The fewest inputs: files from before layer normalizations have 20.
 _OLD = 20
 _TANH, _RELU = 4, 1
@@ -30,19 +20,19 @@ _TANH, _RELU = 4, 1
 
 def read_sequence_lstm(r: Reading) -> None:
     """Its variables are read before it and written behind it. The activation is not looked at, since the kernel does not either."""
-    names = dict(zip(_LSTM, r.inputs, strict=False))
+    names = dict(zip(SEQUENCE, r.inputs, strict=False))
     if len(r.inputs) < _OLD or not names["forget_weights"] or not names["hidden"] or not names["cell"]:
         raise r.invalid(f"has {len(r.inputs)} inputs, or lacks one that every LSTM has")
-    types = tuple(r.tensor(_LSTM.index(role)).dtype for role in ("data", "forget_weights", "cell"))
+    types = tuple(r.tensor(SEQUENCE.index(role)).dtype for role in ("data", "forget_weights", "cell"))
     if r.option("diagonalRecurrentTensors", False):
         raise r.unsupported("diagonal recurrent weights")
     if types == ("float32", "float32", "float32"):
-        read_float_lstm(r, {role: place for place, role in enumerate(_LSTM) if names.get(role)})
+        read_float_lstm(r, {role: place for place, role in enumerate(SEQUENCE) if names.get(role)})
         return
     if types != ("int8", "int8", "int16"):
         what = f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}"
         raise r.unsupported(f"{what}, neither int8, int8 and int16 nor all float32,")
-    places = {role: _LSTM.index(role) for role in ("hidden", "cell")}
+    places = {role: SEQUENCE.index(role) for role in ("hidden", "cell")}
     states = {role: r.variable(place) for role, place in places.items()}
     before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}
     after = [r.like(f"{role}_after", r.tensor(place), r.tensor(place).shape) for role, place in places.items()]
@@ -93,8 +83,8 @@ def write_integer_lstm(op: Op, w: Writing) -> None:
     for role in ("hidden", "cell"):
         w.variable(op, names[role])
     has_norm = any(names.get(f"{gate}_norm") for gate in GATES)
-    listed = [names.get(role, "") for role in (_LSTM if has_norm else _LSTM[:_OLD])]
-    listed += [""] * (len(_LSTM) - len(listed))
+    listed = [names.get(role, "") for role in (SEQUENCE if has_norm else SEQUENCE[:_OLD])]
+    listed += [""] * (len(SEQUENCE) - len(listed))
     inner = []
     for gate in GATES:
         normed = bool(names.get(f"{gate}_norm"))

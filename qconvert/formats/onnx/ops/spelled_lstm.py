@@ -1,0 +1,183 @@
+"""An LSTM that ONNX's cannot say, spelled out step by step: with a limited cell (ONNX's own limits what goes into activations), a
+projection, layer normalizations of the gates, or activations of TFLite."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.ops.rescaling import Emitter
+from qconvert.formats.onnx.ops.scan_body import ScanBody
+from qconvert.graph import Op
+from qconvert.graph.kinds.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
+
+__all__ = ["is_spelled", "write_spelled_lstm"]
+
+_FLOAT32 = ELEMENT_TYPES["float32"]
+#: Inputs of an LSTM behind its data and weights.
+_BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = 3, 4, 5, 6, 7
+#: The opset from which on axes of a ReduceMean are an input.
+_AXES_AS_INPUT = 18
+
+
+#: The activations of cells; those with limits of their own are a Clip.
+_CURVES = {"Tanh": (), "Relu": (), "Relu6": (0.0, 6.0), "ReluN1To1": (-1.0, 1.0)}
+_EPSILON = 1e-8
+
+
+def is_spelled(op: Op) -> bool:
+    """Whether ONNX's LSTM does not say what an LSTM of the graph does."""
+    foreign = not {name.lower() for name in activation_names(op)} <= {name.lower() for name in ONNX_ACTIVATIONS}
+    return foreign or bool(op["cell_clip"]) or any(_has(op, index) for index in (PROJECTION, NORM))
+
+
+def write_spelled_lstm(op: Op, b: Builder) -> None:
+    """A Scan over the steps, or the one step itself."""
+    what = "a limited cell, a projection, a normalization or an activation of TFLite"
+    for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
+        if op[name] != value:
+            raise b.unsupported(op, f"{what}, and {name}")
+    names = activation_names(op)
+    if op["direction"] == "bidirectional" or names[0] != "Sigmoid" or names[1] not in _CURVES or names[2] not in _CURVES:
+        raise b.unsupported(op, f"{what}, and both directions or activations {', '.join(names)}")
+    if _has(op, _LENGTHS):
+        raise b.unsupported(op, f"{what}, and lengths of sequences")
+    _Lstm(op, b).write()
+
+
+def _has(op: Op, index: int) -> bool:
+    return index < len(op.inputs) and bool(op.inputs[index])
+
+
+class _Lstm:
+    def __init__(self, op: Op, b: Builder) -> None:
+        self._op, self._b = op, b
+        self._cells = int(op["hidden_size"])
+        self._hint = next(filter(None, op.outputs))
+
+    def write(self) -> None:
+        op, b = self._op, self._b
+        b.domains.setdefault("", b.opset)
+        batch = b.tensor(op.inputs[0]).shape
+        states = [self._first(index, batch) for index in (_HIDDEN, _CELL)]
+        parts = self._data_parts()
+        if batch is not None and batch[0] == 1:
+            step = b.node("Squeeze", [parts, self._axis(0)], hint=f"{self._hint}/step")[0]
+            hidden, cell = self._step(b, step, *states)
+            whole = b.node("Unsqueeze", [hidden, self._axis(0)], hint=f"{self._hint}/steps")[0]
+        else:
+            body = ScanBody(b, f"{self._hint}/body", dict.fromkeys(("hidden", "cell", "part"), _FLOAT32))
+            after = self._step(body, body.inputs[2], *body.inputs[:2])
+            shown = body.node("Identity", [after[0]], hint="shown")[0]
+            backwards = bool(op["direction"] == "reverse")
+            hidden, cell, whole = body.scan([*states, parts], list(after), shown, _FLOAT32, f"{self._hint}/scan", backwards)
+        for index, (value, axis) in enumerate(((whole, 1), (hidden, 0), (cell, 0))):
+            if index < len(op.outputs) and op.outputs[index]:
+                b.finish(op, b.node("Unsqueeze", [value, self._axis(axis)], hint=f"{op.outputs[index]}/value")[0], index)
+
+    def _first(self, index: int, shape: tuple[int | str, ...] | None) -> str:
+        """A state at first, of shape (rows, cells)."""
+        b = self._b
+        if _has(self._op, index):
+            return b.node("Squeeze", [b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/first")[0]
+        if shape is None or not isinstance(shape[1], int):
+            raise b.unsupported(self._op, "steps spelled out, rows whose number is known only at run time, and no first values")
+        recurrent = b.tensor(self._op.inputs[2]).static_shape
+        size = self._cells if index == _CELL or recurrent is None else recurrent[2]
+        return b.const(np.zeros((shape[1], size), np.float32), f"{self._hint}/first")
+
+    def _data_parts(self) -> str:
+        """What the data give to each gate for all steps, with all biases, unless these stand behind normalizations."""
+        b, op = self._b, self._op
+        sums = b.node("MatMul", [b.real(op.inputs[0]), self._turned(b, 1)], hint=f"{self._hint}/sums")[0]
+        if not _has(op, _BIAS) or _has(op, NORM):
+            return sums
+        return b.node("Add", [sums, self._bias(b)], hint=f"{self._hint}/sums")[0]
+
+    def _bias(self, to: Emitter) -> str:
+        """The biases for data and hidden values together."""
+        both = to.node("Split", [self._flat(to, _BIAS), self._sizes([4 * self._cells] * 2)], 2, hint=f"{self._hint}/bias")
+        return to.node("Add", both, hint=f"{self._hint}/bias")[0]
+
+    def _flat(self, to: Emitter, index: int) -> str:
+        """An input without its axis of directions."""
+        return to.node("Squeeze", [self._b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/flat")[0]
+
+    def _turned(self, to: Emitter, index: int) -> str:
+        """Weights with a column for each row of the gates."""
+        return to.node("Transpose", [self._flat(to, index)], hint="weights", perm=[1, 0])[0]
+
+    def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str]:
+        """One step: the next hidden values and the next cell. The order of gates is input, output, forget, cell."""
+        own = to.node("MatMul", [hidden, self._turned(to, 2)], hint="own")
+        sums = to.node("Add", [part, *own], hint="sums")[0]
+        enters, opens, stays, new = to.node("Split", [sums, self._sizes([self._cells] * 4)], 4, hint="gate", axis=1)
+        seen, norms = self._split(to, _PEEPHOLES, 3), self._norms(to)
+        entering = to.node("Sigmoid", [self._total(to, enters, seen[:1], norms[:1], cell)])
+        if self._op["input_forget"]:
+            staying = to.node("Sub", [self._scalar(1.0), *entering], hint="stays")
+        else:
+            staying = to.node("Sigmoid", [self._total(to, stays, seen[2:], norms[2:3], cell)])
+        _, inner, last = activation_names(self._op)
+        kept = to.node("Mul", [*staying, cell], hint="kept")
+        added = to.node("Mul", [*entering, self._curve(to, inner, self._total(to, new, [], norms[3:], cell))], hint="added")
+        cell = self._limited(to, to.node("Add", [*kept, *added], hint="sum")[0], "cell_clip")
+        opened = to.node("Sigmoid", [self._total(to, opens, seen[1:2], norms[1:2], cell)])
+        result = to.node("Mul", [*opened, self._curve(to, last, cell)], hint="hidden")[0]
+        return self._projected(to, result), cell
+
+    def _split(self, to: Emitter, index: int, count: int) -> list[str]:
+        """An optional input, cut into the parts of so many gates."""
+        if not _has(self._op, index):
+            return []
+        return to.node("Split", [self._flat(to, index), self._sizes([self._cells] * count)], count, hint="part")
+
+    def _norms(self, to: Emitter) -> list[tuple[str, str]]:
+        """The factor of each gate's normalization, and what is added behind it."""
+        factors = self._split(to, NORM, 4)
+        if not factors or not _has(self._op, _BIAS):
+            return [(factor, "") for factor in factors]
+        added = to.node("Split", [self._bias(to), self._sizes([self._cells] * 4)], 4, hint="bias")
+        return list(zip(factors, added, strict=True))
+
+    def _total(self, to: Emitter, gate: str, peephole: list[str], norm: list[tuple[str, str]], cell: str) -> str:
+        """What goes into a gate's activation."""
+        for weights in peephole:
+            gate = to.node("Add", [gate, *to.node("Mul", [weights, cell], hint="seen")], hint="seen")[0]
+        for factor, added in norm:
+            even = to.node("Sub", [gate, self._mean(to, gate)], hint="even")
+            spread = to.node("Add", [self._mean(to, *to.node("Mul", even * 2, hint="square")), self._scalar(_EPSILON)], hint="spread")
+            gate = to.node("Mul", [*to.node("Div", [*even, *to.node("Sqrt", spread)], hint="norm"), factor], hint="norm")[0]
+            gate = to.node("Add", [gate, added], hint="norm")[0] if added else gate
+        return gate
+
+    def _mean(self, to: Emitter, value: str) -> str:
+        if self._b.opset < _AXES_AS_INPUT:
+            return to.node("ReduceMean", [value], hint="mean", axes=[1])[0]
+        return to.node("ReduceMean", [value, self._axis(1)], hint="mean")[0]
+
+    def _curve(self, to: Emitter, name: str, value: str) -> str:
+        limits = [self._scalar(limit) for limit in _CURVES[name]]
+        return to.node("Clip" if limits else name, [value, *limits], hint="curve")[0]
+
+    def _projected(self, to: Emitter, value: str) -> str:
+        if not _has(self._op, PROJECTION):
+            return value
+        value = to.node("MatMul", [value, self._turned(to, PROJECTION)], hint="projected")[0]
+        if _has(self._op, PROJECTION_BIAS):
+            value = to.node("Add", [value, self._flat(to, PROJECTION_BIAS)], hint="projected")[0]
+        return self._limited(to, value, "projection_clip")
+
+    def _limited(self, to: Emitter, value: str, attribute: str) -> str:
+        limit = float(self._op[attribute])
+        return to.node("Clip", [value, self._scalar(-limit), self._scalar(limit)], hint="limited")[0] if limit else value
+
+    def _scalar(self, value: float) -> str:
+        return self._b.once(f"{value!r} float32", "scalar", lambda: [self._b.const(np.array(value, np.float32), "constant/limit")])[0]
+
+    def _axis(self, value: int) -> str:
+        return self._sizes([value])
+
+    def _sizes(self, values: list[int]) -> str:
+        key = f"{values} int64"
+        return self._b.once(key, "list", lambda: [self._b.const(np.array(values, np.int64), "constant/sizes")])[0]

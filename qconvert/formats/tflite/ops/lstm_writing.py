@@ -1,0 +1,122 @@
+"""An LSTM of real data as TFLite's operator: over a sequence one way, back, or both ways at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import GATES
+from qconvert.formats.tflite.ops.float_recurrent import ACTIVATIONS, PEEPHOLES, ROWS, SEQUENCE, WAY
+from qconvert.formats.tflite.ops.sequences import one_way, partner, require_written, show_steps, summed_bias
+from qconvert.formats.tflite.reading import ReadFunction
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Array, Op
+from qconvert.graph.kinds.recurrent import NORM, PROJECTION, PROJECTION_BIAS
+
+__all__ = ["READERS", "WRITERS"]
+
+_PEEPHOLES, _HIDDEN, _CELL = 7, 5, 6
+
+
+def write_lstm(op: Op, w: Writing) -> None:
+    """Of one direction, with states that go on from run to run: those of TFLite's operator always do."""
+    _require(w, op)
+    other = partner(w, op, ("hidden_size", "activations", "cell_clip", "projection_clip"))
+    if other is not None and not _has(op, NORM) and not _has(other, NORM) and _width(w, op) == _width(w, other):
+        _require(w, other)
+        w.absorb(other)
+        _write_both_ways(w, *((op, other) if op["direction"] == "forward" else (other, op)))
+        return
+    listed = {"data": "", **_listed(w, op), "hidden": w.variable(op, op.inputs[_HIDDEN]), "cell": w.variable(op, op.inputs[_CELL])}
+    listed |= {f"{gate}_norm": name for gate, name in _gates(w, op, NORM, "norm", (int(op["hidden_size"]),)).items()}
+    one_way(
+        w, op, _width(w, op), "UNIDIRECTIONAL_SEQUENCE_LSTM", [listed.get(role, "") for role in SEQUENCE],
+        "UnidirectionalSequenceLSTMOptions", **_options(op),
+    )  # fmt: skip
+
+
+def _require(w: Writing, op: Op) -> None:
+    require_written(w, op, clip=0.0)
+    if _code(op) is None:
+        raise w.unsupported(op, f"activations {', '.join(op['activations'])}")
+
+
+def _code(op: Op) -> int | None:
+    names = tuple(op["activations"])
+    plain = () if names == ("Sigmoid", "Tanh", "Tanh") else names
+    return next((code for code, known in ACTIVATIONS.items() if known == plain), None)
+
+
+def _options(op: Op) -> dict[str, Any]:
+    clips = {"cellClip": float(op["cell_clip"]), "projClip": float(op["projection_clip"])}
+    return {"fusedActivationFunction": _code(op), **clips, "timeMajor": True}
+
+
+def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:
+    listed = [forth.inputs[0]]
+    for op in (forth, back):
+        own = _listed(w, op)
+        listed += [own.get(role, "") for role in WAY]
+    listed += [w.variable(op, op.inputs[index]) for op in (forth, back) for index in (_HIDDEN, _CELL)]
+    listed += [""] * (1 + 2 * len(GATES))
+    results = [show_steps(w, op, _width(w, op)) for op in (forth, back)]
+    w.emit(
+        "BIDIRECTIONAL_SEQUENCE_LSTM", listed, [whole for whole, _ in results], "BidirectionalSequenceLSTMOptions", **_options(forth),
+        mergeOutputs=False,
+    )  # fmt: skip
+    for _, finish in results:
+        finish()
+
+
+def _has(op: Op, index: int) -> bool:
+    return index < len(op.inputs) and bool(op.inputs[index])
+
+
+def _width(w: Writing, op: Op) -> int:
+    return int(w.constant(op, 2).shape[2])
+
+
+def _listed(w: Writing, op: Op) -> dict[str, str]:
+    """Weights, peepholes, biases and projection of an LSTM of one direction by what they are."""
+    cells, width = int(op["hidden_size"]), _width(w, op)
+    bias = summed_bias(w, op, 4 * cells)
+    found: dict[str, str] = {}
+    for what, names in (
+        ("weights", _gates(w, op, 1, "weights", (cells, -1))),
+        ("recurrent", _gates(w, op, 2, "recurrent", (cells, width))),
+        ("bias", _named(w, op, dict(zip(ROWS, np.split(bias, 4), strict=True)), "bias")),
+        ("peephole", _gates(w, op, _PEEPHOLES, "peephole", (cells,), PEEPHOLES)),
+    ):
+        found |= {f"{gate}_{what}": name for gate, name in names.items()}
+    if _has(op, PROJECTION):
+        found["projection_weights"] = w.const(w.constant(op, PROJECTION)[0], f"{_hint(op)}/projection_weights")
+    if _has(op, PROJECTION_BIAS):
+        found["projection_bias"] = w.const(w.constant(op, PROJECTION_BIAS)[0], f"{_hint(op)}/projection_bias")
+    return found
+
+
+def _hint(op: Op) -> str:
+    return next(filter(None, op.outputs))
+
+
+def _gates(w: Writing, op: Op, index: int, what: str, shape: tuple[int, ...], gates: tuple[str, ...] = ROWS) -> dict[str, str]:
+    """Each gate's part of a constant."""
+    if not _has(op, index):
+        return {}
+    parts = np.split(w.constant(op, index)[0], len(gates))
+    return _named(w, op, {gate: part.reshape(shape) for gate, part in zip(gates, parts, strict=True)}, what)
+
+
+def _named(w: Writing, op: Op, parts: dict[str, Array], what: str) -> dict[str, str]:
+    """Constants of the gates. One whose input gate is 1 - the forget gate has none for it, and its negative for the latter."""
+    if op["input_forget"]:
+        coupled = parts.pop("input")
+        parts["forget"] = coupled if what == "norm" else -coupled
+    return {gate: w.const(part, f"{_hint(op)}/{gate}_{what}") for gate, part in parts.items()}
+
+
+#: LSTMs are read by float_recurrent.py.
+READERS: dict[str, ReadFunction] = {}
+
+WRITERS: dict[str, WriteFunction] = {"LSTM": write_lstm}
