@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from qconvert import Graph, Op, Quantization, Tensor
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.graph.kinds import KINDS
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.graph.shapes import output_shapes
 from qconvert.graph.validation import validate
@@ -430,7 +430,7 @@ def hybrid(g: Growing, x: Tensor) -> None:
     real = _real(g, x)
     if real is None or x.rank not in (2, 4):
         return
-    form, rounding = _form(g), g.pick(tuple(DYNAMIC_ROUNDINGS))
+    form, rounding = _form(g), g.pick(KINDS["Gemm"].attributes["arithmetic"].choices[1:])
     inner = _channels(x, form) if x.rank == 4 else int(x.shape[-1])  # type: ignore[index]
     count = int(g.rng.integers(2, 5))
     shape = (count, inner, *(_window(g, x, form) or ()))

@@ -16,7 +16,7 @@ from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale
 from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_alike, adds_as
 from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
-from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps
+from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps
 from qconvert.arithmetic.fixed_point import FIXED_POINT_ROUNDINGS, Difference, FixedPoint, compare_requantizations
 from qconvert.arithmetic.folding import batch_norm_factor, bias_correction, fold_batch_norm
 from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_grid
@@ -82,6 +82,7 @@ __all__ = [
     "FORMULAS",
     "GATES",
     "INTEGER_FACTORS",
+    "OF_ROWS",
     "OF_WHOLE_TENSORS",
     "PAIR_BITS",
     "PYTORCH_EPS",

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 
-__all__ = ["DYNAMIC_ROUNDINGS", "OF_WHOLE_TENSORS", "dynamic_steps"]
+__all__ = ["DYNAMIC_ROUNDINGS", "OF_ROWS", "OF_WHOLE_TENSORS", "dynamic_steps"]
 
 #: A value nearer than this to the middle between two steps may fall to either side where kernels take a reciprocal for a division.
 _NEAR = 1e-4
@@ -68,6 +68,24 @@ def _symmetric(x: Array, low: Array, high: Array) -> _Rounded:
     return steps, np.where(largest == 0, _F32(1), largest / _F32(127)).astype(np.float32), scaled, np.zeros(x.shape, bool)
 
 
+def _rows(x: Array, low: Array, high: Array) -> _Rounded:
+    """As _xnnpack(), but by a scale in float32 and the zero point in float64, the sum of both rounded with ties away from zero."""
+    with np.errstate(all="ignore"):
+        scale = np.where(low == high, _F32(1), (high - low) / _F32(255)).astype(np.float32)
+        below, above = (end.astype(np.float64) / scale for end in (low, high))
+        exact = np.where(128 + np.abs(below) < 127 + np.abs(above), -128 - below, 127 - above)
+        point = np.where(low == high, 0, _away(np.clip(exact, -128, 127))).astype(np.float32)
+        scaled = x * (_F32(1) / scale)
+        steps = np.clip(_away((point + scaled).astype(np.float64)), -128, 127)
+    unsure = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= _NEAR
+    return steps - point, scale, scaled, unsure & ((steps <= -128) | (steps >= 127))
+
+
+def _away(x: Array) -> Array:
+    """Rounded to the nearest whole number, ties away from zero; float64."""
+    return np.asarray(np.copysign(np.floor(np.abs(x) + 0.5), x))
+
+
 def _reduced(x: Array, low: Array, high: Array) -> _Rounded:
     """0 to 127, by the reciprocal of the scale, ties to even: PyTorch's reduce_range (ATen/native/quantized/cpu/QuantUtils.h)."""
     scale = np.where(low == high, _F32(1), _F32(127) / (high - low)).astype(np.float32)
@@ -90,8 +108,11 @@ DYNAMIC_ROUNDINGS: Mapping[str, Callable[[Array, Array, Array], _Rounded]] = {
     "dynamic": _xnnpack,
     "dynamic_images": _xnnpack,
     "dynamic_symmetric": _symmetric,
+    "dynamic_rows": _rows,
     "dynamic_tensor": _tensor,
     "dynamic_reduced": _reduced,
 }
 #: Those by the range of the whole tensor, which TFLite has no kernel for.
 OF_WHOLE_TENSORS = frozenset(("dynamic_tensor", "dynamic_reduced"))
+#: Those of TFLite's recurrent operators, which know rows alone.
+OF_ROWS = ("dynamic_symmetric", "dynamic_rows")

@@ -137,6 +137,7 @@ _ROUNDINGS = {
     "dynamic": "data rounded by rows or images",
     "dynamic_images": "data rounded by images",
     "dynamic_symmetric": "data rounded symmetrically",
+    "dynamic_rows": "data rounded by rows",
     "dynamic_tensor": "data rounded as a whole",
     "dynamic_reduced": "data rounded as a whole in 127 steps",
 }

@@ -274,6 +274,8 @@ class Judge:
         names = (*rounder.outputs, *op.outputs, *(result.outputs if result is not None else ()))
         stated = rounding_of(rounder)
         its = {stated} | declared_roundings(self.graph, self.other, names, stated)
+        if not KINDS[rounder.kind].sums_products:  # recurrent operators round as they say, whatever the set of kernels
+            return {stated}, its
         return _as_run({stated}, self.sides[0]), _as_run(its, self.sides[1])
 
     def _sum(self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array) -> Sum | None:
@@ -285,11 +287,13 @@ class Judge:
         writers = {**self.writers, **dict.fromkeys(rounder.outputs, changed)}
         exact = exact_value(self.graph, changed if op == rounder else op, values, index, writers)
         bound = self._spread(op, rounder, sum_bound(self.graph, changed, values), like)
+        if exact is not None and is_dynamic(rounder) and not KINDS[rounder.kind].sums_products:
+            bound = np.full(like.shape, _share(like) * (float(np.abs(exact[0]).max(initial=0)) or 1.0))
         if exact is None or bound is None or exact[0].shape != like.shape:
             return None
         if changed.outputs != op.outputs:
             bound = bound + np.abs(exact[0]) * 2.0**-23  # of a bias that is added behind
-        ties = rounded_otherwise(self.graph, changed, values)
+        ties = rounded_otherwise(self.graph, changed, values) if KINDS[rounder.kind].sums_products else 0.0
         wide = self._spread(op, rounder, ties, like) if isinstance(ties, np.ndarray) else None
         return Sum(way, exact[0], bound if wide is None else bound + wide)
 

@@ -17,10 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, scale_and_zero_point
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, scale_and_zero_point
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.plugins import Change, Target
 
@@ -60,6 +60,11 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
         metadata[DYNAMIC_RANGE] = json.dumps(kept)
     notes = tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
     return graph.evolve(tensors=fitting.tensors.values(), ops=fitting.ops, metadata=metadata), notes
+
+
+def _rounds_rows(op: Op) -> bool:
+    """Whether it is a recurrent operator: those know no other ranges than of rows."""
+    return KINDS[op.kind].attributes["arithmetic"].choices == ("", *OF_ROWS)
 
 
 def _noted(graph: Graph) -> Mapping[str, str]:
@@ -102,14 +107,15 @@ class _Fitting:
             self.ops.append(op)
             return
         self.counts["real"] += 1
-        self.stated[op.outputs[0]] = str(op["arithmetic"])
+        self.stated[next(filter(None, op.outputs))] = str(op["arithmetic"])
         self._append_real(op)
 
     def to_onnx(self, op: Op, numerics: str) -> None:
-        """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for."""
+        """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for recurrent operators."""
         if is_dynamic(op) and op["arithmetic"] != "dynamic_tensor":
-            self.counts["tensor" if numerics == "fast" else "spelled"] += 1
-            if numerics == "fast":  # what is spelled out is noted by the writer, as all is that ONNX spells out
+            fast = numerics == "fast" and not _rounds_rows(op)
+            self.counts["tensor" if fast else "spelled"] += 1
+            if fast:  # what is spelled out is noted by the writer, as all is that ONNX spells out
                 self.stated[op.outputs[0]] = str(op["arithmetic"])
                 op = op.with_attributes(arithmetic="dynamic_tensor")
         self.ops.append(op)
@@ -119,6 +125,9 @@ class _Fitting:
         if not is_dynamic(op) and stated:
             op = self._restated(op, stated)
         if not is_dynamic(op):
+            self.ops.append(op)
+            return
+        if _rounds_rows(op):  # whose weights the writer takes or refuses
             self.ops.append(op)
             return
         if op["arithmetic"] in OF_WHOLE_TENSORS:
@@ -139,27 +148,34 @@ class _Fitting:
             self._append_real(op)
 
     def _append_real(self, op: Op) -> None:
-        name = op.inputs[1]
+        inputs = list(op.inputs)
+        for index in integer_weights(op):
+            inputs[index] = self._real(inputs[index], op.source)
+        self.ops.append(replace(op.with_attributes(arithmetic=""), inputs=tuple(inputs)))
+
+    def _real(self, name: str, source: str) -> str:
+        """Weights behind a Dequantize, one for all that read them; themselves if they are real."""
         if not self._graph[name].is_quantized:
-            self.ops.append(op.with_attributes(arithmetic=""))
-            return
+            return name
         key = (name, "real")
         if key not in self._made:
             self._made[key] = self._names.fresh(f"{name}/dequantized")
             self.tensors[self._made[key]] = Tensor(self._made[key], "float32", self._graph[name].shape)
-            self.ops.append(Op("Dequantize", (name,), (self._made[key],), {}, op.source))
-        inputs = (op.inputs[0], self._made[key], *op.inputs[2:])
-        self.ops.append(replace(op.with_attributes(arithmetic=""), inputs=inputs))
+            self.ops.append(Op("Dequantize", (name,), (self._made[key],), {}, source))
+        return self._made[key]
 
     def _restated(self, op: Op, stated: str) -> Op:
         """The operator with the integers of its weights, if they are constants behind a Dequantize and it can have the arithmetic."""
-        maker = self._producers.get(op.inputs[1]) if len(op.inputs) > 1 else None
-        if maker is None or maker.kind != "Dequantize" or "arithmetic" not in KINDS[op.kind].attributes:
+        known, places, inputs = KINDS[op.kind].attributes.get("arithmetic"), integer_weights(op), list(op.inputs)
+        if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
             return op
-        if not self._graph[maker.inputs[0]].is_constant or self._graph[op.inputs[0]].dtype != "float32":
-            return op
+        for index in places:
+            maker = self._producers.get(inputs[index])
+            if maker is None or maker.kind != "Dequantize" or not self._graph[maker.inputs[0]].is_constant:
+                return op
+            inputs[index] = maker.inputs[0]
         self.counts["again"] += 1
-        return replace(op, inputs=(op.inputs[0], maker.inputs[0], *op.inputs[2:])).with_attributes(arithmetic=stated)
+        return replace(op, inputs=tuple(inputs)).with_attributes(arithmetic=stated)
 
     def _signed(self, op: Op) -> str:
         """The weights as int8 with zero point 0 and the same scales, one for each channel of a depthwise kernel; "" if that cannot be."""

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, integer_range
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.passes.stored_types import change_storage, needs_storage, shifted
 from qconvert.plugins import Target
@@ -28,7 +28,7 @@ _EIGHT_BITS = ("int8", "uint8")
 def weight_inputs(op: Op) -> tuple[int, ...]:
     """Positions of the inputs that hold weights and biases when they are constant: their storage is not the activations'."""
     kinds = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (0, 1), "Dequantize": (0,)}
-    return kinds.get(op.kind, ())
+    return kinds.get(op.kind, integer_weights(op) if is_dynamic(op) else ())
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:

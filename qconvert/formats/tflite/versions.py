@@ -322,6 +322,12 @@ def _where(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 1 if _type(inputs, 0) == "bool" else 2
 
 
+def _svdf(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+    if _types(inputs, outputs) == ("float32", "int8", "float32"):
+        return 4 if options.asymmetricQuantizeInputs else 2
+    return 3 if _type(inputs, 0) == "int8" else 1
+
+
 _SPECIAL: dict[str, Callable[[Inputs, Outputs, Any], int]] = {
     "CONV_2D": _conv,
     "DEPTHWISE_CONV_2D": _depthwise,
@@ -355,5 +361,5 @@ _SPECIAL: dict[str, Callable[[Inputs, Outputs, Any], int]] = {
     "CAST": _cast,
     "WHERE": _where,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": lambda inputs, outputs, options: 3,
-    "SVDF": lambda inputs, outputs, options: 3,
+    "SVDF": _svdf,
 }

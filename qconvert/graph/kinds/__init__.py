@@ -16,7 +16,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace,
   DetectionPostProcess, SegmentSum, UnsortedSegment, DynamicUpdateSlice, SparseToDense, MatrixDiag, MatrixSetDiag, InteriorPad, Rfft2d,
   Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, SelectBoxes, ReduceWindow,
-  StartGather, While, Call, ReadState, WriteState and Opaque are not in ONNX;
+  StartGather, SVDF, IntegerLSTM, IntegerSVDF, While, Call, ReadState, WriteState and Opaque are not in ONNX;
 - If, Loop and Scan name functions of the graph, and take what these capture as inputs behind their own (control.py).
 
 Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
@@ -47,7 +47,7 @@ from qconvert.graph.kinds.control import FunctionCall, Port, calls
 from qconvert.graph.kinds.convolution import convolves_as_tflite
 from qconvert.graph.kinds.kind import ROLES, RULES, Kind, kind
 from qconvert.graph.kinds.pairs import adds_plainly, computes_as_tflite, nudged_scales
-from qconvert.graph.kinds.products import is_dynamic, output_axis, range_axes
+from qconvert.graph.kinds.products import integer_weights, is_dynamic, output_axis, range_axes
 from qconvert.graph.kinds.reduce import kernels_reduction, reduced_count
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "function",
     "has",
     "integer",
+    "integer_weights",
     "integers",
     "is_dynamic",
     "kernels_reduction",
@@ -115,6 +116,7 @@ _FAMILIES = (
     "control",
     "state",
     "integer_recurrent",
+    "svdf",
     "opaque",
 )
 

@@ -37,7 +37,9 @@ ARITHMETIC: Mapping[str, str] = {
     "of its own values: LiteRT's default kernels for dynamic range",
     "dynamic_images": "likewise, but each image also where the kernel is 1: TFLite's own kernels",
     "dynamic_symmetric": "likewise, by the largest magnitude: what a TFLite operator states without asymmetric_quantize_inputs",
-    "dynamic_tensor": "likewise, by the range of the whole tensor: ONNX's DynamicQuantizeLinear",
+    "dynamic_rows": "each row of data, and of hidden values at each step, by the range of its own values, ties away from zero: TFLite's "
+    "recurrent operators with asymmetric_quantize_inputs, as dynamic_symmetric is without",
+    "dynamic_tensor": "real data become integers at each run by the range of the whole tensor: ONNX's DynamicQuantizeLinear",
     "dynamic_reduced": "likewise, in 127 steps: PyTorch's reduce_range, which keeps sums of 16 bits from overflowing",
 }
 

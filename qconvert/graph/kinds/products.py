@@ -6,21 +6,31 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_WHOLE_TENSORS, dynamic_steps, is_accumulator_scale
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps, is_accumulator_scale
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.attributes import AttributeSpec, choice
 from qconvert.graph.kinds.call import Call
 from qconvert.graph.schema import Op
 
-__all__ = ["DYNAMIC", "is_dynamic", "output_axis", "range_axes", "rounded_data", "with_bias", "zero_point"]
+__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "integer_weights", "is_dynamic", "output_axis", "range_axes", "rounded_data", "rounded_rows",
+           "with_bias", "zero_point"]  # fmt: skip
 
 #: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
-DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *DYNAMIC_ROUNDINGS), "")}
+DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for name in DYNAMIC_ROUNDINGS if name != "dynamic_rows")), "")}
+#: Of recurrent operators, whose kernels have rows alone, and another rounding of them.
+DYNAMIC_ROWS: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *OF_ROWS), "")}
+#: The inputs that may be integer weights, of the kinds of which it is not input 1 alone.
+_WEIGHTS = {"LSTM": (1, 2, 7), "SVDF": (2, 3)}
 
 
 def is_dynamic(op: Op) -> bool:
     """Whether an operator has integer weights beside real data, which it rounds to integers when it runs (dynamic range)."""
     return str(op.attributes.get("arithmetic", "")).startswith("dynamic")
+
+
+def integer_weights(op: Op) -> tuple[int, ...]:
+    """The inputs of an operator of dynamic range that are integer weights, those alone that it has."""
+    return tuple(index for index in _WEIGHTS.get(op.kind, (1,)) if index < len(op.inputs) and op.inputs[index])
 
 
 def output_axis(op: Op, rank: int) -> int:
@@ -42,6 +52,8 @@ def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
     """
     if op["arithmetic"] in OF_WHOLE_TENSORS:
         return range(rank)
+    if op.kind in _WEIGHTS:
+        return [rank - 1]
     if op.kind in ("Gemm", "MatMul"):
         return [rank - (2 if op.attributes.get("trans_a") else 1)]
     alone = op.kind == "Conv" and {1} == {*kernel, *op["strides"], int(op["group"])} and not any(op["pads"])
@@ -57,6 +69,14 @@ def rounded_data(call: Call) -> tuple[Array, Array | float]:
         return call.factor(0)
     steps, scale, _ = dynamic_steps(data, range_axes(call.op, data.ndim, call.raw(1).shape[2:]), rounding)
     return np.asarray(steps * scale), 1.0
+
+
+def rounded_rows(op: Op, rows: Array) -> Array:
+    """Real rows as a recurrent operator multiplies them: rounded to integers where it does so when it runs."""
+    if not is_dynamic(op):
+        return rows
+    steps, scale, _ = dynamic_steps(rows, [rows.ndim - 1], str(op["arithmetic"]))
+    return np.asarray(steps * scale)
 
 
 def with_bias(call: Call, total: Array, scale: Array | float) -> Array:

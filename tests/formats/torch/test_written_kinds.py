@@ -11,7 +11,6 @@ from edge_graphs import joined
 from formats.torch.written import needs_torch, run
 
 import qconvert
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS
 from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.formats.torch.writer import build, live
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype
@@ -183,6 +182,7 @@ def test_what_has_no_form_is_known() -> None:
         "RNN",
         "IntegerLSTM",
         "IntegerSVDF",
+        "SVDF",
         "Unique",
         "NonMaxSuppression",
         "SelectBoxes",
@@ -201,7 +201,7 @@ def test_custom_operators_are_named() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Gemm", "Conv", "ConvTranspose"])
-@pytest.mark.parametrize("rounding", DYNAMIC_ROUNDINGS)
+@pytest.mark.parametrize("rounding", KINDS["Gemm"].attributes["arithmetic"].choices[1:])
 def test_data_are_rounded_when_the_program_runs(rounding: str, kind: str, tmp_path: Any) -> None:
     """As the kernel does that the operator names, also for data of one sign, and of zeros."""
     spatial = () if kind == "Gemm" else (5, 5)

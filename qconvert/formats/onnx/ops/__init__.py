@@ -28,6 +28,7 @@ from qconvert.formats.onnx.ops import (
     shape,
     signal,
     space,
+    svdf,
     windows,
 )
 from qconvert.formats.onnx.reading import ReadFunction
@@ -56,6 +57,7 @@ _FAMILIES = (
     control,
     integer_lstm,
     integer_svdf,
+    svdf,
 )
 
 WRITERS: Mapping[str, WriteFunction] = {

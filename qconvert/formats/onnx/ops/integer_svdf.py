@@ -7,6 +7,7 @@ import numpy as np
 from qconvert.arithmetic import IntegerSvdf
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.rescaling import Rescale
+from qconvert.formats.onnx.ops.svdf import moved_memory, unit_sums
 from qconvert.graph import Array, Op, integer_range
 from qconvert.graph.kinds.integer_recurrent import SVDF_INPUTS, integer_svdf, stored_tensors
 
@@ -29,12 +30,10 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     turned = b.node("Transpose", [b.stored(names["feature"])], hint=f"{hint}/feature", perm=[1, 0])
     sums = b.node("MatMul", [data, *b.node("Cast", turned, hint=f"{hint}/feature", to=_FLOAT64)], hint=f"{hint}/sums")[0]
     limited = _limited(b, newest.emit(b, b, sums, f"{hint}/newest"), "int16", f"{hint}/newest")
-    kept, moved = _moved(b, names["memory"], limited, filters, places, hint)
+    real = b.node("Cast", [b.stored(names["memory"])], hint=f"{hint}/memory", to=_FLOAT64)[0]  # integers that are moved take a label along
+    kept, moved = moved_memory(b, real, limited, (filters, places), hint)
     time = b.node("Cast", [b.stored(names["time"])], hint=f"{hint}/time", to=_FLOAT64)[0]
-    products = b.node("Mul", [kept, time], hint=f"{hint}/products")[0]
-    units = b.const(np.array([-1, filters // layer.rank, layer.rank * places], np.int64), f"{hint}/units")
-    grouped = b.node("Reshape", [products, units], hint=f"{hint}/units")[0]
-    summed = b.node("ReduceSum", [grouped, b.const(np.array([2], np.int64), f"{hint}/along")], hint=f"{hint}/total", keepdims=0)[0]
+    summed = unit_sums(b, kept, time, (filters // layer.rank, layer.rank * places), hint)
     if names.get("bias"):
         bias = b.node("Cast", [b.stored(names["bias"])], hint=f"{hint}/bias", to=_FLOAT64)
         summed = b.node("Add", [summed, *bias], hint=f"{hint}/total")[0]
@@ -69,18 +68,6 @@ def _wrapped(b: Builder, total: str, layer: IntegerSvdf, hint: str) -> str:
     size, half = (b.const(np.float64(value), f"{hint}/{word}") for value, word in ((2.0**32, "size"), (2.0**31, "half")))
     turns = b.node("Floor", b.node("Div", [*b.node("Add", [total, half], hint=f"{hint}/total"), size], hint=f"{hint}/turns"))
     return b.node("Sub", [total, *b.node("Mul", [*turns, size], hint=f"{hint}/turns")], hint=f"{hint}/total")[0]
-
-
-def _moved(b: Builder, memory: str, newest: str, filters: int, places: int, hint: str) -> tuple[str, str]:
-    """The memory with the newest values at its end, of shape (rows, filters, places), and as it is kept."""
-    shapes = ([-1, filters, places], [-1, filters, 1], [-1, filters * places])
-    whole, column, flat = (b.const(np.array(shape, np.int64), f"{hint}/sizes") for shape in shapes)
-    bounds = [b.const(np.array([value], np.int64), f"{hint}/{word}") for value, word in ((1, "first"), (places, "last"), (2, "axis"))]
-    real = b.node("Cast", [b.stored(memory)], hint=f"{hint}/memory", to=_FLOAT64)[0]  # integers that are moved would take a label along
-    older = b.node("Slice", [*b.node("Reshape", [real, whole], hint=f"{hint}/memory"), *bounds], hint=f"{hint}/older")[0]
-    last = b.node("Reshape", [newest, column], hint=f"{hint}/newest")[0]
-    kept = b.node("Concat", [older, last], hint=f"{hint}/kept", axis=2)[0]
-    return kept, b.node("Reshape", [kept, flat], hint=f"{hint}/memory_after")[0]
 
 
 def _limited(b: Builder, value: str, dtype: str, hint: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.float_recurrent import SEQUENCE, read_float_lstm
+from qconvert.formats.tflite.ops.svdf import REAL_SVDF, read_real_svdf
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
@@ -65,8 +66,12 @@ def _per_tensor(r: Reading, tensor: Tensor) -> tuple[float, int]:
 
 def read_svdf(r: Reading) -> None:
     types = tuple(r.tensor(index).dtype for index in (0, 1, 2, 4))
+    if types in REAL_SVDF:
+        read_real_svdf(r)
+        return
     if types != ("int8", "int8", "int16", "int16"):
-        raise r.unsupported(f"tensors of {', '.join(types)}, not of int8, int8, int16 and int16,")
+        known = "int8, int8, int16 and int16, nor float32 with weights of float32 or int8"
+        raise r.unsupported(f"tensors of {', '.join(types)}, neither of {known},")
     state = r.variable(4)
     before = r.read_state(state, r.tensor(4))
     after = r.like("memory_after", r.tensor(4), r.tensor(4).shape)
