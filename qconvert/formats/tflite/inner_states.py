@@ -10,7 +10,7 @@ from qconvert.graph import Graph, Op
 __all__ = ["inner_states"]
 
 #: Kind -> its inputs that are such variables, each with the output that becomes their next value.
-_PLACES = {"IntegerLSTM": {1: 1, 2: 2}, "IntegerSVDF": {1: 1}, "SVDF": {1: 1}, "LSTM": {5: 1, 6: 2}}
+_PLACES = {"IntegerLSTM": {1: 1, 2: 2}, "IntegerSVDF": {1: 1}, "SVDF": {1: 1}, "LSTM": {5: 1, 6: 2}, "RNN": {5: 1}}
 
 
 def inner_states(graph: Graph) -> frozenset[str]:

@@ -280,8 +280,13 @@ class Writing:
             raise self.unsupported(op, f"{name!r} of shape {self.tensor(name).shape}, which is known only at run time")
         return self.ints(known, f"{name}/shape")
 
-    def variable(self, op: Op, name: str) -> str:
+    def variable(self, op: Op, name: str, shape: tuple[int, ...] | None = None) -> str:
         """Makes the tensor `name`, a state that `op` alone reads and writes again, a variable of its own.
+
+        Args:
+            op: the operator.
+            name: of the tensor.
+            shape: that its kernel demands, with as many elements; None for its own.
 
         Raises:
             UnsupportedError: it is no such state.
@@ -290,6 +295,8 @@ class Writing:
         if reader is None or reader.kind != "ReadState" or str(reader["state"]) not in self.inner_states:
             raise self.unsupported(op, f"{name!r}, which is no state that it alone keeps and that starts with zeros,")
         self.variables.add(name)
+        if shape is not None:
+            self.tensors[name] = replace(self.graph.tensors[name], shape=shape)
         return self.use(name)
 
     def handle(self, state: str) -> str:

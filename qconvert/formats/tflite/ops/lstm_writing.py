@@ -8,10 +8,11 @@ import numpy as np
 
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.float_recurrent import ACTIVATIONS, PEEPHOLES, ROWS, SEQUENCE, WAY
-from qconvert.formats.tflite.ops.sequences import one_way, partner, require_written, show_steps, summed_bias
+from qconvert.formats.tflite.ops.sequences import one_way, partner, require_written, show_steps, state_of, summed_bias
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
+from qconvert.graph.kinds.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
 from qconvert.graph.kinds.recurrent import NORM, PROJECTION, PROJECTION_BIAS
 
 __all__ = ["READERS", "WRITERS"]
@@ -28,7 +29,7 @@ def write_lstm(op: Op, w: Writing) -> None:
         w.absorb(other)
         _write_both_ways(w, *((op, other) if op["direction"] == "forward" else (other, op)))
         return
-    listed = {"data": "", **_listed(w, op), "hidden": w.variable(op, op.inputs[_HIDDEN]), "cell": w.variable(op, op.inputs[_CELL])}
+    listed = {"data": "", **_listed(w, op), "hidden": state_of(w, op, _HIDDEN), "cell": state_of(w, op, _CELL)}
     listed |= {f"{gate}_norm": name for gate, name in _gates(w, op, NORM, "norm", (int(op["hidden_size"]),)).items()}
     one_way(
         w, op, _width(w, op), "UNIDIRECTIONAL_SEQUENCE_LSTM", [listed.get(role, "") for role in SEQUENCE],
@@ -43,7 +44,8 @@ def _require(w: Writing, op: Op) -> None:
 
 
 def _code(op: Op) -> int | None:
-    names = tuple(op["activations"])
+    """The schema's activation that an LSTM's are, whose names ONNX takes in any case."""
+    names = tuple(known for name in op["activations"] for known in KNOWN_ACTIVATIONS if known.lower() == name.lower())
     plain = () if names == ("Sigmoid", "Tanh", "Tanh") else names
     return next((code for code, known in ACTIVATIONS.items() if known == plain), None)
 
@@ -58,7 +60,7 @@ def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:
     for op in (forth, back):
         own = _listed(w, op)
         listed += [own.get(role, "") for role in WAY]
-    listed += [w.variable(op, op.inputs[index]) for op in (forth, back) for index in (_HIDDEN, _CELL)]
+    listed += [state_of(w, op, index) for op in (forth, back) for index in (_HIDDEN, _CELL)]
     listed += [""] * (1 + 2 * len(GATES))
     results = [show_steps(w, op, _width(w, op)) for op in (forth, back)]
     w.emit(

@@ -22,6 +22,7 @@ __all__ = [
     "require_written",
     "show_steps",
     "single_step",
+    "state_of",
     "summed_bias",
 ]
 
@@ -127,6 +128,11 @@ def require_written(w: Writing, op: Op, **wanted: object) -> None:
         raise w.unsupported(op, "states that begin anew in each run, where those of TFLite's operator go on,")
 
 
+def state_of(w: Writing, op: Op, index: int) -> str:
+    """Input `index` of a recurrence, (1, rows, values), as a variable of TFLite's operator, which has no axis of directions."""
+    return w.variable(op, op.inputs[index], w.shape(op.inputs[index], op)[1:])
+
+
 def summed_bias(w: Writing, op: Op, rows: int) -> Array:
     """The biases of a recurrence, of which TFLite has one for data and hidden values."""
     if len(op.inputs) < 4 or not op.inputs[3]:
@@ -148,6 +154,10 @@ def show_steps(w: Writing, op: Op, size: int) -> tuple[str, Callable[[], None]]:
     """Where a recurrence's results go, (steps, rows, values), and what makes of them those of the graph, with an axis of directions."""
     hint = next(filter(None, op.outputs))
     steps, rows = w.shape(op.inputs[0], op)[:2]
+    reader = w.successor(op.outputs[0]) if op.outputs[0] else None
+    if reader is not None and reader.kind == "Reshape" and w.tensor(reader.outputs[0]).shape == (steps, rows, size):
+        w.absorb(reader)
+        return reader.outputs[0], lambda: None
     whole = w.add(f"{hint}/steps", "float32", (steps, rows, size))
 
     def finish() -> None:

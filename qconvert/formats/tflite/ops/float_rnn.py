@@ -1,0 +1,175 @@
+"""RNN of real data, over a sequence one way or both, or of one step: recurrences whose state is a variable of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.tflite.ops.sequences import (
+    Order,
+    joined_steps,
+    one_way,
+    order_of,
+    partner,
+    real_constant,
+    require_written,
+    show_steps,
+    single_step,
+    state_of,
+    summed_bias,
+)
+from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.graph import Op
+
+__all__ = ["READERS", "WRITERS"]
+
+_HIDDEN, _AUX = 5, 9
+_SAME: Mapping[str, Any] = {"activations": ("Affine",), "activation_alpha": (1.0,), "activation_beta": (0.0,)}
+#: Activation of the schema -> the attributes of an RNN, whose clip limits what goes into its activation.
+_ACTIVATIONS: Mapping[int, Mapping[str, Any]] = {
+    0: _SAME,
+    1: {"activations": ("Relu",)},
+    2: {**_SAME, "clip": 1.0},
+    3: {"activations": ("Relu",), "clip": 6.0},
+    4: {},
+}
+_STATED = ("activations", "activation_alpha", "activation_beta", "clip")
+
+
+def read_sequence_rnn(r: Reading) -> None:
+    order = order_of(r)
+    order.show(r, _read_way(r, order, order.given(r), 1))
+
+
+def read_rnn(r: Reading) -> None:
+    order = single_step(r)
+    order.show(r, _read_way(r, order, order.given(r), 1))
+
+
+def read_both_ways_rnn(r: Reading) -> None:
+    """An RNN each way, and what its kernel does with an auxiliary input: see _both_data()."""
+    order, merged = order_of(r), bool(r.option("mergeOutputs", False))
+    if len(r.outputs) != 2 - merged:
+        raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}")
+    if r.has(_AUX + 1) != r.has(_AUX + 2) or (r.has(_AUX + 1) and not r.has(_AUX)):
+        raise r.invalid("has weights of an auxiliary input for one way alone, or no such input")
+    forth, back = _both_data(r, order)
+    aux = (_AUX + 1, _AUX + 2) if r.has(_AUX + 1) else (0, 0)
+    found = [_read_way(r, order, forth, 1, aux[0]), _read_way(r, order, back, 5, aux[1], direction="reverse")]
+    if merged:
+        found = [joined_steps(r, *found)]
+    for output, whole in enumerate(found):
+        order.show(r, whole, output)
+
+
+def _both_data(r: Reading, order: Order) -> tuple[str, str]:
+    """What each way goes through.
+
+    An auxiliary input stands beside the data. Without weights of its own it is what the way back takes, but only where steps come
+    first: with rows in front the kernel takes the data, and with steps in front it goes through an auxiliary input as if that had the
+    size of the data (EvalFloat, kernels/bidirectional_sequence_rnn.cc).
+    """
+    data = order.given(r)
+    if not r.has(_AUX):
+        return data, data
+    if not r.has(_AUX + 1):
+        return data, order.given(r, _AUX) if order.form == "steps" else data
+    if order.form == "steps" and r.static_shape(_AUX) != r.static_shape(0):
+        raise r.unsupported(
+            "steps in front and an auxiliary input of another size than its data, which its kernel takes from other places,"
+        )
+    joined = joined_steps(r, data, order.given(r, _AUX))
+    return joined, joined
+
+
+def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, direction: str = "forward") -> str:
+    """Adds an RNN; returns the name of all its results, of shape (steps, 1, rows, values).
+
+    Args:
+        r: the operator.
+        order: that of its data.
+        data: with steps in front.
+        first: the place of its weights; those for hidden values, the bias and the variable stand behind.
+        aux: the place of weights for values of an auxiliary input, which stand behind the data's; 0 without.
+        direction: "forward" or "reverse".
+    """
+    types = r.tensor(0).dtype, r.tensor(first).dtype
+    if types != ("float32", "float32"):
+        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32,")
+    if (code := int(r.option("fusedActivationFunction", 0))) not in _ACTIVATIONS:
+        raise r.unsupported(f"fused activation number {code}")
+    shape, size = r.static_shape(first), (r.lookup(data).static_shape or (0,))[-1]
+    beside = r.static_shape(aux)[-1] if aux else 0
+    if len(shape) != 2 or not shape[0]:
+        raise r.invalid(f"has {r.inputs[first]!r} of shape {shape}")
+    cells = shape[0]
+    weights = real_constant(r, first, (cells, size - beside))
+    if aux:
+        weights = np.concatenate([weights, real_constant(r, aux, (cells, beside))], axis=1)
+    bias = real_constant(r, first + 2, (cells,))
+    parts = {"W": weights, "R": real_constant(r, first + 1, (cells, cells)), "B": np.concatenate([bias, np.zeros_like(bias)])}
+    names = [r.const(data[None], hint) for hint, data in parts.items()]
+    state = r.variable(first + 3, (1, order.rows, cells))
+    before = r.read_state(state, r.tensor(first + 3))
+    whole = r.intermediate("all", "float32", (order.steps, 1, order.rows, cells))
+    after = r.intermediate("hidden_after", "float32", (1, order.rows, cells))
+    way = {"direction": direction} if direction != "forward" else {}
+    r.emit("RNN", [data, *names, "", before], [whole, after], hidden_size=cells, **way, **_ACTIVATIONS[code])
+    r.write_state(state, after)
+    return whole
+
+
+def write_rnn(op: Op, w: Writing) -> None:
+    """Of one direction, with a state that goes on from run to run; two over the same data, one each way, are one operator."""
+    other = partner(w, op, _STATED)
+    ways = [op] if other is None else sorted((op, other), key=lambda way: str(way["direction"]))
+    for way in ways:
+        require_written(w, way)
+    listed = [name for way in ways for name in _listed(w, way)]
+    code = _code(op)
+    if code is None:
+        raise w.unsupported(op, f"activations {', '.join(op['activations'])} and a clip of {op['clip']}")
+    if other is None:
+        one_way(
+            w, op, int(op["hidden_size"]), "UNIDIRECTIONAL_SEQUENCE_RNN", ["", *listed], "SequenceRNNOptions",
+            fusedActivationFunction=code, timeMajor=True,
+        )  # fmt: skip
+        return
+    w.absorb(other)
+    results = [show_steps(w, way, int(way["hidden_size"])) for way in ways]
+    w.emit(
+        "BIDIRECTIONAL_SEQUENCE_RNN", [op.inputs[0], *listed, "", "", ""], [whole for whole, _ in results],
+        "BidirectionalSequenceRNNOptions", fusedActivationFunction=code, timeMajor=True, mergeOutputs=False,
+    )  # fmt: skip
+    for _, finish in results:
+        finish()
+
+
+def _code(op: Op) -> int | None:
+    """The schema's activation that an RNN's attributes say."""
+    stated = {name: op[name] for name in _STATED if op[name]}
+    if stated.get("activations"):
+        stated["activations"] = tuple(name.capitalize() for name in stated["activations"])
+    if stated.get("activations") == ("Tanh",):
+        del stated["activations"]
+    return next((code for code, known in _ACTIVATIONS.items() if dict(known) == stated), None)
+
+
+def _listed(w: Writing, op: Op) -> list[str]:
+    """Weights, bias and variable of one way, in TFLite's order."""
+    hint = next(filter(None, op.outputs))
+    names = [w.const(w.constant(op, index)[0], f"{hint}/{word}") for index, word in ((1, "weights"), (2, "recurrent"))]
+    bias = w.const(summed_bias(w, op, int(op["hidden_size"])), f"{hint}/bias")
+    return [*names, bias, state_of(w, op, _HIDDEN)]
+
+
+READERS: dict[str, ReadFunction] = {
+    "UNIDIRECTIONAL_SEQUENCE_RNN": read_sequence_rnn,
+    "RNN": read_rnn,
+    "BIDIRECTIONAL_SEQUENCE_RNN": read_both_ways_rnn,
+}
+
+WRITERS: dict[str, WriteFunction] = {"RNN": write_rnn}
