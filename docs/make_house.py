@@ -18,7 +18,7 @@ BEGIN, END = "<!-- house: begin (docs/make_house.py) -->", "<!-- house: end -->"
 
 #: From the bottom up: a room may import those before it, and of its own floor none but those before it.
 FLOORS = (
-    "version errors",
+    "version lazy errors",
     "files arithmetic",
     "graph",
     "evaluate",
@@ -36,6 +36,7 @@ FLOORS = (
     "calibration",
     "streaming",
     "checking",
+    "plugin",
     "qconvert",
     "cli",
     "__main__",

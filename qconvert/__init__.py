@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from qconvert.lazy import lazily
 from qconvert.version import __version__
 
 if TYPE_CHECKING:
@@ -23,28 +23,26 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
     from qconvert.graph.differences import diff
     from qconvert.live import from_torch, to_torch
-    from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl
+    from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
 
 _HOMES = {
-    "qconvert.calibration.driver": ("calibrate",),
-    "qconvert.calibration.report": ("Calibration",),
-    "qconvert.checking.auditing": ("AuditReport", "audit"),
-    "qconvert.checking.check": ("check",),
-    "qconvert.checking.findings": ("CheckReport",),
-    "qconvert.checking.pass_costs": ("PassCost", "pass_costs"),
-    "qconvert.checking.roundtrips": ("RoundtripReport", "roundtrip"),
-    "qconvert.conversion": ("ConversionReport", "convert", "load", "save"),
-    "qconvert.conversion.encoded": ("apply", "extract", "load_encodings", "save_encodings"),
-    "qconvert.encodings": ("Encoding", "Encodings", "Grid", "Place", "Range"),
-    "qconvert.graph.differences": ("diff",),
-    "qconvert.data": ("Preparation",),
-    "qconvert.errors": ("QConvertError",),
-    "qconvert.graph": ("Graph", "Op", "Quantization", "Signature", "Tensor"),
-    "qconvert.live": ("from_torch", "to_torch"),
-    "qconvert.plugins": ("Change", "Cost", "Format", "Option", "Pass", "Runtime", "Target", "hookimpl"),
+    "qconvert.calibration.driver": "calibrate",
+    "qconvert.calibration.report": "Calibration",
+    "qconvert.checking.auditing": "AuditReport audit",
+    "qconvert.checking.check": "check",
+    "qconvert.checking.findings": "CheckReport",
+    "qconvert.checking.pass_costs": "PassCost pass_costs",
+    "qconvert.checking.roundtrips": "RoundtripReport roundtrip",
+    "qconvert.conversion": "ConversionReport convert load save",
+    "qconvert.conversion.encoded": "apply extract load_encodings save_encodings",
+    "qconvert.encodings": "Encoding Encodings Grid Place Range",
+    "qconvert.graph.differences": "diff",
+    "qconvert.data": "Preparation",
+    "qconvert.errors": "QConvertError",
+    "qconvert.graph": "Graph Op Quantization Signature Tensor",
+    "qconvert.live": "from_torch to_torch",
+    "qconvert.plugins": "Change Cost Format Option Pass Runtime Target hookimpl register",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
 __all__ = [
     "AuditReport",
     "Calibration",
@@ -84,6 +82,7 @@ __all__ = [
     "load",
     "load_encodings",
     "pass_costs",
+    "register",
     "roundtrip",
     "save",
     "save_encodings",
@@ -91,11 +90,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported when first used, so that the command line starts without numpy."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'qconvert' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

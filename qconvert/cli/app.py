@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from qconvert.cli.completion import known_targets
-from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code
+from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
     DataFlag,
     DebugFlag,
@@ -50,8 +50,14 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    plugin: Annotated[
+        list[str] | None, typer.Option("--plugin", help="A Python file with a plugin, loaded as an installed one is; repeatable.")
+    ] = None,
+) -> None:
     """Options of the program itself."""
+    assert plugin is None  # _register_plugins() took them off the command line, since they bring formats and options
 
 
 @app.command("check")
@@ -301,11 +307,28 @@ def _keep_only(wanted: str) -> None:
             command.callback = _listed
 
 
+def _register_plugins() -> None:
+    """Loads what --plugin names, wherever it stands on the command line, and takes it off."""
+    kept, words = sys.argv[:1], iter(sys.argv[1:])
+    for word in words:
+        name, is_assigned, value = word.partition("=")
+        if name == "--plugin":
+            from qconvert.plugins.named import register_file
+
+            register_file(Path(value if is_assigned else next(words, "")))
+        else:
+            kept.append(word)
+            if word == "--":
+                kept += words
+    sys.argv[:] = kept
+
+
 def main() -> None:
     """Entry point of the program. Every error is printed on one screen, and its kind is the exit code (exits.py)."""
     # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
     gc.set_threshold(100_000, 20, 50)
     try:
+        _register_plugins()
         from qconvert.cli.calibrating import add_calibration_commands
         from qconvert.cli.convert import add_commands
         from qconvert.cli.encodings import add_encodings_commands
@@ -321,3 +344,5 @@ def main() -> None:
         raise SystemExit(130) from None
     except Exception as error:
         raise SystemExit(exit_code(error, sys.argv[1:])) from error
+    finally:
+        note_plugins(sys.argv[1:])

@@ -11,8 +11,9 @@ from contextlib import suppress
 import typer
 
 from qconvert.errors import FileAccessError, QConvertError, printable
+from qconvert.plugins import noticed, plugin_at_fault
 
-__all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "exit_code"]
+__all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "exit_code", "note_plugins"]
 
 PASSED, NOT_EQUAL, USAGE, FAULT, NOT_JUDGED = 0, 1, 2, 3, 4
 _LONGEST = 300
@@ -25,7 +26,8 @@ _NO_MEMORY = "the model needs more memory than there is"
 def exit_code(error: Exception, arguments: list[str]) -> int:
     """Prints an error on one screen, as JSON with --json, with its traceback with --debug, and gives the exit code.
 
-    Whatever is no QConvertError is a fault of qconvert itself, since everything that a user, a model or a file can cause is one.
+    Whatever is no QConvertError is a fault of qconvert itself, since everything that a user, a model or a file can cause is one, or of the
+    plugin in whose code it was raised.
 
     Args:
         error: what a command raised.
@@ -51,11 +53,25 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
         said = printable(" ".join(str(error).split()), one_line=True)
         what = type(error).__name__ + (f": {said[:_LONGEST]}" if said else "")
         command = next((item for item in arguments if not item.startswith("-")), "qconvert")
-        code, document = FAULT, {"error": "internal", "where": command, "reason": what}
-        text = f"{command} failed by a fault of qconvert itself ({what}); please report it with the model and what --debug prints"
+        if plugin := plugin_at_fault(error):
+            code, document = USAGE, {"error": "plugin", "where": plugin, "reason": what}
+            text = (
+                f"{command} failed by a fault of the plugin {plugin} ({what}); --debug shows where, QCONVERT_DISABLE_PLUGINS leaves it out"
+            )
+        else:
+            code, document = FAULT, {"error": "internal", "where": command, "reason": what}
+            text = f"{command} failed by a fault of qconvert itself ({what}); please report it with the model and what --debug prints"
     with suppress(OSError):  # the place for errors may be what is full
         if "--json" in arguments:
             typer.echo(json.dumps(document, indent=2))
         else:
             typer.echo(f"error: {text}", err=True)
     return code
+
+
+def note_plugins(arguments: list[str]) -> None:
+    """Names on standard error the plugins that failed in this run and were left out; not where nothing but errors is wanted."""
+    if {"--quiet", "-q"}.isdisjoint(arguments):
+        for name, problem in noticed().items():
+            with suppress(OSError):
+                typer.echo(f"note: the plugin {name} is skipped, {printable(problem, one_line=True)}", err=True)

@@ -350,8 +350,8 @@ def _called(item: PassCost) -> str:
     return " ".join((item.name, *(f"{name}={value}" for name, value in item.options.items())))
 
 
-def plugins_document() -> list[dict[str, str]]:
-    """Every plugin with its origin and, if it was skipped, the problem."""
+def plugins_document() -> list[dict[str, Any]]:
+    """Every plugin with its origin, if it was skipped the problem, and what of others it replaces."""
     return [asdict(item) for item in loaded()]
 
 
@@ -359,5 +359,7 @@ def print_plugins() -> None:
     """A table of plugins."""
     table = table_of("plugin", "from", "state")
     for item in loaded():
-        table.add_row(item.name, item.origin, f"skipped: {item.problem}" if item.problem else "loaded")
+        state = [f"skipped: {item.problem}"] if item.problem else ["loaded"]
+        state += [f"replaces {', '.join(item.replaces)}"] if item.replaces else []
+        table.add_row(item.name, item.origin, "; ".join(state))
     show(table)

@@ -68,7 +68,7 @@ class Beside:
         validate(real)
         assert self.writer.write_encodings is not None
         with whole_file(self.path, force=force, reads=reads) as temporary:
-            said = self.writer.write_encodings(found, real, temporary, taken(options, self.writer.write_options)) or ()
+            said = self.writer.write_encodings(found, real, temporary, taken(options, self.writer.write_options))
             notes += named_changes(said, by=self.writer.name)
             yield real
 

@@ -61,7 +61,7 @@ def save_encodings(
         raise OptionError(f"the format {writer.name} cannot be written as encodings", file=str(path))
     given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
     with whole_file(path, force=force, reads=reads) as temporary:
-        notes = writer.write_encodings(encodings, graph, temporary, taken(given, writer.write_options)) or ()
+        notes = writer.write_encodings(encodings, graph, temporary, taken(given, writer.write_options))
     return named_changes(notes, by=writer.name)
 
 

@@ -60,7 +60,10 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     """
     assert reader.read is not None
     if reader.parameters is None or not options.get("graph"):
-        return reader.read(path, options)
+        graph = reader.read(path, options)
+        if not isinstance(graph, Graph):  # of a plugin
+            raise OptionError(f"the reader of {reader.name} returned {graph!r}"[:200], file=str(path), remedy="Return a qconvert.Graph.")
+        return graph
     from qconvert.conversion.states import joined
 
     parameters = reader.parameters(path, options)

@@ -66,7 +66,7 @@ def run_pipeline(
     for item in passes:
         before = graph
         given = taken(options, item.options, by_hand=by_hand)
-        graph, notes = item.run(before, target, **given)
+        graph, notes = _ran(item, before, target, given)
         found = _changes(item, notes, by_hand)
         if before.functions and not item.border:
             graph, inner = _in_functions(item, graph, target, given, by_hand)
@@ -75,6 +75,16 @@ def run_pipeline(
         for observer in observers:
             observer(item, before, graph, found)
     return graph, tuple(changes)
+
+
+def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
+    """What a pass returns, which may be that of a plugin."""
+    returned = item.run(graph, target, **options)
+    if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Graph):
+        raise OptionError(
+            f"the pass {item.name} returned {returned!r}"[:200], remedy="Return the new graph and what was changed, in words."
+        )
+    return returned
 
 
 def _changes(item: Pass, notes: Iterable[Change | str], by_hand: bool) -> tuple[Change, ...]:
@@ -89,6 +99,6 @@ def _in_functions(item: Pass, graph: Graph, target: Target, options: Mapping[str
     functions: dict[str, Graph] = {}
     found: list[Change] = []
     for name, inner in graph.functions.items():
-        functions[name], notes = item.run(inner, target, **inner_options)
+        functions[name], notes = _ran(item, inner, target, inner_options)
         found += (replace(change, text=f"in function {name!r}: {change.text}") for change in _changes(item, notes, by_hand))
     return replace(graph, functions=functions), tuple(found)

@@ -90,9 +90,9 @@ def _placed(
         else whole_file(path, force=force, reads=reads, tell=notes.append)
     )
     with placed as temporary:
-        notes += writer.write(graph, temporary, options) or ()
+        said = named_changes(writer.write(graph, temporary, options), by=writer.name)
         _check(temporary, writer)
-    return named_changes(notes, by=writer.name)
+    return (*named_changes(notes, by=writer.name), *said)
 
 
 def require_place(path: Path, writer: Format, *, force: bool = False, reads: Iterable[Path] = ()) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qconvert.plugins.change import Change, Cost, at_worst, named_changes
-from qconvert.plugins.hooks import hookimpl
-from qconvert.plugins.host import LoadedPlugin, loaded
+from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
+from qconvert.plugins.host import LoadedPlugin, loaded, noticed, plugin_at_fault, register
 from qconvert.plugins.options import Option
 from qconvert.plugins.parameters import Folding, Parameters
 from qconvert.plugins.registry import (
@@ -29,6 +29,7 @@ from qconvert.plugins.types import Engine, Format, Inside, Layer, LoadedModel, M
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
+    "API_VERSION",
     "Change",
     "Cost",
     "Derived",
@@ -59,10 +60,14 @@ __all__ = [
     "kernels_named",
     "loaded",
     "named_changes",
+    "noticed",
     "operators",
     "pass_named",
     "passes",
+    "plugin_at_fault",
     "read_encodings",
+    "register",
+    "replaces",
     "runtime_of",
     "runtimes",
     "target_named",

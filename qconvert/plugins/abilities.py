@@ -109,6 +109,7 @@ class Abilities:
     What no field says:
         own_rules: graph -> operator -> what the target does not take of it beyond the fields above; None if there is nothing.
         sources: name of one of the demands above -> who demands it (a specification, a file, a measurement), for documentation.
+        replaces: its own name, where it takes the place of what another plugin gives under that name.
     """
 
     name: str
@@ -159,6 +160,7 @@ class Abilities:
     equal_inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_rules: OwnRules | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    replaces: str = ""
 
     def __post_init__(self) -> None:
         """Raises OptionError for words that mean nothing: they would demand nothing, in silence."""

@@ -11,7 +11,16 @@ from qconvert.plugins.hooks import GROUP
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["announced_plugins"]
+__all__ = ["DISABLE", "announced_plugins", "is_disabled"]
+
+#: The variable of the environment that keeps installed plugins from being loaded: 1 for all, or their names with commas between.
+DISABLE = "QCONVERT_DISABLE_PLUGINS"
+
+
+def is_disabled(name: str) -> bool:
+    """Whether the environment says that an installed plugin is not to be loaded."""
+    wanted = os.environ.get(DISABLE, "")
+    return wanted == "1" or name in {part.strip() for part in wanted.split(",")}
 
 
 def announced_plugins() -> list[EntryPoint]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from qconvert.errors import OptionError
+
 __all__ = ["Change", "Cost", "at_worst", "named_changes"]
 
 
@@ -59,7 +61,14 @@ def at_worst(costs: Iterable[Cost]) -> str:
     return str(found[0]) if len(found) == 1 else f"at worst {found[0]}"
 
 
-def named_changes(notes: Iterable[Change | str], *, by: str, exact: bool = False, user_named: bool = False) -> tuple[Change, ...]:
-    """What a pass or a writer returned, with its name. A text alone is as exact as the pass that says it."""
+def named_changes(notes: Iterable[Change | str] | None, *, by: str, exact: bool = False, user_named: bool = False) -> tuple[Change, ...]:
+    """What a pass or a writer returned, with its name. A text alone is as exact as the pass that says it.
+
+    Raises:
+        OptionError: it is something else, as a plugin may return.
+    """
+    notes = () if notes is None else notes
+    if not isinstance(notes, tuple | list) or not all(isinstance(note, Change | str) for note in notes):
+        raise OptionError(f"{by} returned {notes!r}", remedy="Return a tuple of texts or Changes, which says what was changed.")
     found = (note if isinstance(note, Change) else Change(note, exact) for note in notes)
     return tuple(replace(note, by=by, user_named=user_named) for note in found)

@@ -8,7 +8,7 @@ runtimes of qconvert itself are loaded through the same hooks (host.BUILTIN). do
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
@@ -18,16 +18,43 @@ from qconvert.plugins.types import Format, Pass, Runtime
 if TYPE_CHECKING:
     from qconvert.graph.kinds import Kind
 
-__all__ = ["GROUP", "Hooks", "hookimpl", "hookspec"]
+__all__ = ["API_VERSION", "GROUP", "Hooks", "hookimpl", "hookspec", "replaced_by", "replaces"]
 
 GROUP = "qconvert"
+
+#: The version of what a plugin may use: these hooks, qconvert.__all__ and qconvert.plugin.__all__. What is made for 1.x works with each
+#: later 1.y: names and parameters are added there, and neither taken away nor given another meaning. A plugin may state the version that
+#: it needs as QCONVERT_API; it is skipped, with the reason, where that is another or later one.
+API_VERSION = "1.0"
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 
+def replaces(*names: str) -> Callable[[F], F]:
+    """Says of a function in a table of operators that it takes the place of another plugin's function for operators of these names."""
+
+    def marked(function: F) -> F:
+        function.qconvert_replaces = names  # type: ignore[attr-defined]
+        return function
+
+    return marked
+
+
+def replaced_by(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of operators that a function of a table says it replaces."""
+    names: tuple[str, ...] = getattr(function, "qconvert_replaces", ())
+    return names
+
+
 class Hooks:
-    """The hooks that a plugin may implement."""
+    """The hooks that a plugin may implement.
+
+    What bears the name of something that another plugin gives is left out, unless it says that it takes its place (`replaces`). A hook
+    that raises is skipped: `qconvert plugins` says so, and what the plugin gives in other hooks stays.
+    """
 
     @hookspec
     def qconvert_formats(self) -> Iterable[Format]:  # type: ignore[empty-body]
@@ -51,4 +78,7 @@ class Hooks:
 
     @hookspec
     def qconvert_operators(self, format: str, direction: str) -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
-        """Operators to add to the tables of a format: name -> function; direction is "read" or "write", and for onnx "write_qoperator"."""
+        """Operators to add to the tables of a format: name -> function; direction is "read" or "write", and for onnx "write_qoperator".
+
+        A function for an operator that the format has already is marked `@qconvert.plugin.replaces("CONV_2D")`.
+        """

@@ -1,22 +1,23 @@
-"""The plugin host: loads the built-in plugins and those that installed packages announce."""
+"""The plugin host: loads the built-in plugins, those that installed packages announce, and those that a program or a user names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
 
 import pluggy
 
-from qconvert.errors import OptionError, QConvertError
-from qconvert.plugins.announced import announced_plugins
-from qconvert.plugins.hooks import GROUP, Hooks
+from qconvert.errors import OptionError
+from qconvert.plugins.announced import DISABLE, announced_plugins, is_disabled
+from qconvert.plugins.hooks import API_VERSION, GROUP, Hooks, replaced_by
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Format, Pass, Runtime
 
-__all__ = ["BUILTIN", "LoadedPlugin", "collected", "hook_results", "loaded"]
+__all__ = ["BUILTIN", "LoadedPlugin", "collected", "loaded", "noticed", "operator_tables", "plugin_at_fault", "register", "remembered"]
 
 BUILTIN = {
     "tflite": "qconvert.formats.tflite",
@@ -33,40 +34,136 @@ BUILTIN = {
     "runtimes": "qconvert.runtimes",
 }
 
+P = ParamSpec("P")
+T = TypeVar("T")
+#: What a plugin may do wrong, a program that ends itself included.
+_FAILURES = (Exception, SystemExit)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlugin:
-    """A plugin as `qconvert plugins` lists it; `problem` says why it was skipped."""
+    """A plugin as `qconvert plugins` lists it.
+
+    Attributes:
+        name: as it is announced or registered.
+        origin: the module, and the package if one announces it.
+        problem: why it was skipped, as a whole or in one of its hooks; "" if it was not.
+        replaces: what of others it takes the place of, such as "format onnx".
+    """
 
     name: str
     origin: str
     problem: str = ""
+    replaces: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Host:
+    """Everything that is loaded.
+
+    Attributes:
+        manager: pluggy's.
+        origins: where each plugin is from, by its name, in the order in which they were loaded.
+        problems: why plugins were skipped as a whole.
+        noticed: what has failed so far, of plugins and of their hooks.
+    """
+
+    manager: pluggy.PluginManager
+    origins: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    noticed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, origin: str, load: Callable[[], Any]) -> BaseException | None:
+        """Loads a plugin. One that fails is named and left out; returns what it raised."""
+        self.origins[name] = origin
+        try:
+            plugin = load()
+            _require_version(plugin)
+            self.manager.register(plugin, name)
+            self.manager.check_pending()
+            _add_kinds(plugin)
+        except _FAILURES as error:  # a plugin's own failure, whatever it is, must not stop the others
+            if self.manager.has_plugin(name):
+                self.manager.unregister(name=name)
+            self.problems[name] = self.noticed[name] = _said(error)
+            return error
+        return None
 
 
 @cache
-def _host() -> tuple[pluggy.PluginManager, tuple[LoadedPlugin, ...]]:
-    """The plugin manager with everything loaded; a plugin that fails is named and skipped."""
+def _host() -> _Host:
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
-    found: list[LoadedPlugin] = []
-    announced = [(point.name, point.value, point) for point in announced_plugins() if point.name not in BUILTIN]
+    host = _Host(manager)
     for name, module in BUILTIN.items():
         manager.register(import_module(module), name)
-        found.append(LoadedPlugin(name, module))
-    for name, value, point in announced:
-        origin = f"{value} ({point.dist.name} {point.dist.version})" if point.dist else value
-        try:
-            plugin = point.load()
-            manager.register(plugin, name)
-            manager.check_pending()
-            _add_kinds(plugin)
-        except Exception as error:  # a plugin's own failure, whatever it is, must not stop the others
-            if manager.has_plugin(name):
-                manager.unregister(name=name)
-            found.append(LoadedPlugin(name, origin, f"{type(error).__name__}: {error}"))
+        host.origins[name] = module
+    for point in announced_plugins():
+        if point.name in BUILTIN:
+            continue
+        origin = f"{point.value} ({point.dist.name} {point.dist.version})" if point.dist else point.value
+        if is_disabled(point.name):
+            host.origins[point.name], host.problems[point.name] = origin, f"disabled by {DISABLE}"
         else:
-            found.append(LoadedPlugin(name, origin))
-    return manager, tuple(found)
+            host.add(point.name, origin, point.load)
+    return host
+
+
+_forgotten: list[Callable[[], None]] = []
+
+
+def remembered(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of what the plugins give, whose results are kept until another plugin is registered."""
+    kept = cache(function)
+    _forgotten.append(kept.cache_clear)
+    return kept  # type: ignore[return-value]  # the same parameters, all of them hashable
+
+
+def register(plugin: Any, name: str = "") -> None:
+    """Adds a plugin to the running program, without an installed package.
+
+    Args:
+        plugin: a module, or an object with hooks, each marked `@hookimpl`.
+        name: as `qconvert plugins` lists it; by default the module's own.
+
+    Raises:
+        OptionError: it fails, has no hook, is made for another version of the interface, gives what another plugin gives, or there is one
+            of that name.
+    """
+    name = name or getattr(plugin, "__name__", type(plugin).__name__)
+    host = _host()
+    if name in host.origins:
+        raise OptionError(f"there is a plugin {name!r} already", remedy="Register it under another name.")
+    if not any(host.manager.parse_hookimpl_opts(plugin, hook) for hook in dir(plugin) if not hook.startswith("__")):
+        known = ", ".join(hook for hook in vars(Hooks) if hook.startswith(GROUP))
+        raise OptionError(f"the plugin {name!r} has no hook", remedy=f"Mark one of these with @qconvert.hookimpl: {known}.")
+    failed = host.add(name, getattr(plugin, "__file__", None) or type(plugin).__module__, lambda: plugin)
+    _forget()
+    problem = host.problems.get(name) or next((item.problem for item in loaded() if item.name == name), "")
+    if problem:
+        if failed is None:
+            host.manager.unregister(name=name)
+        del host.origins[name]
+        host.problems.pop(name, None)
+        host.noticed.pop(name, None)
+        _forget()
+        raise OptionError(f"the plugin {name!r} fails: {problem}") from failed
+
+
+def _forget() -> None:
+    for forget in _forgotten:
+        forget()
+
+
+def _require_version(plugin: Any) -> None:
+    """A plugin may state the version of the interface that it was made for, as QCONVERT_API."""
+    stated = getattr(plugin, "QCONVERT_API", API_VERSION)
+    try:
+        (major, minor), own = ([int(part) for part in str(version).split(".")] for version in (stated, API_VERSION))
+    except ValueError:
+        raise TypeError(f"QCONVERT_API is {stated!r}, not two numbers such as {API_VERSION!r}") from None
+    if major != own[0] or minor > own[1]:
+        raise TypeError(f"it is made for version {stated} of the plugin interface, and this is {API_VERSION}")
 
 
 def _add_kinds(plugin: Any) -> None:
@@ -77,53 +174,134 @@ def _add_kinds(plugin: Any) -> None:
         register(plugin.qconvert_kinds())
 
 
-#: What the hooks without arguments give.
-_GIVEN: Mapping[str, tuple[type, ...]] = {
-    "qconvert_formats": (Format,),
-    "qconvert_targets": (Target, Derived),
-    "qconvert_passes": (Pass,),
-    "qconvert_runtimes": (Runtime,),
+#: What the hooks without arguments give, and what one is called.
+_GIVEN: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "qconvert_formats": ((Format,), "format"),
+    "qconvert_targets": ((Target, Derived), "target"),
+    "qconvert_passes": ((Pass,), "pass"),
+    "qconvert_runtimes": ((Runtime,), "runtime"),
 }
+_TABLES = [(name, direction) for name in ("tflite", "onnx", "torch") for direction in ("read", "write")] + [("onnx", "write_qoperator")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the plugins give for a hook: by name, with the name of its giver; and what went wrong or took another's place, by plugin."""
+
+    hook: str
+    items: dict[str, Any] = field(default_factory=dict)
+    givers: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, plugin: str, name: str, item: Any, replaces: bool, what: str) -> None:
+        """One that bears the name of another's is left out, unless it says that it takes its place."""
+        other = self.givers.get(name)
+        if other is not None and not replaces:
+            whose = "twice" if other == plugin else f"as {other} does; with replaces={name!r} it takes its place"
+            self.fail(plugin, f"gives the {what} {name!r} {whose}")
+            return
+        if other is not None:
+            self.replaced.setdefault(plugin, []).append(f"{what} {name}")
+        self.items[name], self.givers[name] = item, plugin
+
+    def skip(self, plugin: str, error: BaseException) -> None:
+        """What a plugin gives there is left out, as it fails; a built-in one may not."""
+        if plugin in BUILTIN:
+            raise error
+        self.fail(plugin, _said(error))
+
+    def fail(self, plugin: str, problem: str) -> None:
+        self.problems.setdefault(plugin, f"in {self.hook}: {problem}")
+        _host().noticed.setdefault(plugin, self.problems[plugin])
 
 
 def loaded() -> tuple[LoadedPlugin, ...]:
-    """Every plugin found, built-in ones first, with the reason for each that was skipped, as a whole or in one of its hooks."""
-    problems = {plugin: f"in {hook}: {problem}" for hook in _GIVEN for plugin, _, problem in _asked(hook) if problem}
-    return tuple(replace(item, problem=item.problem or problems.get(item.name, "")) for item in _host()[1])
+    """Every plugin found, built-in ones first, with what of others it replaces, and the reason for each that was skipped."""
+    host = _host()
+    given = [*map(_given, _GIVEN), *(_table(*names) for names in _TABLES)]
+    problems, replaces = dict(host.problems), dict[str, list[str]]()
+    for found in given:
+        for plugin, problem in found.problems.items():
+            problems.setdefault(plugin, problem)
+        for plugin, names in found.replaced.items():
+            replaces.setdefault(plugin, []).extend(name for name in names if name not in replaces.get(plugin, ()))
+    return tuple(LoadedPlugin(n, origin, problems.get(n, ""), tuple(replaces.get(n, ()))) for n, origin in host.origins.items())
 
 
 def collected(hook: str) -> dict[str, Any]:
-    """All objects that the plugins give for a hook, by name, built-in ones first; a later one replaces an earlier."""
-    return {item.name: item for _, items, _ in _asked(hook) for item in items}
+    """All objects that the plugins give for a hook, by name, built-in ones first."""
+    return _given(hook).items
 
 
-def _asked(hook: str) -> Iterator[tuple[str, list[Any], str]]:
-    """For each plugin with the hook its name, what it gives, and why that is nothing if the plugin fails: others must go on working."""
-    for implementation in getattr(_host()[0].hook, hook).get_hookimpls():
+@remembered
+def _given(hook: str) -> _Given:
+    found, (types, what) = _Given(hook), _GIVEN[hook]
+    for plugin, function in _implementations(hook):
         try:
-            items = list(implementation.function() or ())
-            wrong = next((item for item in items if not isinstance(item, _GIVEN[hook])), None)
+            items = list(function() or ())
+            wrong = next((item for item in items if not isinstance(item, types)), None)
             if wrong is not None:
-                raise TypeError(f"{wrong!r} is no {_GIVEN[hook][0].__name__}")
-            yield implementation.plugin_name, items, ""
-        except Exception as error:
-            if implementation.plugin_name in BUILTIN:
-                raise
-            yield implementation.plugin_name, [], f"{type(error).__name__}: {error}"
+                raise TypeError(f"{wrong!r} is no {types[0].__name__}")
+        except _FAILURES as error:
+            found.skip(plugin, error)
+            continue
+        for item in items:
+            found.add(plugin, item.name, item, item.replaces == item.name, what)
+    return found
 
 
-def hook_results(hook: str, **arguments: Any) -> list[Any]:
-    """What each plugin gives for a hook, built-in ones first.
+def operator_tables(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
+    """The operator functions that the plugins give for a format, built-in ones first."""
+    return _table(format, direction).items
 
-    Raises:
-        OptionError: a plugin fails there.
-    """
-    try:
-        results: list[Any] = getattr(_host()[0].hook, hook)(**arguments)
-    except QConvertError:
-        raise
-    except Exception as error:  # a plugin's own failure, whatever it is
-        raise OptionError(
-            f"a plugin fails in its hook {hook}: {type(error).__name__}: {error}", remedy="`qconvert plugins` lists the plugins."
-        ) from error
-    return results[::-1]
+
+@remembered
+def _table(format: str, direction: str) -> _Given:
+    found = _Given("qconvert_operators")
+    for plugin, function in _implementations("qconvert_operators"):
+        try:
+            table = dict(function(format=format, direction=direction) or {})
+            wrong = next((name for name, item in table.items() if not (isinstance(name, str) and callable(item))), None)
+            if wrong is not None:
+                raise TypeError(f"the function of {wrong!r} is {table[wrong]!r}")
+        except _FAILURES as error:
+            found.skip(plugin, error)
+            continue
+        for name, item in table.items():
+            found.add(plugin, name, item, plugin in BUILTIN or name in replaced_by(item), f"{format} operator")
+    return found
+
+
+def _implementations(hook: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Each plugin's function for a hook, in the order of registration."""
+    host = _host()
+    found = {item.plugin_name: item for item in getattr(host.manager.hook, hook).get_hookimpls()}
+
+    def asked(name: str, **arguments: Any) -> Any:
+        return found[name].function(**{key: value for key, value in arguments.items() if key in found[name].argnames})
+
+    return ((name, partial(asked, name)) for name in host.origins if name in found)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def noticed() -> Mapping[str, str]:
+    """What has failed so far in the running program: plugin -> the reason why it was skipped, as a whole or in a hook."""
+    return dict(_host().noticed)
+
+
+def plugin_at_fault(error: BaseException) -> str:
+    """The name of the plugin in whose code an error was raised, the innermost if there are several; "" if it was in none."""
+    modules: dict[str, str] = {}
+    host = _host()
+    for name in host.origins.keys() - BUILTIN.keys():
+        plugin = host.manager.get_plugin(name)
+        modules[(plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__).partition(".")[0]] = name
+    at, found = error.__traceback__, ""
+    while at is not None:
+        found = modules.get(str(at.tb_frame.f_globals.get("__name__", "")).partition(".")[0], found)
+        at = at.tb_next
+    return found

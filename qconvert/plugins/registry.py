@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
-from qconvert.plugins.host import collected, hook_results
+from qconvert.plugins.host import collected, operator_tables, remembered
 from qconvert.plugins.options import Option, checked, taken
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Format, Pass, Runtime
@@ -36,19 +35,19 @@ __all__ = [
 ]
 
 
-@cache
+@remembered
 def formats() -> Mapping[str, Format]:
     """Every format, by name."""
     return collected("qconvert_formats")
 
 
-@cache
+@remembered
 def targets() -> Mapping[str, Target]:
     """Every target, by name. One that derives from a target that does not exist is left out; target_named() says so."""
     return {name: target for name, item in _given_targets().items() if (target := _resolved(item)) is not None}
 
 
-@cache
+@remembered
 def _given_targets() -> Mapping[str, Target | Derived]:
     return collected("qconvert_targets")
 
@@ -67,13 +66,13 @@ def _resolved(item: Target | Derived) -> Target | None:
     return found
 
 
-@cache
+@remembered
 def passes() -> Mapping[str, Pass]:
     """Every pass, by name."""
     return collected("qconvert_passes")
 
 
-@cache
+@remembered
 def declared_options() -> Mapping[str, Option]:
     """Every option that a format or a pass declares, by name; where several share a name, the first."""
     found: dict[str, Option] = {}
@@ -86,13 +85,12 @@ def declared_options() -> Mapping[str, Option]:
     return found
 
 
-@cache
+@remembered
 def runtimes() -> Mapping[str, Runtime]:
     """Every runtime, by name."""
     return collected("qconvert_runtimes")
 
 
-@cache
 def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
     """The operator functions of a format, by the name that the source side gives each operator.
 
@@ -100,8 +98,7 @@ def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
         format: the name of the format.
         direction: "read", "write", or "write_qoperator" (see formats/onnx/qoperator).
     """
-    tables = hook_results("qconvert_operators", format=format, direction=direction)
-    return {name: function for table in tables for name, function in table.items()}
+    return operator_tables(format, direction)
 
 
 def format_named(name: str) -> Format:
@@ -112,11 +109,18 @@ def format_named(name: str) -> Format:
 
 
 def format_of(path: Path) -> Format:
-    """The format of models that a file's suffix stands for; raises OptionError if none does."""
+    """The format of models that a file's suffix stands for; raises OptionError if none or more than one does."""
     models = [item for item in formats().values() if item.content == "model"]
-    for candidate in models:
-        if path.suffix.lower() in candidate.suffixes:
-            return candidate
+    fitting = [item for item in models if path.suffix.lower() in item.suffixes]
+    if len(fitting) > 1:
+        names = " and ".join(item.name for item in fitting)
+        raise OptionError(
+            f"the suffix {path.suffix} belongs to the formats {names}",
+            file=str(path),
+            remedy=f"Name the one that is meant (--from {fitting[0].name}, --to {fitting[-1].name}), or set QCONVERT_DISABLE_PLUGINS.",
+        )
+    if fitting:
+        return fitting[0]
     known = ", ".join(suffix for item in models for suffix in item.suffixes)
     raise OptionError(f"the suffix {path.suffix!r} belongs to no known format", file=str(path), remedy=f"Known suffixes: {known}.")
 

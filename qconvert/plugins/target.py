@@ -30,6 +30,11 @@ class Derived:
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def replaces(self) -> str:
+        """Its own name, where it takes the place of what another plugin gives under that name."""
+        return str(self.changes.get("replaces", ""))
+
 
 class Target(Abilities):
     """What one destination can do, as data (see Abilities for the fields), and what follows of it for an operator."""
@@ -74,5 +79,5 @@ class Target(Abilities):
             reason = f"a target has no {', '.join(sorted(unknown))}" if unknown else "a target that is derived needs a name of its own"
             raise OptionError(reason, remedy=f"Fields of a target: {', '.join(item.name for item in fields(Abilities))}.")
         if isinstance(self, Target):
-            return replace(self, **changes)
+            return replace(self, **{"replaces": "", **changes})
         return Derived(self, changes["name"], changes)

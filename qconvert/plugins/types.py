@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from qconvert.errors import OptionError
 from qconvert.plugins.change import Change
 from qconvert.plugins.options import Option
 from qconvert.plugins.parameters import Parameters
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from qconvert.graph.cutting import Cut
 
 __all__ = ["Engine", "Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
+
+
+def _is_suffix(item: object) -> bool:
+    return isinstance(item, str) and item.startswith(".") and item == item.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Format:
         read_options, write_options: what `read` and `write`, or `read_encodings` and `write_encodings`, take; `write` gets the mapping
             "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
+        replaces: its own name, where it takes the place of what another plugin gives under that name.
     """
 
     name: str
@@ -87,6 +93,13 @@ class Format:
     holds: Callable[[Path], bool] | None = None
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
+    replaces: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for suffixes that no file could have: they would match others, or none, in silence."""
+        for suffixes in (self.suffixes, self.encodings_suffixes):
+            if not isinstance(suffixes, tuple) or not all(_is_suffix(item) for item in suffixes):
+                raise OptionError(f"the format {self.name} has the suffixes {suffixes!r}", remedy='Write (".small",), with the dot.')
 
     def makes_folder(self, path: Path) -> bool:
         """Whether a result of this name is a folder."""
@@ -114,6 +127,7 @@ class Pass:
         after: names of passes that, where they are in the same list, come before this one.
         requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
         ensures: properties of the graph that hold behind this pass.
+        replaces: its own name, where it takes the place of what another plugin gives under that name.
     """
 
     name: str
@@ -127,6 +141,7 @@ class Pass:
     after: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +312,7 @@ class Runtime:
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
             it; None if it cannot.
+        replaces: its own name, where it takes the place of what another plugin gives under that name.
     """
 
     name: str
@@ -316,3 +332,9 @@ class Runtime:
     taken_by: Callable[[ModelFile], Mapping[str, str]] | None = None
     overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
     around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
+    replaces: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a runtime without kernels, of which none could be chosen."""
+        if not self.kernels or isinstance(self.kernels, str):
+            raise OptionError(f"the runtime {self.name} has {self.kernels!r} as its kernels", remedy='Write ("exact",).')

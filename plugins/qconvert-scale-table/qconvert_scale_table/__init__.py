@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert import Encoding, Encodings, Format, Graph, Grid, QConvertError, Quantization, hookimpl
+from qconvert.plugin import Encoding, Encodings, Format, Graph, Grid, QConvertError, Quantization, hookimpl
 
 HEAD = "name\ttype\taxis\tscale\tzero_point"
 

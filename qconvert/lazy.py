@@ -1,0 +1,31 @@
+"""Public modules whose names are imported when they are first used, so that the command line starts without numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazily"]
+
+
+def lazily(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module.
+
+    Args:
+        module: its name, for the error.
+        homes: where names come from: module -> names, with spaces between; one that has another name there is written `own=there`.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for home, names in homes.items():
+        for name in names.split():
+            own, _, there = name.partition("=")
+            found[own] = home, there or own
+
+    def imported(name: str) -> Any:
+        if name not in found:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, there = found[name]
+        return getattr(import_module(home), there)
+
+    return imported

@@ -1,0 +1,193 @@
+"""What the author of a plugin needs: `from qconvert.plugin import …`, and nothing of qconvert besides. docs/plugins.md explains it.
+
+What stands here keeps its meaning as long as the first number of API_VERSION stays (plugins/hooks.py). Names are imported when they are
+first used, so a plugin that names them costs no time at the start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qconvert.lazy import lazily
+
+if TYPE_CHECKING:
+    from qconvert.arithmetic import choose_grid, dequantize, quantize
+    from qconvert.conversion import convert, load, normalize, run_passes, save
+    from qconvert.encodings import Encoding, Encodings, Grid, Place, Range
+    from qconvert.errors import (
+        FileAccessError,
+        InvalidGraphError,
+        InvalidModelError,
+        LossError,
+        MissingPackageError,
+        OptionError,
+        QConvertError,
+        RuntimeRefusedError,
+        UnsupportedError,
+        WrongFormatError,
+    )
+    from qconvert.evaluate import evaluate
+    from qconvert.formats.onnx.builder import Builder as OnnxBuilder
+    from qconvert.formats.onnx.reading import Reading as OnnxReading
+    from qconvert.formats.tflite.reading import Reading as TfliteReading
+    from qconvert.formats.tflite.writing import Writing as TfliteWriting
+    from qconvert.formats.torch.writing import Builder as TorchBuilder
+    from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
+    from qconvert.graph.kinds import (
+        KINDS,
+        REQUIRED,
+        AttributeSpec,
+        Call,
+        ExactResult,
+        Kind,
+        choice,
+        flag,
+        function,
+        has,
+        integer,
+        integers,
+        kind,
+        number,
+        numbers,
+        text,
+        texts,
+    )
+    from qconvert.graph.validation import validate
+    from qconvert.plugins import (
+        API_VERSION,
+        Change,
+        Cost,
+        Derived,
+        Engine,
+        Folding,
+        Format,
+        Inside,
+        Layer,
+        LoadedModel,
+        ModelFile,
+        Option,
+        Parameters,
+        Pass,
+        Pieces,
+        Runtime,
+        Target,
+        Verdict,
+        Violation,
+        hookimpl,
+        register,
+        replaces,
+    )
+
+_HOMES = {
+    "qconvert.plugins": (
+        "API_VERSION Change Cost Derived Engine Folding Format Inside Layer LoadedModel ModelFile Option Parameters Pass Pieces "
+        "Runtime Target Verdict Violation hookimpl register replaces"
+    ),
+    "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
+    "qconvert.graph.validation": "validate",
+    "qconvert.graph.kinds": (
+        "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
+    ),
+    "qconvert.arithmetic": "choose_grid dequantize quantize",
+    "qconvert.evaluate": "evaluate",
+    "qconvert.encodings": "Encoding Encodings Grid Place Range",
+    "qconvert.conversion": "convert load normalize run_passes save",
+    "qconvert.errors": (
+        "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
+        "RuntimeRefusedError UnsupportedError WrongFormatError"
+    ),
+    "qconvert.formats.tflite.reading": "TfliteReading=Reading",
+    "qconvert.formats.tflite.writing": "TfliteWriting=Writing",
+    "qconvert.formats.onnx.reading": "OnnxReading=Reading",
+    "qconvert.formats.onnx.builder": "OnnxBuilder=Builder",
+    "qconvert.formats.torch.writing": "TorchBuilder=Builder",
+}
+
+__all__ = [
+    "API_VERSION",
+    "KINDS",
+    "REQUIRED",
+    "Array",
+    "Attribute",
+    "AttributeSpec",
+    "Call",
+    "Change",
+    "Cost",
+    "Derived",
+    "Encoding",
+    "Encodings",
+    "Engine",
+    "ExactResult",
+    "FileAccessError",
+    "Folding",
+    "Format",
+    "Graph",
+    "Grid",
+    "Inside",
+    "InvalidGraphError",
+    "InvalidModelError",
+    "Kind",
+    "Layer",
+    "LoadedModel",
+    "LossError",
+    "MissingPackageError",
+    "ModelFile",
+    "Names",
+    "OnnxBuilder",
+    "OnnxReading",
+    "Op",
+    "Option",
+    "OptionError",
+    "Parameters",
+    "Pass",
+    "Pieces",
+    "Place",
+    "QConvertError",
+    "Quantization",
+    "Range",
+    "Runtime",
+    "RuntimeRefusedError",
+    "Shape",
+    "Signature",
+    "Target",
+    "Tensor",
+    "TfliteReading",
+    "TfliteWriting",
+    "TorchBuilder",
+    "UnsupportedError",
+    "Verdict",
+    "Violation",
+    "WrongFormatError",
+    "choice",
+    "choose_grid",
+    "convert",
+    "dequantize",
+    "evaluate",
+    "flag",
+    "function",
+    "has",
+    "hookimpl",
+    "integer",
+    "integer_range",
+    "integers",
+    "kind",
+    "load",
+    "normalize",
+    "number",
+    "numbers",
+    "numpy_dtype",
+    "quantize",
+    "register",
+    "replaces",
+    "run_passes",
+    "save",
+    "text",
+    "texts",
+    "validate",
+]
+
+__getattr__ = lazily(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return __all__

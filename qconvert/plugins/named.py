@@ -1,0 +1,40 @@
+"""A plugin in a Python file that a user names."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from qconvert.errors import FileAccessError, OptionError, QConvertError
+from qconvert.plugins.host import register
+
+__all__ = ["register_file"]
+
+
+def register_file(path: Path) -> None:
+    """Runs a Python file and registers it as a plugin by the name of the file. It is code that the user trusts.
+
+    Raises:
+        FileAccessError: there is no such file.
+        OptionError: it is no Python file, fails, or is no plugin; see register().
+    """
+    if not path.is_file():
+        raise FileAccessError("there is no such plugin", file=str(path))
+    name = path.stem
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or name in sys.modules:
+        reason = f"is called like the module {name}" if name in sys.modules else "is no Python file"
+        raise OptionError(reason, file=str(path), remedy="Give it a name of its own, with the suffix .py.")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look for it there
+    try:
+        spec.loader.exec_module(module)
+        register(module, name)
+    except QConvertError as error:
+        del sys.modules[name]
+        error.file = error.file or str(path)
+        raise
+    except (Exception, SystemExit) as error:  # whatever the file does
+        del sys.modules[name]
+        raise OptionError(f"fails: {type(error).__name__}: {error}", file=str(path)) from error
