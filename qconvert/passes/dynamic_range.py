@@ -26,6 +26,9 @@ from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
 
+_RECURRENT = ("LSTM", "GRU", "RNN", "SVDF")
+#: Those that no runtime of ONNX has a kernel for that rounds.
+_ALWAYS_SPELLED = ("GRU", "RNN", "SVDF")
 #: The rank of the weights of a convolution over two dimensions.
 _FLAT_RANK = 4
 _TEXTS = {
@@ -34,6 +37,7 @@ _TEXTS = {
     "spelled": "{} operators round their data as the source's kernels do, spelled out",
     "rows": "{} operators round their data by the range of each row or image, not of the whole tensor",
     "again": "{} operators round their data when they run again, as the source's did",
+    "sequences": "{} recurrent operators compute on their real data, as TFLite's know no range but that of a row",
     "volume": "{} operators over three dimensions compute on their real data, as LiteRT has no kernel that rounds them",
     "wide": "{} operators compute on their real data, since their weights are not int8 with zero point 0 on any scale that they have",
 }
@@ -63,8 +67,8 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
 
 
 def _rounds_rows(op: Op) -> bool:
-    """Whether it is a recurrent operator: those know no other ranges than of rows."""
-    return KINDS[op.kind].attributes["arithmetic"].choices == ("", *OF_ROWS)
+    """Whether it is a recurrent operator that rounds each row, as TFLite's do."""
+    return op.kind in _RECURRENT and op["arithmetic"] in OF_ROWS
 
 
 def _noted(graph: Graph) -> Mapping[str, str]:
@@ -103,7 +107,8 @@ class _Fitting:
 
     def to_real(self, op: Op, *, keeps_tensor: bool) -> None:
         """Real data, and weights behind a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
-        if not is_dynamic(op) or (keeps_tensor and op["arithmetic"] == "dynamic_tensor"):
+        kept = keeps_tensor and op.attributes.get("arithmetic") == "dynamic_tensor" and op.kind not in _ALWAYS_SPELLED
+        if kept or not is_dynamic(op):
             self.ops.append(op)
             return
         self.counts["real"] += 1
@@ -111,9 +116,9 @@ class _Fitting:
         self._append_real(op)
 
     def to_onnx(self, op: Op, numerics: str) -> None:
-        """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for recurrent operators."""
-        if is_dynamic(op) and op["arithmetic"] != "dynamic_tensor":
-            fast = numerics == "fast" and not _rounds_rows(op)
+        """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most recurrent operators."""
+        if is_dynamic(op) and (op["arithmetic"] != "dynamic_tensor" or op.kind in _ALWAYS_SPELLED):
+            fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_SPELLED
             self.counts["tensor" if fast else "spelled"] += 1
             if fast:  # what is spelled out is noted by the writer, as all is that ONNX spells out
                 self.stated[op.outputs[0]] = str(op["arithmetic"])
@@ -129,6 +134,10 @@ class _Fitting:
             return
         if _rounds_rows(op):  # whose weights the writer takes or refuses
             self.ops.append(op)
+            return
+        if op.kind in _RECURRENT:
+            self.counts["sequences"] += 1
+            self._append_real(op)
             return
         if op["arithmetic"] in OF_WHOLE_TENSORS:
             again = "" if stated in OF_WHOLE_TENSORS else stated

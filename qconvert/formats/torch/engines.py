@@ -37,6 +37,8 @@ def with_engine(graph: Graph, wanted: str) -> Graph:
         graph: as read, biases real.
         wanted: one of ENGINES, or "" for that which the file hints at.
     """
+    if wanted == "qnnpack":
+        graph = _unreduced(graph)
     layers = [op for op in graph.ops if op.kind in _LAYERS and _is_quantized(graph, op)]
     if not any(_is_quantized(graph, op) for op in graph.ops):
         return graph
@@ -54,6 +56,18 @@ def with_engine(graph: Graph, wanted: str) -> Graph:
         ops.append(op)
     metadata = {**graph.metadata, SOURCE_KERNELS: f"torch-{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
     return graph.evolve(tensors=biases.values(), ops=ops, metadata=metadata)
+
+
+def _unreduced(graph: Graph) -> Graph:
+    """The graph whose operators round real data in 255 steps: qnnpack does, whether a file asks for a reduced range or not."""
+    if not any(op.attributes.get("arithmetic") == "dynamic_reduced" for op in graph.ops):
+        return graph
+    return graph.evolve(
+        ops=[
+            op.with_attributes(arithmetic="dynamic_tensor") if op.attributes.get("arithmetic") == "dynamic_reduced" else op
+            for op in graph.ops
+        ]
+    )
 
 
 def _is_quantized(graph: Graph, op: Op) -> bool:

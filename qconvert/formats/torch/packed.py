@@ -1,6 +1,8 @@
-"""Packed parameters of quantized layers, as TorchScript's files keep them: three versions of convolutions, linear layers and embeddings.
+"""Packed parameters of quantized layers, as TorchScript's files keep them: three versions of convolutions, linear layers, embeddings, and
+cells of recurrent layers.
 
-Sources: aten/src/ATen/native/quantized/cpu/fbgemm_utils.cpp and conv_serialization.h (parse_conv_serialized_state, serialize_conv).
+Sources: aten/src/ATen/native/quantized/cpu/fbgemm_utils.cpp, conv_serialization.h (parse_conv_serialized_state, serialize_conv), and
+aten/src/ATen/native/RNN.cpp (CellParamsSerializationType).
 """
 
 from __future__ import annotations
@@ -11,19 +13,20 @@ from typing import Any
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.stored import ScriptObject, StoredTensor
-from qconvert.formats.torch.values import Packed
+from qconvert.formats.torch.values import Packed, PackedCell
 
 __all__ = ["is_packed", "unpacked", "verified"]
 
 _LARGEST = 2**20
+_CELL = ".classes.rnn.CellParamsBase"
 
 
 def is_packed(value: Any) -> bool:
     """Whether an object is one of PyTorch's packed-parameters classes."""
-    return isinstance(value, ScriptObject) and ".classes.quantized." in value.class_name
+    return isinstance(value, ScriptObject) and (".classes.quantized." in value.class_name or value.class_name.endswith(_CELL))
 
 
-def unpacked(value: ScriptObject, name: str) -> Packed:
+def unpacked(value: ScriptObject, name: str) -> Packed | PackedCell:
     """The weights, bias and sizes that a packed-parameters object holds.
 
     Args:
@@ -32,10 +35,12 @@ def unpacked(value: ScriptObject, name: str) -> Packed:
 
     Raises:
         InvalidModelError: its state is not of the form that its class writes.
-        UnsupportedError: it is of a class that is not covered: recurrent cells, float16 weights.
+        UnsupportedError: it is of a class that is not covered.
     """
     kind = value.class_name.rpartition(".")[2]
     try:
+        if value.class_name.endswith(_CELL):
+            return _cell(value.state, name)
         if kind.startswith("Conv"):
             found = _convolution(value.state, name)
         elif kind == "LinearPackedParamsBase":
@@ -49,6 +54,18 @@ def unpacked(value: ScriptObject, name: str) -> Packed:
     except (ValueError, IndexError, TypeError, AttributeError) as error:
         raise InvalidModelError(f"its {kind} are damaged: {error}", where=name) from error
     return verified(found)
+
+
+def _cell(state: Any, name: str) -> PackedCell:
+    """("quantized_dynamic", [the two biases], [], [whether it reduces the range], [the weights]), or "quantized_fp16", which has weights
+    alone; the kernels take the biases that are packed with the weights."""
+    word, _, _, flags, objects = state
+    if word not in ("quantized_dynamic", "quantized_fp16"):
+        raise UnsupportedError(f"recurrent cells of the form {word!r} are not covered", where=name)
+    parts = [unpacked(item, f"{name}.{what}") for item, what in zip(objects, ("data", "hidden"), strict=True)]
+    if not all(isinstance(part, Packed) for part in parts):
+        raise ValueError("its weights are those of no linear layers")
+    return PackedCell(parts[0], parts[1], word == "quantized_dynamic" and bool(flags[0]))  # type: ignore[arg-type]
 
 
 def _convolution(state: Any, name: str) -> Packed:

@@ -9,7 +9,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.stored import StoredTensor
 
-__all__ = ["UNKNOWN", "EndlessError", "Named", "Packed", "Ref", "Uncomputed", "Unknown", "leaves"]
+__all__ = ["UNKNOWN", "EndlessError", "Named", "Packed", "PackedCell", "Ref", "Uncomputed", "Unknown", "leaves"]
 
 
 class EndlessError(InvalidModelError):
@@ -86,6 +86,20 @@ class Packed:
     output_padding: tuple[int, ...] = ()
     groups: int = 1
     transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedCell:
+    """The weights of a recurrent cell in packed parameters.
+
+    Attributes:
+        data, hidden: what the data and the hidden values are multiplied with, as linear layers.
+        reduces: whether data are rounded in 127 steps.
+    """
+
+    data: Packed
+    hidden: Packed
+    reduces: bool = False
 
 
 #: Items within items, and lists within each other, beyond which a value is taken for one that contains itself.

@@ -39,7 +39,8 @@ ARITHMETIC: Mapping[str, str] = {
     "dynamic_symmetric": "likewise, by the largest magnitude: what a TFLite operator states without asymmetric_quantize_inputs",
     "dynamic_rows": "each row of data, and of hidden values at each step, by the range of its own values, ties away from zero: TFLite's "
     "recurrent operators with asymmetric_quantize_inputs, as dynamic_symmetric is without",
-    "dynamic_tensor": "real data become integers at each run by the range of the whole tensor: ONNX's DynamicQuantizeLinear",
+    "dynamic_tensor": "real data become integers at each run by the range of the whole tensor, and of all hidden values of a step: ONNX's "
+    "DynamicQuantizeLinear, and onnxruntime's DynamicQuantizeLSTM",
     "dynamic_reduced": "likewise, in 127 steps: PyTorch's reduce_range, which keeps sums of 16 bits from overflowing",
 }
 

@@ -17,10 +17,10 @@ __all__ = ["DYNAMIC", "DYNAMIC_ROWS", "integer_weights", "is_dynamic", "output_a
 
 #: Of operators with integer weights beside real data; without it the weights count as the real values that they stand for.
 DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for name in DYNAMIC_ROUNDINGS if name != "dynamic_rows")), "")}
-#: Of recurrent operators, whose kernels have rows alone, and another rounding of them.
+#: Of TFLite's recurrent operators, whose kernels have rows alone, and another rounding of them.
 DYNAMIC_ROWS: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *OF_ROWS), "")}
 #: The inputs that may be integer weights, of the kinds of which it is not input 1 alone.
-_WEIGHTS = {"LSTM": (1, 2, 7), "SVDF": (2, 3)}
+_WEIGHTS = {"LSTM": (1, 2, 7), "GRU": (1, 2), "RNN": (1, 2), "SVDF": (2, 3)}
 
 
 def is_dynamic(op: Op) -> bool:
@@ -71,11 +71,18 @@ def rounded_data(call: Call) -> tuple[Array, Array | float]:
     return np.asarray(steps * scale), 1.0
 
 
-def rounded_rows(op: Op, rows: Array) -> Array:
-    """Real rows as a recurrent operator multiplies them: rounded to integers where it does so when it runs."""
+def rounded_rows(op: Op, values: Array) -> Array:
+    """Real values as a recurrent operator multiplies them: rounded to integers where it does so when it runs.
+
+    Args:
+        op: the operator.
+        values: its data, of a sequence all of them, or the hidden values of one step; a row along the last axis.
+    """
     if not is_dynamic(op):
-        return rows
-    steps, scale, _ = dynamic_steps(rows, [rows.ndim - 1], str(op["arithmetic"]))
+        return values
+    rounding = str(op["arithmetic"])
+    axes = range(values.ndim) if rounding in OF_WHOLE_TENSORS else [values.ndim - 1]
+    steps, scale, _ = dynamic_steps(values, axes, rounding)
     return np.asarray(steps * scale)
 
 

@@ -3,6 +3,10 @@
 That is a limit of the cell, a projection of the hidden values with a limit of its own, and a layer normalization of each gate's sum:
 what goes into a gate's activation is then norm * (sum - mean) / sqrt(variance + 1e-8) + bias, the sum being that of data, hidden values and
 peephole (TFLite, kernels/lstm_eval.cc).
+
+With an `arithmetic` of dynamic range they have integer weights beside real data, and round what these are multiplied with: the data, and
+the hidden values of each step before they go into the next. Where that goes by the range of the whole tensor, it is the whole sequence for
+the data, and all rows of one step for the hidden values; else it is a row of one step.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import OF_ROWS, OF_WHOLE_TENSORS
 from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.kinds.attributes import AttributeSpec, choice, flag, has, integer, number, numbers, texts
 from qconvert.graph.kinds.call import Call
 from qconvert.graph.kinds.kind import kind
+from qconvert.graph.kinds.products import rounded_rows
 from qconvert.graph.schema import Op
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext, Size, failure
@@ -186,7 +192,8 @@ def _recurrence(step: Callable[..., tuple[Array, ...]], states: int) -> Callable
     """The evaluation of a recurrence from one step of it: (operator, data, direction's weights, activations, states) -> new states."""
 
     def evaluate(call: Call) -> list[Array]:
-        data = np.swapaxes(call.values(0), 0, 1) if call["layout"] else call.values(0)
+        rounded = rounded_rows(call.op, call.values(0))
+        data = np.swapaxes(rounded, 0, 1) if call["layout"] else rounded
         length, batch, _ = data.shape
         count, width = _directions(call.op), call.values(2).shape[2]
         lengths = np.array(call.ints(4)) if call.has(4) else np.full(batch, length)
@@ -218,7 +225,7 @@ def _clipped(op: Op, *values: Array) -> list[Array]:
 
 def _rnn_step(op: Op, x: Array, weights: _Weights, functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
     wb, rb = np.split(weights.bias, 2)
-    (total,) = _clipped(op, x @ weights.w.T + states[0] @ weights.r.T + wb + rb)
+    (total,) = _clipped(op, x @ weights.w.T + rounded_rows(op, states[0]) @ weights.r.T + wb + rb)
     return (functions[0](total),)
 
 
@@ -228,15 +235,16 @@ def _gru_step(op: Op, x: Array, weights: _Weights, functions: Any, states: tuple
     xz, xr, xh = np.split(x @ weights.w.T + wb, 3, axis=1)
     rz, rr, rh = np.split(weights.r, 3)
     bz, br, bh = np.split(rb, 3)
-    z, reset = (f(total) for total in _clipped(op, xz + h @ rz.T + bz, xr + h @ rr.T + br))
-    inner = reset * (h @ rh.T + bh) if op["linear_before_reset"] else (reset * h) @ rh.T + bh
+    own = rounded_rows(op, h)
+    z, reset = (f(total) for total in _clipped(op, xz + own @ rz.T + bz, xr + own @ rr.T + br))
+    inner = reset * (own @ rh.T + bh) if op["linear_before_reset"] else rounded_rows(op, reset * h) @ rh.T + bh
     (total,) = _clipped(op, xh + inner)
     return ((1 - z) * g(total) + z * h,)
 
 
 def _lstm_step(op: Op, x: Array, weights: _Weights, functions: Any, states: tuple[Array, ...]) -> tuple[Array, ...]:
     (h, c), (f, g, last) = states, functions
-    sums = dict(zip(("i", "o", "f", "c"), np.split(x @ weights.w.T + h @ weights.r.T, 4, axis=1), strict=True))
+    sums = dict(zip(("i", "o", "f", "c"), np.split(x @ weights.w.T + rounded_rows(op, h) @ weights.r.T, 4, axis=1), strict=True))
     seen = dict(zip(("i", "o", "f"), np.split(weights.peepholes, 3), strict=True))
     biases = dict(zip(sums, np.split(sum(np.split(weights.bias, 2)), 4), strict=True))
     norms = None if weights.norm is None else dict(zip(sums, np.split(weights.norm, 4), strict=True))
@@ -253,7 +261,7 @@ def _lstm_step(op: Op, x: Array, weights: _Weights, functions: Any, states: tupl
     hidden = f(gate("o", new)) * last(new)
     if weights.projection is not None:
         matrix, bias = weights.projection
-        hidden = _limited(hidden @ matrix.T + bias, op["projection_clip"])
+        hidden = _limited(rounded_rows(op, hidden) @ matrix.T + bias, op["projection_clip"])
     return hidden, new
 
 
@@ -269,6 +277,7 @@ _COMMON: Mapping[str, AttributeSpec] = has(
     activation_beta=numbers(()),
     clip=number(0.0),  # 0: none
     layout=flag(0),  # 1: the batch comes first
+    arithmetic=choice(("", *sorted(OF_WHOLE_TENSORS), *OF_ROWS), ""),
 )
 
 KINDS = (

@@ -10,7 +10,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.spelled_lstm import is_spelled, write_spelled_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
-from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds import KINDS, is_dynamic
 from qconvert.graph.kinds.recurrent import ONNX_ACTIVATIONS, activation_names
 
 __all__ = ["READERS", "WRITERS"]
@@ -60,9 +60,11 @@ def write_recurrence(op: Op, b: Builder) -> None:
     if op.kind == "LSTM" and is_spelled(op):
         write_spelled_lstm(op, b)
         return
+    if is_dynamic(op):
+        raise b.unsupported(op, "data that it rounds when it runs")
     if foreign := _foreign(activation_names(op)):
         raise b.unsupported(op, f"the activation {foreign}")
-    stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "forward")}
+    stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
     if stated.get("layout") and b.opset < 14:
         raise b.unsupported(op, "the batch in front, which needs opset 14,")

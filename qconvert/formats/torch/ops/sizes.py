@@ -97,6 +97,21 @@ def read_arithmetic(kind: str, dtype: str = "int64") -> Operator:
     return Operator("i a, i b", read)
 
 
+def read_comparison_of_lists(equal: bool) -> Operator:
+    """Whether two lists of sizes, of which one is known only at run time, are equal, or are not."""
+
+    def read(c: Call) -> Any:
+        a, b = list(c["a"]), list(c["b"])
+        if len(a) != len(b) or any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)):
+            return not equal
+        places = [sizes_tensor(c, sizes, hint) for sizes, hint in ((a, "a"), (b, "b"))]
+        differs = c.emit("ReduceMax", [c.emit("Abs", [c.emit("Sub", places).name]).name, c.list64([0], "axes")], keepdims=0)
+        kind = "Equal" if equal else "Greater"
+        return Ref(c.emit(kind, [differs.name, scalar(c, 0, "zero")], dtype="bool", grid=None).name, number=True)
+
+    return Operator("l a, l b", read)
+
+
 def read_type(c: Call) -> int:
     """prim::dtype(x): the number of a tensor's type."""
     tensor = c.operand("a")
@@ -138,7 +153,8 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     },
     **{f"prim::{name}": read_fact(lambda tensor: None) for name in ("device", "layout")},
     "prim::ndim": Operator("T self", read_rank),
-    **{f"prim::{name}": read_arithmetic(kind, "bool") for name, kind in _COMPARISONS.items()},
+    **{f"prim::{name}": read_arithmetic(kind, "bool") for name, kind in _COMPARISONS.items() if name not in ("eq", "ne")},
+    **{f"prim::{n}": [read_arithmetic(_COMPARISONS[n], "bool"), read_comparison_of_lists(n == "eq")] for n in ("eq", "ne")},
     **{f"prim::{name}": read_arithmetic(kind) for name, kind in _NUMBERS.items()},
     "aten::floordiv": read_arithmetic("FloorDiv"),
 }

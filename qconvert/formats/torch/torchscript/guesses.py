@@ -21,6 +21,8 @@ _RANKS = (4, 3, 2, 5)
 _THROUGH = frozenset(
     ["Quantize", "Dequantize", "Requantize", "Identity", "Cast", "Relu", "Clip", "Pad", "BatchNormalization", "Reinterpret"]
 )
+_ROWS = 2
+_RECURRENT = ("LSTM", "GRU", "RNN")
 _PAIRS = frozenset(["Add", "Sub", "Mul", "Div"])
 
 Guesses = dict[str, tuple[Shape, str]]
@@ -40,13 +42,14 @@ class Probe(Draft):
     def __init__(self, wanted: Sequence[str]) -> None:
         super().__init__()
         self._wanted = set(wanted)
-        #: Input -> (kind of the layer, rank of its weights, its channels, axis of the input that they are along).
+        #: Input -> (kind of the layer, rank of its weights, its channels, axis of the input that they are along, or, of a recurrent
+        #: layer, the rows).
         self.found: dict[str, tuple[str, int, int, int]] = {}
 
     def append(self, op: Op) -> None:
         """Appends an operator, and looks at what it reads."""
         super().append(op)
-        if op.kind in ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather"):
+        if op.kind in ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", *_RECURRENT):
             self._look(op)
 
     def _look(self, op: Op) -> None:
@@ -55,10 +58,12 @@ class Probe(Draft):
         if shape is None or len(shape) < 2 or (self.tensors[weights].data is None and self.known.get(weights) is None):
             return
         group = op["group"] if op.kind == "Conv" else 1
-        source = self._source(data, 1 if "Conv" in op.kind else -1)
+        source = self._source(data, 1 if "Conv" in op.kind or op.kind in _RECURRENT else -1)
         if source is not None and source[0] in self._wanted and source[0] not in self.found:
-            channels = shape[0] if op.kind == "MatMul" else shape[1] * (group if isinstance(group, int) else 1)
-            self.found[source[0]] = (op.kind, len(shape), channels, source[1])
+            channels, rank = shape[0] if op.kind == "MatMul" else shape[1] * (group if isinstance(group, int) else 1), len(shape)
+            if op.kind in _RECURRENT:  # a cell takes rows alone
+                channels, rank = shape[-1], self.tensors[source[0]].rank or rank
+            self.found[source[0]] = (op.kind, rank, channels, source[1])
             if set(self.found) == self._wanted:
                 raise _FoundError
 
@@ -71,6 +76,8 @@ class Probe(Draft):
                 axis = order[axis] if isinstance(order, tuple) and axis < len(order) and isinstance(order[axis], int) else axis
             elif op.kind == "Reshape" and axis == -1:
                 data = data[:1]
+            elif op.kind == "Unsqueeze" and self.tensors[op.inputs[0]].rank == _ROWS:
+                data, axis = data[:1], 0  # of rows that are one step of a sequence
             elif op.kind not in _THROUGH and not (op.kind in _PAIRS and len(data) == 1):
                 return None
             if not data or not KINDS[op.kind].data(op):
@@ -97,7 +104,7 @@ def guessed(inputs: Sequence[Input], run: Callable[[Draft, Guesses], object]) ->
             pass
         if set(probe.found) == set(names):
             kind, weights = next(iter(probe.found.values()))[:2]
-            ranks = [weights] if "Conv" in kind else [2, 3] if kind != "Gather" else [2, 1]
+            ranks = [weights] if "Conv" in kind or kind in _RECURRENT else [2, 3] if kind != "Gather" else [2, 1]
             for wanted in ranks:
                 yield {name: _shape(name, found, wanted, index) for index, (name, found) in enumerate(probe.found.items())}
             return
@@ -109,6 +116,10 @@ def _shape(name: str, found: tuple[str, int, int, int], rank: int, index: int) -
     own = f"{name}_" if index else ""
     if kind == "Gather":
         return (("batch", f"{own}length")[-rank:] if rank == 1 else ("batch", f"{own}length")), "int64"
+    if kind in _RECURRENT and rank == _ROWS:
+        return ("batch", channels), "float32"
+    if kind in _RECURRENT:  # the axis is that of the rows
+        return ((f"{own}length", "batch", channels) if axis else ("batch", f"{own}length", channels)), "float32"
     if "Conv" not in kind:
         return (("batch", channels) if rank == 2 else ("batch", f"{own}length", channels)), "float32"
     sizes: list[int | str] = [f"{own}{size}" for size in _SPATIAL[weights]]

@@ -12,7 +12,7 @@ from qconvert.formats.torch.packed import is_packed, unpacked
 from qconvert.formats.torch.stored import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code
 from qconvert.formats.torch.torchscript.frame import Frame
-from qconvert.formats.torch.values import UNKNOWN, Named, Packed, Unknown
+from qconvert.formats.torch.values import UNKNOWN, Named, Packed, PackedCell, Unknown
 
 if TYPE_CHECKING:
     from qconvert.formats.torch.torchscript.interpreter import Interpreter
@@ -37,7 +37,7 @@ class Objects:
         self._code = code
         self._constants = constants
         self._places: dict[int, str] = {}
-        self._packed: dict[int, Packed] = {}
+        self._packed: dict[int, Packed | PackedCell] = {}
         self._ready: dict[int, ScriptObject] = {}
 
     def root(self, model: ScriptObject) -> None:

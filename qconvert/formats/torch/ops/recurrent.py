@@ -1,0 +1,363 @@
+"""Recurrent layers and cells: aten::lstm, gru, rnn_tanh, rnn_relu, their cells, and those of packed weights that round their data.
+
+A layer is one operator for each of its depths, and for each direction where its weights are integers. PyTorch's gates stand in another
+order than ONNX's: input, forget, cell, output of an LSTM, reset, update, new of a GRU. On CPUs PyTorch multiplies the data of the whole
+sequence at once, so that those have one range, and the hidden values of a step with another (aten/src/ATen/native/RNN.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.torch.constants import grid_of
+from qconvert.formats.torch.ops.layers import require_real
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.values import Packed, PackedCell, Ref
+from qconvert.graph import Array, Quantization
+from qconvert.graph.kinds.recurrent import GATES
+
+__all__ = ["OPERATORS"]
+
+#: Where the gates of ONNX stand among PyTorch's.
+_ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+_MOST_LAYERS = 2**10
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """The weights of one direction: matrices for the data and for the hidden values with their grids, and both biases, gates as in ONNX.
+
+    Attributes:
+        matrices: (rows, inputs) and (rows, hidden), as they are stored.
+        grids: of these; None for real ones.
+        biases: of each, or None.
+        names: of the matrices and of the biases in the file.
+        rounding: how data are rounded beside integer weights; "" beside real ones.
+    """
+
+    matrices: tuple[Array, Array]
+    grids: tuple[Quantization | None, Quantization | None]
+    biases: tuple[Array, Array] | None
+    names: tuple[str, ...]
+    rounding: str = ""
+
+
+def _in_order(c: Call, kind: str, values: Array) -> Array:
+    """Rows of all gates in ONNX's order."""
+    if values.ndim < 1 or values.shape[0] % GATES[kind] or not values.shape[0]:
+        raise c.invalid(f"weights of shape {values.shape} for {GATES[kind]} gates")
+    parts = np.split(values, GATES[kind])
+    return np.concatenate([parts[place] for place in _ORDER[kind]])
+
+
+def _grid_in_order(c: Call, kind: str, grid: Quantization | None) -> Quantization | None:
+    """A grid of the rows of all gates in ONNX's order, along the axis behind that of directions."""
+    if grid is None or grid.axis is None:
+        return grid
+    return Quantization(_in_order(c, kind, grid.scale), _in_order(c, kind, grid.zero_point), 1)
+
+
+def _real_weights(c: Call, kind: str, names: Sequence[str]) -> _Weights:
+    """Of separate tensors: two matrices, and two biases or none."""
+    found = []
+    for name in names:
+        data = c.known(name)
+        if data is None or c.lookup(name).is_quantized:
+            raise c.unsupported("weights that are computed at run time")
+        found.append(_in_order(c, kind, data))
+    biases = (found[2], found[3]) if len(found) == 4 else None
+    return _Weights((found[0], found[1]), (None, None), biases, (*names[:2], *names[2:3]))
+
+
+def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding: str) -> _Weights:
+    """Of packed parameters: integers with their grids, or float16 as float32."""
+    if packed[0].bias is None or packed[1].bias is None:
+        raise c.invalid("packed weights without a bias")
+    matrices, grids = [], []
+    for part in packed:
+        weight = part.weight
+        if len(weight.shape) != 2 or weight.axis not in (None, 0):
+            raise c.invalid(f"weights of shape {weight.shape} with scales along axis {weight.axis}")
+        data = _in_order(c, kind, weight.data)
+        matrices.append(data if weight.scales is not None else data.astype(np.float32))
+        grids.append(_grid_in_order(c, kind, grid_of(weight, part.name)))
+    if (grids[0] is None) != (grids[1] is None):
+        raise c.invalid("integer weights beside real ones")
+    biases = [_in_order(c, kind, part.bias.data) for part in packed if part.bias is not None]
+    names = (*(f"{part.name}.weight" for part in packed), f"{packed[0].name}.bias")
+    return _Weights(
+        (matrices[0], matrices[1]), (grids[0], grids[1]), (biases[0], biases[1]), names, rounding if grids[0] is not None else ""
+    )
+
+
+def _verified(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -> int:
+    """How many cells there are; raises InvalidModelError if the weights do not fit each other or the data."""
+    rows, hidden = len(weights.matrices[0]), len(weights.matrices[0]) // GATES[kind]
+    shapes = [matrix.shape for matrix in weights.matrices]
+    if len(shapes[0]) != 2 or shapes[1] != (rows, hidden) or (isinstance(inputs, int) and shapes[0][1] != inputs):
+        raise c.invalid(f"weights of shape {shapes[0]} and {shapes[1]} for {inputs} inputs")
+    if weights.biases is not None and any(bias.shape != (rows,) for bias in weights.biases):
+        raise c.invalid(f"biases of shape {weights.biases[0].shape} and {weights.biases[1].shape} for {rows} rows")
+    return hidden
+
+
+class _Layer:
+    """One depth of a layer: its operators on a sequence.
+
+    Args:
+        c: the call.
+        kind: LSTM, GRU or RNN.
+        activation: of an RNN.
+    """
+
+    def __init__(self, c: Call, kind: str, activation: str) -> None:
+        self._c, self._kind, self._activation = c, kind, activation
+
+    def run(self, data: str, directions: Sequence[_Weights], states: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Adds the operators.
+
+        Args:
+            data: (steps, rows, inputs).
+            directions: the weights of each, one or two.
+            states: first values, each of shape (directions, rows, cells), or none.
+
+        Returns:
+            What each direction gives for all steps, (steps, rows, cells), and the last states, (directions, rows, cells).
+        """
+        if all(weights.rounding == "" for weights in directions):
+            return self._together(data, directions, states)
+        found = [
+            self._operator(data, [weights], [self._part(state, index, len(directions)) for state in states], _WAYS[index])
+            for index, weights in enumerate(directions)
+        ]
+        last = [self._joined(list(parts), 0, "last") for parts in zip(*(item[1:] for item in found), strict=True)]
+        return [self._squeezed(item[0], 1) for item in found], last
+
+    def _together(self, data: str, directions: Sequence[_Weights], states: Sequence[str]) -> tuple[list[str], list[str]]:
+        """One operator of one or both directions."""
+        whole, *last = self._operator(data, directions, states, "bidirectional" if len(directions) == 2 else "forward")
+        if len(directions) == 1:
+            return [self._squeezed(whole, 1)], last
+        c = self._c
+        return [c.emit("Gather", [whole, c.const(np.int64(index), "way")], hint=_WAYS[index], axis=1).name for index in (0, 1)], last
+
+    def _operator(self, data: str, directions: Sequence[_Weights], states: Sequence[str], direction: str) -> list[str]:
+        c, kind = self._c, self._kind
+        hidden = {_verified(c, kind, weights, (c.lookup(data).shape or (None,))[-1]) for weights in directions}
+        if len(hidden) != 1:
+            raise c.invalid("directions with other numbers of cells")
+        attributes: dict[str, Any] = {"hidden_size": hidden.pop(), "direction": direction}
+        if kind == "GRU":
+            attributes["linear_before_reset"] = 1
+        if self._activation:
+            attributes["activations"] = (self._activation,) * len(directions)
+        if rounding := directions[0].rounding:
+            attributes["arithmetic"] = rounding
+        inputs = [data, *(self._matrix(directions, index) for index in (0, 1)), self._biases(directions)]
+        inputs += ["", *states] if states else []
+        while not inputs[-1]:
+            inputs.pop()
+        made = c.emit_several(kind, inputs, 3 if kind == "LSTM" else 2, grid=None, dtype=c.lookup(data).dtype, hint=direction, **attributes)
+        return [ref.name for ref in made]
+
+    def _matrix(self, directions: Sequence[_Weights], index: int) -> str:
+        """The matrices of all directions, one above the other."""
+        first, *others = directions
+        data = np.stack([weights.matrices[index] for weights in directions])
+        key = "/".join(["gates", *(weights.names[index] for weights in others)])
+        return self._c.variant_of(first.names[index], key, data, first.grids[index])
+
+    def _biases(self, directions: Sequence[_Weights]) -> str:
+        """The biases of all directions, those of the data in front of those of the hidden values."""
+        first, *others = directions
+        found = [np.concatenate(weights.biases) for weights in directions if weights.biases is not None]
+        key = "/".join(["both", *(weights.names[2] for weights in others if weights.biases is not None)])
+        return self._c.variant_of(first.names[2], key, np.stack(found), None) if len(found) == len(directions) else ""
+
+    def _part(self, state: str, index: int, count: int) -> str:
+        return state if count == 1 else sliced_first(self._c, state, index, 1)
+
+    def _squeezed(self, name: str, axis: int) -> str:
+        c = self._c
+        return c.emit("Squeeze", [name, c.list64([axis], "axes")], hint="steps").name
+
+    def _joined(self, names: Sequence[str], axis: int, hint: str) -> str:
+        return names[0] if len(names) == 1 else self._c.emit("Concat", list(names), hint=hint, axis=axis).name
+
+
+_WAYS = ("forward", "reverse")
+
+
+def sliced_first(c: Call, name: str, start: int, count: int) -> str:
+    """`count` indices from `start` along the first axis."""
+    bounds = [c.list64([value], hint) for value, hint in ((start, "first"), (start + count, "end"), (0, "axis"))]
+    return c.emit("Slice", [name, *bounds], hint="part").name
+
+
+def _is_zero(c: Call, name: str) -> bool:
+    """Whether a tensor is 0 everywhere, whatever its sizes: what a recurrence begins with by itself."""
+    known = c.known(name)
+    if known is not None:
+        return not known.any()
+    maker = c.producer(name)
+    return maker is not None and maker.kind in ("Expand", "Slice", "Transpose", "Concat", "Reshape") and _is_zero(c, maker.inputs[0])
+
+
+def _states(c: Call, values: Sequence[str], directions: int, layers: int) -> list[list[str]]:
+    """First states for each depth; none where all are 0."""
+    if all(_is_zero(c, name) for name in values):
+        return [[] for _ in range(layers)]
+    for name in values:
+        shape = c.lookup(name).shape
+        if shape is not None and (len(shape) != 3 or shape[0] != directions * layers):
+            raise c.invalid(f"first states of shape {shape} for {layers} layers in {directions} directions")
+    if layers == 1:
+        return [list(values)]
+    return [[sliced_first(c, name, depth * directions, directions) for name in values] for depth in range(layers)]
+
+
+def _require_plain(c: Call) -> tuple[int, int]:
+    """Layers and directions; raises what a layer in training, or one with too many layers, is."""
+    layers, directions = c.integer("num_layers"), 2 if c["bidirectional"] else 1
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise c.invalid(f"{layers} layers")
+    if c["train"] and c.number("dropout") > 0:
+        error = c.unsupported("dropout in training")
+        error.remedy = "Call eval() on the model before it is saved."
+        raise error
+    return layers, directions
+
+
+def _separate(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
+    """The weights of all depths and directions, of the list of tensors that a call gets."""
+    values = c.names("params")
+    own = 4 if c["has_biases"] else 2
+    if len(values) == (own + 1) * layers * directions and kind == "LSTM":
+        error = c.unsupported("a projection (proj_size), which ONNX's and TFLite's layers of PyTorch's kind do not have,")
+        error.remedy = "Export the model with torch.onnx.export, or replace the layer by LSTMCells and a Linear in a loop."
+        raise error
+    if len(values) != own * layers * directions:
+        raise c.invalid(f"{len(values)} weights for {layers} layers in {directions} directions")
+    return [_real_weights(c, kind, values[index : index + own]) for index in range(0, len(values), own)]
+
+
+def _packed(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
+    """The same of packed parameters, one for each depth and direction."""
+    values = list(c["params"])
+    if len(values) != layers * directions or not all(isinstance(value, PackedCell) for value in values):
+        raise c.invalid(f"{len(values)} packed weights for {layers} layers in {directions} directions")
+    return [_packed_weights(c, kind, (value.data, value.hidden), _rounding(value.reduces)) for value in values]
+
+
+def _rounding(reduces: bool) -> str:
+    return "dynamic_reduced" if reduces else "dynamic_tensor"
+
+
+def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> ReadFunction:
+    """aten::lstm, gru, rnn_tanh, rnn_relu, and aten::quantized_lstm, quantized_gru: (all steps, last hidden values, last cells)."""
+
+    def read(c: Call) -> tuple[Ref, ...]:
+        layers, directions = _require_plain(c)
+        data = c.name("input")
+        if packed:
+            require_real(c, data)
+        if c.rank("input") != 3:
+            raise c.invalid(f"data of rank {c.rank('input')}")
+        weights = (_packed if packed else _separate)(c, kind, layers, directions)
+        given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
+        if len(given) != (2 if kind == "LSTM" else 1):
+            raise c.invalid(f"{len(given)} first states")
+        states = _states(c, given, directions, layers)
+        if c["batch_first"]:
+            data = c.emit("Transpose", [data], hint="steps_first", perm=(1, 0, 2)).name
+        layer = _Layer(c, kind, activation)
+        last: list[list[str]] = []
+        for depth in range(layers):
+            parts, ends = layer.run(data, weights[depth * directions : (depth + 1) * directions], states[depth])
+            data = parts[0] if directions == 1 else c.emit("Concat", parts, hint="both", axis=2).name
+            last.append(ends)
+        result = c.emit("Transpose", [data], perm=(1, 0, 2)) if c["batch_first"] else c.emit("Identity", [data])
+        stacked = [list(parts) for parts in zip(*last, strict=True)]
+        return (result, *(Ref(p[0]) if layers == 1 else c.emit("Concat", p, hint="last", axis=0) for p in stacked))
+
+    return read
+
+
+def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadFunction:
+    """aten::lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell, and quantized::quantized_*_cell_dynamic: a sequence of one step.
+
+    The latter always reduce the range of their data. They take the biases that are packed with the weights, whatever the call states
+    besides: modules made of float ones state random numbers there.
+    """
+
+    def read(c: Call) -> tuple[Ref, ...] | Ref:
+        data = c.name("input")
+        if packed:
+            require_real(c, data)
+            parts = (c.packed("w_ih"), c.packed("w_hh"))
+            weights = _packed_weights(c, kind, parts, _rounding(True))
+        else:
+            names = [c.name(part) for part in _CELL_WEIGHTS if c[part] is not None]
+            if len(names) == 3:
+                raise c.unsupported("one bias of two")
+            weights = _real_weights(c, kind, names)
+        given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
+        if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
+            raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states")
+        states = [] if all(_is_zero(c, name) for name in given) else [_unsqueezed(c, name) for name in given]
+        _, last = _Layer(c, kind, activation).run(_unsqueezed(c, data), [weights], states)
+        found = tuple(c.emit("Squeeze", [name, c.list64([0], "axes")], hint=hint) for name, hint in zip(last, _ENDS, strict=False))
+        return found if kind == "LSTM" else found[0]
+
+    return read
+
+
+_ENDS = ("hidden", "cell")
+_CELL_WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
+
+
+def _unsqueezed(c: Call, name: str) -> str:
+    return c.emit("Unsqueeze", [name, c.list64([0], "axes")], hint="one").name
+
+
+def read_rows_of_several_lengths(c: Call) -> Ref:
+    """The overloads for packed sequences (torch.nn.utils.rnn.pack_padded_sequence)."""
+    error = c.unsupported("rows of several lengths (a PackedSequence)")
+    error.remedy = "Save the model with a tensor of rows of one length as its input."
+    raise error
+
+
+_LIST = "a params, b has_biases, i num_layers, f dropout, b train, b bidirectional"
+_CELL = "T w_ih, T w_hh, T? b_ih=None, T? b_hh=None"
+_PACKED_CELL = "o w_ih, o w_hh, T? b_ih, T? b_hh"
+
+
+def _overloads(states: str, read: ReadFunction, further: str = "") -> Sequence[Operator]:
+    return (
+        Operator(f"T input, {states}, {_LIST}, b batch_first{further}", read),
+        Operator(f"T data, T batch_sizes, {states}, {_LIST}{further}", read_rows_of_several_lengths),
+    )
+
+
+_FURTHER = ", *, i? dtype=None, b use_dynamic=False"
+
+OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
+    "aten::lstm": _overloads("t hx", read_layer("LSTM")),
+    "aten::gru": _overloads("T hx", read_layer("GRU")),
+    "aten::rnn_tanh": _overloads("T hx", read_layer("RNN")),
+    "aten::rnn_relu": _overloads("T hx", read_layer("RNN", "Relu")),
+    "aten::quantized_lstm": _overloads("t hx", read_layer("LSTM", packed=True), _FURTHER),
+    "aten::quantized_gru": _overloads("T hx", read_layer("GRU", packed=True)),
+    "aten::lstm_cell": Operator(f"T input, t hx, {_CELL}", read_cell("LSTM")),
+    "aten::gru_cell": Operator(f"T input, T hx, {_CELL}", read_cell("GRU")),
+    "aten::rnn_tanh_cell": Operator(f"T input, T hx, {_CELL}", read_cell("RNN")),
+    "aten::rnn_relu_cell": Operator(f"T input, T hx, {_CELL}", read_cell("RNN", "Relu")),
+    "quantized::quantized_lstm_cell_dynamic": Operator(f"T input, t hx, {_PACKED_CELL}", read_cell("LSTM", packed=True)),
+    "quantized::quantized_gru_cell_dynamic": Operator(f"T input, T hx, {_PACKED_CELL}", read_cell("GRU", packed=True)),
+    "quantized::quantized_rnn_tanh_cell_dynamic": Operator(f"T input, T hx, {_PACKED_CELL}", read_cell("RNN", packed=True)),
+    "quantized::quantized_rnn_relu_cell_dynamic": Operator(f"T input, T hx, {_PACKED_CELL}", read_cell("RNN", "Relu", packed=True)),
+}
