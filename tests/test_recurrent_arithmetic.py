@@ -41,7 +41,9 @@ def as_integers(layer: Lstm) -> IntegerLstm:
     }  # fmt: skip
     projection = None
     if layer.projection:
-        projection = IntegerProjection(made["projection/weights"], made["projection/bias"][0], layer.proj_clip)
+        projection = IntegerProjection(
+            made["projection/weights"], made["projection/bias"][0], layer.proj_clip, float(np.float32(layer.output[0]))
+        )
     grids = grid(layer.data), grid(layer.state), grid(layer.hidden)
     return IntegerLstm(gates, *grids, layer.cell_power, layer.cell_clip, projection, layer.time_major)
 
@@ -57,6 +59,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"peephole": True, "rows": 3, "time_major": True},
     {"projection": True, "outputs": 4},
     {"projection": True, "outputs": 4, "proj_clip": 0.3, "rows": 2},
+    {"projection": True, "outputs": 4, "proj_clip": 0.3, "output": (0.009, 2)},
     {"peephole": True, "projection": True, "outputs": 3, "rows": 3},
     {"peephole": True, "projection": True, "outputs": 3, "rows": 3, "time_major": True},
     {"norm": True},

@@ -7,13 +7,15 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.arithmetic.requantize import rounding_divide_by_pot, saturating_rounding_doubling_high_mul
 
-__all__ = ["inverse_root"]
+__all__ = ["HALF_ROOT", "ITERATIONS", "LARGEST", "ONE", "THREE_HALVES", "inverse_root"]
 
 #: sqrt(1/2) in 31 bits.
-_HALF_ROOT = 1518500250
+HALF_ROOT = 1518500250
 #: 1.5 and 1 of 3 integer bits.
-_THREE_HALVES, _ONE = (1 << 28) + (1 << 27), 1 << 28
-_LARGEST = 2**31 - 1
+THREE_HALVES, ONE = (1 << 28) + (1 << 27), 1 << 28
+LARGEST = 2**31 - 1
+#: Of Newton's method.
+ITERATIONS = 5
 
 
 def inverse_root(values: Array) -> tuple[Array, Array]:
@@ -29,7 +31,7 @@ def inverse_root(values: Array) -> tuple[Array, Array]:
 
 def _one(value: int) -> tuple[int, int]:
     if value <= 1:
-        return _LARGEST, 0
+        return LARGEST, 0
     shift = 11
     while value >= 1 << 29:
         value, shift = value // 4, shift + 1
@@ -37,11 +39,11 @@ def _one(value: int) -> tuple[int, int]:
     shift, value = shift - pairs, value << (2 * pairs)
     whole = value >> 1
     half = int(rounding_divide_by_pot(whole, 1))
-    x = _ONE
-    for _ in range(5):
+    x = ONE
+    for _ in range(ITERATIONS):
         cube = _wider(_times(_times(x, x), x), 6)
-        x = _wider(_times(_THREE_HALVES, x) - _times(half, cube), 3)
-    x = _times(x, _HALF_ROOT)
+        x = _wider(_times(THREE_HALVES, x) - _times(half, cube), 3)
+    x = _times(x, HALF_ROOT)
     if shift < 0:
         x, shift = x << -shift, 0
     return x, -shift
@@ -53,4 +55,4 @@ def _times(a: int, b: int) -> int:
 
 def _wider(x: int, bits: int) -> int:
     """With fewer integer bits, limited to int32."""
-    return max(-_LARGEST - 1, min(_LARGEST, x << bits))
+    return max(-LARGEST - 1, min(LARGEST, x << bits))

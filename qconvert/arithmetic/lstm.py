@@ -59,12 +59,14 @@ class IntegerProjection:
     Attributes:
         weights: int8, of shape (outputs, cells), and their scale.
         bias: int32, of shape (outputs,), or None.
-        clip: the largest magnitude of stored outputs; 0 for none.
+        clip: the largest real magnitude of stored outputs, their zero point not regarded; 0 for none.
+        clip_scale: the steps in which that is counted: those of the output's tensor, whatever the state's are.
     """
 
     weights: tuple[Array, float]
     bias: Array | None = None
     clip: float = 0.0
+    clip_scale: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +165,7 @@ class IntegerLstm:
     @property
     def stored_projection_clip(self) -> int:
         """The largest stored magnitude behind a projection; 0 for any."""
-        return 0 if self.projection is None else _stored(self.projection.clip, self.state[0], _INT8)
+        return 0 if self.projection is None else _stored(self.projection.clip, self.projection.clip_scale, _INT8)
 
     @cached_property
     def stored_cell_clip(self) -> int:

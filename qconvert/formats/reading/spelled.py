@@ -125,27 +125,42 @@ def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Grap
     except QConvertError:
         return False
     there = other.producers()
-    return all(_same(graph, producers, name, other, there, name, set(inputs), 0) for name in op.outputs)
+    return all(_same(graph, producers, name, other, there, name, set(inputs)) for name in op.outputs)
 
 
-def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mapping[str, Op], y: str, inputs: set[str], depth: int) -> bool:
-    """Whether two tensors are computed alike, back to the inputs."""
+def _same(a: Graph, producers: Mapping[str, Op], x: str, b: Graph, there: Mapping[str, Op], y: str, inputs: set[str]) -> bool:
+    """Whether two tensors are computed alike, back to the inputs. Each pair is looked at once: a value may be read by many."""
+    waiting, seen = [(x, y)], {(x, y)}
+    while waiting:
+        further = _inputs_of_alike(a, producers, b, there, waiting.pop(), inputs)
+        if further is None:
+            return False
+        waiting += [pair for pair in further if pair not in seen]
+        seen.update(further)
+    return True
+
+
+def _inputs_of_alike(
+    a: Graph, producers: Mapping[str, Op], b: Graph, there: Mapping[str, Op], pair: tuple[str, str], inputs: set[str]
+) -> list[tuple[str, str]] | None:
+    """What two tensors are computed of, pair by pair, if it is by operators that are alike; None if it is not."""
+    x, y = pair
     if not x or not y or y in inputs:
-        return x == y
+        return [] if x == y else None
     first, second = a[x], b[y]
     if first.is_constant or second.is_constant:
-        return _same_constant(first, second)
+        return [] if _same_constant(first, second) else None
     one, two = producers.get(x), there.get(y)
-    if one is None or two is None or depth > 200 or one.kind != two.kind or len(one.inputs) != len(two.inputs):
-        return False
+    if one is None or two is None or one.kind != two.kind or len(one.inputs) != len(two.inputs):
+        return None
     if not _same_attributes(a, one, b, two) or one.outputs.index(x) != two.outputs.index(y):
-        return False
+        return None
     # By itself the operator has no DequantizeLinear behind it that would say the scale; its constants were made with it. The type of an
     # Opaque's result follows from its inputs, and is not always inferred for an operator by itself.
     other_grid = second.quantization is not None and first.quantization != second.quantization
     if (first.dtype != second.dtype and one.kind != "Opaque") or other_grid:
-        return False
-    return all(_same(a, producers, m, b, there, n, inputs, depth + 1) for m, n in zip(one.inputs, two.inputs, strict=True))
+        return None
+    return list(zip(one.inputs, two.inputs, strict=True))
 
 
 def _same_attributes(a: Graph, one: Op, b: Graph, two: Op) -> bool:
@@ -160,7 +175,7 @@ def _same_function(a: Graph, b: Graph) -> bool:
     if a.inputs != b.inputs or len(a.outputs) != len(b.outputs):
         return False
     producers, there, inputs = a.producers(), b.producers(), set(b.inputs)
-    return all(_same(a, producers, x, b, there, y, inputs, 0) for x, y in zip(a.outputs, b.outputs, strict=True))
+    return all(_same(a, producers, x, b, there, y, inputs) for x, y in zip(a.outputs, b.outputs, strict=True))
 
 
 def _same_constant(a: Tensor, b: Tensor) -> bool:

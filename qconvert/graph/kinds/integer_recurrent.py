@@ -66,17 +66,29 @@ def _lstm_problem(op: Op, tensors: dict[str, Tensor]) -> str:
     alone = {"input_weights", "input_recurrent"} & set(tensors)
     if len(alone) == 1 or ("projection_bias" in tensors and "projection_weights" not in tensors):
         return f"has {alone or 'projection_bias'} alone"
+    parts = [f"{gate}_{what}" for what in ("peephole", "norm") for gate in _having(tensors, what)]
+    given = {role for role in tensors if role.endswith(("_peephole", "_norm"))}
+    if given != set(parts):
+        return f"has {sorted(given)}, which are not those of all gates"
     scales = [float(op["hidden_scale"]), *(float(op[f"{gate}_scale"]) for gate in GATES)]
     if min(scales) <= 0 or not -128 <= int(op["hidden_zero_point"]) <= 127:
         return "has a hidden grid, or scales of its gates, that are none"
     cells = (tensors["forget_weights"].shape or (None,))[0]
     inputs, outputs = ((tensors[name].shape or (None,))[-1] for name in ("data", "hidden"))
+    if "forget_peephole" in tensors and isinstance(outputs, int) and isinstance(cells, int) and outputs > cells:
+        return f"has peepholes of {cells} cells for {outputs} outputs, behind which its kernel reads"
     wanted = {"weights": (cells, inputs), "recurrent": (cells, outputs), "bias": (cells,), "peephole": (cells,), "norm": (cells,)}
     wanted |= {"projection_weights": (outputs, cells), "projection_bias": (outputs,)}
     rows = {"hidden": (None, outputs), "cell": (None, cells)}
     if "projection_weights" not in tensors and outputs != cells:
         return f"has {cells} cells and {outputs} outputs, and no projection"
     return _misshapen({name: rows.get(name) or wanted.get(name) or wanted.get(name.rpartition("_")[2]) for name in tensors}, tensors)
+
+
+def _having(tensors: dict[str, Tensor], what: str) -> list[str]:
+    """The gates that have peepholes, or a layer normalization, if the forget gate has: its kernel looks at that alone."""
+    gates = [gate for gate in GATES if gate != "input" or "input_weights" in tensors]
+    return [gate for gate in gates if f"forget_{what}" in tensors and (what == "norm" or gate != "cell")]
 
 
 def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> str:
@@ -118,7 +130,7 @@ def _needed(tensors: dict[str, Tensor], values: dict[str, Array], name: str) -> 
 
 
 def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerLstm:
-    """The layer that an IntegerLSTM is, of its tensors and constant values by the names in LSTM_INPUTS."""
+    """The layer that an IntegerLSTM is, of its tensors by the names in LSTM_INPUTS, with the result under "output", and constant values."""
     gates = {
         gate: IntegerGate(
             _needed(tensors, values, f"{gate}_weights"),
@@ -133,8 +145,8 @@ def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
     }
     projection = None
     if "projection_weights" in values:
-        clip = float(op["projection_clip"])
-        projection = IntegerProjection(_needed(tensors, values, "projection_weights"), values.get("projection_bias"), clip)
+        weights, clip = _needed(tensors, values, "projection_weights"), float(op["projection_clip"])
+        projection = IntegerProjection(weights, values.get("projection_bias"), clip, _scale(tensors["output"]))
     hidden = float(np.float32(op["hidden_scale"])), int(op["hidden_zero_point"])
     power = round(math.log2(_scale(tensors["cell"])))
     grids = _grid(tensors["data"]), _grid(tensors["hidden"]), hidden
@@ -163,6 +175,7 @@ def _parts(call: Call, names: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[
 
 def _run_lstm(call: Call) -> list[Array]:
     tensors, values = _parts(call, LSTM_INPUTS)
+    tensors["output"] = call.results[0]
     if problem := stored_problem(call.op, tensors):
         raise ValueError(problem)
     layer = integer_lstm(call.op, tensors, values)

@@ -50,6 +50,12 @@ LSTMS: list[dict[str, Any]] = [
     {"peephole": True, "rows": 2},
     {"projection": True, "outputs": 4},
     {"projection": True, "outputs": 4, "proj_clip": 0.3, "rows": 2},
+    {"norm": True},
+    {"norm": True, "rows": 3, "cells": 12, "outputs": 12},
+    {"norm": True, "peephole": True, "has_input_gate": False, "projection": True, "outputs": 5},
+    {"norm": True, "steps": 1, "rows": 2, "peephole": True},
+    {"peephole": True, "projection": True, "outputs": 3, "rows": 3},
+    {"peephole": True, "projection": True, "outputs": 3, "rows": 3, "time_major": True},
     {"hidden": (0.009, -7), "output": (0.01, 3)},
     {"cell_power": -15},
     {"cell_power": -12},
@@ -85,13 +91,36 @@ def test_an_svdf_is_equal_in_onnxruntime(variant: dict[str, Any]) -> None:
         assert run_both(graph, {"memory": "memory_after"}, seed, 8) > 5
 
 
+@pytest.mark.parametrize("width", [1, 6, 100, 128])
+def test_a_layer_normalization_of_any_variance(width: int) -> None:
+    """From gates whose values are nearly equal, where what a variance loses of its fraction counts, to the largest variance."""
+    for reach in (0.0, 1e-5, 3e-4, 0.01, 0.3):
+        data = (max(reach, 1e-9), 127 if reach == 0 else -3)
+        layer = Lstm(seed=width, norm=True, cells=width, outputs=width, steps=3, rows=2, data=data)
+        run_both(lstm_graph(layer), {"hidden": "hidden_after", "cell": "cell_after"}, width, 2)
+
+
+def test_a_layer_normalization_that_may_overflow_is_refused() -> None:
+    graph = lstm_graph(Lstm(norm=True))
+    large = replace(graph["cell_norm"], quantization=Quantization(np.array([100.0], np.float32), np.array([0], np.int64)))
+    with pytest.raises(UnsupportedError, match="a layer normalization that may overflow in its kernel"):
+        build(graph.evolve(tensors=[large]), 18, {})
+
+
 @pytest.mark.parametrize(
-    ("variant", "reason"),
-    [({"norm": True}, "a layer normalization on integers"), ({"peephole": True, "projection": True, "outputs": 3}, "beside a projection")],
+    ("variant", "absent", "reason"),
+    [
+        ({"norm": True}, "cell_norm", "not those of all gates"),
+        ({"norm": True}, "forget_norm", "not those of all gates"),
+        ({"peephole": True}, "output_peephole", "not those of all gates"),
+        ({"peephole": True, "projection": True, "outputs": 9}, "", "8 cells for 9 outputs, behind which"),
+    ],
 )
-def test_what_has_no_exact_form_is_refused(variant: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UnsupportedError, match=reason):
-        build(lstm_graph(Lstm(**variant)), 18, {})
+def test_what_its_kernel_does_not_take_is_no_graph(variant: dict[str, Any], absent: str, reason: str) -> None:
+    graph = lstm_graph(Lstm(**variant))
+    op = graph.ops[0]
+    with pytest.raises(InvalidGraphError, match=reason):
+        validate(graph.evolve(ops=[replace(op, inputs=tuple("" if name == absent else name for name in op.inputs))]))
 
 
 def test_a_cell_on_a_grid_that_has_no_tanh_is_no_graph() -> None:

@@ -25,6 +25,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"peephole": True},
     {"projection": True, "outputs": 4, "proj_clip": 0.3},
     {"norm": True},
+    {"norm": True, "has_input_gate": False, "rows": 2},
     {"hidden": (0.009, -7), "output": (0.01, 3)},
 ]
 

@@ -13,6 +13,7 @@ import numpy as np
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
 from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.ops.integer_norm import normalized
 from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter, Rescale
 from qconvert.formats.onnx.ops.scan_body import ScanBody
 from qconvert.graph import Array, Op
@@ -34,8 +35,6 @@ def write_integer_lstm(op: Op, b: Builder) -> None:
     computed = [role for role, name in names.items() if name and role not in ("data", "hidden", "cell") and role not in values]
     if computed:
         raise b.unsupported(op, f"{names[computed[0]]!r} that is computed at run time")
-    if any(role.endswith("_norm") for role in values):
-        raise b.unsupported(op, "a layer normalization on integers")
     layer = integer_lstm(op, tensors, values)
     _Lstm(op, b, layer, {role: name for role, name in names.items() if name}).write()
 
@@ -54,6 +53,7 @@ class _Lstm:
         self._op, self._b, self._layer, self._names = op, b, layer, names
         self._gates = [gate for gate in GATES if gate in layer.gates]  # the columns of every product, in this order
         self._cells = len(layer.gates["forget"].weights[0])
+        self._is_normed = layer.gates["forget"].norm is not None
         self._hint = op.outputs[0]
 
     def write(self) -> None:
@@ -97,8 +97,7 @@ class _Lstm:
         if not layer.time_major:
             data = b.node("Transpose", [data], hint=f"{self._hint}/time", perm=[1, 0, 2])[0]
         sums = self._product(b, data, "weights", dtype)
-        biases = [gate.bias for gate in layer.gates.values()]
-        if any(bias is not None for bias in biases):
+        if not self._is_normed and any(gate.bias is not None for gate in layer.gates.values()):
             listed = [self._bias(gate) for gate in self._gates]
             joined = b.node("Concat", listed, hint=f"{self._hint}/bias", axis=0)[0]
             sums = b.node("Add", [sums, b.node("Cast", [joined], hint=f"{self._hint}/bias", to=_FLOAT64)[0]])[0]
@@ -136,7 +135,8 @@ class _Lstm:
             weights = gate.weights[0] if what == "weights" else gate.recurrent[0]
             zero = self._layer.data[1] if what == "weights" else self._layer.state[1]
             total = np.abs(weights.astype(np.int64)).sum(axis=1) * max(127 - zero, 128 + zero)
-            bounds.append(total + (0 if gate.bias is None or what != "weights" else np.abs(gate.bias.astype(np.int64))))
+            has_bias = gate.bias is not None and what == "weights" and not self._is_normed
+            bounds.append(total + (np.abs(gate.bias.astype(np.int64)) if has_bias and gate.bias is not None else 0))
         return np.concatenate(bounds)
 
     def _product_type(self, what: str) -> str:
@@ -164,10 +164,12 @@ class _Lstm:
         scaled = self._rescale("recurrent").emit(b, to, own, f"{self._hint}/own")
         sums = self._limited(to, to.node("Add", [part, scaled], hint=f"{self._hint}/gates")[0])
         gates = dict(zip(self._gates, to.node("Split", [sums, self._sizes()], len(self._gates), hint="gate", axis=1), strict=True))
-        kept = self._curve(to, self._peeped(to, gates, "forget", cell), "logistic", 3)
+        early = [gate for gate in self._gates if gate != "output" or layer.gates[gate].peephole is None]
+        gates |= self._summed(to, {gate: gates[gate] for gate in early}, cell)
+        kept = self._curve(to, gates["forget"], "logistic", 3)
         update = self._curve(to, gates["cell"], "tanh", 3)
         if "input" in gates:
-            new = self._curve(to, self._peeped(to, gates, "input", cell), "logistic", 3)
+            new = self._curve(to, gates["input"], "logistic", 3)
         else:
             new = to.node("Sub", [self._scalar(_HIGH, "float64", "one"), kept], hint="input")[0]
         old = self._shifted(to, to.node("Mul", [kept, cell], hint="kept")[0], 15)
@@ -176,7 +178,9 @@ class _Lstm:
         if layer.stored_cell_clip:
             limits = [self._scalar(sign * layer.stored_cell_clip, "float64", "cell_clip") for sign in (-1, 1)]
             cell = to.node("Clip", [cell, *limits], hint="cell")[0]
-        opened = self._curve(to, self._peeped(to, gates, "output", cell), "logistic", 3)
+        if "output" not in early:  # its peephole sees the new cell
+            gates |= self._summed(to, {"output": gates["output"]}, cell)
+        opened = self._curve(to, gates["output"], "logistic", 3)
         shown = to.node("Mul", [opened, self._curve(to, cell, "tanh", 15 + layer.cell_power)], hint="shown")[0]
         stored = self._shown(to, shown)
         dtype = self._product_type("recurrent")
@@ -185,19 +189,36 @@ class _Lstm:
         hidden = to.node("Sub", [stored, self._scalar(layer.state[1], dtype, "zero_point")], hint="hidden")[0]
         return to.node("Cast", [stored], hint="output", to=_INT8)[0], hidden, cell
 
-    def _peeped(self, to: Emitter, gates: dict[str, str], gate: str, cell: str) -> str:
+    def _summed(self, to: Emitter, gates: dict[str, str], cell: str) -> dict[str, str]:
+        """Gates as they go into sigmoid and tanh: with what they see of the cell, and normalized."""
+        seen = {gate: self._peeped(to, value, gate, cell) for gate, value in gates.items()}
+        return normalized(self._b, to, self._op, self._layer, self._names, seen) if self._is_normed else seen
+
+    def _peeped(self, to: Emitter, value: str, gate: str, cell: str) -> str:
         """A gate with what it sees of the cell."""
         peephole, b = self._layer.gates[gate].peephole, self._b
         if peephole is None:
-            return gates[gate]
-        if self._layer.projection is not None:
-            raise b.unsupported(self._op, "a peephole beside a projection")
+            return value
         factor = float(np.float32(2.0**self._layer.cell_power * peephole[1] / self._layer.gates[gate].scale))
         if factor >= 1:
             raise b.unsupported(self._op, "peepholes that may overflow in its kernel")
-        weights = to.node("Cast", [b.stored(self._names[f"{gate}_peephole"])], hint=f"{self._hint}/peephole", to=_FLOAT64)[0]
+        hint = f"{self._hint}/{gate}_peephole"
+        weights = to.node("Cast", [b.stored(self._names[f"{gate}_peephole"])], hint=hint, to=_FLOAT64)[0]
+        if self._layer.projection is not None:
+            weights = self._seen_cells(to, weights, hint)
         seen = Rescale.of_pair(factor).emit(b, to, to.node("Mul", [weights, cell], hint="peephole")[0], f"{self._hint}/peephole")
-        return self._limited(to, to.node("Add", [gates[gate], seen], hint=gate)[0])
+        return self._limited(to, to.node("Add", [value, seen], hint=gate)[0])
+
+    def _seen_cells(self, to: Emitter, weights: str, hint: str) -> str:
+        """Peepholes beside a projection: their kernel takes as many cells as there are outputs, of each row, or of all rows one behind the
+        other where time comes first, and none of the cells behind these."""
+        b, layer, width = self._b, self._layer, len(self._layer.projection.weights[0])  # type: ignore[union-attr]
+        rows = (b.tensor(self._names["cell"]).static_shape or (None,))[0] if layer.time_major else 1
+        if rows is None:
+            raise b.unsupported(self._op, "peepholes beside a projection, where the number of rows is known only at run time,")
+        places = np.arange(rows * self._cells).reshape(rows, self._cells)
+        chosen = to.node("Gather", [weights, b.const(places % width, f"{hint}/places")], hint=hint)
+        return to.node("Mul", [*chosen, b.const((places < rows * width).astype(np.float64), f"{hint}/seen")], hint=hint)[0]
 
     def _curve(self, to: Emitter, value: str, function: str, bits: int) -> str:
         """The table's entry for each int16."""
@@ -223,14 +244,17 @@ class _Lstm:
         stored = self._byte(to, to.node("Sub", [steps, self._scalar(zero_point, "float64", "hidden_zero")])[0])
         weights, own = layer.projection.weights
         wide = weights.astype(np.int64)
-        own_sums = zero_point * wide.sum(axis=1) + (0 if layer.projection.bias is None else layer.projection.bias.astype(np.int64))
-        bound = np.abs(wide).sum(axis=1) * 128 + np.abs(own_sums)
-        turned = to.node("Transpose", [b.stored(self._names["projection_weights"])], hint=f"{self._hint}/projection", perm=[1, 0])
-        matrix = to.node("Cast", turned, hint=f"{self._hint}/projection", to=_FLOAT64)[0]
-        sums = to.node("MatMul", [stored, matrix], hint="projected")[0]
-        sums = to.node("Add", [sums, b.const(own_sums.astype(np.float64), f"{self._hint}/projection_sums")], hint="projected")[0]
+        own_sums, bias = zero_point * wide.sum(axis=1), layer.projection.bias
+        bound = np.abs(wide).sum(axis=1) * 128 + np.abs(own_sums) + (0 if bias is None else np.abs(bias.astype(np.int64)))
+        hint = f"{self._hint}/projection"
+        turned = to.node("Transpose", [b.stored(self._names["projection_weights"])], hint=hint, perm=[1, 0])
+        sums = to.node("MatMul", [stored, *to.node("Cast", turned, hint=hint, to=_FLOAT64)], hint="projected")[0]
+        sums = to.node("Add", [sums, b.const(own_sums.astype(np.float64), f"{hint}_sums")], hint="projected")[0]
+        if bias is not None:
+            given = to.node("Cast", [b.stored(self._names["projection_bias"])], hint=hint, to=_FLOAT64)
+            sums = to.node("Add", [sums, *given], hint="projected")[0]
         total = float(np.float32(np.float32(own) * np.float32(scale)) / np.float32(layer.state[0]))
-        scaled = self._sound(Rescale.of(np.full(len(wide), total), bound), "a projection").emit(b, to, sums, f"{self._hint}/projection")
+        scaled = self._sound(Rescale.of(np.full(len(wide), total), bound), "a projection").emit(b, to, sums, hint)
         found = self._byte(to, to.node("Add", [scaled, self._scalar(layer.state[1], "float64", "state_zero")])[0])
         limit = layer.stored_projection_clip
         if limit <= 0:

@@ -91,10 +91,9 @@ def write_integer_lstm(op: Op, w: Writing) -> None:
     listed = [names.get(role, "") for role in (SEQUENCE if has_norm else SEQUENCE[:_OLD])]
     listed += [""] * (len(SEQUENCE) - len(listed))
     inner = []
-    for gate in GATES:
-        normed = bool(names.get(f"{gate}_norm"))
-        grid = Quantization.per_tensor(float(op[f"{gate}_scale"]), 0) if normed else None
-        inner.append(w.add(f"{op.outputs[0]}/{gate}_sum", "int16" if normed else "float32", (0,), None, grid))
+    for gate in GATES:  # with a layer normalization the kernel looks at all of them, also at that of an input gate that is not there
+        grid = Quantization.per_tensor(float(op[f"{gate}_scale"]), 0) if has_norm else None
+        inner.append(w.add(f"{op.outputs[0]}/{gate}_sum", "int16" if has_norm else "float32", (0,), None, grid))
     hidden = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
     inner.append(w.add(f"{op.outputs[0]}/hidden", "int8", (0,), None, hidden))
     w.emit(
