@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from qconvert.errors import UnsupportedError
 from qconvert.graph.functions import all_ops, named_functions, with_used_functions
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["Inlining", "loops_to_whiles", "whiles_to_loops", "without_calls"]
+__all__ = ["Inlining", "distinct", "prefix_of", "rewritten", "whiles_to_loops", "without_calls"]
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
 _MOST = 50_000
@@ -76,9 +74,9 @@ def without_calls(graph: Graph) -> Graph:
     """The graph with functions in the place of every Call, in its functions too."""
 
     def inlined(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
-        new.inline(functions[str(op["function"])], op.inputs, op.outputs, _prefix(op))
+        new.inline(functions[str(op["function"])], op.inputs, op.outputs, prefix_of(op))
 
-    return _rewritten(graph, "Call", inlined)
+    return rewritten(graph, "Call", inlined)
 
 
 def whiles_to_loops(graph: Graph) -> Graph:
@@ -86,32 +84,23 @@ def whiles_to_loops(graph: Graph) -> Graph:
 
     def looped(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
         condition, body = (functions[str(op[name])] for name in ("condition", "body"))
-        first = new.add(replace(condition[condition.outputs[0]], data=None), f"{_prefix(op)}/condition")
-        new.inline(condition, op.inputs, (first,), f"{_prefix(op)}/first")
+        first = new.add(replace(condition[condition.outputs[0]], data=None), f"{prefix_of(op)}/condition")
+        new.inline(condition, op.inputs, (first,), f"{prefix_of(op)}/first")
         name = names.fresh(str(op["body"]))
         functions[name] = _loop_body(body, condition)
         new.ops.append(Op("Loop", ("", first, *op.inputs), op.outputs, {"body": name, "carried": len(op.outputs)}, op.source))
 
-    return _rewritten(graph, "While", looped)
+    return rewritten(graph, "While", looped)
 
 
-def loops_to_whiles(graph: Graph) -> Graph:
-    """The graph with a While in the place of every Loop, in its functions too; it carries the number of the turn and the condition besides.
-
-    Raises:
-        UnsupportedError: a Loop gives stacks of what each turn gives.
-    """
-    return _rewritten(graph, "Loop", _while_of)
-
-
-def _rewritten(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
+def rewritten(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
     """The graph with something else in the place of each operator of a kind; functions change before those that name them."""
     if all(op.kind != kind for op in all_ops(graph)):
         return graph
     functions = dict(graph.functions)
     names = Names(functions)
 
-    def rewritten(inner: Graph) -> Graph:
+    def changed(inner: Graph) -> Graph:
         if all(op.kind != kind for op in inner.ops):
             return inner
         new = Inlining(inner)
@@ -123,8 +112,8 @@ def _rewritten(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str
         return inner.evolve(tensors=new.tensors.values(), ops=new.ops)
 
     for name in _callees_first(graph):
-        functions[name] = rewritten(functions[name])
-    main = rewritten(graph)
+        functions[name] = changed(functions[name])
+    main = changed(graph)
     return with_used_functions(replace(main, functions=functions))
 
 
@@ -137,7 +126,8 @@ def _callees_first(graph: Graph) -> list[str]:
     return list(order)
 
 
-def _prefix(op: Op) -> str:
+def prefix_of(op: Op) -> str:
+    """What stands in front of names of tensors that come in the place of an operator."""
     return next(filter(None, op.outputs), op.kind)
 
 
@@ -147,13 +137,13 @@ def _loop_body(body: Graph, condition: Graph) -> Graph:
     turn = new.add(Tensor("turn", "int64", ()))
     before = new.add(Tensor("condition", "bool", ()))
     new.ops = list(body.ops)
-    outputs = _distinct(new, body.outputs, body.inputs)
+    outputs = distinct(new, body.outputs, body.inputs)
     after = new.add(replace(condition[condition.outputs[0]], data=None), "again")
     new.inline(condition, outputs, (after,), "condition")
     return body.evolve(tensors=new.tensors.values(), ops=new.ops, inputs=(turn, before, *body.inputs), outputs=(after, *outputs))
 
 
-def _distinct(new: Inlining, outputs: Sequence[str], inputs: Iterable[str]) -> tuple[str, ...]:
+def distinct(new: Inlining, outputs: Sequence[str], inputs: Iterable[str]) -> tuple[str, ...]:
     """Outputs of which each is a value of its own: an input that is given out is given out as an Identity of it."""
     taken = set(inputs)
     found = []
@@ -165,58 +155,3 @@ def _distinct(new: Inlining, outputs: Sequence[str], inputs: Iterable[str]) -> t
         taken.add(name)
         found.append(name)
     return tuple(found)
-
-
-def _while_of(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
-    """Adds the While that a Loop is, and files its functions."""
-    count = int(op["carried"])
-    if len(op.outputs) > count:
-        raise UnsupportedError("a Loop with stacks of what each turn gives has no form without them", where=f"{op.source} {op}".strip())
-    limit = new.tensors[op.inputs[0]] if op.inputs[0] else None
-    is_given = limit is not None and not limit.is_constant
-    body = _while_body(functions[str(op["body"])], count)
-    condition = _while_condition(body, limit)
-    attributes = {}
-    for word, graph in (("body", _passing(body, condition) if is_given else body), ("condition", condition)):
-        attributes[word] = names.fresh(f"{op['body']}/{word}")
-        functions[attributes[word]] = graph
-    turn = new.add(Tensor("turn", "int64", (), np.array(0, np.int64)), f"{_prefix(op)}/turn")
-    go = op.inputs[1] or new.add(Tensor("go", "bool", (), np.array(True)), f"{_prefix(op)}/go")
-    given = (turn, go, *op.inputs[2:], *([op.inputs[0]] if is_given else []))
-    spare = [new.add(replace(new.tensors[name], data=None), f"{_prefix(op)}/last") for name in (turn, go)]
-    results = (*spare, *op.outputs, *[""] * (len(given) - 2 - count))
-    new.ops.append(Op("While", given, results, attributes, op.source))
-
-
-def _while_body(body: Graph, count: int) -> Graph:
-    """The body of a While that is that of a Loop: the next turn, the condition, what it carries, and captures as they are."""
-    new = Inlining(body)
-    new.ops = list(body.ops)
-    one = new.add(Tensor("one", "int64", (), np.array(1, np.int64)))
-    turn, _, *rest = body.inputs
-    following = new.add(Tensor("next", "int64", new.tensors[turn].shape))
-    new.ops.append(Op("Add", (turn, one), (following,)))
-    outputs = _distinct(new, (following, *body.outputs, *rest[count:]), ())
-    return body.evolve(tensors=new.tensors.values(), ops=new.ops, outputs=outputs)
-
-
-def _while_condition(body: Graph, limit: Tensor | None) -> Graph:
-    """The condition of such a While: that of the body, and fewer turns than there may be, an input behind the others or a constant."""
-    tensors = {name: body[name] for name in body.inputs}
-    turn, go = body.inputs[:2]
-    graph = Graph(f"{body.name}/condition", tensors, (), body.inputs, (go,))
-    if limit is None:
-        return graph
-    new = Inlining(graph)
-    last = new.add(limit, "limit")
-    below, both = (new.add(Tensor(word, "bool", body[turn].shape)) for word in ("below", "goes on"))
-    ops = (Op("Less", (turn, last), (below,)), Op("And", (go, below), (both,)))
-    inputs = graph.inputs if limit.is_constant else (*graph.inputs, last)
-    return graph.evolve(tensors=new.tensors.values(), ops=ops, inputs=inputs, outputs=(both,))
-
-
-def _passing(body: Graph, condition: Graph) -> Graph:
-    """The body that also takes what the condition takes behind its own inputs, and gives it on."""
-    new = Inlining(body)
-    name = new.add(condition[condition.inputs[-1]], "limit")
-    return body.evolve(tensors=new.tensors.values(), inputs=(*body.inputs, name), outputs=(*body.outputs, name))

@@ -111,7 +111,7 @@ def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -
         rules: of the graph's operators.
         file_rules: of the operators that the file would hold.
     """
-    writers = {*operators("tflite", "write"), "Call", "Loop"}  # which are written as others
+    writers = {*operators("tflite", "write"), "Call", "Loop", "Scan"}  # which are written as others
     found = written(graph)
     late: dict[int, list[Violation]] = {}
     for op, error in found.failures:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Format, hookimpl
+from qconvert.plugins import Change, Format, Pass, Target, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -58,6 +58,18 @@ def qconvert_formats() -> Iterable[Format]:
             scopes=("functions", "states", "signatures"),
         )
     ]
+
+
+def _spell_recurrence(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    from qconvert.formats.tflite.recurrences import run
+
+    return run(graph, target)
+
+
+@hookimpl
+def qconvert_passes() -> Iterable[Pass]:
+    summary = "LSTM, GRU and RNN that TFLite has no operator for become loops over their steps"
+    return [Pass("spell_recurrence", summary, _spell_recurrence, exact=False, within=1e-5, after=("fuse_recurrence",))]
 
 
 @hookimpl

@@ -62,7 +62,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     """The .tflite file of `graph`; see write()."""
-    writers = {*operators("tflite", "write"), "Call", "Loop"}  # graph/inlining.py has others for these
+    writers = {*operators("tflite", "write"), "Call", "Loop", "Scan"}  # graph/inlining.py and loops.py have others for these
     missing = Counter(str(op["op_type"]) if op.kind == "Opaque" else op.kind for op in all_ops(graph) if op.kind not in writers)
     if missing:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))

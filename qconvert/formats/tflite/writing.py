@@ -51,6 +51,7 @@ class Writing:
         inner_states: states that are variables of one operator.
         variables: tensors that are such variables.
         subgraphs: function -> the number of the subgraph that it becomes.
+        counters: inputs that are numbers of turns.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -76,6 +77,7 @@ class Writing:
         self._parts: dict[str, str] = {}  # tensor of complex numbers -> its parts along a last axis
         self._current: Op | None = None
         self.subgraphs: dict[str, int] = {}
+        self.counters: frozenset[str] = frozenset()
 
     def function(self, name: str) -> int:
         """The number of the subgraph that a function becomes."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qconvert.errors import QConvertError
+from qconvert.formats.tflite.counters import counters
 from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op
 from qconvert.graph.functions import all_graphs
-from qconvert.graph.inlining import loops_to_whiles, without_calls
+from qconvert.graph.inlining import without_calls
+from qconvert.graph.loops import loops_to_whiles
 from qconvert.plugins import operators
 
 __all__ = ["Written", "initial", "taken", "written"]
@@ -74,14 +76,16 @@ def _write(graph: Graph) -> Written:
     spelled = loops_to_whiles(without_calls(graph))
     first = _INITIAL + (inner_states(graph) != set(graph.states))
     subgraphs = {name: first + position for position, name in enumerate(spelled.functions)}
-    writing, *functions = (_written(inner, subgraphs, failures) for _, inner in all_graphs(spelled))
+    counted = counters(spelled)
+    made = ((_written(inner, subgraphs, counted.get(name, frozenset()), failures)) for name, inner in all_graphs(spelled))
+    writing, *functions = made
     return Written(graph, writing, tuple(functions), tuple(failures))
 
 
-def _written(graph: Graph, subgraphs: dict[str, int], failures: list[tuple[Op, QConvertError]]) -> Writing:
+def _written(graph: Graph, subgraphs: dict[str, int], counted: frozenset[str], failures: list[tuple[Op, QConvertError]]) -> Writing:
     """The operators of one graph; those that are refused join `failures`."""
     writers, writing = operators("tflite", "write"), Writing(graph)
-    writing.subgraphs = subgraphs
+    writing.subgraphs, writing.counters = subgraphs, counted
     for name in graph.inputs:
         writing.use(name)
     if writing.inner_states != set(graph.states):

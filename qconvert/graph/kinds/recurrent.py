@@ -28,7 +28,17 @@ from qconvert.graph.schema import Op
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext, Size, failure
 
-__all__ = ["ACTIVATIONS", "GATES", "KINDS", "NORM", "ONNX_ACTIVATIONS", "PROJECTION", "PROJECTION_BIAS", "activation_names"]
+__all__ = [
+    "ACTIVATIONS",
+    "GATES",
+    "KINDS",
+    "NORM",
+    "ONNX_ACTIVATIONS",
+    "PROJECTION",
+    "PROJECTION_BIAS",
+    "activation_names",
+    "stated_activations",
+]
 
 #: How many matrices stand one above the other in the weights: LSTM input, output, forget, cell; GRU update, reset, hidden.
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -75,20 +85,26 @@ def _directions(op: Op) -> int:
     return 2 if op["direction"] == "bidirectional" else 1
 
 
-def _activations(op: Op) -> list[list[Callable[[Array], Array]]]:
-    """The functions of each direction. Alphas and betas stand in a list for those alone that take one."""
+def stated_activations(op: Op) -> list[list[tuple[str, float, float]]]:
+    """The activations of each direction: name, alpha and beta. These stand in a list for those alone that take one."""
     alphas, betas = list(op["activation_alpha"]), list(op["activation_beta"])
-    found: list[Callable[[Array], Array]] = []
+    found: list[tuple[str, float, float]] = []
     for name in activation_names(op):
         match = next(known for known in ACTIVATIONS if known.lower() == name.lower())
-        alpha, beta, function = ACTIVATIONS[match]
+        alpha, beta, _ = ACTIVATIONS[match]
         if match in _WITH_ALPHA and alphas:
             alpha = float(alphas.pop(0))
         if match in _WITH_BETA and betas:
             beta = float(betas.pop(0))
-        found.append(partial(_applied, function, alpha, beta))
+        found.append((match, alpha, beta))
     count = len(_DEFAULTS[op.kind])
     return [found[index : index + count] for index in range(0, len(found), count)]
+
+
+def _activations(op: Op) -> list[list[Callable[[Array], Array]]]:
+    """The functions of each direction."""
+    stated = stated_activations(op)
+    return [[partial(_applied, ACTIVATIONS[name][2], alpha, beta) for name, alpha, beta in direction] for direction in stated]
 
 
 def _applied(function: Callable[[Array, float, float], Array], alpha: float, beta: float, x: Array) -> Array:

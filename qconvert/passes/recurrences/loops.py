@@ -6,7 +6,7 @@ and a list of results that is written at one place a turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,8 @@ from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 __all__ = ["ScanForm", "scan_form"]
 
 _PASSED = ("Identity", "Cast")
+#: Numbers of turns for which places in a list are looked at.
+_TRIED = (0, 1, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,23 @@ class _Loop:
         return rows if fits and single and len(rows) == len(readers) else []
 
     def stacked(self, index: int, turns: int) -> str:
-        """The value that each turn puts into a list, at the place of its number: front ++ value ++ back; "" if it is no list."""
+        """The value that each turn puts into a list, at the place of its number; "" if it is no list."""
         name, maker = self._body.inputs[index], self._makers.get(self._body.outputs[index])
         shape = self._body[name].static_shape
+        if maker is not None and maker.kind == "DynamicUpdateSlice" and shape and shape[0] == turns:
+            return maker.inputs[1] if self._is_put(maker, name, shape) else ""
+        return self._joined(name, maker, shape, turns)
+
+    def _is_put(self, op: Op, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether an operator puts one row into the list `name`, at the number of the turn, and nobody else reads that list."""
+        starts = [self._at_turn(turn, op.inputs[2:]) for turn in _TRIED]
+        wanted = [[turn, *[0] * (len(shape) - 1)] for turn in _TRIED]
+        found = [None if start is None else start.reshape(-1).tolist() for (start,) in starts]
+        is_one = self._body[op.inputs[1]].static_shape == (1, *shape[1:])
+        return op.inputs[0] == name and is_one and found == wanted and len(self._readers.get(name, [])) == 1
+
+    def _joined(self, name: str, maker: Op | None, shape: tuple[int, ...] | None, turns: int) -> str:
+        """The value between the front and the back of a list, which are cut off at the number of the turn: front ++ value ++ back."""
         if maker is None or maker.kind != "Concat" or maker["axis"] != 0 or len(maker.inputs) != 3 or not shape or shape[0] != turns:
             return ""
         front, back = (self._makers.get(maker.inputs[place]) for place in (0, 2))
@@ -141,19 +157,23 @@ class _Loop:
 
     def _cuts(self, front: Op, back: Op) -> bool:
         """Whether two Slices are all before the turn's place and all behind it, which is tried for some turns."""
-        for turn in (0, 1, 5):
-            tensors = dict(self._body.tensors)
-            for index, start in self.counters.items():
-                name = self._body.inputs[index]
-                tensors[name] = replace(tensors[name], shape=(), data=np.array(start + turn, numpy_dtype(tensors[name].dtype)))
-            known = KnownValues(tensors, {name: op for name, op in self._makers.items() if name not in self._body.inputs})
-            bounds = [[known.get(name) for name in op.inputs[1:4]] for op in (front, back)]
+        for turn in _TRIED:
+            bounds = [self._at_turn(turn, op.inputs[1:4]) for op in (front, back)]
             if any(item is None for listed in bounds for item in listed):
                 return False
             (first, end), (begin, last) = ([_bound(listed, place) for place in (0, 1)] for listed in bounds)
             if first != 0 or end != turn or begin != turn + 1 or last is None or last < 2**31 - 1:
                 return False
         return all(len(op.inputs) < 5 or self._steps(op) for op in (front, back))
+
+    def _at_turn(self, turn: int, names: Sequence[str]) -> list[Array | None]:
+        """What values are in a turn, as far as its number says."""
+        tensors = dict(self._body.tensors)
+        for index, start in self.counters.items():
+            name = self._body.inputs[index]
+            tensors[name] = replace(tensors[name], shape=(), data=np.array(start + turn, numpy_dtype(tensors[name].dtype)))
+        known = KnownValues(tensors, {name: op for name, op in self._makers.items() if name not in self._body.inputs})
+        return [known.get(name) for name in names]
 
     def _steps(self, op: Op) -> bool:
         steps = self._body.constant(op.inputs[4])

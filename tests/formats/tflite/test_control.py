@@ -97,13 +97,6 @@ def test_branches_and_loops_of_onnx_become_those_of_tflite(name: str, tmp_path: 
         assert np.allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["a scan", "a loop with a trip count"])
-def test_stacks_of_each_turn_are_refused_by_name(name: str, tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(graph_of(name)[0])
-    with pytest.raises(QConvertError, match=r"Scan|stacks of what each turn gives"):
-        qconvert.convert(tmp_path / "m.onnx", tmp_path / "r.tflite")
-
-
 X, Y, C = TensorSpec("x", (1, 4), "int8", 0.5, 3), TensorSpec("y", (1, 4), "int8", 0.5, 3), TensorSpec("c", (), "bool")
 
 

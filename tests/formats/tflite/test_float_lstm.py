@@ -106,20 +106,3 @@ def test_what_an_lstm_is_not_is_refused(form: dict[str, Any], words: str, tmp_pa
     (tmp_path / "a.tflite").write_bytes(real_lstm_file(**form))
     with pytest.raises(QConvertError, match=words):
         load(tmp_path / "a.tflite")
-
-
-def test_an_lstm_that_begins_anew_in_each_run_has_no_form_in_tflite(tmp_path: Path) -> None:
-    from onnx import helper, numpy_helper, save
-
-    rng = np.random.default_rng(0)
-    weights = {"W": (1, 16, 3), "R": (1, 16, 4)}
-    constants = [numpy_helper.from_array(rng.normal(0, 1, shape).astype("float32"), name) for name, shape in weights.items()]
-    node = helper.make_node("LSTM", ["x", "W", "R"], ["y"], hidden_size=4)
-    x, y = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", (5, 1, 3)), ("y", (5, 1, 1, 4))))
-    save(
-        helper.make_model(helper.make_graph([node], "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 18)]),
-        tmp_path / "a.onnx",
-    )
-    with pytest.raises(QConvertError, match="states that begin anew in each run"):
-        qconvert.convert(tmp_path / "a.onnx", tmp_path / "a.tflite")
-    assert not (tmp_path / "a.tflite").exists()

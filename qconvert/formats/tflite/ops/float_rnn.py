@@ -24,7 +24,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "rnn_activation_code"]
 
 _HIDDEN, _AUX = 5, 9
 _SAME: Mapping[str, Any] = {"activations": ("Affine",), "activation_alpha": (1.0,), "activation_beta": (0.0,)}
@@ -129,7 +129,7 @@ def write_rnn(op: Op, w: Writing) -> None:
     for way in ways:
         require_written(w, way)
     listed = [name for way in ways for name in _listed(w, way)]
-    code = _code(op)
+    code = rnn_activation_code(op)
     if code is None:
         raise w.unsupported(op, f"activations {', '.join(op['activations'])} and a clip of {op['clip']}")
     if other is None:
@@ -148,8 +148,8 @@ def write_rnn(op: Op, w: Writing) -> None:
         finish()
 
 
-def _code(op: Op) -> int | None:
-    """The schema's activation that an RNN's attributes say."""
+def rnn_activation_code(op: Op) -> int | None:
+    """The schema's activation that an RNN's attributes say; None for what TFLite's operator does not have."""
     stated = {name: op[name] for name in _STATED if op[name]}
     if stated.get("activations"):
         stated["activations"] = tuple(name.capitalize() for name in stated["activations"])

@@ -188,8 +188,9 @@ def counts_from_the_front(w: Writing, name: str) -> bool:
     while op is not None and op.kind in _KEEPING and op.inputs[0] in w.graph.tensors:
         if w.graph[op.inputs[0]].dtype.startswith("u") or w.graph[op.inputs[0]].dtype == "bool":
             return True
-        op = w.producer(op.inputs[0])
-    return op is not None and (op.kind in _NEVER_NEGATIVE or _is_lifted(w, op))
+        name = op.inputs[0]
+        op = w.producer(name)
+    return name in w.counters or (op is not None and (op.kind in _NEVER_NEGATIVE or _is_lifted(w, op)))
 
 
 def _is_lifted(w: Writing, op: Op) -> bool:

@@ -15,7 +15,7 @@ from qconvert.graph import Array, Op
 from qconvert.graph.kinds.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
 from qconvert.graph.kinds.recurrent import NORM, PROJECTION, PROJECTION_BIAS
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "activation_code"]
 
 _PEEPHOLES, _HIDDEN, _CELL = 7, 5, 6
 
@@ -39,12 +39,12 @@ def write_lstm(op: Op, w: Writing) -> None:
 
 def _require(w: Writing, op: Op) -> None:
     require_written(w, op, clip=0.0)
-    if _code(op) is None:
+    if activation_code(op) is None:
         raise w.unsupported(op, f"activations {', '.join(op['activations'])}")
 
 
-def _code(op: Op) -> int | None:
-    """The schema's activation that an LSTM's are, whose names ONNX takes in any case."""
+def activation_code(op: Op) -> int | None:
+    """The schema's activation that an LSTM's are, whose names ONNX takes in any case; None for what TFLite's operator lacks."""
     names = tuple(known for name in op["activations"] for known in KNOWN_ACTIVATIONS if known.lower() == name.lower())
     plain = () if names == ("Sigmoid", "Tanh", "Tanh") else names
     return next((code for code, known in ACTIVATIONS.items() if known == plain), None)
@@ -52,7 +52,7 @@ def _code(op: Op) -> int | None:
 
 def _options(op: Op) -> dict[str, Any]:
     clips = {"cellClip": float(op["cell_clip"]), "projClip": float(op["projection_clip"])}
-    return {"fusedActivationFunction": _code(op), **clips, "timeMajor": True}
+    return {"fusedActivationFunction": activation_code(op), **clips, "timeMajor": True}
 
 
 def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:

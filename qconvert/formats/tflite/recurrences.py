@@ -1,0 +1,296 @@
+"""The pass spell_recurrence: LSTM, GRU and RNN as a Scan over their steps, which the writer makes a WHILE of.
+
+TFLite has one operator of its own, an LSTM whose states go on from run to run: that stays where the states are states of the model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.formats.tflite.cells import Cell, Parameters
+from qconvert.formats.tflite.inner_states import inner_states
+from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
+from qconvert.formats.tflite.ops.lstm_writing import activation_code
+from qconvert.graph import Graph, Names, Op, Quantization, Tensor
+from qconvert.graph.functions import all_graphs
+from qconvert.graph.inlining import Inlining, prefix_of
+from qconvert.graph.kinds.recurrent import GATES, NORM, PROJECTION, PROJECTION_BIAS, stated_activations
+from qconvert.graph.sizes import Size
+from qconvert.plugins import Target
+
+__all__ = ["run"]
+
+_STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
+#: Inputs behind data and weights.
+_BIAS, _LENGTHS, _FIRST, _PEEPHOLES = 3, 4, 5, 7
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Spells the recurrences of the network and of its functions, all at once: their steps are functions of the network."""
+    if target is None or target.format != "tflite" or all(op.kind not in _STATES for _, inner in all_graphs(graph) for op in inner.ops):
+        return graph, ()
+    functions, counts, done = dict(graph.functions), Counter[str](), dict[str, Graph]()
+    for key, inner in all_graphs(graph):
+        new, inner_ones = Inlining(inner), inner_states(inner)
+        for op in inner.ops:
+            if op.kind not in _STATES or _goes_on(inner, op, inner_ones) or not _is_real(inner, op):
+                new.ops.append(op)
+                continue
+            _Recurrence(new, op, functions).write()
+            counts[op.kind] += 1
+        done[key] = inner.evolve(tensors=new.tensors.values(), ops=new.ops)
+    if not counts:
+        return graph, ()
+    functions.update((key, inner) for key, inner in done.items() if key)
+    notes = tuple(f"{count} {kind} are loops over their steps" for kind, count in sorted(counts.items()))
+    return replace(done[""], functions=functions), notes
+
+
+def _goes_on(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
+    """Whether a recurrence is one of TFLite's own: all of its states are states of the model, which nobody else sees."""
+    named = (*op.inputs, *[""] * _PEEPHOLES)
+    plain = not op["layout"] and op["direction"] != "bidirectional" and not named[_LENGTHS]
+    codes = {"LSTM": activation_code, "RNN": rnn_activation_code}
+    if not plain or op.kind not in codes or codes[op.kind](op) is None or (op.kind == "LSTM" and op["clip"]):
+        return False
+    if any(not graph[name].is_constant for name in named[1:_LENGTHS] if name):
+        return False
+    makers = graph.producers()
+    reads = [makers.get(name) for name in named[_FIRST : _FIRST + _STATES[op.kind]]]
+    return all(read is not None and read.kind == "ReadState" and str(read["state"]) in inner for read in reads)
+
+
+def _is_real(graph: Graph, op: Op) -> bool:
+    """Whether what goes in and comes out are real values of float32, nothing is normalized, and the weights divide by directions."""
+    if any(op.inputs[NORM : NORM + 1]):
+        return False
+    data = [name for index, name in enumerate(op.inputs) if name and index != _LENGTHS]
+    for name in (*data, *filter(None, op.outputs)):
+        tensor = graph[name]
+        weights = name in op.inputs[1:3] and tensor.is_constant
+        grid = tensor.quantization
+        if weights and grid is not None and (grid.block_size or grid.axis not in (None, 0, 1)):
+            return False
+        if not weights and (tensor.is_quantized or tensor.dtype != "float32"):
+            return False
+    return graph[op.inputs[0]].rank == 3 and all(graph[name].static_shape is not None for name in op.inputs[1:3])
+
+
+class _Recurrence:
+    """An operator that is spelled out.
+
+    Args:
+        new: the graph around it.
+        op: the operator.
+        functions: of the network.
+    """
+
+    def __init__(self, new: Inlining, op: Op, functions: dict[str, Graph]) -> None:
+        self._new, self._op, self._functions = new, op, functions
+        self._prefix = prefix_of(op)
+        self._cells, self._rows = int(op["hidden_size"]), GATES[op.kind] * int(op["hidden_size"])
+        self._width = int((new.tensors[op.inputs[2]].static_shape or (0,))[-1])  # of what a step gives: a projection of its cells
+        self._count = 2 if op["direction"] == "bidirectional" else 1
+        shape = new.tensors[op.inputs[0]].shape or ()
+        self._steps, self._batch = (shape[1], shape[0]) if op["layout"] else (shape[0], shape[1])
+
+    def write(self) -> None:
+        """Adds a Scan for each direction, and what puts their results together."""
+        op = self._op
+        data = self._transposed(op.inputs[0], (1, 0, 2)) if op["layout"] else op.inputs[0]
+        results: list[list[str]] = [[] for _ in op.outputs]
+        for direction, activations in enumerate(stated_activations(op)):
+            for place, name in enumerate(self._direction(direction, activations, data)):
+                if place < len(results):
+                    results[place].append(name)
+        for place, (name, parts) in enumerate(zip(op.outputs, results, strict=True)):
+            if name:
+                self._joined(name, parts, is_whole=place == 0)
+
+    def _direction(self, direction: int, activations: Sequence[tuple[str, float, float]], data: str) -> list[str]:
+        """All hidden values of a direction ("" where nobody reads them), and its last states."""
+        op, new = self._op, self._new
+        backwards = op["direction"] == "reverse" or direction == 1
+        lengths = self._lengths()
+        turned = backwards and bool(lengths)  # each sequence by itself, which a Scan cannot
+        sequence = self._reversed(data, lengths) if turned else data
+        shape = new.tensors[data].shape or ()
+        body = Inlining(Graph(f"{self._prefix}/step", {}, (), (), ()))
+        sizes = (self._width, self._cells)[: _STATES[op.kind]]
+        states = [body.add(Tensor("", "float32", (self._batch, size)), word) for size, word in zip(sizes, ("hidden", "cell"), strict=False)]
+        element = body.add(Tensor("", "float32", shape[1:]), "element")
+        inputs, given = [*states, element], [*self._first(direction), sequence]
+        if lengths:
+            inputs.append(body.add(Tensor("", "int32", ()), "turn"))
+            given.append(self._turns(data))
+        captures: list[tuple[str, str]] = []
+        cell = Cell(op, body, self._batch, activations, self._parameters(direction, body, captures))
+        after = cell.step(element, states)
+        shown = after[0]
+        if lengths:
+            after, shown = self._masked(body, inputs[-1], lengths, states, after, captures)
+        is_read = bool(op.outputs[0])
+        if is_read:  # an output of its own, beside the state
+            shown = self._in_body(body, "Identity", (shown,), (self._batch, self._width), "float32")
+        name = Names(self._functions).fresh(body_name := f"{self._prefix}/step")
+        self._functions[name] = Graph(body_name, body.tensors, tuple(body.ops), (*inputs, *(inside for _, inside in captures)),
+                                      (*after, *([shown] if is_read else [])))  # fmt: skip
+        outputs = [new.add(Tensor("", "float32", (self._batch, size)), f"{self._prefix}/last") for size in sizes]
+        whole = new.add(Tensor("", "float32", (shape[0], self._batch, self._width)), f"{self._prefix}/all") if is_read else ""
+        scanned = 2 if lengths else 1
+        attributes: dict[str, int | str | tuple[int, ...]] = {"body": name, "carried": len(after), "num_scan_inputs": scanned}
+        if backwards and not turned:
+            attributes["scan_input_directions"] = (1,)
+            if is_read:
+                attributes["scan_output_directions"] = (1,)
+        inner = (*given, *(outer for outer, _ in captures))
+        new.ops.append(Op("Scan", inner, (*outputs, *([whole] if is_read else [])), attributes, op.source))
+        return [self._reversed(whole, lengths) if turned and is_read else whole, *outputs]
+
+    def _joined(self, result: str, parts: Sequence[str], *, is_whole: bool) -> None:
+        """The results of the directions along an axis of their own."""
+        layout, axis = self._op["layout"], 1 if is_whole else 0
+        if layout:
+            parts, axis = ([self._transposed(part, (1, 0, 2)) for part in parts], 2) if is_whole else (parts, 1)
+        flat = self._new.tensors[result]
+        ones = flat.shape or ()
+        along = [result] if len(parts) == 1 else [self._new.add(replace(flat, shape=(*ones[:axis], 1, *ones[axis + 1 :]))) for _ in parts]
+        for part, name in zip(parts, along, strict=True):
+            self._add("Unsqueeze", (part, self._ints([axis])), name)
+        if len(parts) > 1:
+            self._add("Concat", tuple(along), result, axis=axis)
+
+    def _first(self, direction: int) -> list[str]:
+        """The states before the first step."""
+        found = []
+        for index, size in zip(range(_FIRST, _FIRST + _STATES[self._op.kind]), (self._width, self._cells), strict=False):
+            shape = (self._batch, size)
+            name = self._op.inputs[index] if index < len(self._op.inputs) else ""
+            if name:
+                axis = int(self._op["layout"])
+                place = self._new.add(Tensor("", "int64", (), np.array(direction, np.int64)), f"{self._prefix}/direction")
+                value = self._new.add(Tensor("", "float32", shape), f"{self._prefix}/first")
+                if self._count == 1:
+                    self._add("Squeeze", (name, self._ints([axis])), value)
+                else:
+                    self._add("Gather", (name, place), value, axis=axis)
+            elif isinstance(self._batch, int):
+                value = self._new.add(Tensor("", "float32", shape, np.zeros((self._batch, size), np.float32)), f"{self._prefix}/zeros")
+            else:
+                zero = self._new.add(Tensor("", "float32", (), np.zeros((), np.float32)), f"{self._prefix}/zero")
+                sizes = self._new.add(Tensor("", "int64", (2,)), f"{self._prefix}/sizes")
+                self._add("Concat", (self._size(0 if self._op["layout"] else 1), self._ints([size])), sizes, axis=0)
+                value = self._new.add(Tensor("", "float32", shape), f"{self._prefix}/zeros")
+                self._add("Expand", (zero, sizes), value)
+            found.append(value)
+        return found
+
+    def _size(self, axis: int) -> str:
+        """A size of the data, as one int64."""
+        sizes = self._new.add(Tensor("", "int64", (3,)), f"{self._prefix}/shape")
+        self._add("Shape", (self._op.inputs[0],), sizes)
+        return self._make("Gather", (sizes, self._ints([axis])), (1,), "int64", axis=0)
+
+    def _parameters(self, direction: int, body: Inlining, captures: list[tuple[str, str]]) -> Parameters:
+        """What belongs to a direction: constants of the body, or captures of what is computed."""
+        op, cells, rows = self._op, self._cells, self._rows
+        own = [2 * cells, cells] if op.kind == "GRU" and not op["linear_before_reset"] else [rows]
+
+        def parts(index: int, sizes: list[int]) -> tuple[str, ...]:
+            if index >= len(op.inputs) or not op.inputs[index]:
+                return ()
+            return tuple(self._parts(index, direction, sizes, body, captures))
+
+        bias = parts(_BIAS, [rows, *own])
+        peepholes = parts(_PEEPHOLES, [cells] * 3) if op.kind == "LSTM" else ()
+        projection = (*parts(PROJECTION, [self._width]), *parts(PROJECTION_BIAS, [self._width])) if op.kind == "LSTM" else ()
+        return Parameters(parts(1, [rows]), parts(2, own), bias[:1], bias[1:], peepholes, projection)
+
+    def _parts(self, index: int, direction: int, sizes: list[int], body: Inlining, captures: list[tuple[str, str]]) -> list[str]:
+        tensor = self._new.tensors[self._op.inputs[index]]
+        ends = [int(end) for end in np.cumsum(sizes)]
+        spans = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        if tensor.data is not None:
+            return [
+                body.add(replace(tensor, shape=data.shape, data=data, quantization=_grid(tensor.quantization, direction, span)))
+                for span in spans
+                if (data := tensor.data[direction, span]) is not None
+            ]
+        place = self._new.add(Tensor("", "int64", (), np.array(direction, np.int64)), f"{self._prefix}/direction")
+        whole = self._make("Gather", (tensor.name, place), (tensor.shape or ())[1:], "float32", axis=0)
+        shapes = [(size, *(tensor.shape or ())[2:]) for size in sizes]
+        outer = [self._new.add(Tensor("", "float32", shape), f"{tensor.name}/part") for shape in shapes]
+        self._new.ops.append(Op("Split", (whole, self._ints(sizes)), tuple(outer), {"axis": 0}, self._op.source))
+        inside = [body.add(Tensor("", "float32", shape), tensor.name) for shape in shapes]
+        captures += zip(outer, inside, strict=True)
+        return inside
+
+    def _lengths(self) -> str:
+        """The lengths of the sequences; "" where all are as long as the data."""
+        name = self._op.inputs[_LENGTHS] if len(self._op.inputs) > _LENGTHS else ""
+        data = self._new.tensors[name].data if name else None
+        return "" if data is not None and isinstance(self._steps, int) and bool((data == self._steps).all()) else name
+
+    def _turns(self, data: str) -> str:
+        """0, 1, 2 … as many as there are steps."""
+        if isinstance(self._steps, int):
+            return self._new.add(Tensor("", "int32", (self._steps,), np.arange(self._steps, dtype=np.int32)), f"{self._prefix}/turns")
+        scalar = self._new.add(Tensor("", "int64", (0,), np.zeros(0, np.int64)), f"{self._prefix}/scalar")
+        count = self._make("Reshape", (self._size(1 if self._op["layout"] else 0), scalar), (), "int64")
+        ends = [self._new.add(Tensor("", "int32", (), np.array(value, np.int32)), f"{self._prefix}/number") for value in (0, 1)]
+        limit = self._make("Cast", (count,), (), "int32", to="int32")
+        return self._make("Range", (ends[0], limit, ends[1]), ((self._new.tensors[data].shape or ("",))[0],), "int32")
+
+    def _masked(
+        self, body: Inlining, turn: str, lengths: str, states: Sequence[str], after: Sequence[str], captures: list[tuple[str, str]]
+    ) -> tuple[list[str], str]:
+        """The states that stay behind the end of a sequence, and what is shown there: zeros."""
+        column = self._make("Unsqueeze", (lengths, self._ints([1])), (self._batch, 1), "int32")
+        inside = body.add(Tensor("", "int32", (self._batch, 1)), "lengths")
+        captures.append((column, inside))
+        runs = self._in_body(body, "Less", (turn, inside), (self._batch, 1), "bool")
+        zero = body.add(Tensor("", "float32", (), np.zeros((), np.float32)), "zero")
+
+        def chosen(new: str, old: str) -> str:
+            return self._in_body(body, "Where", (runs, new, old), body.tensors[new].shape or (), "float32")
+
+        return [chosen(new, old) for old, new in zip(states, after, strict=True)], chosen(after[0], zero)
+
+    def _reversed(self, name: str, lengths: str) -> str:
+        """Each sequence backwards, as far as it goes."""
+        wide = self._make("Cast", (lengths,), (self._batch,), "int64", to="int64")
+        return self._make("ReverseSequence", (name, wide), self._new.tensors[name].shape or (), "float32", time_axis=0, batch_axis=1)
+
+    def _transposed(self, name: str, perm: tuple[int, ...]) -> str:
+        shape = self._new.tensors[name].shape or ()
+        return self._make("Transpose", (name,), tuple(shape[axis] for axis in perm), "float32", perm=perm)
+
+    @staticmethod
+    def _in_body(body: Inlining, kind: str, inputs: tuple[str, ...], shape: tuple[Size, ...], dtype: str) -> str:
+        name = body.add(Tensor("", dtype, shape), kind)
+        body.ops.append(Op(kind, inputs, (name,)))
+        return name
+
+    def _make(self, kind: str, inputs: tuple[str, ...], shape: tuple[Size, ...], dtype: str, **attributes: object) -> str:
+        name = self._new.add(Tensor("", dtype, shape), f"{self._prefix}/{kind}")
+        self._add(kind, inputs, name, **attributes)
+        return name
+
+    def _add(self, kind: str, inputs: tuple[str, ...], result: str, **attributes: object) -> None:
+        self._new.ops.append(Op(kind, inputs, (result,), attributes, self._op.source))  # type: ignore[arg-type]
+
+    def _ints(self, values: Sequence[int]) -> str:
+        return self._new.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), f"{self._prefix}/numbers")
+
+
+def _grid(grid: Quantization | None, direction: int, rows: slice) -> Quantization | None:
+    """The grid of some rows of one direction's weights."""
+    if grid is None or grid.axis is None:
+        return grid
+    if grid.axis == 0:
+        return replace(grid, scale=grid.scale[direction : direction + 1], zero_point=grid.zero_point[direction : direction + 1], axis=None)
+    return replace(grid, scale=grid.scale[rows], zero_point=grid.zero_point[rows], axis=0)
