@@ -7,6 +7,8 @@ from collections import Counter
 from copy import copy
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.arity import wrong_arity
@@ -118,6 +120,8 @@ class Operations:
             if self._count > _MOST:
                 raise InvalidModelError(f"composites stand for more than {_MOST} operators")
             reading = self._reading(operation, source if depth else index, code, names)
+            if _is_reset(reading, self._draft):
+                continue
             _require_order(reading, ready)
             if code.name == _COMPOSITE and not code.is_custom:
                 self._inline(reading, self._part(operation), ready, depth, source if depth else index)
@@ -286,6 +290,17 @@ def indices(found: Any, names: list[str], what: str) -> list[str]:
             raise InvalidModelError(f"{what} name tensor {index} of {len(names)}")
         listed.append("" if index == -1 else names[index])
     return listed
+
+
+def _is_reset(reading: Reading, draft: Draft) -> bool:
+    """Whether all that the operator does is to give another operator's variable the zeros that it begins with: converters write float16
+    models so, whose DEQUANTIZE of a constant runs once (dequantize.h), and the variable goes on from there."""
+    if reading.name != "DEQUANTIZE" or reading.outputs[0] not in draft.variables:
+        return False
+    data = reading.constant(0)
+    if data is None or data.dtype != np.float16 or data.any():
+        raise reading.unsupported(f"{reading.outputs[0]!r}, a variable that begins with other values than zeros of float16,")
+    return True
 
 
 def _require_order(reading: Reading, ready: set[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import flatbuffers
 import numpy as np
 import pytest
 from lstm_files import real_lstm_file
@@ -64,13 +65,28 @@ def test_an_lstm_is_read_and_written(form: dict[str, Any], tmp_path: Path) -> No
     assert [state.shape for state in graph.states.values()] == [(1, form.get("rows", 1), 8)] * 2
 
 
-@pytest.mark.parametrize("name", ["lstm_float", "lstm_both_ways_float"])
+@pytest.mark.parametrize("name", ["lstm_float", "lstm_both_ways_float", "lstm_float16"])
 def test_what_keras_makes(name: str, tmp_path: Path) -> None:
-    """Whose cells all have the limit 10."""
+    """Whose cells all have the limit 10; weights of float16, and the states' zeros, come out of a DEQUANTIZE."""
     graph = compare((RECURRENT / f"{name}.tflite").read_bytes(), tmp_path)
     assert [float(op["cell_clip"]) for op in graph.ops if op.kind == "LSTM"] == [10.0, 10.0]
     report = qconvert.check(tmp_path / "lstm.tflite", tmp_path / "lstm.onnx", samples=1, per_op=True)
     assert report.passed, report
+
+
+def test_other_first_values_than_zeros_are_refused(tmp_path: Path) -> None:
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf((RECURRENT / "lstm_float16.tflite").read_bytes(), 0)
+    graph = model.subgraphs[0]
+    first = next(op for op in graph.operators if len(op.inputs) == 1 and graph.tensors[op.outputs[0]].isVariable)
+    buffer = model.buffers[graph.tensors[first.inputs[0]].buffer]
+    buffer.data = np.full(len(buffer.data), 60, np.uint8)
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    (tmp_path / "a.tflite").write_bytes(bytes(builder.Output()))
+    with pytest.raises(QConvertError, match="a variable that begins with other values than zeros"):
+        load(tmp_path / "a.tflite")
 
 
 def test_the_limit_of_the_cell_matters() -> None:

@@ -91,15 +91,17 @@ def single_step(r: Reading) -> Order:
 
 
 def real_constant(r: Reading, index: int, shape: tuple[int, ...]) -> Array:
-    """The data of input `index`.
+    """The data of input `index`, in float32 where a DEQUANTIZE makes it of float16.
 
     Raises:
         InvalidModelError: it has another shape.
-        UnsupportedError: it is no constant of float32.
+        UnsupportedError: it is no constant of float32 or float16.
     """
     if r.static_shape(index) != shape:
         raise r.invalid(f"has {r.inputs[index]!r} of shape {r.static_shape(index)}, not {shape}")
-    data = r.constant(index)
+    maker, data = r.dequantized(index), r.constant(index)
+    if maker is not None and maker.kind == "Cast" and (narrow := r.lookup(maker.inputs[0]).data) is not None:
+        data = narrow.astype(np.float32)
     if data is None or data.dtype != np.float32:
         raise r.unsupported(f"{r.inputs[index]!r}, which is no constant of float32,")
     return data
