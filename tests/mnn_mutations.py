@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["altered_mnn", "mnn_seeds", "mnn_suffix", "read_scales"]
+__all__ = ["altered_json", "altered_mnn", "mnn_seeds", "mnn_suffix", "read_scales"]
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "mnn"
 _PPQ = {
@@ -48,10 +48,11 @@ def mnn_suffix(data: bytes) -> str:
 def altered_mnn(data: bytes, rng: Rng) -> bytes:
     """The document with one to three of its values changed, in their sort too."""
     kind = mnn_suffix(data)
-    return _json(data, rng) if kind == "json" else _network(data, rng) if kind == "mnn" else _protobuf(data, rng)
+    return altered_json(data, rng) if kind == "json" else _network(data, rng) if kind == "mnn" else _protobuf(data, rng)
 
 
-def _json(data: bytes, rng: Rng) -> bytes:
+def altered_json(data: bytes, rng: Rng) -> bytes:
+    """The document with one to three of its values left out, moved, or changed in their sort too."""
     from mutations import _altered, _places, _put
 
     document = json.loads(data)

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,15 +36,16 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "targets")]
 
 import numpy as np  # noqa: E402
-from mnn_mutations import altered_mnn, mnn_seeds, mnn_suffix, read_scales  # noqa: E402
+from mnn_mutations import altered_json, altered_mnn, mnn_seeds, mnn_suffix, read_scales  # noqa: E402
 from random_files import random_file  # noqa: E402
+from scale_mutations import altered_scales, apply_scales, scale_seeds, scale_suffix  # noqa: E402
 from torch_mutations import altered, random_call, torch_seeds  # noqa: E402
 
 __all__ = ["FORMATS", "SOURCES", "Finding", "mutated", "search", "seeds"]
 
 FORMATS = ("tflite", "onnx", "qgraph")
-#: What is read; PyTorch's files are written by PyTorch alone, and MNN's are documents of scales.
-SOURCES = (*FORMATS, "torch", "mnn")
+#: What is read; PyTorch's files are written by PyTorch alone, MNN's and those beside a model ("scales") are documents of scales.
+SOURCES = (*FORMATS, "torch", "mnn", "scales")
 _SUFFIXES = {"torch": "pt"}
 LIMIT_S = 2
 MEMORY, MEMORY_TIMES = 200 * 2**20, 20
@@ -61,7 +63,8 @@ Rng = np.random.Generator
 @cache
 def seeds(format: str) -> dict[str, bytes]:
     """Small sound files of a format by name."""
-    return {"tflite": _tflite_seeds, "onnx": _onnx_seeds, "qgraph": _qgraph_seeds, "torch": torch_seeds, "mnn": mnn_seeds}[format]()
+    makers = {"tflite": _tflite_seeds, "onnx": _onnx_seeds, "qgraph": _qgraph_seeds}
+    return {**makers, "torch": torch_seeds, "mnn": mnn_seeds, "scales": scale_seeds}[format]()
 
 
 def _tflite_seeds() -> dict[str, bytes]:
@@ -75,7 +78,39 @@ def _tflite_seeds() -> dict[str, bytes]:
             made = next(filter(None, (model_of(name, dtype, rank) for rank in (4, 3, 2))), None)
             if made is not None:
                 found[f"{name} {dtype}"] = made[0]
-    return found
+    return found | _recurrent_seeds()
+
+
+@cache
+def _recurrent_seeds() -> dict[str, bytes]:
+    """Files of TFLite with variables, kept tensors, functions, loops and signatures."""
+    from lstm_files import Lstm, real_lstm_file, svdf_file
+
+    small = [*(FIXTURES / "recurrent").glob("*.tflite"), *(FIXTURES / "keras").glob("*.tflite")]
+    found = {path.name: path.read_bytes() for path in sorted(small) if path.stat().st_size < 18_000}
+    for name, layer in {
+        "plain": Lstm(),
+        "peephole": Lstm(peephole=True, projection=True, outputs=4),
+        "norm": Lstm(norm=True, rows=2),
+    }.items():
+        found[f"lstm {name}"] = layer.file()
+    found |= {"lstm real": real_lstm_file(), "lstm hybrid": real_lstm_file(weights="int8", cell_clip=1.0), "svdf": svdf_file()[0]}
+    return found | {"variables": _with_variables()}
+
+
+def _with_variables() -> bytes:
+    """y = x + s; s = y, with a first value."""
+    from tflite_models import OpSpec, TensorSpec, model
+
+    handles = [OpSpec("VAR_HANDLE", [], [name], {"sharedName": "s", "container": ""}) for name in "hv"]
+    first = TensorSpec("c", (2,), "float32", data=np.float32([5, -1]))
+    once = [handles[1], OpSpec("ASSIGN_VARIABLE", ["v", "c"], [])], [TensorSpec("v", (), "resource"), first], [], []
+    ops = [
+        OpSpec("CALL_ONCE", [], [], {"initSubgraphIndex": 1}), handles[0], OpSpec("READ_VARIABLE", ["h"], ["old"]),
+        OpSpec("ADD", ["x", "old"], ["y"]), OpSpec("ASSIGN_VARIABLE", ["h", "y"], []),
+    ]  # fmt: skip
+    tensors = [TensorSpec("h", (), "resource"), *(TensorSpec(name, (2,), "float32") for name in ("x", "old", "y"))]
+    return model(ops, tensors, ["x"], ["y"], further=[once])
 
 
 def _onnx_seeds() -> dict[str, bytes]:
@@ -134,7 +169,7 @@ def _with_functions() -> bytes:
 def mutated(format: str, seed: int, index: int) -> tuple[str, bytes]:
     """Which seed was taken, and the altered file: always the same for one (format, seed, index)."""
     rng = np.random.default_rng([seed, SOURCES.index(format), index])
-    if rng.random() < 0.3 and format != "mnn":
+    if rng.random() < 0.3 and format not in ("mnn", "scales"):
         return "a random operator", random_call(rng) if format == "torch" else random_file(format, rng)
     names = list(seeds(format))
     name = names[rng.integers(len(names))]
@@ -309,6 +344,11 @@ def _onnx(data: bytes, rng: Rng) -> bytes:
     model = ModelProto.FromString(data)
     messages = list(_messages(model))
     pool = [name for message in messages for name in _names(message)]
+    notes = [item for item in model.metadata_props if item.value[:1] in ("[", "{")]
+    if notes and rng.random() < 0.3:
+        note = notes[rng.integers(len(notes))]
+        note.value = altered_json(note.value.encode(), rng).decode()
+        return bytes(model.SerializeToString())
     for _ in range(rng.integers(1, 4)):
         message = messages[rng.integers(len(messages))]
         fields = list(message.DESCRIPTOR.fields)
@@ -373,7 +413,7 @@ def _sort(field: Any) -> str:
 
 
 _ALTER: dict[str, Callable[[bytes, Rng], bytes]] = {
-    "tflite": _tflite, "onnx": _onnx, "qgraph": _qgraph, "torch": altered, "mnn": altered_mnn,
+    "tflite": _tflite, "onnx": _onnx, "qgraph": _qgraph, "torch": altered, "mnn": altered_mnn, "scales": altered_scales,
 }  # fmt: skip
 
 
@@ -432,6 +472,8 @@ def _worker(format: str, seed: int, indices: range, each: bool) -> Iterator[tupl
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         faulthandler.disable()  # pytest's own copy of the error stream
+        for category in (RuntimeWarning, SyntaxWarning, UserWarning):  # what a user would see beside the result
+            warnings.simplefilter("error", category)
         with os.fdopen(write, "wb") as stream, tempfile.TemporaryDirectory(prefix="mutations") as folder:
             for index in indices:
                 pickle.dump((index, None), stream)
@@ -464,12 +506,13 @@ def _tried(data: bytes, format: str, folder: Path, others: Sequence[str], *, lim
     """Loads and converts one file: what came of each conversion, findings with !!! in front."""
     from qconvert import convert, load
 
-    source = folder / f"m.{mnn_suffix(data) if format == 'mnn' else _SUFFIXES.get(format, format)}"
+    suffixes = {"mnn": mnn_suffix, "scales": scale_suffix}
+    source = folder / f"m.{suffixes[format](data) if format in suffixes else _SUFFIXES.get(format, format)}"
     source.write_bytes(data)
     if limited:
         base = _resident()
-    if format == "mnn":
-        words, others = [_outcome(partial(read_scales, source))], ()
+    if format in suffixes:
+        words, others = [_outcome(partial(read_scales if format == "mnn" else apply_scales, source))], ()
     else:
         words = [_outcome(partial(load, source))]
     if words == ["done"] and others:

@@ -187,7 +187,8 @@ def _option(rng: Rng, sort: str) -> Any:
         return float(_one(rng, _NUMBERS))
     if sort == "bool":
         return bool(rng.integers(2))
-    return int(_one(rng, (0, 1, 1, 2, 3, 100))) if sort in ("byte", "ubyte") else int(_one(rng, _SMALL[:17]))
+    number = int(_one(rng, (0, 1, 1, 2, 3, 100))) if sort in ("byte", "ubyte") else int(_one(rng, _SMALL[:17]))
+    return abs(number) if sort.startswith("u") else number
 
 
 # .qgraph

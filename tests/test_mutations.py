@@ -10,8 +10,8 @@ from mutations import LIMIT_S, MEMORY, SOURCES, mutated, search, seeds
 
 import qconvert
 
-#: 7,600 files in all, in parts that can run side by side.
-PARTS = {"tflite": (650, 650), "onnx": (600, 600), "qgraph": (1250, 1250), "torch": (300, 300), "mnn": (1000, 1000)}
+#: 8,600 files in all, in parts that can run side by side.
+PARTS = {"tflite": (650, 650), "onnx": (600, 600), "qgraph": (1250, 1250), "torch": (300, 300), "mnn": (1000, 1000), "scales": (500, 500)}
 
 
 @pytest.mark.parametrize(("format", "part"), [(name, part) for name in SOURCES for part in range(2)])

@@ -295,7 +295,8 @@ def _off_by_more(values: Array, others: Array) -> int:
 def _real(tensor: Tensor) -> Array:
     assert tensor.data is not None
     if tensor.quantization is None:
-        return np.asarray(tensor.data.astype(np.float64))
+        with np.errstate(invalid="ignore"):  # NaNs that signal
+            return np.asarray(tensor.data.astype(np.float64))
     return dequantize(tensor.data, tensor.quantization)
 
 

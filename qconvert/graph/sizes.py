@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -75,8 +76,15 @@ class ShapeContext:
         return [int(value) for value in data.reshape(-1)]
 
     def sizes(self, index: int, count: int) -> list[Size]:
-        """The `count` integers of input `index`, UNKNOWN where one is computed at run time."""
+        """The `count` integers of input `index`, UNKNOWN where one is computed at run time.
+
+        Raises:
+            InvalidGraphError: it is computed, and its own shape is not that of so many integers.
+        """
         known = self.ints(index)
+        shape = self.shape(index) if known is None and self.has(index) else None
+        if shape is not None and (len(shape) > 1 or (all(isinstance(size, int) for size in shape) and math.prod(map(int, shape)) != count)):
+            raise failure(self._op, f"input {self._op.inputs[index]!r} of shape {shape} are not {count} integers")
         found = self.unknowns(index) if known is None and self.has(index) else known
         return [UNKNOWN] * count if found is None or (known is None and len(found) != count) else list(found)
 

@@ -126,15 +126,22 @@ def _unsigned_grid(items: list[dict[str, Any]], at: str, *, signed: bool) -> tup
     scales = [number(item.get("scale"), f"{at}.scale") for item in items]
     offsets, agree = [], True
     for item, scale in zip(items, scales, strict=True):
-        stated = number(item.get("offset", 0), f"{at}.offset")
+        stated = _whole(number(item.get("offset", 0), f"{at}.offset"), at)
         low = number(item["min"], f"{at}.min") if "min" in item else None
-        implied = round(low / scale) if low is not None and scale and np.isfinite(low / scale) else stated
+        implied = _whole(round(low / scale), at) if low is not None and scale and np.isfinite(low / scale) else stated
         # A parameter of many bits has a range that double precision rounds.
         agree &= abs(implied - stated) <= max(0.5, abs(stated) * 1e-6)
         offsets.append(int(stated if abs(implied - stated) <= max(0.5, abs(stated) * 1e-6) else implied))
     shift = 2 ** (bits - 1) if signed else 0
     points = np.array([-offset - shift for offset in offsets], np.int64)
     return _grid(bits, signed, _float32(scales), points, at), agree
+
+
+def _whole(offset: float, at: str) -> float:
+    """An offset that is a number of 62 bits."""
+    if not abs(offset) < 2**62:
+        fail(at, f"has the offset {offset:g}")
+    return offset
 
 
 def _grid(bits: int, signed: bool, scale: Array, points: Array, at: str) -> Grid:

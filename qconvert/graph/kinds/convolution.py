@@ -220,7 +220,7 @@ KINDS = (
         shape=_conv_shape,
         rule="plain",
         evaluate=conv_integer,
-        types="any -> int32",
+        types="T U T U -> int32",
         layout=DECIDES,
         attributes=has(_CONV),
     ),

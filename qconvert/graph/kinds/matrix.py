@@ -52,6 +52,21 @@ def _matmul_shape(op: Op, s: ShapeContext) -> Shapes:
     return [None if batch is None else (*batch, rows, columns)]
 
 
+def _matmul_integer_shape(op: Op, s: ShapeContext) -> Shapes:
+    """That of MatMul; zero points are one number, a list for the rows or columns, or what broadcasts to their operand."""
+    found = _matmul_shape(op, s)
+    for index in (0, 1):
+        shape, points = s.shape(index), s.shape(2 + index) if s.has(2 + index) else None
+        if shape is None or points is None or all(size == 1 for size in points):
+            continue
+        own = shape[-2:-1] if len(points) == 1 and not index else shape[-len(points) :]
+        if len(points) > len(shape) or any(
+            isinstance(a, int) and isinstance(b, int) and a not in (1, b) for a, b in zip(points, own, strict=True)
+        ):
+            raise failure(op, f"zero points of shape {points} of an operand of shape {shape}")
+    return found
+
+
 def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
     """The sizes that the letters of the right side have on the left; without a right side, letters that occur once, sorted.
 
@@ -132,10 +147,10 @@ KINDS = (
     kind(
         "MatMulInteger",
         "data factor zero_point? zero_point?",
-        shape=_matmul_shape,
+        shape=_matmul_integer_shape,
         rule="plain",
         evaluate=matmul_integer,
-        types="any -> int32",
+        types="T U T U -> int32",
     ),
     kind("Einsum", "data...", shape=_einsum_shape, evaluate=einsum, attributes=has(equation=text())),
 )

@@ -35,7 +35,9 @@ def _ids(op: Op, s: ShapeContext) -> Shape | None:
 
 
 def _segment_sum_shape(op: Op, s: ShapeContext) -> Shapes:
-    rest, ids = _ids(op, s), s.ints(1)
+    rest, ids, shape = _ids(op, s), s.ints(1), s.shape(1)
+    if shape is not None and len(shape) != 1:
+        raise failure(op, f"segments of shape {shape}, which are no list")
     if ids is not None and (any(a > b for a, b in itertools.pairwise(ids)) or (ids and ids[0] < 0)):
         raise failure(op, "the segments are not in order")
     return [None if rest is None else (UNKNOWN if ids is None else ids[-1] + 1 if ids else 0, *rest)]

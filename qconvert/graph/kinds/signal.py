@@ -42,6 +42,10 @@ def _parts_shape(op: Op, s: ShapeContext) -> Shapes:
     return [None if shape is None else shape[:-1]]
 
 
+#: Of FakeQuant (TensorFlow's quantization of that name).
+_FEWEST_BITS, _MOST_BITS = 2, 16
+
+
 def _part(name: str, function: Callable[[Array, Array], Array]) -> Kind:
     return kind(name, shape=_parts_shape, rule="plain", types="T -> T",
                 evaluate=lambda call: function(call.values()[..., 0], call.values()[..., 1]))  # fmt: skip
@@ -61,6 +65,15 @@ def local_response_normalization(call: Call) -> Array:
     sums = [squares[..., max(c - before, 0) : c + call["size"] - before].sum(-1) for c in range(count)]
     total = np.moveaxis(np.stack(sums, -1), -1, axis) if sums else x
     return np.asarray(x / (call["bias"] + call["alpha"] / call["size"] * total) ** call["beta"])
+
+
+def _fake_quant_shape(op: Op, s: ShapeContext) -> Shapes:
+    if not _FEWEST_BITS <= int(op["num_bits"]) <= _MOST_BITS:
+        raise failure(op, f"steps of {op['num_bits']} bits, not {_FEWEST_BITS} to {_MOST_BITS}")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(op["max"]) - np.float32(op["min"])):
+            raise failure(op, f"steps from {op['min']:g} to {op['max']:g}, which float32 does not hold")
+    return same_shape(op, s)
 
 
 def fake_quant(call: Call) -> Array:
@@ -88,6 +101,6 @@ KINDS = (
     kind("Bucketize", "data parameter", shape=same_shape, rule="index", evaluate=bucketize, types="any any -> int32"),
     kind("LRN", shape=same_shape, evaluate=local_response_normalization, layout=DECIDES,
          attributes=has(DATA_FORMAT, size=integer(), alpha=number(1e-4), beta=number(0.75), bias=number(1.0))),
-    kind("FakeQuant", shape=same_shape, rule="plain", evaluate=fake_quant, layout=ELEMENTWISE, types="T -> T",
+    kind("FakeQuant", shape=_fake_quant_shape, rule="plain", evaluate=fake_quant, layout=ELEMENTWISE, types="T -> T",
          attributes=has(min=number(), max=number(), num_bits=integer(8), narrow_range=flag(0))),
 )  # fmt: skip

@@ -29,14 +29,14 @@ _FAR = 2**31 - 1  # an end from here on means "to the end of the axis" (ONNX Sli
 def _slice_shape(op: Op, s: ShapeContext) -> Shapes:
     """Starts, ends, axes and steps as numpy has them, which is ONNX's meaning too."""
     data, axes = s.shape(0), s.ints(3)
-    if data is None:
-        return [None]
     if axes is None:
-        return [(UNKNOWN,) * len(data)]
+        return [None if data is None else (UNKNOWN,) * len(data)]
     count = len(axes)
     starts, ends, steps = (s.sizes(index, count) if s.has(index) else [1] * count for index in (1, 2, 4))
     if any(len(column) != count for column in (starts, ends, steps)) or 0 in steps:
         raise failure(op, f"starts {starts}, ends {ends} and steps {steps} do not fit axes {axes}")
+    if data is None:
+        return [None]
     result: list[Size] = list(data)
     for i, axis in enumerate(normalized(op, axes, len(data))):
         result[axis] = _sliced(data[axis], starts[i], ends[i], steps[i])

@@ -80,6 +80,8 @@ def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[str]:
         same = tensor.dtype == state.dtype and tensor.quantization == state.quantization
         if not same or not compatible(tensor.shape, state.shape):
             yield f"has {tensor.name!r}, which is not of the type, shape and grid of the state {state.name!r}"
+        elif tensor.name in op.outputs and tensor.shape != state.shape:
+            yield f"has {tensor.name!r} of the shape {tensor.shape}, and reads the state {state.name!r}, which has {state.shape}"
 
 
 def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[str]:

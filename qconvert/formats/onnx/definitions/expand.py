@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qconvert.errors import QConvertError
+from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
 from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.spelling import Definition, NoDefinitionError, Spelling
 from qconvert.graph import Graph, Op, Tensor, equal_data
+from qconvert.graph.shapes import compatible
+from qconvert.graph.validation import validate
 from qconvert.plugins import Target, pass_named
 
 __all__ = ["results", "run"]
@@ -69,6 +71,7 @@ def _expanded(graph: Graph, notes: list[str]) -> Graph:
         if inner is None:
             ops.append(op)
             continue
+        _require_agreement(graph, inner, op)
         notes.append(f"{op['op_type']} {op.outputs[0]!r} became its definition of {len(inner.ops)} operators")
         renamed: dict[str, str] = {}
         taken: list[Op] = []
@@ -93,6 +96,19 @@ def _expanded(graph: Graph, notes: list[str]) -> Graph:
             ops.append(replace(item, inputs=inputs, outputs=outputs, source=op.source))
         ops += given
     return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops)
+
+
+def _require_agreement(graph: Graph, inner: Graph, op: Op) -> None:
+    """Raises InvalidModelError where the file states types or shapes of an operator's tensors that its definition contradicts."""
+    where = f"{op.source} {op.outputs[0]!r}"
+    try:
+        validate(inner)
+    except InvalidGraphError as error:
+        raise InvalidModelError(f"is against the definition of {op['op_type']}: {error}", where=where) from error
+    for name in filter(None, op.outputs):
+        stated, found = graph[name].shape, inner[name].shape
+        if not compatible(stated, found):
+            raise InvalidModelError(f"gives {name!r} the shape {found} by its definition, but the file says {stated}", where=where)
 
 
 def _is_same(known: Tensor, found: Tensor) -> bool:

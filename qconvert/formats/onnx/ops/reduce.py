@@ -61,8 +61,8 @@ def _means_nothing(op: Op, b: Builder) -> bool:
     if op.kind != "ReduceMean" or tensor.dtype not in REALS or result.is_quantized:
         return False
     axes = b.graph.constant(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else None
-    shape = tensor.shape or ()
-    return 0 in (shape if axes is None or not axes.size else [shape[int(axis)] for axis in axes.reshape(-1)])
+    shape = tensor.shape
+    return shape is not None and 0 in (shape if axes is None or not axes.size else [shape[int(axis)] for axis in axes.reshape(-1)])
 
 
 def write_reduce_logic(op: Op, b: Builder) -> None:

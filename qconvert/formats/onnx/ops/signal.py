@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -94,6 +95,8 @@ def read_lrn(r: Reading) -> None:
 
 def write_fake_quant(op: Op, b: Builder) -> None:
     """Steps from the lowest value, rounded up from a half, as TFLite's kernel computes them."""
+    if b.tensor(op.inputs[0]).dtype not in REALS:
+        raise b.unsupported(op, f"data of {b.tensor(op.inputs[0]).dtype}")
     s = Steps(op, b)
     low, high, scale = fake_quant_grid(float(op["min"]), float(op["max"]), int(op["num_bits"]), bool(op["narrow_range"]))
     clipped = s.node("Clip", b.stored(op.inputs[0]), s.number(low), s.number(high))

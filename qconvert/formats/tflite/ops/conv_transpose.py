@@ -39,6 +39,8 @@ def read_transpose_conv(r: Reading) -> None:
     # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
     is_valid = r.option("padding") == 1
     pads = (0, 0, 0, 0) if is_valid else same_pads(size[:2], (height, width), strides, (1, 1))
+    if not is_valid and any(-(-size[i] // strides[i]) != data[i] for i in range(2)):
+        raise r.invalid(f"SAME padding does not lead from {size[:2]} positions by strides {strides} back to {data[:2]}")
     extra = [size[i] - (data[i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
     if is_valid and any(extra[i] // strides[i] for i in range(2)):
         beyond = [strides[i] * (extra[i] // strides[i]) for i in range(2)]
@@ -97,6 +99,9 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     full = [(data[i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
     begins = list(op["pads"][:2])
     same = same_pads(size[:2], kernel_size, strides, (1, 1))
+    beyond = [begins[i] + size[i] - full[i] for i in range(2)]
+    if any(beyond[i] >= strides[i] for i in range(2)):
+        raise w.unsupported(op, f"{beyond} positions behind the last that data reach, strides being {list(strides)}")
     target, whole, padding = result, list(size), VALID
     is_same = all(-(-size[i] // strides[i]) == data[i] for i in range(2))
     if any(same) and is_same and begins == list(same[:2]):

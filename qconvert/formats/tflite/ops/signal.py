@@ -148,7 +148,9 @@ def write_lrn(op: Op, w: Writing) -> None:
 
 
 def write_fake_quant(op: Op, w: Writing) -> None:
-    """FAKE_QUANT."""
+    """FAKE_QUANT, whose kernel is of float32."""
+    if w.tensor(op.inputs[0]).dtype != "float32":
+        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}")
     fields: dict[str, Any] = {
         "min": float(op["min"]),
         "max": float(op["max"]),
