@@ -36,6 +36,8 @@ _NEAR_ZERO = {"Sigmoid": _SIGMOID, "Gelu": _GELU}
 #: By how many steps, and what share of it, a real value may be off where the source cuts it off at the end of a grid.
 _BEYOND = 1.0, 0.01
 _STORED = ("int8", "uint8", "int16", "uint16")
+#: By what share of a step a real value of a grid may be off it, after sums in float32.
+_NEAR_STEP = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,25 @@ class Judge:
         if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
             cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
             found = min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
+        if found.verdict == "unexplained" and op.kind == "Dequantize":
+            found = self._on_grid(op, values, pair) or found
         if found.verdict == "unexplained":
             found = self._by_constants(op, index, {**values, **fixed}, pair, found)
         return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
+
+    def _on_grid(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+        """Real values of a grid, of which one side rounds some otherwise in the same piece: judged as what the operator in front gives."""
+        name = op.inputs[0]
+        before, grid = self.writers.get(name), self.graph[name].quantization
+        if before is None or grid is None or not grid.is_per_tensor or not all(np.isfinite(value).all() for value in pair):
+            return None
+        a, b = (quantize(value.astype(np.float64), grid, self.graph[name].dtype) for value in pair)
+        near = float(grid.scale[0]) * _NEAR_STEP
+        if any((np.abs(dequantize(stored, grid) - value) > near).any() for stored, value in zip((a, b), pair, strict=True)):
+            return None
+        known = {item: value for item, value in values.items() if item != name and (item in self.settled or self.graph[item].is_constant)}
+        found = self._judged(before, before.outputs.index(name), {**known, **self._fixed(before)}, (a, b))
+        return None if found.verdict == "unexplained" else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
 
     def _unrounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
         """Real values of a grid beside those that the result does not round: on that grid they have to be what is computed there."""
@@ -150,6 +168,25 @@ class Judge:
         held = {name: data for name in op.inputs if name in self.fixed and (data := self._held(name, values)) is not None}
         if not held:
             return found
+        return self._with(held, op, index, values, pair, found, "is computed in the conversion, and differs by a rounding")
+
+    def by_own(
+        self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], own: Mapping[str, Array], found: Finding
+    ) -> Finding:
+        """The finding, which names a fault, unless the result computes what it should from its own values of outputs that the operator
+        reads and with which it could not be fed; these have findings themselves.
+
+        Args:
+            own: the result's values of such outputs.
+        """
+        held = {name: own[name] for name in op.inputs if name in own}
+        return self._with(held, op, index, {**values, **self._fixed(op)}, pair, found, "is rounded otherwise") if held else found
+
+    def _with(
+        self, held: Mapping[str, Array], op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding,
+        why: str,
+    ) -> Finding:  # fmt: skip
+        """The finding if some inputs have values of the result; as it was if that explains nothing."""
         inputs = [None if not name else self.graph.constant(name) if self.graph[name].is_constant else {**values, **held}.get(name)
                   for name in op.inputs]  # fmt: skip
         try:
@@ -160,8 +197,7 @@ class Judge:
             again = Finding("one rounding", "", 0.0, 0.0, 1.0, 0)
         else:
             again = self._judged(op, index, {**values, **held}, (meant, pair[1]))
-        reason = f"{', '.join(map(repr, held))} is computed in the conversion, and differs by a rounding"
-        kept = replace(found, verdict=again.verdict, reason=reason, predicted_rate=1.0, unexplained=0)
+        kept = replace(found, verdict=again.verdict, reason=f"{', '.join(map(repr, held))} {why}", predicted_rate=1.0, unexplained=0)
         return found if again.verdict == "unexplained" else kept
 
     def _held(self, name: str, values: Mapping[str, Array]) -> Array | None:

@@ -83,6 +83,7 @@ class _Comparison:
         restated: the source with the grids that the result declares.
         concerned: outputs of operators that these are part of; see Requantized.concerned().
         judge, judge_restated: of what the source computes, and of what it would on those grids.
+        unread: outputs with which nothing of the result is fed, though operators of the source read them.
     """
 
     left: _Source
@@ -92,6 +93,7 @@ class _Comparison:
     concerned: Mapping[str, bool]
     judge: Judge
     judge_restated: Judge
+    unread: frozenset[str]
 
     @classmethod
     def of(
@@ -106,14 +108,16 @@ class _Comparison:
         """
         graph, other = (side.graph for side in sides)
         writers, others = graph.producers(), other.producers()
-        further = further_reach(graph, other, shared, declared)
         fixed = graph.tensors.keys() - varying(graph)
-        cuts = shared | fixed  # what is fixed is the same on both sides
+        # An output with which the result's pieces are not fed, as nothing in its file reads it, cuts nothing: they begin further up.
+        unread = shared.intersection(graph.outputs) - {*pieces.fed}
+        further = further_reach(graph, other, shared, declared)
+        cuts = (shared - unread) | fixed  # what is fixed is the same on both sides
         sure = settled(graph, cuts)
         restated = Requantized.of(graph, other, declared)
         judge = Judge(graph, writers, other, others, sides, further, cuts, sure, fixed)
         judge_restated = Judge(restated.graph, writers, other, others, (sides[1], sides[1]), further, cuts, sure)
-        return cls(left, pieces, change, restated, restated.concerned(shared | sure), judge, judge_restated)
+        return cls(left, pieces, change, restated, restated.concerned(shared | sure), judge, judge_restated, frozenset(unread))
 
     def findings(self, values: Mapping[str, Array], progress: Callable[[int, int], None]) -> Iterator[tuple[str, Finding]]:
         """The finding for each output that both sides have, from the source's tensors in one run."""
@@ -122,6 +126,8 @@ class _Comparison:
         stored = restated.values(values)
         known = moved(graph, values)
         results = self.pieces.run(_looked_up(stored, lambda name, value: self.change.to_result(restated.graph[name], value)))
+        own = {name: self.change.to_source(graph[name], results[name], references[name]) for name in self.unread
+               if name in results and name in references}  # fmt: skip
         for position, op in enumerate(graph.ops):
             for index, name in enumerate(op.outputs):
                 if name in results and name in references:
@@ -129,7 +135,8 @@ class _Comparison:
                     if name in self.concerned:
                         yield name, restated.finding(op, index, stored, pair, self.judge_restated, self.concerned[name])
                     else:
-                        yield name, self.judge.finding(op, index, known, pair)
+                        found = self.judge.finding(op, index, known, pair)
+                        yield name, self.judge.by_own(op, index, known, pair, own, found) if found.verdict == "unexplained" else found
             progress(position + 1, len(graph.ops))
 
 

@@ -207,6 +207,8 @@ _REGISTER = (
     _pass("sparse_pairs", "activations that no product reads as integers are clipped to the range of their grid, and not rounded",
          options=(_PAIRS,), exact=False, within=0.05,
          after=("isolate_float", "shift_to_symmetric", "float_io", "integer_io"), requires=("absorbed",)),
+    _pass("spread_addends", "a number added behind a convolution over one dimension becomes a vector, with the number for each channel",
+         after=("shift_to_symmetric", "sparse_pairs")),
     _pass("integer_io", "graph inputs and outputs that are quantized at once become the integers",
          options=(_IO_INTEGER,), after=("match_scales", "isolate_float", "float_io")),
     _pass("states_to_io", "states, which live from one run to the next, become inputs and outputs that whoever runs the network carries",

@@ -45,16 +45,21 @@ _SURE = 0.25
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Restores what the metadata note; the note counts the activations."""
+    if SHIFTED not in graph.metadata:
+        return graph, ()
     points = _noted(graph)
     metadata = {key: text for key, text in graph.metadata.items() if key != SHIFTED}
-    if not points:
-        return replace(graph, metadata=metadata) if SHIFTED in graph.metadata else graph, ()
     restoring = _Restoring(graph, points)
-    for op in graph.ops:
+    for op in graph.ops if points else ():
         restoring.visit(op)
-    absorbed, _ = absorb_quantization.run(with_unsigned_edges(replace(restoring.result(), metadata=metadata)), target)
+    restored = replace(restoring.result() if points else graph, metadata=metadata)
+    whole = with_unsigned_edges(restored)
+    if whole is restored and not points:
+        return whole, ()
+    absorbed, _ = absorb_quantization.run(whole, target)
     changed, _ = fuse_pads(absorbed, lambda op: op.outputs[0].startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
-    return redeclared(graph, changed), (f"{len(points)} activations have the zero point again that they had before they were shifted",)
+    said = (f"{len(points)} activations have the zero point again that they had before they were shifted",) if points else ()
+    return redeclared(graph, changed), said
 
 
 def _noted(graph: Graph) -> dict[str, int]:
@@ -161,7 +166,7 @@ class _Restoring:
             self._ops.append(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
         elif touched and self._moves(op):
             self._ops.append(replace(op, inputs=self._filled(op, inputs), outputs=outputs))
-        elif not self._average(op) and not self._sum(op, inputs):
+        elif not (touched and self._requantize(op, inputs, outputs)) and not self._average(op) and not self._sum(op, inputs):
             self._literally(op, inputs, outputs)
 
     def _name(self, name: str) -> str:
@@ -256,9 +261,10 @@ class _Restoring:
 
     def _settle(self, name: str, base: str, missing: float, size: float) -> None:
         """The real value `name` is `base` plus a constant; `size` is what that is made of."""
+        missing = 0.0 if abs(missing) <= abs(size) * _CANCELLED else missing
         if name in self._graph.public or (abs(missing) > 0 and not np.isfinite(missing)):
             self._ops.append(Op("Identity", (self._plus(base, missing, self._graph[name]),), (name,)))
-        elif abs(missing) <= abs(size) * _CANCELLED:
+        elif not missing:
             self._called[name] = base
         else:
             self._added[name] = base, missing
@@ -311,6 +317,25 @@ class _Restoring:
         if not parts[0][0]:  # a constant less a value
             return False
         self._settle(op.outputs[0], parts[0][0], missing, sizes)
+        return True
+
+    def _requantize(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
+        """A number added to stored integers on the way to another grid, which both shifts may be all of; whether it is one."""
+        data = [name for name in op.inputs if self._graph[name].is_quantized]
+        is_sum = op.kind == "Add" or (op.kind == "Sub" and data == [op.inputs[0]])
+        if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self._graph[op.outputs[0]].is_quantized:
+            return False
+        number = self._graph[op.inputs[1 - op.inputs.index(data[0])]]
+        if number.data is None or number.data.size != 1 or number.dtype != "float32" or len(number.data.shape) > 1:
+            return False
+        added = float(number.data.reshape(-1)[0]) * (1 if op.kind == "Add" else -1)
+        before, behind = self._shift(data[0]), self._shift(op.outputs[0])
+        rest, value = before + added - behind, inputs[op.inputs.index(data[0])]
+        if abs(rest) <= max(abs(before), abs(added), abs(behind)) * _CANCELLED:
+            self._ops.append(Op("Requantize", (value,), outputs, {}, op.source))
+        else:
+            constant = self._constant(f"{op.outputs[0]}/constant", rest, "float32")
+            self._ops.append(replace(op, kind="Add", inputs=(value, constant), outputs=outputs))
         return True
 
     def _part(self, name: str, own: str) -> tuple[str, float]:

@@ -61,7 +61,8 @@ def run(graph: Graph, target: Target | None, symmetric: str = "asked") -> tuple[
     if shifting.ops == list(whole.ops) and not notes:
         return whole if whole.ops != graph.ops else graph, _nothing(whole, target)
     changed, shifted = shifting.result()
-    changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if shifted else changed.metadata)
+    is_noted = shifted or any(is_spelled(whole[name], target) for name in (*whole.inputs, *whole.outputs))
+    changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if is_noted else changed.metadata)
     return changed, (*notes, *(() if shifted else _nothing(whole, target)), *_said(changed, shifted, shifting))
 
 

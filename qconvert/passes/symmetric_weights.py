@@ -120,13 +120,18 @@ def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | No
 
 
 def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool:
-    """Whether all readers of weights compute on real values anyhow, since their results have no scale, so that any grid will do.
+    """Whether all readers of weights compute on real values anyhow, so that any grid will do: their results have no scale, or the target
+    has no integer kernel of their kind.
 
     Args:
         graph: with the new weights, whose type some targets take beside a real result.
     """
     ops = [graph.ops[index] for index in use.readers]
-    if target is None or not target.knows_kernels or any(graph[op.outputs[0]].is_quantized for op in ops):
+    if target is None or not target.knows_kernels:
+        return False
+    if target.floats and all(target.integer_kernels and op.kind not in target.integer_kernels for op in ops):
+        return True
+    if any(graph[op.outputs[0]].is_quantized for op in ops):
         return False
     return all(graph[op.inputs[0]].is_quantized and target.judge(graph, op, final=False).isolated_for for op in ops)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.kinds import KINDS
 
-__all__ = ["computed_on", "data_of", "quantized_data", "weights_of"]
+__all__ = ["addend", "computed_on", "data_of", "quantized_data", "weights_of"]
 
 
 def data_of(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
@@ -31,3 +33,27 @@ def weights_of(graph: Graph, op: Op) -> tuple[Tensor, Tensor] | None:
     if not KINDS[op.kind].has_weights or not graph[op.inputs[0]].is_quantized:
         return None
     return graph[op.inputs[0]], graph[op.inputs[1]]
+
+
+def addend(graph: Graph, op: Op, producers: Mapping[str, Op]) -> Tensor | None:
+    """The constant of one element that an operator adds to what a convolution over one dimension gives; None if it does not."""
+    name = _added_to(graph, op)
+    number = None if name is None else graph[op.inputs[1 - op.inputs.index(name)]]
+    if name is None or number is None or number.data is None or number.data.size != 1 or len(number.data.shape) > 3:
+        return None
+    maker = producers.get(name)
+    while maker is not None and maker.kind != "Conv":
+        before = maker.inputs[0] if maker.kind == "Identity" else _added_to(graph, maker)
+        maker = None if before is None or maker.attributes.get("activation") else producers.get(before)
+    if maker is None or maker.attributes.get("activation") or maker["data_format"] != "channels_first":
+        return None
+    result = graph[maker.outputs[0]]
+    return number if result.rank == 3 and not result.is_quantized else None
+
+
+def _added_to(graph: Graph, op: Op) -> str | None:
+    """What a constant is added to, or taken from; None if it is another operator."""
+    if op.kind not in ("Add", "Sub") or graph[op.outputs[0]].is_quantized:
+        return None
+    data = [name for name in op.inputs if not graph[name].is_constant]
+    return data[0] if len(data) == 1 and (op.kind == "Add" or data[0] == op.inputs[0]) else None

@@ -26,7 +26,10 @@ _BEHIND = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 #: Operators that give values of their data, or where these are: on integers or on real values, in whichever kernel they stand.
-_CHOICES = (*MOVES, "ArgMax", "ArgMin", "Clip", "ReduceMax", "ReduceMin", "Relu", "Resize", "Where")
+_CHOICES = (
+    *MOVES, "ArgMax", "ArgMin", "Clip", "GatherElements", "GatherND", "GlobalMaxPool", "Max", "Min", "ReduceMax", "ReduceMin", "Relu",
+    "Resize", "ReverseSequence", "ScatterElements", "ScatterND", "TopK", "Where",
+)  # fmt: skip
 
 
 class TensorRTModel:
@@ -142,10 +145,10 @@ def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
     """Whether a node runs on integers; None if it converts, or chooses among data in a kernel of others."""
     if node.operator in _CONVERSIONS:
         return None
+    if node.operator in _CHOICES and (layer.sums or not layer.integer):
+        return None
     if layer.sums and node.operator not in _PRODUCTS:
         return False
-    if node.operator in _CHOICES and not layer.integer:
-        return None
     return layer.integer
 
 

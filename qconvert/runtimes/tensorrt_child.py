@@ -150,14 +150,20 @@ def configured(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -
     if capability is not None and hasattr(config, "set_compute_capability"):
         config.num_compute_capabilities = 1
         config.set_compute_capability(capability, 0)
-    inputs = (network.get_input(index) for index in range(network.num_inputs))
-    stated = [(item.name, question["bounds"][item.name]) for item in inputs if -1 in tuple(item.shape) and item.name in question["bounds"]]
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    bounds = {renamed(name, [item.name for item in inputs]): shapes for name, shapes in question["bounds"].items()}
+    stated = [(item.name, bounds[item.name]) for item in inputs if -1 in tuple(item.shape) and item.name in bounds]
     if stated:
         profile = builder.create_optimization_profile()
         for name, bounds in stated:
             profile.set_shape(name, *bounds)
         config.add_optimization_profile(profile)
     return config, question["capability"] if capability is not None else ""
+
+
+def renamed(name: str, inputs: list[str]) -> str:
+    """An input as TensorRT calls it: one that is an output besides gets another name from the parser."""
+    return f"__{name}" if name not in inputs and f"__{name}" in inputs else name
 
 
 def loaded(trt: Any, log: Any, plan: Any) -> tuple[Any, str]:
@@ -200,8 +206,11 @@ class Engine:
         import ctypes
 
         kept: list[Any] = []
+        sides = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        own = [name for name in sides if self._engine.get_tensor_mode(name) != self._trt.TensorIOMode.OUTPUT]
         try:
-            for (name, shape), value in zip(inputs, values, strict=True):
+            for (given, shape), value in zip(inputs, values, strict=True):
+                name = renamed(given, own)
                 self._context.set_input_shape(name, tuple(shape))
                 kept.append(self._allocated(len(value)))
                 self._called("cudaMemcpy", kept[-1], value, ctypes.c_size_t(len(value)), 1)

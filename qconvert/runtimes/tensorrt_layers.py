@@ -21,6 +21,8 @@ _TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: \[([-\d,]*)\].*?, Datatype: (
 #: Kinds of layers that sum products, of which one is what a node of several layers runs in.
 _DECOMPRESSED = "runtime_fusion"  # whose weights become real values in the product
 _SUMS = ("correlation", "deconv", "gemm", _DECOMPRESSED)
+#: In the tactics of generated kernels, which sum products too: of convolutions over one dimension without a bias, for one.
+_GENERATED = re.compile(r"__myl_\w*Corr")
 _INTEGERS = ("Int8", "UInt8")
 _CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
 #: Operators whose results are values of their data.
@@ -68,14 +70,15 @@ class EngineLayer:
     @property
     def sums(self) -> bool:
         """Whether it sums products."""
-        return self.type in _SUMS
+        return self.type in _SUMS or (self.type == "kgen" and _GENERATED.match(self.tactic) is not None)
 
     @property
     def integer(self) -> bool | None:
         """Whether its arithmetic is on integers; None if it only converts between real and stored values, or moves besides."""
         data = [side.dtype in _INTEGERS for side in self.inputs]
         if self.sums:
-            operands = data + [side.dtype in _INTEGERS for side in self.constants[:1] if len(data) < 2]
+            weights = self.constants if self.type == "kgen" else self.constants[:1]  # generated kernels have scales before them
+            operands = data + [any(side.dtype in _INTEGERS for side in weights)] * (len(data) < 2 and bool(weights))
             return self.type != _DECOMPRESSED and bool(operands) and all(operands)
         others = {node.operator for node in self.nodes} - _CONVERSIONS
         stored = bool(data) and all(data) and all(side.dtype in _INTEGERS for side in self.outputs)

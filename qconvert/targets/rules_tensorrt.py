@@ -12,9 +12,9 @@ from qconvert.graph.kinds import KINDS
 from qconvert.graph.kinds.opaque import custom_name, is_custom
 from qconvert.plugins import Violation
 from qconvert.plugins.rules import Breach, place
-from qconvert.plugins.sides import quantized_data
+from qconvert.plugins.sides import addend, quantized_data
 
-__all__ = ["own_rules"]
+__all__ = ["edge_rules", "own_rules"]
 
 #: Nodes that the parser has no importer for.
 _NO_IMPORTER = frozenset((
@@ -33,10 +33,13 @@ _NO_TYPES = frozenset((
     "int16", "uint16", "uint32", "uint64", "uint4", "int2", "uint2", "string", "complex64", "complex128", "float8e5m2", "float8e4m3fnuz",
     "float8e5m2fnuz",
 ))  # fmt: skip
+#: Types whose constants stand in front of Dequantize alone, or are bounds of Clip; those of uint8 are cast alone.
+_STORED = ("int8", "int4", "float8e4m3fn", "float4e2m1")
 #: Operators that demand two axes.
 _NOT_FLAT = ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
 _CUT = "use --target tensorrt, or cut the network in front of it"
 _IO = "use --io-float at inputs and outputs, or cast what it is computed with"
+_TYPED = "values have a type that TensorRT has"
 _KEEP = "leave the operator to the program around the network, or a plugin of TensorRT's"
 
 
@@ -55,7 +58,9 @@ def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
         if missing:
             return
         for text, remedy, breaches in (
-            ("values have a type that TensorRT has", _IO, _types(graph, op)),
+            (_TYPED, _IO, _types(graph, op)),
+            ("constants of 8 bits and fewer stand in front of Dequantize alone", "cast the data, and store the constant in another type",
+             _constants(graph, op)),
             ("activations have one scale for the whole tensor", "quantize the model's activations per tensor", _granularity(graph, op)),
             ("windows of pools have no holes", _KEEP, _holes(op)),
             ("transposed convolutions have strides or dilations, not both", _KEEP, _strided(op)),
@@ -64,10 +69,26 @@ def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
             ("loops that read their condition have one to begin with", "give the Loop the condition true", _unconditional(graph, op)),
             ("no number is divided by what a Dequantize gives: TensorRT-RTX 1.7.1 leaves the division out",
              "leave the operand real", _divided(graph, op, producers)),
+            ("no single number is added behind a convolution over one dimension: TensorRT-RTX 1.7.1 takes it for a bias, and fails",
+             "add it to the convolution's bias", _added(graph, op, producers) if rtx else ()),
         ):  # fmt: skip
             yield from (Violation(f"{place(op)}: {name!r} {how}", text, remedy) for name, how in breaches)
 
     return find
+
+
+def edge_rules(graph: Graph) -> Iterator[Violation]:
+    """What inputs and outputs break that operators do not: those that nobody reads, and constants that are given out."""
+    touched = {name for op in graph.ops for name in (*op.inputs, *op.outputs)}
+    for side, names in (("input", graph.inputs), ("output", graph.outputs)):
+        for tensor in (graph[name] for name in names if name not in touched):
+            if tensor.dtype in _NO_TYPES:
+                yield Violation(f"{side} {tensor.name!r} is {tensor.dtype}", _TYPED, f"leave the {side} out")
+            elif tensor.is_constant and tensor.dtype in (*_STORED, "uint8"):
+                text = "outputs that are constants are real, or integers of 32 bits and more"
+                yield Violation(
+                    f"output {tensor.name!r} is a constant of {tensor.dtype}", text, "leave the output out: its values are known"
+                )
 
 
 def _operators(op: Op, rtx: bool) -> Iterator[Violation]:
@@ -105,8 +126,22 @@ def _types(graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def _is_edge(graph: Graph, op: Op, tensor: Tensor) -> bool:
-    """Whether a uint8 tensor is an input that is cast at once, or an output that a Cast gives."""
-    return op.kind == "Cast" and (tensor.name in graph.inputs or tensor.name in graph.public)
+    """Whether a uint8 tensor is an input that is cast at once, an output that a Cast gives, or a constant that is cast; or passed on from
+    input to output."""
+    if op.kind == "Identity":
+        return op.inputs[0] in graph.inputs and op.outputs[0] in graph.public
+    return op.kind == "Cast" and (tensor.is_constant or tensor.name in graph.inputs or tensor.name in graph.public)
+
+
+def _constants(graph: Graph, op: Op) -> Iterator[Breach]:
+    """Constants of few bits that are taken as plain numbers, or handed on as they are."""
+    if op.kind in ("Clip", "Dequantize"):
+        return
+    literal = KINDS[op.kind].rule in ("plain", "opaque", "control", "state", "relabel")
+    for name in dict.fromkeys(filter(None, op.inputs)):
+        tensor = graph[name]
+        if tensor.is_constant and tensor.dtype in _STORED and (literal or not tensor.is_quantized):
+            yield tensor.name, f"is a constant of {tensor.dtype}"
 
 
 def _granularity(graph: Graph, op: Op) -> Iterator[Breach]:
@@ -159,3 +194,10 @@ def _divided(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]
     maker = producers.get(divisor)
     if graph[divisor].is_quantized or (maker is not None and maker.kind == "Dequantize"):
         yield divisor, "is what a number is divided by"
+
+
+def _added(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
+    """What the pass spread_addends leaves: there is one channel, and one position or nobody knows how many."""
+    number = addend(graph, op, producers)
+    if number is not None:
+        yield number.name, "is such a number"

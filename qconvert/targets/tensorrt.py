@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # targets are listed without numpy
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "expand_definitions", "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "assign_layout",
-    "store_activations", "symmetric_weights", "symmetric_activations", "isolate_float", "float_io", "integer_io", "states_to_io",
-    "shift_to_symmetric", "sparse_pairs", "int32_bias_to_float", "remove_dead_code",
+    "expand_definitions", "carry_custom", "fold_constants", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation",
+    "fuse_pad", "assign_layout", "store_activations", "symmetric_weights", "symmetric_activations", "isolate_float", "float_io",
+    "integer_io", "states_to_io", "shift_to_symmetric", "sparse_pairs", "spread_addends", "int32_bias_to_float", "remove_dead_code",
 )  # fmt: skip
 _INT8 = ("int8",)
 _FP8 = ("float8e4m3fn",)
@@ -79,6 +79,13 @@ def _rules(rtx: bool) -> Callable[[Graph], Callable[[Op], Iterable[Violation]]]:
     return own_rules
 
 
+def _edges(graph: Graph) -> Iterable[Violation]:
+    """What TensorRT refuses of inputs and outputs by themselves."""
+    from qconvert.targets.rules_tensorrt import edge_rules
+
+    return edge_rules(graph)
+
+
 _TENSORRT = Target(
     "tensorrt", "onnx", "TensorRT: int8 on symmetric grids, integers and scales kept",
     passes=_PASSES, write_options={"numerics": "fast", "guards": False}, checked_by="onnxruntime:unoptimized",
@@ -89,7 +96,7 @@ _TENSORRT = Target(
     missing_kernels={**dict.fromkeys(_MOVING, _move), **dict.fromkeys(_CHOOSING, _choice), **dict.fromkeys(_PRODUCTS, _product)},
     forbidden=("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "InteriorPad"),
     activation_dtypes=(*_INT8, *_FP8), symmetric_activations=_INT8, weight_dtypes={"int8": _INT8, _FP8[0]: _FP8}, symmetric_weights=True,
-    weight_granularity="per_axis", own_rules=_rules(rtx=False), with_scales="tensorrt-cache", command=trtexec,
+    weight_granularity="per_axis", own_rules=_rules(rtx=False), edge_rules=_edges, with_scales="tensorrt-cache", command=trtexec,
 )  # fmt: skip
 
 TARGETS = (

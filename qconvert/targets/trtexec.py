@@ -34,7 +34,8 @@ def trtexec(graph: Graph, model: str, scales: str = "") -> str:
     """
     words = ["trtexec", f"--onnx={model}"]
     words += ["--int8", f"--calib={scales}"] if scales else ["--stronglyTyped"]
-    found = bounds(graph)
+    # The parser calls an input that is an output besides otherwise.
+    found = {f"__{name}" if name in graph.outputs else name: shapes for name, shapes in bounds(graph).items()}
     for flag, place in (("--minShapes", 0), ("--optShapes", 1), ("--maxShapes", 2)) if found else ():
         words.append(f"{flag}={','.join(f'{_quoted(name)}:{_sized(shapes[place])}' for name, shapes in found.items())}")
     words.append(f"--saveEngine={PurePath(model).with_suffix('.plan')}")

@@ -23,7 +23,8 @@ def violations(graph: Graph, target: Target | None) -> tuple[Violation, ...]:
     if target is None:
         return ()
     graphs = [graph, *(in_function(graph, name) for name in graph.functions)]
-    found = (v for inner in graphs for _, verdict in target.verdicts(inner) for v in verdict.violations)
+    found = [v for inner in graphs for _, verdict in target.verdicts(inner) for v in verdict.violations]
+    found += target.edge_rules(graph) if target.edge_rules is not None else ()
     return tuple(sorted(found, key=lambda violation: violation.order))
 
 

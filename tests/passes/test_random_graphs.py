@@ -55,7 +55,7 @@ def is_same(was: Array, now: Array, ambiguous: bool, exactly: bool = True) -> bo
 
 
 #: Passes with nothing to do here: they read custom operators alone, loops, what trained models have, metadata, sizes with names, or
-#: transposed convolutions.
+#: transposed convolutions, or numbers behind real convolutions over one dimension.
 IDLE = (
     "apply_encodings",
     "carry_custom",
@@ -68,6 +68,7 @@ IDLE = (
     "restate_attributes",
     "restore_zero_points",
     "settle_sizes",
+    "spread_addends",
     "states_to_io",
 )
 #: What makes a pass have something to do more often.
