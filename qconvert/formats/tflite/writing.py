@@ -124,9 +124,19 @@ class Writing:
         """Whether the work of `op` is done already."""
         return id(op) in self._absorbed
 
-    def retract(self, op: Op) -> None:
-        """Takes back an earlier operator with one output, as the one that is being written does its work, unless others read its result."""
-        if self.successor(op.outputs[0]) is None:
+    def is_read_by(self, name: str, ops: Sequence[Op]) -> bool:
+        """Whether nothing but these operators reads a tensor."""
+        own = {id(op) for op in ops}
+        return name not in self.graph.public and all(id(reader) in own for reader in self._readers.get(name, {}).values())
+
+    def retract(self, op: Op, writing: Sequence[Op] = ()) -> None:
+        """Takes back an earlier operator with one output, as the one that is being written does its work, unless others read its result.
+
+        Args:
+            op: the earlier operator.
+            writing: what is being written, if that is more than one operator.
+        """
+        if not (self.is_read_by(op.outputs[0], writing) if writing else self.successor(op.outputs[0])):
             return
         for number in self._made_of.pop(id(op), ()):
             operator = self._operators.pop(number)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import GATES
-from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, single_step
+from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, require_float32, single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array
@@ -45,6 +45,7 @@ _BOTH_WAYS = (
     "forth/hidden", "forth/cell", "back/hidden", "back/cell", "aux",
     *(f"{way}/{gate}_aux" for way in ("forth", "back") for gate in GATES),
 )  # fmt: skip
+_WAYS = ("forth", "back")
 #: Activation of the schema -> the activations of an LSTM. Without one (0) the kernel does not write what it gives.
 ACTIVATIONS: Mapping[int, tuple[str, ...]] = {
     1: ("Sigmoid", "Relu", "Relu"),
@@ -69,6 +70,7 @@ def read_float_lstm(r: Reading, places: dict[str, int]) -> None:
         r: the operator.
         places: its inputs by what they are; those alone that are there.
     """
+    require_float32(r, (0,), (places["hidden"], places["cell"]))
     order = order_of(r)
     order.show(r, _read_way(r, places, order, order.given(r), "forward"))
 
@@ -81,6 +83,7 @@ def read_lstm(r: Reading) -> None:
         return
     places = {role: place for place, role in enumerate(SEQUENCE) if place < len(r.inputs) and r.inputs[place]}
     _require_real(r, places)
+    require_float32(r, (0,), (places["hidden"], places["cell"]))
     order.show(r, _read_way(r, places, order, order.given(r), "forward"))
 
 
@@ -95,6 +98,11 @@ def read_both_ways_lstm(r: Reading) -> None:
         raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}")
     if merged and order.form == "rows" and order.rows > 1:
         raise r.unsupported("rows in front and results side by side, for which its kernel takes states from beyond their tensors,")
+    own = {way: {role.removeprefix(f"{way}/"): place for role, place in places.items() if role.startswith(f"{way}/")} for way in _WAYS}
+    for way in _WAYS:
+        _require_real(r, own[way])
+    aux = [place for role, place in places.items() if role == "aux"]
+    require_float32(r, (0, *aux), tuple(own[way][state] for way in _WAYS for state in ("hidden", "cell")))
     given = {"forth": order.given(r), "back": ""}
     given["back"] = given["forth"]
     if "aux" in places:
@@ -103,11 +111,7 @@ def read_both_ways_lstm(r: Reading) -> None:
             given = dict.fromkeys(given, joined_steps(r, given["forth"], beside))
         else:
             given["back"] = beside
-    found = []
-    for way, direction in (("forth", "forward"), ("back", "reverse")):
-        own = {role.removeprefix(f"{way}/"): place for role, place in places.items() if role.startswith(f"{way}/")}
-        _require_real(r, own)
-        found.append(_read_way(r, own, order, given[way], direction))
+    found = [_read_way(r, own[way], order, given[way], direction) for way, direction in (("forth", "forward"), ("back", "reverse"))]
     if merged:
         found = [joined_steps(r, *found)]
     for output, whole in enumerate(found):
@@ -136,9 +140,7 @@ def _read_basic(r: Reading, order: Order) -> str:
     """The kernel with weights of all gates in one, beside each other for data and hidden values; it looks at no options."""
     if len(r.inputs) != 5 or not all(r.inputs):
         raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel")
-    types = [r.tensor(index).dtype for index in range(5)]
-    if types != ["float32"] * 5:
-        raise r.unsupported(f"the basic kernel and tensors of {', '.join(types)}, not float32,")
+    require_float32(r, (0,), (1, 4))
     cells, inputs = math.prod(r.static_shape(3)) // 4, r.static_shape(0)[1]
     split = np.split(real_constant(r, 2, (4 * cells, inputs + cells)), 4)
     biases = np.split(real_constant(r, 3, (4 * cells,)), 4)

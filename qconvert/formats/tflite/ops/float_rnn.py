@@ -7,19 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.sequences import (
-    Order,
-    joined_steps,
-    one_way,
-    order_of,
-    partner,
-    real_constant,
-    require_written,
-    show_steps,
-    single_step,
-    state_of,
-    summed_bias,
-)
+from qconvert.formats.tflite.ops.sequence_writing import Frame, partner, require_written, state_of, summed_bias
+from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, require_float32, single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -40,11 +29,13 @@ _STATED = ("activations", "activation_alpha", "activation_beta", "clip")
 
 
 def read_sequence_rnn(r: Reading) -> None:
+    require_float32(r, (0,), (4,))
     order = order_of(r)
     order.show(r, _read_way(r, order, order.given(r), 1))
 
 
 def read_rnn(r: Reading) -> None:
+    require_float32(r, (0,), (4,))
     order = single_step(r)
     order.show(r, _read_way(r, order, order.given(r), 1))
 
@@ -56,6 +47,7 @@ def read_both_ways_rnn(r: Reading) -> None:
         raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}")
     if r.has(_AUX + 1) != r.has(_AUX + 2) or (r.has(_AUX + 1) and not r.has(_AUX)):
         raise r.invalid("has weights of an auxiliary input for one way alone, or no such input")
+    require_float32(r, (0, _AUX) if r.has(_AUX) else (0,), (4, 8))
     forth, back = _both_data(r, order)
     aux = (_AUX + 1, _AUX + 2) if r.has(_AUX + 1) else (0, 0)
     found = [_read_way(r, order, forth, 1, aux[0]), _read_way(r, order, back, 5, aux[1], direction="reverse")]
@@ -128,24 +120,20 @@ def write_rnn(op: Op, w: Writing) -> None:
     ways = [op] if other is None else sorted((op, other), key=lambda way: str(way["direction"]))
     for way in ways:
         require_written(w, way)
-    listed = [name for way in ways for name in _listed(w, way)]
     code = rnn_activation_code(op)
     if code is None:
         raise w.unsupported(op, f"activations {', '.join(op['activations'])} and a clip of {op['clip']}")
-    if other is None:
-        one_way(
-            w, op, int(op["hidden_size"]), "UNIDIRECTIONAL_SEQUENCE_RNN", ["", *listed], "SequenceRNNOptions",
-            fusedActivationFunction=code, timeMajor=True,
-        )  # fmt: skip
-        return
-    w.absorb(other)
-    results = [show_steps(w, way, int(way["hidden_size"])) for way in ways]
-    w.emit(
-        "BIDIRECTIONAL_SEQUENCE_RNN", [op.inputs[0], *listed, "", "", ""], [whole for whole, _ in results],
-        "BidirectionalSequenceRNNOptions", fusedActivationFunction=code, timeMajor=True, mergeOutputs=False,
-    )  # fmt: skip
-    for _, finish in results:
-        finish()
+    listed = [name for way in ways for name in _listed(w, way)]
+    frame = Frame(w, ways, [int(way["hidden_size"]) for way in ways])
+    order = {"fusedActivationFunction": code, "timeMajor": frame.form == "steps"}
+    if other is not None:
+        w.absorb(other)
+        order["mergeOutputs"] = frame.merged
+        frame.emit("BIDIRECTIONAL_SEQUENCE_RNN", [*listed, "", "", ""], "BidirectionalSequenceRNNOptions", **order)
+    elif frame.form == "single":
+        frame.emit("RNN", listed, "RNNOptions", fusedActivationFunction=code)
+    else:
+        frame.emit("UNIDIRECTIONAL_SEQUENCE_RNN", listed, "SequenceRNNOptions", **order)
 
 
 def rnn_activation_code(op: Op) -> int | None:

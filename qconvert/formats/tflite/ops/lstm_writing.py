@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.float_recurrent import ACTIVATIONS, PEEPHOLES, ROWS, SEQUENCE, WAY
-from qconvert.formats.tflite.ops.sequences import one_way, partner, require_written, show_steps, state_of, summed_bias
+from qconvert.formats.tflite.ops.sequence_writing import Frame, partner, require_written, state_of, summed_bias
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
@@ -29,12 +29,15 @@ def write_lstm(op: Op, w: Writing) -> None:
         w.absorb(other)
         _write_both_ways(w, *((op, other) if op["direction"] == "forward" else (other, op)))
         return
-    listed = {"data": "", **_listed(w, op), "hidden": state_of(w, op, _HIDDEN), "cell": state_of(w, op, _CELL)}
+    listed = {**_listed(w, op), "hidden": state_of(w, op, _HIDDEN), "cell": state_of(w, op, _CELL)}
     listed |= {f"{gate}_norm": name for gate, name in _gates(w, op, NORM, "norm", (int(op["hidden_size"]),)).items()}
-    one_way(
-        w, op, _width(w, op), "UNIDIRECTIONAL_SEQUENCE_LSTM", [listed.get(role, "") for role in SEQUENCE],
-        "UnidirectionalSequenceLSTMOptions", **_options(op),
-    )  # fmt: skip
+    frame = Frame(w, [op], [_width(w, op)])
+    names = [listed.get(role, "") for role in SEQUENCE[1:]]
+    if frame.form == "single":
+        frame.emit("LSTM", names, "LSTMOptions", **_options(op))
+    else:
+        table = "UnidirectionalSequenceLSTMOptions"
+        frame.emit("UNIDIRECTIONAL_SEQUENCE_LSTM", names, table, **_options(op), timeMajor=frame.form == "steps")
 
 
 def _require(w: Writing, op: Op) -> None:
@@ -52,23 +55,22 @@ def activation_code(op: Op) -> int | None:
 
 def _options(op: Op) -> dict[str, Any]:
     clips = {"cellClip": float(op["cell_clip"]), "projClip": float(op["projection_clip"])}
-    return {"fusedActivationFunction": activation_code(op), **clips, "timeMajor": True}
+    return {"fusedActivationFunction": activation_code(op), **clips}
 
 
 def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:
-    listed = [forth.inputs[0]]
-    for op in (forth, back):
+    ways, listed = (forth, back), list[str]()
+    for op in ways:
         own = _listed(w, op)
         listed += [own.get(role, "") for role in WAY]
-    listed += [state_of(w, op, index) for op in (forth, back) for index in (_HIDDEN, _CELL)]
+    listed += [state_of(w, op, index) for op in ways for index in (_HIDDEN, _CELL)]
     listed += [""] * (1 + 2 * len(GATES))
-    results = [show_steps(w, op, _width(w, op)) for op in (forth, back)]
-    w.emit(
-        "BIDIRECTIONAL_SEQUENCE_LSTM", listed, [whole for whole, _ in results], "BidirectionalSequenceLSTMOptions", **_options(forth),
-        mergeOutputs=False,
+    # With rows in front and results side by side the kernel takes states from beyond their tensors.
+    frame = Frame(w, ways, [_width(w, op) for op in ways], merges_rows=False)
+    frame.emit(
+        "BIDIRECTIONAL_SEQUENCE_LSTM", listed, "BidirectionalSequenceLSTMOptions", **_options(forth), timeMajor=frame.form == "steps",
+        mergeOutputs=frame.merged,
     )  # fmt: skip
-    for _, finish in results:
-        finish()
 
 
 def _has(op: Op, index: int) -> bool:

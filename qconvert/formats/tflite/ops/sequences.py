@@ -1,29 +1,21 @@
-"""What recurrent operators share: the order of steps and rows in their data, and the biases, activations and states of their cells."""
+"""What readers of recurrent operators share: the order of steps and rows in their data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from qconvert.formats.tflite.reading import Reading
-from qconvert.formats.tflite.writing import Writing
-from qconvert.graph import Array, Op
+from qconvert.graph import Array
 
 __all__ = [
     "Order",
     "joined_steps",
-    "one_way",
     "order_of",
-    "partner",
     "real_constant",
-    "require_written",
-    "show_steps",
+    "require_float32",
     "single_step",
-    "state_of",
-    "summed_bias",
 ]
 
 _TO_TIME = (1, 0, 2)
@@ -90,6 +82,16 @@ def single_step(r: Reading) -> Order:
     return Order(1, shape[0], "single")
 
 
+def require_float32(r: Reading, data: tuple[int, ...], variables: tuple[int, ...]) -> None:
+    """Raises an error for data, variables or results that are not float32, and a variable that is two of them."""
+    names = [*(r.input(index) for index in (*data, *variables)), *r.outputs[:2]]
+    wrong = [tensor for name in names if (tensor := r.lookup(name)).dtype != "float32"]
+    if wrong:
+        raise r.unsupported(f"{wrong[0].name!r} of {wrong[0].dtype}, not float32,")
+    if len({r.input(index) for index in variables}) < len(variables):
+        raise r.invalid("has one variable for two")
+
+
 def real_constant(r: Reading, index: int, shape: tuple[int, ...]) -> Array:
     """The data of input `index`, in float32 where a DEQUANTIZE makes it of float16.
 
@@ -114,80 +116,3 @@ def joined_steps(r: Reading, first: str, second: str) -> str:
         raise r.invalid(f"has sequences of shapes {shapes[0]} and {shapes[1]}, which do not go together")
     result = r.intermediate("joined", "float32", (*shapes[0][:-1], shapes[0][-1] + shapes[1][-1]))
     return r.emit("Concat", [first, second], [result], axis=len(shapes[0]) - 1)[0]
-
-
-def require_written(w: Writing, op: Op, **wanted: object) -> None:
-    """Raises UnsupportedError for attributes that are not as wanted, lengths of sequences, and states that TFLite's do not match."""
-    for name, value in {"layout": 0, **wanted}.items():
-        if op[name] != value:
-            raise w.unsupported(op, f"{name} {op[name]!r}")
-    if op["direction"] == "bidirectional":
-        raise w.unsupported(op, "both directions in one, where each has states of its own in TFLite,")
-    inputs = (*op.inputs, *[""] * (7 - len(op.inputs)))
-    if inputs[4]:
-        raise w.unsupported(op, "lengths of sequences")
-    if not all(inputs[5 : 7 if op.kind == "LSTM" else 6]):
-        raise w.unsupported(op, "states that begin anew in each run, where those of TFLite's operator go on,")
-
-
-def state_of(w: Writing, op: Op, index: int) -> str:
-    """Input `index` of a recurrence, (1, rows, values), as a variable of TFLite's operator, which has no axis of directions."""
-    return w.variable(op, op.inputs[index], w.shape(op.inputs[index], op)[1:])
-
-
-def summed_bias(w: Writing, op: Op, rows: int) -> Array:
-    """The biases of a recurrence, of which TFLite has one for data and hidden values."""
-    if len(op.inputs) < 4 or not op.inputs[3]:
-        return np.zeros(rows, np.float32)
-    return np.asarray(w.constant(op, 3).reshape(2, -1).sum(axis=0, dtype=np.float32))
-
-
-def partner(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
-    """The recurrence behind `op` that goes through the same data the other way, equal in the attributes `alike`; None if there is none."""
-    later = w.graph.ops[next(place for place, other in enumerate(w.graph.ops) if other is op) + 1 :]
-    for other in later:
-        same = other.kind == op.kind and other.inputs[0] == op.inputs[0] and {op["direction"], other["direction"]} == {"forward", "reverse"}
-        if same and not w.is_absorbed(other) and all(other[name] == op[name] for name in alike):
-            return other
-    return None
-
-
-def show_steps(w: Writing, op: Op, size: int) -> tuple[str, Callable[[], None]]:
-    """Where a recurrence's results go, (steps, rows, values), and what makes of them those of the graph, with an axis of directions."""
-    hint = next(filter(None, op.outputs))
-    steps, rows = w.shape(op.inputs[0], op)[:2]
-    reader = w.successor(op.outputs[0]) if op.outputs[0] else None
-    if reader is not None and reader.kind == "Reshape" and w.tensor(reader.outputs[0]).shape == (steps, rows, size):
-        w.absorb(reader)
-        return reader.outputs[0], lambda: None
-    whole = w.add(f"{hint}/steps", "float32", (steps, rows, size))
-
-    def finish() -> None:
-        if op.outputs[0]:
-            w.emit("RESHAPE", [whole, w.ints([steps, 1, rows, size], f"{hint}/shape")], [op.outputs[0]], "ReshapeOptions")
-
-    return whole, finish
-
-
-def one_way(w: Writing, op: Op, size: int, builtin: str, listed: list[str], table: str, **options: Any) -> None:
-    """A recurrence over its data, which the operator `builtin` takes as its first input; one that goes back turns them around.
-
-    Args:
-        w: what is written.
-        op: the recurrence.
-        size: how many values a step gives.
-        builtin, table: the operator and its options.
-        listed: its inputs, the first of which this sets.
-        options: fields of the table.
-    """
-    data, backwards = op.inputs[0], op["direction"] == "reverse"
-    whole, finish = show_steps(w, op, size)
-    given, shown = data, whole
-    if backwards:
-        axis = w.ints([0], f"{whole}/axis")
-        given, shown = w.like(f"{whole}/turned", data, w.tensor(data).shape), w.like(f"{whole}/back", whole, w.tensor(whole).shape)
-        w.emit("REVERSE_V2", [data, axis], [given], "ReverseV2Options")
-    w.emit(builtin, [given, *listed[1:]], [shown], table, **options)
-    if backwards:
-        w.emit("REVERSE_V2", [shown, axis], [whole], "ReverseV2Options")
-    finish()
