@@ -101,6 +101,7 @@ _ACTIVATION_BITS = Option(
 #: The property "absorbed" holds behind reading: quantization stands on tensors, not in Quantize and Dequantize around operators.
 _REGISTER = (
     _pass("carry_custom", "custom operators are named; compiled ones, or all, are refused", options=(_CUSTOM,)),
+    _pass("lift_states", "states that functions read and write go through them as values, and the network reads and writes them"),
     _pass("fuse_dilation", "SpaceToBatch, a convolution and BatchToSpace become one dilated convolution"),
     _pass("fuse_pad", "a Pad with real zero before a convolution becomes the convolution's own padding"),
     _pass("assign_layout", "spatial operators get the target's layout, with the fewest Transposes",

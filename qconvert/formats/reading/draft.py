@@ -26,6 +26,7 @@ class Draft:
     """
 
     def __init__(self, reserved: Collection[str] = (), outer: Draft | None = None) -> None:
+        self.outermost: Draft = self if outer is None else outer.outermost
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []

@@ -6,6 +6,7 @@ import numpy as np
 
 from qconvert.formats.tflite.variables import first_value
 from qconvert.graph import Graph, Op
+from qconvert.graph.functions import all_ops
 
 __all__ = ["inner_states"]
 
@@ -30,7 +31,7 @@ def inner_states(graph: Graph) -> frozenset[str]:
 
 def _uses(graph: Graph, kind: str) -> dict[str, list[Op]]:
     found: dict[str, list[Op]] = {}
-    for op in graph.ops:
+    for op in all_ops(graph):
         if op.kind == kind:
             found.setdefault(str(op["state"]), []).append(op)
     return found

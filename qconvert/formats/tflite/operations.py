@@ -87,9 +87,13 @@ class Operations:
         if not all((*inputs, *outputs)) or len({*inputs}) != len(inputs):
             raise InvalidModelError(f"subgraph {index} has an input twice, or one that is absent")
         ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | {*inputs}
+        inside.variables = self.variables.inside()
         inside.read(index, names, ready)
-        if draft.states:
-            raise UnsupportedError("variables in a subgraph that an operator runs are not covered", where=f"subgraph {index}")
+        if own := [name for name, state in draft.states.items() if state is not self.variables.states.get(name)]:
+            what = f"an operator with variables of its own ({own[0]!r}) in a subgraph that an operator runs"
+            raise UnsupportedError(f"{what} is not covered", where=f"subgraph {index}")
+        self._draft.outermost.states.update(draft.states)
+        draft.states.clear()
         self._count = inside._count
         for name in outputs:
             if name not in ready:
@@ -145,8 +149,8 @@ class Operations:
         made = Reading(self._draft, code.name, index, *sides, options, code.version, custom, self.variables, inner)
         made.functions = self.functions
         handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
-        if self._is_function and code.key in VARIABLE_OPERATORS:
-            raise made.unsupported("variables in a subgraph that an operator runs")
+        if self._is_function and code.key == "CALL_ONCE":
+            raise made.unsupported("first values in a subgraph that an operator runs")
         if handles and code.key not in VARIABLE_OPERATORS:
             raise made.unsupported(f"{handles[0]!r}, a variable,")
         return made

@@ -6,6 +6,7 @@ import json
 import math
 import mmap
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def _rewritten(graph: Graph) -> Graph:
 
 def _used_states(draft: Draft) -> dict[str, Tensor]:
     """The states that operators are left to read or to write."""
-    used = {str(op["state"]) for op in draft.ops if KINDS[op.kind].rule == "state"}
+    ops = chain(draft.ops, *(function.ops for function in draft.functions.values()))
+    used = {str(op["state"]) for op in ops if KINDS[op.kind].rule == "state"}
     return {name: state for name, state in draft.states.items() if name in used}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,6 +73,12 @@ class Variables:
     def initialize(self, subgraph: int) -> None:
         """A CALL_ONCE stands here."""
         self.ready.update(self._names[key] for key in self._first[subgraph] if key in self._names)
+
+    def inside(self) -> Variables:
+        """The same for a subgraph that an operator runs, with handles of its own. What it writes need not be written: it may not run."""
+        found = copy(self)
+        found.handles, found.ready = {}, set(self.ready)
+        return found
 
     def _once(self, index: int, names: Sequence[str]) -> Iterator[int]:
         for operation, name in zip(self._model.subgraphs[index].operators, names, strict=True):
