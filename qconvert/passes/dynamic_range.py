@@ -34,6 +34,7 @@ _FLAT_RANK = 4
 _TEXTS = {
     "real": "{} operators of dynamic range compute on their real data; their integer weights stay, behind a Dequantize",
     "tensor": "{} operators round their data by the range of the whole tensor, not of each row or image",
+    "wider": "{} operators round their data in 255 steps, not in 127 as the source's do",
     "spelled": "{} operators round their data as the source's kernels do, spelled out",
     "rows": "{} operators round their data by the range of each row or image, not of the whole tensor",
     "again": "{} operators round their data when they run again, as the source's did",
@@ -119,7 +120,8 @@ class _Fitting:
         """As it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most recurrent operators."""
         if is_dynamic(op) and (op["arithmetic"] != "dynamic_tensor" or op.kind in _ALWAYS_SPELLED):
             fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_SPELLED
-            self.counts["tensor" if fast else "spelled"] += 1
+            wider = op["arithmetic"] in OF_WHOLE_TENSORS
+            self.counts[("wider" if wider else "tensor") if fast else "spelled"] += 1
             if fast:  # what is spelled out is noted by the writer, as all is that ONNX spells out
                 self.stated[op.outputs[0]] = str(op["arithmetic"])
                 op = op.with_attributes(arithmetic="dynamic_tensor")

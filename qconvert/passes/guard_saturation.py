@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.kinds import KINDS, is_dynamic
+from qconvert.graph.kinds import KINDS, integer_weights, is_dynamic
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.plugins import Target
 
@@ -46,12 +46,34 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
         elif weights.dtype == "uint8" and safe:
             changed.append((use, _stored_as(weights, "int8", -128)))
             signed += 1
+    recurrent = _recurrent(graph, target) if target.max_pair_sum else {}
     notes = []
+    if recurrent:
+        notes.append(
+            f"{len(recurrent)} weights of recurrent operators are stored as uint8 with zero point + 128, as pairs of them could saturate"
+        )
+        graph = graph.evolve(tensors=recurrent.values())
     if guarded:
         notes.append(f"{guarded} weights are stored as uint8 with zero point + 128, since pairs of them could saturate")
     if signed:
         notes.append(f"{signed} uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster")
     return (replace_weights(graph, changed, "stored")[0] if changed else graph), tuple(notes)
+
+
+def _recurrent(graph: Graph, target: Target) -> dict[str, Tensor]:
+    """The int8 weights of onnxruntime's DynamicQuantizeLSTM that could saturate, as uint8: those that nothing else reads."""
+    users = graph.consumers()
+    found = {}
+    for op in graph.ops:
+        if op.kind != "LSTM" or op["arithmetic"] != "dynamic_tensor":
+            continue
+        for index in integer_weights(op):
+            weights = graph[op.inputs[index]]
+            if weights.data is None or weights.dtype != "int8" or len(users[weights.name]) > 1 or weights.name in graph.public:
+                continue
+            if _row_pairs(weights.data.astype(np.int16).reshape(-1, weights.data.shape[-1])) > target.max_pair_sum:
+                found[weights.name] = _stored_as(weights, "uint8", 128)
+    return found
 
 
 def _weights(graph: Graph, op: Op, activations: str, kernels: Collection[str]) -> Tensor | None:

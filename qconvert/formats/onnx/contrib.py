@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["CONTRIB", "CONTRIB_SIGNATURES", "QONNX", "QONNX_DOMAINS", "SIGNATURES"]
+__all__ = ["CONTRIB", "CONTRIB_SIGNATURES", "OUTPUTS", "QONNX", "QONNX_DOMAINS", "SIGNATURES"]
 
 CONTRIB = "com.microsoft"
 #: The domain of QONNX that is written, and those of older exporters.
@@ -16,11 +16,23 @@ _PAIR = "a a_scale a_zero_point? b b_scale b_zero_point? c_scale c_zero_point?"
 _WINDOW = {"auto_pad": "STRING", "kernel_shape": "INTS", "pads": "INTS", "strides": "INTS", "channels_last": "INT"}
 
 #: Operator -> its inputs ("?" behind an optional one, "*" behind one of which there may be any number) and its attributes with their
-#: types ("!" behind a required one). Each has one output.
+#: types ("!" behind a required one). Each has one output, but for those in OUTPUTS.
 CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "QuantizeLinear": ("x y_scale y_zero_point?", {"axis": "INT"}),
     "DequantizeLinear": ("x x_scale x_zero_point?", {"axis": "INT"}),
     "DynamicQuantizeMatMul": ("a b b_scale b_zero_point? bias?", {}),
+    "DynamicQuantizeLSTM": (
+        "x w r b? sequence_lens? initial_h? initial_c? p? w_scale w_zero_point r_scale r_zero_point",
+        {
+            "activations": "STRINGS",
+            "activation_alpha": "FLOATS",
+            "activation_beta": "FLOATS",
+            "clip": "FLOAT",
+            "direction": "STRING",
+            "hidden_size": "INT",
+            "input_forget": "INT",
+        },
+    ),
     "Gelu": ("x", {}),
     "FastGelu": ("x bias?", {}),
     "BiasGelu": ("x bias", {}),
@@ -48,6 +60,9 @@ CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {**_WINDOW, "dilations": "INTS", "group": "INT"},
     ),
 }
+
+#: The most outputs of those that have others than one.
+OUTPUTS: Mapping[str, int] = {"DynamicQuantizeLSTM": 3}
 
 _ROUNDED = {"signed": "INT", "narrow": "INT", "rounding_mode": "STRING"}
 _QONNX: Mapping[str, tuple[str, Mapping[str, str]]] = {

@@ -92,7 +92,7 @@ def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
         for name in old.outputs:
             op = producers.get(name, old)
             # Behind the last of the nodes that write outputs of the operator, all that it reads is there.
-            if id(op) not in done and (op is old or written.issuperset(op.outputs)):
+            if id(op) not in done and (op is old or written.issuperset(filter(None, op.outputs))):
                 done.add(id(op))
                 chosen.append(op)
     return needed(graph, chosen)
@@ -112,7 +112,7 @@ def _parsed(text: str, most: int) -> list[Noted]:
 def _is_spelled(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
     """Whether the graph computes the outputs of `op` from its inputs just as the writer spells it out, `labelled` saying their grids."""
     names = [name for name in (*op.inputs, *op.outputs) if name]
-    if not op.outputs or any(name not in graph.tensors for name in names) or any(name not in producers for name in op.outputs):
+    if not op.outputs or any(name not in graph.tensors for name in names) or any(name and name not in producers for name in op.outputs):
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))
     tensors = {name: labelled[name] for name in names}

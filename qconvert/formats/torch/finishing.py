@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.scaled_products import scale_weights
 from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.spelled import compute_constants, find_fake_quantization
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.kinds.recurrent import GATES
 
 __all__ = ["finished"]
 
@@ -40,10 +42,24 @@ def finished(
     scale_weights(draft, outputs)
     compute_constants(draft)
     draft.prune(outputs)
+    _without_unread(draft, outputs)
     draft.settle_names(outputs)
     entries = {**session.metadata(producer), **(metadata or {})}
     graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=entries, states=states or {})
     return graph.evolve(ops=draft.ops)
+
+
+def _without_unread(draft: Draft, outputs: Sequence[str]) -> None:
+    """Leaves away the optional results that nobody reads: last states, and all steps where these alone are wanted."""
+    read = {*outputs, *(name for op in draft.ops for name in op.inputs)}
+    for index, op in enumerate(draft.ops):
+        if op.kind in GATES and not read.issuperset(op.outputs):
+            names = [name if name in read else "" for name in op.outputs]
+            while not names[-1]:
+                names.pop()
+            draft.ops[index] = replace(op, outputs=tuple(names))
+            for name in {*op.outputs} - read:
+                del draft.tensors[name]
 
 
 def _stored(draft: Draft, name: str) -> str:

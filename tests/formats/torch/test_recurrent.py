@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
-from qconvert import load
+from qconvert import convert, load
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph.kinds import is_dynamic
@@ -27,6 +29,7 @@ _LAYERS = {
     "lstm_no_bias": partial(nn.LSTM, 5, 6, bias=False),
     "gru_batch_first": partial(nn.GRU, 5, 6, batch_first=True),
     "gru_deep_both_ways": partial(nn.GRU, 5, 4, 3, bidirectional=True, dropout=0.5),
+    "lstm_projected_both_ways": partial(nn.LSTM, 5, 6, 2, bidirectional=True, proj_size=3),
     "rnn": partial(nn.RNN, 5, 6),
     "rnn_relu_both_ways": partial(nn.RNN, 5, 6, 2, nonlinearity="relu", bidirectional=True, batch_first=True),
 }
@@ -243,12 +246,52 @@ class Packed(nn.Module):
 
 def test_what_is_not_covered_is_named(tmp_path: Path) -> None:
     x = torch.randn(7, 2, 5)
-    path = saved(tmp_path / "projected", Alone(nn.LSTM(5, 6, proj_size=3)).eval(), (x,), "traced")
-    with pytest.raises(UnsupportedError, match="proj_size"):
-        load(path)
     path = saved(tmp_path / "training", Alone(nn.LSTM(5, 6, 2, dropout=0.5)).train(), (x,), "traced")
     with pytest.raises(UnsupportedError, match=r"dropout in training"):
         load(path)
     path = saved(tmp_path / "lengths", Packed().eval(), (x, torch.tensor([7, 4])), "traced")
     with pytest.raises(UnsupportedError, match=r"PackedSequence|_pack_padded_sequence"):
         load(path)
+
+
+@pytest.mark.parametrize(("name", "style"), [("gru_deep_both_ways", "traced"), ("gru_batch_first", "frozen")])
+def test_onnx_rounds_as_torch_does_if_it_is_asked_to(tmp_path: Path, name: str, style: str) -> None:
+    """GRUs as a Scan over the steps, found again as what they are; by default they compute on real data."""
+    torch.manual_seed(11)
+    module, x = quantized(Alone(_LAYERS[name]()), torch.qint8), torch.randn(60, 3, 5)
+    path = saved(tmp_path / "a", module, (x,), style)
+    wanted = module(x).detach().numpy()
+    for mode in ("keep", "real"):
+        result = tmp_path / f"{mode}.onnx"
+        convert(path, result, dynamic=mode)
+        session = ort.InferenceSession(result)
+        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        difference = np.abs(found - wanted).max()
+        assert difference < 2e-6 if mode == "keep" else 1e-4 < difference < 0.05
+        stored = {item.name for item in onnx.load(result).graph.initializer if item.data_type == onnx.TensorProto.INT8}
+        assert len(stored) == 2 * sum(op.kind == "GRU" for op in load(path).ops)
+    again = [op["arithmetic"] for op in load(tmp_path / "keep.onnx").ops if op.kind == "GRU"]
+    assert set(again) == {"dynamic_reduced"} and len(again) == len(stored) // 2
+
+
+def test_fast_numerics_make_the_node_of_onnxruntime(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    module, x = quantized(Alone(nn.LSTM(5, 6, 2, bidirectional=True)), torch.qint8), torch.randn(40, 2, 5)
+    path = saved(tmp_path / "a", module, (x,), "traced")
+    report = convert(path, tmp_path / "a.onnx", dynamic="keep", numerics="fast")
+    assert "255 steps" in str(report)
+    assert [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node].count("DynamicQuantizeLSTM") == 4
+    session = ort.InferenceSession(tmp_path / "a.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert (
+        1e-5 < np.abs(found - module(x).detach().numpy()).max() < 0.03
+    )  # int8 weights would saturate where a CPU has no VNNI: 0.03 and more
+
+
+def test_a_projection_is_spelled_out(tmp_path: Path) -> None:
+    module, x = Alone(_LAYERS["lstm_projected_both_ways"]()).eval(), torch.randn(9, 3, 5)
+    path = saved(tmp_path / "a", module, (x,), "frozen")  # of open sizes
+    convert(path, tmp_path / "a.onnx")
+    session = ort.InferenceSession(tmp_path / "a.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert np.abs(found - module(x).detach().numpy()).max() < 1e-6

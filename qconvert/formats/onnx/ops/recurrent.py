@@ -7,6 +7,9 @@ from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.ops.quantized_lstm import READERS as QUANTIZED
+from qconvert.formats.onnx.ops.quantized_lstm import quantized_lstm_reason, write_quantized_lstm
+from qconvert.formats.onnx.ops.spelled_gates import write_spelled_gates
 from qconvert.formats.onnx.ops.spelled_lstm import is_spelled, write_spelled_lstm
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
@@ -57,11 +60,17 @@ def _cells(r: Reading) -> int:
 
 def write_recurrence(op: Op, b: Builder) -> None:
     """The node of its own; what is quantized is real between DequantizeLinear and QuantizeLinear."""
+    if op.kind == "LSTM" and op["arithmetic"] == "dynamic_tensor" and not quantized_lstm_reason(op, b):
+        write_quantized_lstm(op, b)
+        return
     if op.kind == "LSTM" and is_spelled(op):
         write_spelled_lstm(op, b)
         return
     if is_dynamic(op):
-        raise b.unsupported(op, "data that it rounds when it runs")
+        if op.kind == "LSTM":
+            raise b.unsupported(op, "data that it rounds when it runs")
+        write_spelled_gates(op, b)
+        return
     if foreign := _foreign(activation_names(op)):
         raise b.unsupported(op, f"the activation {foreign}")
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
@@ -85,4 +94,4 @@ _KINDS = ("LSTM", "GRU", "RNN")
 
 WRITERS: dict[str, WriteFunction] = dict.fromkeys(_KINDS, write_recurrence)
 
-READERS: dict[str, ReadFunction] = dict.fromkeys(_KINDS, read_recurrence)
+READERS: dict[str, ReadFunction] = {**dict.fromkeys(_KINDS, read_recurrence), **QUANTIZED}

@@ -1,9 +1,12 @@
-"""Rows of real data rounded to 8 bits as TFLite's recurrent operators do it (arithmetic/dynamic.py), and products with integer weights.
+"""Data of recurrent operators rounded to 8 bits: rows as TFLite does it, whole tensors as PyTorch and onnxruntime (arithmetic/dynamic.py).
+And products with integer weights.
 
 Whole numbers stand in float32, which holds them and their sums: the weights stay int8 in the file, and runtimes make them real once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -21,16 +24,16 @@ _LEAST = 1e-30
 
 
 def rounded_rows(b: Builder, to: Emitter, rows: str, arithmetic: str, hint: str) -> tuple[str, str]:
-    """Steps less the zero point, as float32, and the scale of each row, of size 1 along the last axis.
+    """Steps less the zero point, as float32, and the scale of each row, of size 1 along the last axis, or that of the whole tensor.
 
     Args:
         b: the graph.
         to: where the nodes go.
         rows: float32.
-        arithmetic: one of OF_ROWS.
+        arithmetic: one of OF_ROWS, or of OF_WHOLE_TENSORS, for which there is one scale.
         hint: for names.
     """
-    return (_asymmetric if arithmetic == "dynamic_rows" else _symmetric)(b, to, rows, hint)
+    return _ROUNDINGS[arithmetic](b, to, rows, hint)
 
 
 def product(b: Builder, to: Emitter, steps: str, matrix: str, hint: str, *, exact: bool) -> str:
@@ -77,6 +80,29 @@ def _asymmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str
     return to.node("Sub", [*stored, point], hint=f"{hint}/steps")[0], scale
 
 
+def _reduced(b: Builder, to: Emitter, values: str, hint: str) -> tuple[str, str]:
+    """0 to 127 for the range of all values, by the reciprocal of the scale, ties to even."""
+    zero, highest = _scalar(b, 0), _scalar(b, 127)
+    low = to.node("Min", [to.node("ReduceMin", [values], hint=f"{hint}/end", keepdims=0)[0], zero], hint=f"{hint}/low")[0]
+    high = to.node("Max", [to.node("ReduceMax", [values], hint=f"{hint}/end", keepdims=0)[0], zero], hint=f"{hint}/high")[0]
+    span = to.node("Sub", [high, low], hint=f"{hint}/span")
+    empty = to.node("Equal", [*span, zero], hint=f"{hint}/empty")
+    factor = to.node("Where", [*empty, _scalar(b, 1), *to.node("Div", [highest, *span], hint=f"{hint}/factor")], hint=f"{hint}/factor")[0]
+    exact = to.node("Mul", [*to.node("Neg", [low], hint=f"{hint}/below"), factor], hint=f"{hint}/exact")
+    point = to.node("Round", to.node("Clip", [*exact, zero, highest], hint=f"{hint}/limited"), hint=f"{hint}/point")[0]
+    scaled = to.node("Round", to.node("Mul", [values, factor], hint=f"{hint}/scaled"), hint=f"{hint}/whole")
+    stored = to.node("Clip", [*to.node("Add", [*scaled, point], hint=f"{hint}/placed"), zero, highest], hint=f"{hint}/stored")
+    scale = to.node("Div", [_scalar(b, 1), factor], hint=f"{hint}/scale")[0]
+    return to.node("Sub", [*stored, point], hint=f"{hint}/steps")[0], scale
+
+
+def _tensor(b: Builder, to: Emitter, values: str, hint: str) -> tuple[str, str]:
+    """By DynamicQuantizeLinear."""
+    stored, scale, point = to.node("DynamicQuantizeLinear", [values], 3, hint=f"{hint}/stored")
+    steps = [to.node("Cast", [value], hint=f"{hint}/real", to=_FLOAT32)[0] for value in (stored, point)]
+    return to.node("Sub", steps, hint=f"{hint}/steps")[0], scale
+
+
 def _zero_point(b: Builder, to: Emitter, ends: tuple[str, str, str], hint: str) -> str:
     """From the end of the range whose error is smaller, in float64: of the lowest value, the highest, and the scale."""
     low, high, scale = (to.node("Cast", [value], hint=f"{hint}/float64", to=_FLOAT64)[0] for value in ends)
@@ -110,3 +136,11 @@ def _end(b: Builder, to: Emitter, kind: str, value: str, hint: str) -> str:
 
 def _scalar(b: Builder, value: float, dtype: str = "float32") -> str:
     return b.once(f"{float(value)!r} {dtype}", "scalar", lambda: [b.const(np.array(value, dtype), "constant/number")])[0]
+
+
+_ROUNDINGS: Mapping[str, Callable[[Builder, Emitter, str, str], tuple[str, str]]] = {
+    "dynamic_rows": _asymmetric,
+    "dynamic_symmetric": _symmetric,
+    "dynamic_reduced": _reduced,
+    "dynamic_tensor": _tensor,
+}

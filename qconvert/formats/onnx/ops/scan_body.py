@@ -1,12 +1,14 @@
-"""Nodes that are the body of a Scan, for operators that ONNX spells out step by step."""
+"""Nodes that are the body of a Scan, for operators that ONNX spells out step by step, and states that it begins with."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from qconvert.formats.onnx.builder import Builder
 
-__all__ = ["ScanBody"]
+__all__ = ["ScanBody", "zero_states"]
 
 
 class ScanBody:
@@ -56,3 +58,12 @@ class ScanBody:
         b.hidden_reads[len(b.nodes)] = [name for node in self.nodes for name in node.input if name not in own]
         ways: dict[str, Any] = {"scan_input_directions": [1], "scan_output_directions": [1]} if backwards else {}
         return b.node("Scan", given, count + 1, hint=hint, body=graph, num_scan_inputs=1, **ways)
+
+
+def zero_states(b: Builder, data: str, size: int, hint: str) -> str:
+    """States of zeros, of shape (rows, size), for data of shape (steps, rows, inputs)."""
+    whole = b.node("Shape", [data], hint=f"{hint}/shape")
+    bounds = [b.const(np.array([value], np.int64), "constant/sizes") for value in (1, 2)]
+    rows = b.node("Slice", [*whole, *bounds], hint=f"{hint}/rows")
+    sizes = b.node("Concat", [*rows, b.const(np.array([size], np.int64), "constant/sizes")], hint=f"{hint}/sizes", axis=0)
+    return b.node("ConstantOfShape", sizes, hint=hint)[0]

@@ -7,7 +7,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.ops.rescaling import Emitter
-from qconvert.formats.onnx.ops.scan_body import ScanBody
+from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
 from qconvert.graph import Op
 from qconvert.graph.kinds.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
 
@@ -80,10 +80,10 @@ class _Lstm:
         b = self._b
         if _has(self._op, index):
             return b.node("Squeeze", [b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/first")[0]
-        if shape is None or not isinstance(shape[1], int):
-            raise b.unsupported(self._op, "steps spelled out, rows whose number is known only at run time, and no first values")
         recurrent = b.tensor(self._op.inputs[2]).static_shape
         size = self._cells if index == _CELL or recurrent is None else recurrent[2]
+        if shape is None or not isinstance(shape[1], int):
+            return zero_states(b, b.real(self._op.inputs[0]), size, f"{self._hint}/first")
         return b.const(np.zeros((shape[1], size), np.float32), f"{self._hint}/first")
 
     def _data_parts(self) -> str:

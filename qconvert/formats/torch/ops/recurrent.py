@@ -18,7 +18,7 @@ from qconvert.formats.torch.ops.layers import require_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
 from qconvert.graph import Array, Quantization
-from qconvert.graph.kinds.recurrent import GATES
+from qconvert.graph.kinds.recurrent import GATES, PROJECTION
 
 __all__ = ["OPERATORS"]
 
@@ -37,6 +37,7 @@ class _Weights:
         biases: of each, or None.
         names: of the matrices and of the biases in the file.
         rounding: how data are rounded beside integer weights; "" beside real ones.
+        projection: (hidden, cells), what makes the hidden values of an LSTM with proj_size; its name stands behind the others.
     """
 
     matrices: tuple[Array, Array]
@@ -44,6 +45,7 @@ class _Weights:
     biases: tuple[Array, Array] | None
     names: tuple[str, ...]
     rounding: str = ""
+    projection: Array | None = None
 
 
 def _in_order(c: Call, kind: str, values: Array) -> Array:
@@ -61,16 +63,19 @@ def _grid_in_order(c: Call, kind: str, grid: Quantization | None) -> Quantizatio
     return Quantization(_in_order(c, kind, grid.scale), _in_order(c, kind, grid.zero_point), 1)
 
 
-def _real_weights(c: Call, kind: str, names: Sequence[str]) -> _Weights:
+def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = "") -> _Weights:
     """Of separate tensors: two matrices, and two biases or none."""
-    found = []
-    for name in names:
-        data = c.known(name)
-        if data is None or c.lookup(name).is_quantized:
-            raise c.unsupported("weights that are computed at run time")
-        found.append(_in_order(c, kind, data))
+    found = [_in_order(c, kind, _constant(c, name)) for name in names]
     biases = (found[2], found[3]) if len(found) == 4 else None
-    return _Weights((found[0], found[1]), (None, None), biases, (*names[:2], *names[2:3]))
+    projected = _constant(c, projection) if projection else None
+    return _Weights((found[0], found[1]), (None, None), biases, (*names[:2], names[2] if biases else "", projection), "", projected)
+
+
+def _constant(c: Call, name: str) -> Array:
+    data = c.known(name)
+    if data is None or c.lookup(name).is_quantized:
+        raise c.unsupported("weights that are computed at run time")
+    return data
 
 
 def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding: str) -> _Weights:
@@ -98,7 +103,12 @@ def _verified(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -
     """How many cells there are; raises InvalidModelError if the weights do not fit each other or the data."""
     rows, hidden = len(weights.matrices[0]), len(weights.matrices[0]) // GATES[kind]
     shapes = [matrix.shape for matrix in weights.matrices]
-    if len(shapes[0]) != 2 or shapes[1] != (rows, hidden) or (isinstance(inputs, int) and shapes[0][1] != inputs):
+    width = hidden
+    if weights.projection is not None:
+        if weights.projection.ndim != 2 or weights.projection.shape[1] != hidden:
+            raise c.invalid(f"a projection of shape {weights.projection.shape} for {hidden} cells")
+        width = len(weights.projection)
+    if len(shapes[0]) != 2 or shapes[1] != (rows, width) or (isinstance(inputs, int) and shapes[0][1] != inputs):
         raise c.invalid(f"weights of shape {shapes[0]} and {shapes[1]} for {inputs} inputs")
     if weights.biases is not None and any(bias.shape != (rows,) for bias in weights.biases):
         raise c.invalid(f"biases of shape {weights.biases[0].shape} and {weights.biases[1].shape} for {rows} rows")
@@ -128,7 +138,7 @@ class _Layer:
         Returns:
             What each direction gives for all steps, (steps, rows, cells), and the last states, (directions, rows, cells).
         """
-        if all(weights.rounding == "" for weights in directions):
+        if all(weights.rounding == "" and weights.projection is None for weights in directions):
             return self._together(data, directions, states)
         found = [
             self._operator(data, [weights], [self._part(state, index, len(directions)) for state in states], _WAYS[index])
@@ -159,6 +169,9 @@ class _Layer:
             attributes["arithmetic"] = rounding
         inputs = [data, *(self._matrix(directions, index) for index in (0, 1)), self._biases(directions)]
         inputs += ["", *states] if states else []
+        if (projection := directions[0].projection) is not None:
+            inputs += [""] * (PROJECTION - len(inputs))
+            inputs.append(c.variant_of(directions[0].names[3], "projection", projection[None], None))
         while not inputs[-1]:
             inputs.pop()
         made = c.emit_several(kind, inputs, 3 if kind == "LSTM" else 2, grid=None, dtype=c.lookup(data).dtype, hint=direction, **attributes)
@@ -236,11 +249,11 @@ def _separate(c: Call, kind: str, layers: int, directions: int) -> list[_Weights
     """The weights of all depths and directions, of the list of tensors that a call gets."""
     values = c.names("params")
     own = 4 if c["has_biases"] else 2
-    if len(values) == (own + 1) * layers * directions and kind == "LSTM":
-        error = c.unsupported("a projection (proj_size), which ONNX's and TFLite's layers of PyTorch's kind do not have,")
-        error.remedy = "Export the model with torch.onnx.export, or replace the layer by LSTMCells and a Linear in a loop."
-        raise error
-    if len(values) != own * layers * directions:
+    count = layers * directions
+    if len(values) == (own + 1) * count and kind == "LSTM":
+        parts = [values[index : index + own + 1] for index in range(0, len(values), own + 1)]
+        return [_real_weights(c, kind, part[:-1], part[-1]) for part in parts]
+    if len(values) != own * count:
         raise c.invalid(f"{len(values)} weights for {layers} layers in {directions} directions")
     return [_real_weights(c, kind, values[index : index + own]) for index in range(0, len(values), own)]
 

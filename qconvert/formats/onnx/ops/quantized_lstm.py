@@ -1,0 +1,181 @@
+"""DynamicQuantizeLSTM of onnxruntime: an LSTM of integer weights that rounds its data and hidden values when it runs.
+
+The data of the whole sequence have one range, and the hidden values of all rows at each step (DynamicQuantizeLinear's rounding). With
+several threads the kernel takes the rows of a batch in shares, each with a range of its own: measured with onnxruntime 1.31, where one
+thread gives what is meant here. Weights stand the other way round than an LSTM's: (directions, inputs, rows of gates).
+Source: docs/ContribOperators.md and contrib_ops/cpu/quantization/dynamic_quantize_lstm.cc.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.contrib import CONTRIB
+from qconvert.formats.onnx.node import NotCoveredError
+from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.graph.kinds.recurrent import NORM, PROJECTION
+
+__all__ = ["READERS", "quantized_lstm_reason", "write_quantized_lstm"]
+
+_DATA, _WEIGHTS, _RECURRENT, _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES, _SCALE, _POINT, _RECURRENT_SCALE, _RECURRENT_POINT = range(12)
+_GATES = 4
+_BYTES = ("int8", "uint8")
+_OUTPUTS = 3
+
+
+def read_quantized_lstm(r: Reading) -> None:
+    """An LSTM of one direction; of two directions two of them, since a tensor's scales run along one axis."""
+    direction = str(r.attribute("direction", "forward"))
+    count = 2 if direction == "bidirectional" else 1
+    weights = [_matrix(r, index, count) for index in (_WEIGHTS, _RECURRENT)]
+    hidden = weights[1][0].shape[1]
+    if weights[0][0].shape[2] != _GATES * hidden or weights[1][0].shape[2] != _GATES * hidden:
+        raise r.invalid(f"weights of shape {weights[0][0].shape} and {weights[1][0].shape}, which are not those of {_GATES} gates")
+    common = _common(r, hidden, count)
+    if count == 1:
+        names = [_direction(r, index, data, grid, 0, 1) for index, (data, grid) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)]
+        others = [r.inputs[index] if r.has(index) else "" for index in range(_BIAS, _PEEPHOLES + 1)]
+        if direction != "forward":
+            common["direction"] = direction
+        r.emit("LSTM", _trimmed([r.input(_DATA), *names, *others]), integers=True, **common)
+        return
+    parts: list[str] = []
+    for place in range(count):
+        names = [_direction(r, index, data, grid, place, 2) for index, (data, grid) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)]
+        others = [_part(r, index, place) for index in range(_BIAS, _PEEPHOLES + 1)]
+        ends = [r.intermediate(f"{_WAYS[place]}/{index}", "float32") for index in range(_OUTPUTS)]
+        r.emit("LSTM", _trimmed([r.input(_DATA), *names, *others]), ends, integers=True, **common, direction=_WAYS[place])
+        parts += ends
+    for index, name in enumerate(r.outputs):
+        if name:
+            r.emit("Concat", [parts[index], parts[index + _OUTPUTS]], [name], axis=0 if index else 1)
+
+
+_WAYS = ("forward", "reverse")
+
+
+def _common(r: Reading, hidden: int, count: int) -> dict[str, Any]:
+    """The attributes of each direction."""
+    found: dict[str, Any] = {"hidden_size": hidden, "arithmetic": "dynamic_tensor"}
+    if int(r.attribute("hidden_size", hidden)) != hidden:
+        raise r.invalid(f"{r.attribute('hidden_size')} cells and weights of {hidden}")
+    names = [str(name) for name in r.attribute("activations", ())]
+    if count == 2 and (names[:3] != names[3:] or r.attribute("activation_alpha") or r.attribute("activation_beta")):
+        raise NotCoveredError("activations of two directions that differ")
+    if names:
+        found["activations"] = tuple(names[: len(names) // count])
+    for name in ("activation_alpha", "activation_beta"):
+        if values := r.attribute(name):
+            found[name] = tuple(map(float, values))
+    if limit := r.attribute("clip"):
+        found["clip"] = float(limit)
+    if r.attribute("input_forget", 0):
+        found["input_forget"] = 1
+    return found
+
+
+def _matrix(r: Reading, index: int, count: int) -> tuple[Array, list[Quantization]]:
+    """Constant weights, and the grid of each direction."""
+    data = r.constant(index)
+    scale, point = (_SCALE, _POINT) if index == _WEIGHTS else (_RECURRENT_SCALE, _RECURRENT_POINT)
+    scales, points = r.constant(scale), r.constant(point)
+    if data is None or scales is None or points is None:
+        raise NotCoveredError("weights, scales or zero points that are computed at run time")
+    if data.ndim != 3 or data.shape[0] != count or data.dtype.name not in _BYTES:
+        raise r.invalid(f"weights {data.dtype} of shape {data.shape} for {count} directions")
+    sizes = ((count,), (count, data.shape[2]))
+    if scales.shape not in sizes or points.size not in (1, *map(np.prod, sizes)) or points.dtype != data.dtype:
+        raise r.invalid(f"scales of shape {scales.shape} and zero points {points.dtype} of shape {points.shape}")
+    if not (np.isfinite(scales) & (scales > 0)).all():
+        raise r.invalid("a scale that is no positive number")
+    return data, [_grid(scales[place], points, place, count) for place in range(count)]
+
+
+def _grid(scales: Array, points: Array, place: int, count: int) -> Quantization:
+    own = points.reshape(-1) if points.size == 1 else points.reshape(count, -1)[place]
+    values = np.asarray(scales, np.float32).reshape(-1)
+    size = max(values.size, own.size)
+    return Quantization(np.broadcast_to(values, size), np.broadcast_to(own.astype(np.int64), size), 1 if size > 1 else None)
+
+
+def _direction(r: Reading, index: int, data: Array, grids: list[Quantization], place: int, count: int) -> str:
+    """The weights of one direction as an LSTM has them."""
+    return r.variant(index, "rows" if count == 1 else _WAYS[place], data[place : place + 1].swapaxes(1, 2), grids[place])
+
+
+def _part(r: Reading, index: int, place: int) -> str:
+    """One direction of an input that has both; lengths of sequences are those of both."""
+    if not r.has(index):
+        return ""
+    if index == _LENGTHS:
+        return r.input(index)
+    if (data := r.constant(index)) is not None:
+        return r.variant(index, _WAYS[place], data[place : place + 1], None)
+    bounds = [r.const(np.array([value], np.int64), "part") for value in (place, place + 1, 0)]
+    return r.emit("Slice", [r.input(index), *bounds], [r.intermediate(f"{_WAYS[place]}/part", r.tensor(index).dtype)])[0]
+
+
+def _trimmed(names: list[str]) -> list[str]:
+    while not names[-1]:
+        names.pop()
+    return names
+
+
+def quantized_lstm_reason(op: Op, b: Builder) -> str:
+    """Why an LSTM that rounds its data by the range of whole tensors is no DynamicQuantizeLSTM; "" if it is one."""
+    extra = [name for name in ("cell_clip", "projection_clip", "layout") if op[name]]
+    if extra or len(op.inputs) > min(PROJECTION, NORM):
+        return "a limited cell, a projection, a normalization or the batch in front"
+    if op["direction"] == "bidirectional":
+        return "weights of two directions in one tensor"
+    for index in (_WEIGHTS, _RECURRENT):
+        tensor = b.tensor(op.inputs[index])
+        if reason := _weights_reason(tensor):
+            return reason
+    return ""
+
+
+def _weights_reason(tensor: Tensor) -> str:
+    """Of the kernel's rules (measured): zero points of columns are one, which is 0 of int8."""
+    grid = tensor.quantization
+    if tensor.data is None or grid is None or tensor.dtype not in _BYTES or grid.axis not in (None, 1) or grid.block_size:
+        return "weights that are no constant of int8 or uint8 with one scale, or one for each row"
+    if grid.axis is not None and (len(set(grid.zero_point.tolist())) > 1 or (tensor.dtype == "int8" and grid.zero_point.any())):
+        return "weights with zero points of their own for each row"
+    return ""
+
+
+def write_quantized_lstm(op: Op, b: Builder) -> None:
+    """The node; quantized_lstm_reason() has to be ""."""
+    attributes: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in op.attributes.items()
+        if value not in ((), 0, 0.0, "", "forward") and name != "arithmetic"
+    }
+    names = [b.real(op.inputs[_DATA])]
+    grids = []
+    for index in (_WEIGHTS, _RECURRENT):
+        tensor = b.tensor(op.inputs[index])
+        assert tensor.data is not None and tensor.quantization is not None
+        grid, along = tensor.quantization, (1, -1) if tensor.quantization.axis is not None else (1,)
+        names.append(b.replaced(tensor.name, np.ascontiguousarray(tensor.data.swapaxes(1, 2))))
+        grids.append(b.const(grid.scale.reshape(along), f"{tensor.name}/scale"))
+        grids.append(b.const(grid.zero_point.astype(tensor.data.dtype).reshape(along), f"{tensor.name}/zero_point"))
+    for index in range(_BIAS, _PEEPHOLES + 1):
+        name = op.inputs[index] if index < len(op.inputs) else ""
+        names.append(b.stored(name) if index == _LENGTHS else b.real(name))
+    values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
+    b.node("DynamicQuantizeLSTM", [*names, *grids], values, domain=CONTRIB, **attributes)
+    position = len(b.nodes) - 1
+    for index, name in enumerate(op.outputs):
+        if name and b.tensor(name).is_quantized:
+            b.finish(op, values[index], index)
+        elif name:
+            b.nodes[position].output[index] = name
+
+
+READERS: dict[str, ReadFunction] = {f"{CONTRIB}.DynamicQuantizeLSTM": read_quantized_lstm}

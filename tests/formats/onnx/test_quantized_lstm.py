@@ -1,0 +1,113 @@
+"""DynamicQuantizeLSTM: what is read of it means what onnxruntime computes, and is written as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+from qconvert import convert, load
+from qconvert.evaluate import evaluate
+from qconvert.graph.kinds import is_dynamic
+
+_INPUTS = 6
+_CELLS = 5
+
+
+def _model(
+    path: Path, seed: int = 0, weights: str = "uint8", columns: bool = False, point: int = 128, way: str = "forward", **given: Any
+) -> Path:
+    """A file of one node; weights of int8 are small enough not to saturate."""
+    rng = np.random.default_rng(seed)
+    count = 2 if way == "bidirectional" else 1
+    low, high = (1, 256) if weights == "uint8" else (-63, 64)
+    shape = (count, 4 * _CELLS) if columns else (count,)
+    constants: dict[str, Any] = {
+        "w": rng.integers(low, high, (count, _INPUTS, 4 * _CELLS)).astype(weights),
+        "r": rng.integers(low, high, (count, _CELLS, 4 * _CELLS)).astype(weights),
+        "b": rng.normal(0, 0.3, (count, 8 * _CELLS)).astype(np.float32),
+        "p": rng.normal(0, 0.3, (count, 3 * _CELLS)).astype(np.float32),
+        "w_scale": rng.uniform(0.005, 0.01, shape).astype(np.float32),
+        "r_scale": rng.uniform(0.005, 0.01, shape).astype(np.float32),
+        "w_point": np.full(shape, point, weights),
+        "r_point": np.full(shape, point, weights),
+    }
+    constants = {name: value for name, value in constants.items() if name not in ("b", "p") or name in given.get("extra", "bp")}
+    states = ["h", "c"] if given.get("states", True) else ["", ""]
+    names = ["x", "w", "r", "b" if "b" in constants else "", "", *states, "p" if "p" in constants else ""]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", [*names, "w_scale", "w_point", "r_scale", "r_point"], ["y", "y_h", "y_c"], domain="com.microsoft",
+        hidden_size=_CELLS, direction=way, **given.get("attributes", {}),
+    )  # fmt: skip
+    inputs = [helper.make_tensor_value_info("x", 1, ["steps", "rows", _INPUTS])]
+    inputs += [helper.make_tensor_value_info(name, 1, [count, "rows", _CELLS]) for name in states if name]
+    outputs = [helper.make_tensor_value_info(name, 1, None) for name in node.output]
+    graph = helper.make_graph([node], "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def _feeds(seed: int, count: int, states: bool = True) -> dict[str, Any]:
+    rng = np.random.default_rng(seed + 100)
+    found = {"x": rng.normal(0, 1, (50, 3, _INPUTS)).astype(np.float32)}
+    if states:
+        found |= {name: rng.normal(0, 0.4, (count, 3, _CELLS)).astype(np.float32) for name in ("h", "c")}
+    return found
+
+
+def _run(path: Path, feeds: dict[str, Any]) -> list[Any]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1  # more of them take the rows in shares with ranges of their own
+    return list(ort.InferenceSession(path, options).run(None, feeds))
+
+
+_CASES: list[dict[str, Any]] = [
+    {},
+    {"seed": 1, "columns": True},
+    {"seed": 2, "point": 97},
+    {"seed": 3, "weights": "int8", "point": 0, "columns": True},
+    {"seed": 4, "weights": "int8", "point": 3},
+    {"seed": 5, "way": "reverse", "extra": ""},
+    {"seed": 6, "way": "bidirectional"},
+    {"seed": 7, "way": "bidirectional", "columns": True, "states": False, "extra": "b"},
+    {"seed": 8, "attributes": {"clip": 0.7, "activations": ["Sigmoid", "Relu", "Tanh"]}},
+    {"seed": 9, "attributes": {"input_forget": 1}, "extra": "b"},
+]
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_it_means_what_onnxruntime_computes(tmp_path: Path, case: dict[str, Any]) -> None:
+    """Over 50 steps."""
+    path = _model(tmp_path / "a.onnx", **case)
+    graph = load(path)
+    count = 2 if case.get("way") == "bidirectional" else 1
+    assert [op["arithmetic"] for op in graph.ops if is_dynamic(op)] == ["dynamic_tensor"] * count
+    feeds = _feeds(case.get("seed", 0), count, case.get("states", True))
+    wanted = _run(path, feeds)
+    values = evaluate(graph, feeds)
+    for name, value in zip(graph.outputs, wanted, strict=True):
+        assert values[name].shape == value.shape
+        assert np.abs(values[name] - value).max() < 2e-6, name
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_it_is_written_again(tmp_path: Path, case: dict[str, Any]) -> None:
+    path = _model(tmp_path / "a.onnx", **case)
+    convert(path, tmp_path / "b.onnx")
+    count = 2 if case.get("way") == "bidirectional" else 1
+    nodes = onnx.load(tmp_path / "b.onnx").graph.node
+    assert [node.op_type for node in nodes].count("DynamicQuantizeLSTM") == count
+    feeds = _feeds(case.get("seed", 0), count, case.get("states", True))
+    for value, wanted in zip(_run(tmp_path / "b.onnx", feeds), _run(path, feeds), strict=True):
+        np.testing.assert_array_equal(value, wanted)
+    if count == 1:
+        ours, theirs = (
+            {item.name: numpy_helper.to_array(item) for item in onnx.load(f).graph.initializer} for f in (tmp_path / "b.onnx", path)
+        )
+        np.testing.assert_array_equal(ours["w"], theirs["w"])
