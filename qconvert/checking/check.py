@@ -16,6 +16,7 @@ from qconvert.checking.edges import moved_edges, vanished
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.checking.known_tensors import fixed_outputs
 from qconvert.checking.outputs import Border
+from qconvert.checking.real_lstms import drift_costs
 from qconvert.checking.remade import remade
 from qconvert.checking.requantized import costly_constants
 from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
@@ -149,6 +150,7 @@ class _Check:
     unjudged: list[str] = field(default_factory=list)
     lossy: tuple[str, ...] = ()  # passes that the user named, of which the result is what they make
     costs: list[str] = field(default_factory=list)
+    drifts: dict[str, str] = field(default_factory=dict)  # of a model with states: by the output, which steps differ, in words
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
     steps: int = 0  # of a sequence, where the source has states
 
@@ -244,7 +246,8 @@ class _Check:
                 pairs.setdefault(name, []).append((a, b))
             self.progress("inputs", done + 1, len(feeds))
         if self.steps:
-            self.notes += filter(None, (drift(border, name, found, self.steps) for name, found in pairs.items()))
+            self.drifts = {name: text for name, found in pairs.items() if (text := drift(border, name, found, self.steps))}
+            self.notes += self.drifts.values()
         return tuple(border.compared(name, found) for name, found in pairs.items())
 
     def _open(self) -> tuple[LoadedModel, LoadedModel]:
@@ -311,12 +314,16 @@ class _Check:
         if self.lossy:
             self.problems += verdicts.costly_alone(self.findings)
             self.costs += distant
+            drifting = drift_costs(outputs, self.findings, self.drifts)
+            self.costs += drifting
+            self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
         else:
             self.problems += distant
         if not self.problems and all(op.equal == 1 for op in self.findings):
             self._together(border, feeds, changed, declared)
         if self.costs:
-            self.notes.append(f"what {' and '.join(self.lossy)} make of the source was asked for, and is what this result is")
+            makes = "make" if self.lossy[1:] else "makes"
+            self.notes.append(f"what {' and '.join(self.lossy)} {makes} of the source was asked for, and is what this result is")
         elif not self.problems:
             self.notes += verdicts.drift_notes(outputs, self.findings)
 

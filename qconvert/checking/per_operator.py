@@ -23,6 +23,7 @@ from qconvert.checking.operator_finding import Judge, name_changed
 from qconvert.checking.outputs import Border
 from qconvert.checking.partners import Form, forms_of, partners, renamed
 from qconvert.checking.reading_errors import reading_errors
+from qconvert.checking.real_lstms import on_real_values
 from qconvert.checking.requantized import Requantized
 from qconvert.checking.sequences import restart
 from qconvert.checking.splitting import Splitting
@@ -136,7 +137,10 @@ class _Comparison:
                         yield name, restated.finding(op, index, stored, pair, self.judge_restated, self.concerned[name])
                     else:
                         found = self.judge.finding(op, index, known, pair)
-                        yield name, self.judge.by_own(op, index, known, pair, own, found) if found.verdict == "unexplained" else found
+                        if found.verdict == "unexplained":
+                            real = on_real_values(graph, self.judge.other, op, index, known, pair)
+                            found = real or self.judge.by_own(op, index, known, pair, own, found)
+                        yield name, found
             progress(position + 1, len(graph.ops))
 
 

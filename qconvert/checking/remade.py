@@ -22,6 +22,9 @@ from qconvert.version import __version__
 
 __all__ = ["Remade", "remade"]
 
+#: Passes of targets that do nothing unless an option asks for another model than the exact one.
+_ASKED = ("real_recurrence",)
+
 
 @dataclass(frozen=True, slots=True)
 class Remade:
@@ -31,7 +34,8 @@ class Remade:
         altered: in words, by the tensor of the result at which it is.
         rebuilt: whether operators of the conversion are in the result under no name, or others are: it was worked on since.
         notes: what the reader should know.
-        lossy: the passes that are not exact and that the user named, where the result is what the conversion gives.
+        lossy: the passes that are not exact and that the user named, or asked for by an option, where the result is what the conversion
+            gives.
     """
 
     altered: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +72,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
         with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
             suffixes = result.format.suffixes  # which may say the form
             again = Path(folder, result.path.name if result.path.suffix in suffixes else f"again{suffixes[0]}")
-            convert(
+            report = convert(
                 source.path,
                 again,
                 target=str(said.get(TARGET, "")),
@@ -78,6 +82,7 @@ def remade(source: Side, result: Side, encodings: Path | None = None) -> Remade:
             )
             companions = result.format.companions(result.path) if result.format.companions else ()
             lossy = tuple(name for name in given["passes"] if not pass_named(name).exact)
+            lossy += tuple(dict.fromkeys(item.by for item in report.changes if item.by in _ASKED and not item.exact))
             if not companions and file_digest(again) == file_digest(result.path):
                 return Remade(lossy=lossy)
             altered, rebuilt = _compared(load(again, result.format.name, **result.file.options), result.graph)

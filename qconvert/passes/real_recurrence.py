@@ -8,6 +8,7 @@ Weights keep their integers, each gate its scale; outputs and both states keep t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -17,31 +18,52 @@ from qconvert.graph.inlining import Inlining
 from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS, stored_tensors
 from qconvert.plugins import Change, Target
 
-__all__ = ["run"]
+__all__ = ["in_real_values", "run"]
 
 #: The order of gates in the rows of an LSTM.
 _ROWS = ("input", "output", "forget", "cell")
-_TEXT = (
-    "{} integer LSTMs compute on real values between their grids, with the weights' integers: outputs drift from the source's, "
-    "which is equal to the last bit without --numerics fast and takes 5 to 25 times as long a step"
-)
+#: Microseconds of a step in onnxruntime on one thread of an x86-64 CPU, exact and on real values, up to so many cells, without a layer
+#: normalization (docs/benchmarks.md, "Integer LSTM"). Nothing is timed in a conversion.
+_COSTS = ((32, 17, 1), (96, 28, 4), (128, 32, 7))
 
 
 def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
-    """Replaces those that an LSTM can say: with four gates of their own, and neither peepholes, projection nor layer normalization."""
-    if numerics != "fast" or target is None or target.format != "onnx":
+    """Replaces those that an LSTM can say: with four gates of their own, and neither peepholes, projection nor layer normalization. Of each
+    it is said which form it has, and what the other would cost."""
+    if target is None or target.format != "onnx":
         return graph, ()
+    layers = [op for op in graph.ops if op.kind == "IntegerLSTM"]
+    chosen = [op for op in layers if numerics == "fast" and _is_plain(graph, op)]
+    notes = tuple(Change(_said(graph, op, op in chosen), exact=op not in chosen) for op in layers)
+    return (in_real_values(graph, chosen) if chosen else graph), notes
+
+
+def in_real_values(graph: Graph, chosen: Collection[Op]) -> Graph:
+    """The graph with some of its integer LSTMs, of which an LSTM can say what they are, on real values."""
     new = Inlining(graph)
-    count = 0
     for op in graph.ops:
-        if op.kind == "IntegerLSTM" and _is_plain(graph, op):
+        if op in chosen:
             _Layer(graph, op, new).write()
-            count += 1
         else:
             new.ops.append(op)
-    if not count:
-        return graph, ()
-    return graph.evolve(tensors=new.tensors.values(), ops=new.ops), (Change(_TEXT.format(count)),)
+    return graph.evolve(tensors=new.tensors.values(), ops=new.ops)
+
+
+def _said(graph: Graph, op: Op, is_real: bool) -> str:
+    """Which form an operator has, and what the other would cost."""
+    tensors = stored_tensors(op, graph.__getitem__)
+    inputs, cells = (tensor.shape[-1] if tensor.shape else "?" for tensor in (tensors["data"], tensors["cell"]))
+    cost = next((row[1:] for row in _COSTS if isinstance(cells, int) and cells <= row[0]), None)
+    exact, real = (f"about {value} µs a step" for value in cost) if cost else ("many times as long a step", "a fraction of a step")
+    name = f"{op.source or op.kind} ({inputs} inputs, {cells} cells)"
+    if is_real:
+        return (
+            f"{name} computes on real values between its grids, with the weights' integers, {real}: outputs drift from the source's; "
+            f"without --numerics fast they are equal to the last bit, {exact}"
+        )
+    if not _is_plain(graph, op):
+        return f"{name} is exact, and has no form on real values"
+    return f"{name} is exact, {exact}; with --numerics fast it is an LSTM on real values, {real}, whose outputs drift"
 
 
 def _is_plain(graph: Graph, op: Op) -> bool:

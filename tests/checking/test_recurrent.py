@@ -62,3 +62,32 @@ def test_what_is_wrong_with_a_result_is_found(name: str, tmp_path: Path) -> None
     report = qconvert.check(source, result, samples=1)
     assert not report.passed
     assert {item.operator for item in report.operators if item.verdict == "unexplained"} == {operator}, report
+
+
+def test_an_lstm_on_real_values_is_as_declared_and_its_drift_is_told(tmp_path: Path) -> None:
+    source, result = FIXTURES / "coral_lstm_mnist_int8.tflite", tmp_path / "a.onnx"
+    qconvert.convert(source, result, numerics="fast")
+    report = qconvert.check(source, result, samples=1)
+    assert report.verdict == "as declared" and report.passed, report
+    (cost,) = report.costs
+    assert "the earliest is step" in cost and "the largest difference" in cost and "by UNIDIRECTIONAL_SEQUENCE_LSTM #1 on real" in cost
+    (layer,) = [item for item in report.operators if item.operator == "UNIDIRECTIONAL_SEQUENCE_LSTM #1"]
+    assert layer.verdict == "requantized" and layer.equal < 1 and layer.sqnr_db is not None and layer.sqnr_db > 40
+
+
+@pytest.mark.parametrize("shape", [(1, 80, 28), (1, 80, 20), (1, 160), (80,)], ids=["weight", "recurrent weight", "bias", "scale"])
+def test_what_is_wrong_with_an_lstm_on_real_values_is_found(shape: tuple[int, ...], tmp_path: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    source, result = FIXTURES / "coral_lstm_mnist_int8.tflite", tmp_path / "a.onnx"
+    qconvert.convert(source, result, numerics="fast")
+    proto = onnx.load(result)
+    item = next(item for item in proto.graph.initializer if tuple(item.dims) == shape)
+    data = numpy_helper.to_array(item).copy()
+    place = np.unravel_index(7, shape)
+    data[place] = data[place] * 1.5 if shape == (80,) else data[place] + 0.5 if shape == (1, 160) else data[place] ^ 16
+    item.CopyFrom(numpy_helper.from_array(data, item.name))
+    onnx.save(proto, result)
+    report = qconvert.check(source, result, samples=1)
+    assert report.verdict == "not equal" and any(item.name.removesuffix("/scale") in problem for problem in report.problems), report
