@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         text,
         texts,
     )
+    from qconvert.graph.matching import Match, Pattern, matches
     from qconvert.graph.validation import validate
     from qconvert.plugins import (
         API_VERSION,
@@ -84,6 +85,7 @@ _HOMES = {
         "Runtime Target Verdict Violation hookimpl register replaces"
     ),
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
+    "qconvert.graph.matching": "Match Pattern matches",
     "qconvert.graph.validation": "validate",
     "qconvert.graph.kinds": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
@@ -130,6 +132,7 @@ __all__ = [
     "Layer",
     "LoadedModel",
     "LossError",
+    "Match",
     "MissingPackageError",
     "ModelFile",
     "Names",
@@ -140,6 +143,7 @@ __all__ = [
     "OptionError",
     "Parameters",
     "Pass",
+    "Pattern",
     "Pieces",
     "Place",
     "QConvertError",
@@ -172,6 +176,7 @@ __all__ = [
     "integers",
     "kind",
     "load",
+    "matches",
     "normalize",
     "number",
     "numbers",

@@ -101,6 +101,7 @@ EXAMPLES = {
     "docs/calibration.md": 2,
     "docs/mnn.md": 1,
     "docs/streaming.md": 2,
+    "docs/library.md": 1,
 }
 
 

@@ -13,7 +13,7 @@ from qconvert.arithmetic.dtypes import Array, integer_range, read_only
 __all__ = ["Quantization"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Quantization:
     """real = scale * (stored - zero_point), as in the TFLite and ONNX specifications.
 
@@ -41,6 +41,19 @@ class Quantization:
     def __reduce__(self) -> tuple[Any, ...]:
         """How pickle and copy make it: by its class, so that the copy's arrays are read-only too."""
         return type(self), (self.scale, self.zero_point, self.axis, self.block_size, self.quant_min, self.quant_max)
+
+    def __repr__(self) -> str:
+        return f"Quantization({self})"
+
+    def __str__(self) -> str:
+        """Scale and zero point; a range and the axis where there are many: "0.5 +3", "0.01..0.2 along 0"."""
+        points = "" if not self.zero_point.any() else f" {int(self.zero_point.min()):+}"
+        if self.scale.size == 1:
+            return f"{float(self.scale.reshape(-1)[0]):.6g}{points}"
+        if not self.scale.size:
+            return f"no scale along {self.axis}"
+        several = f"{float(self.scale.min()):.3g}..{float(self.scale.max()):.3g}{points} along {self.axis}"
+        return f"{several} in blocks of {self.block_size}" if self.block_size else several
 
     @classmethod
     def per_tensor(cls, scale: float, zero_point: int = 0) -> Quantization:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.quantization import Quantization
 from qconvert.errors import printable
 from qconvert.graph.schema import Graph, Op, Tensor
 
@@ -57,16 +56,7 @@ def _named(tensor: Tensor) -> str:
     shape = "?" if tensor.shape is None else ", ".join(map(str, tensor.shape))
     text = f"{tensor.name}: {tensor.dtype}[{shape}]"
     if tensor.quantization is not None:
-        text += f" {_grid(tensor.quantization)}"
+        text += f" {tensor.quantization}"
     if tensor.data is not None and tensor.data.size <= _FEW:
         text += f" = {np.asarray(tensor.data).tolist()}"
     return text
-
-
-def _grid(q: Quantization) -> str:
-    """Scale and zero point; a range and the axis where there are many."""
-    points = "" if not q.zero_point.any() else f" {int(q.zero_point.min()):+}"
-    if q.scale.size == 1:
-        return f"{float(q.scale.reshape(-1)[0]):.6g}{points}"
-    several = f"{float(q.scale.min()):.3g}..{float(q.scale.max()):.3g}{points} along {q.axis}"
-    return f"{several} in blocks of {q.block_size}" if q.block_size else several

@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qconvert.arithmetic.dtypes import Array, equal_data, read_only
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.rounding import dequantize
+from qconvert.errors import InvalidGraphError
 from qconvert.graph.metadata import SOURCE_FORMAT
 from qconvert.graph.names import Names
+
+if TYPE_CHECKING:
+    from qconvert.graph.summary import Summary
 
 __all__ = ["Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
 
@@ -33,7 +38,7 @@ def _made_again(item: Any) -> tuple[Any, ...]:
     return type(item), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tensor:
     """A value in the graph: an activation, or a constant when `data` is set.
 
@@ -79,6 +84,16 @@ class Tensor:
             return None
         return tuple(int(size) for size in self.shape)
 
+    def real(self) -> Array:
+        """The real values of a constant: float64 where it is quantized, else its data as they are.
+
+        Raises:
+            InvalidGraphError: it is computed when the model runs.
+        """
+        if self.data is None:
+            raise InvalidGraphError("is computed when the model runs, and has no values here", where=repr(self.name))
+        return self.data if self.quantization is None else dequantize(self.data, self.quantization)
+
     def shares_grid(self, other: Tensor) -> bool:
         """Whether stored values mean the same in both: of one type, under one quantization or none."""
         return self.dtype == other.dtype and self.quantization == other.quantization
@@ -90,6 +105,12 @@ class Tensor:
         return same and self.quantization == other.quantization and equal_data(self.data, other.data)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Short, as a graph has many: Tensor('w', int8[4, 3, 1, 1], Quantization(0.5, +3), constant)."""
+        parts = [repr(self.name), _stored(self)]
+        parts += [repr(self.quantization)] if self.quantization is not None else []
+        return f"Tensor({', '.join(parts + ['constant'] * self.is_constant)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +148,11 @@ class Op:
             raise KeyError(name)
         return default
 
+    @property
+    def name(self) -> str:
+        """What it is called: its first result, which no other operator has, or, without results, its kind and what it came from."""
+        return self.outputs[0] if self.outputs else " ".join(filter(None, (self.kind, self.source)))
+
     def with_attributes(self, **changes: Attribute) -> Op:
         return replace(self, attributes={**self.attributes, **changes})
 
@@ -157,7 +183,12 @@ class Signature:
         return _made_again(self)
 
 
-@dataclass(frozen=True, slots=True)
+def _stored(tensor: Tensor) -> str:
+    """Type and shape in short."""
+    return f"{tensor.dtype}[{'?' if tensor.shape is None else ', '.join(map(str, tensor.shape))}]"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Graph:
     """A whole network.
 
@@ -197,6 +228,31 @@ class Graph:
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a tensor has this name."""
+        return name in self.tensors
+
+    def __iter__(self) -> Iterator[Op]:
+        """The operators in their order."""
+        return iter(self.ops)
+
+    def __repr__(self) -> str:
+        """Short: Graph('net', 12 operators, x: int8[1, 4] -> y: int8[1, 2])."""
+        sides = [", ".join(f"{name}: {_stored(self.tensors[name])}" for name in names) for names in (self.inputs, self.outputs)]
+        return f"Graph({self.name!r}, {len(self.ops)} operators, {sides[0]} -> {sides[1]})"
+
+    def summary(self) -> Summary:
+        """What it holds, for people: `print(graph.summary())`, or the last line of a notebook's cell."""
+        from qconvert.graph.summary import summed_up
+
+        return summed_up(self)
+
+    def with_quantization(self, name: str, quantization: Quantization) -> Graph:
+        """A copy in which the tensor `name` has another grid, and integer biases that depend on it have theirs; see graph/regrid.py."""
+        from qconvert.graph.regrid import with_quantization
+
+        return with_quantization(self, name, quantization)
 
     def constant(self, name: str) -> Array | None:
         """The data of the tensor `name` if it is a constant, else None."""

@@ -1,0 +1,93 @@
+"""What a graph holds, in a form for terminals and notebooks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+from qconvert.errors import printable
+from qconvert.graph.schema import Graph, Tensor
+
+__all__ = ["Summary", "summed_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a graph holds.
+
+    Attributes:
+        name: of the network.
+        inputs, outputs: the tensors, as in repr().
+        operators: kind -> how many, the most frequent first, those in functions included.
+        quantized: how many of the tensors that operators compute are quantized.
+        computed: how many tensors operators compute.
+        parameters: how many elements the constants have.
+        stored: bytes of the constants, by storage type.
+        functions, states: how many of each.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    operators: Mapping[str, int]
+    quantized: int
+    computed: int
+    parameters: int
+    stored: Mapping[str, int]
+    functions: int
+    states: int
+
+    def _rows(self) -> list[tuple[str, str]]:
+        sizes = ", ".join(f"{dtype} {size:,} bytes" for dtype, size in self.stored.items())
+        rows = [("input", text) for text in self.inputs] + [("output", text) for text in self.outputs]
+        rows.append(("operators", f"{sum(self.operators.values())}: " + ", ".join(f"{kind} {n}" for kind, n in self.operators.items())))
+        rows.append(("quantized", f"{self.quantized} of {self.computed} computed tensors"))
+        rows.append(("constants", f"{self.parameters:,} elements" + (f": {sizes}" if sizes else "")))
+        rows += [(word, str(count)) for word, count in (("functions", self.functions), ("states", self.states)) if count]
+        return [(head, printable(text, one_line=True)) for head, text in rows]
+
+    def __str__(self) -> str:
+        return "\n".join([printable(self.name, one_line=True) or "network", *(f"  {head:10} {text}" for head, text in self._rows())])
+
+    def show(self) -> None:
+        """Prints it as a table."""
+        from rich.box import SIMPLE
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=printable(self.name, one_line=True), box=SIMPLE, title_justify="left", show_header=False)
+        for row in self._rows():
+            table.add_row(*row)
+        Console(highlight=False, markup=False, emoji=False).print(table)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks. Every name is escaped: a model's names are not trusted."""
+        left = 'style="text-align:left"'
+        rows = "".join(f"<tr><th {left}>{escape(head)}</th><td {left}>{escape(text)}</td></tr>" for head, text in self._rows())
+        return f"<table><caption>{escape(printable(self.name, one_line=True))}</caption>{rows}</table>"
+
+
+def summed_up(graph: Graph) -> Summary:
+    """The summary of a graph, functions included."""
+    parts = (graph, *graph.functions.values())
+    kinds = Counter(op.kind for part in parts for op in part.ops)
+    constants: list[Tensor] = [tensor for part in parts for tensor in part.constants()]
+    stored: Counter[str] = Counter()
+    for tensor in constants:
+        assert tensor.data is not None
+        stored[tensor.dtype] += tensor.data.nbytes
+    computed = [part[name] for part in parts for op in part.ops for name in op.outputs if name]
+    return Summary(
+        graph.name,
+        tuple(repr(graph[name]) for name in graph.inputs),
+        tuple(repr(graph[name]) for name in graph.outputs),
+        dict(kinds.most_common()),
+        sum(tensor.is_quantized for tensor in computed),
+        len(computed),
+        sum(tensor.data.size for tensor in constants if tensor.data is not None),
+        dict(stored.most_common()),
+        len(graph.functions),
+        len(graph.states),
+    )

@@ -1,0 +1,65 @@
+"""Patterns of operators: seen through conversions, closed or not, each operator in one match."""
+
+from __future__ import annotations
+
+import pytest
+
+from qconvert import Graph, Op, QConvertError, Quantization, Tensor, load
+from qconvert.plugin import Match, Pattern, matches
+
+Q = Quantization.per_tensor(0.5)
+
+
+def chain(*ops: tuple[str, str, str], outputs: tuple[str, ...]) -> Graph:
+    """Operators as (kind, inputs with spaces between, result); names that begin with q are quantized."""
+    made = tuple(Op(kind, tuple(given.split()), (result,)) for kind, given, result in ops)
+    names = dict.fromkeys(name for op in made for name in (*op.inputs, *op.outputs))
+    tensors = {n: Tensor(n, "int8" if n[0] == "q" else "float32", (1, 4), None, Q if n[0] == "q" else None) for n in names}
+    return Graph("g", tensors, made, tuple(n for n in names if n not in {op.outputs[0] for op in made}), outputs)
+
+
+def kinds(found: Match) -> list[str]:
+    return [op.kind for op in found.ops]
+
+
+def test_conversions_are_seen_through_unless_they_are_named() -> None:
+    net = chain(
+        ("MatMul", "a b", "c"), ("Quantize", "c", "qc"), ("Dequantize", "qc", "d"), ("Add", "d e", "f"), ("Relu", "f", "g"), outputs=("g",)
+    )
+    (found,) = matches(net, Pattern("Relu|Clip", Pattern("Add", Pattern("MatMul", "left", "right", name="product"), "bias"), name="last"))
+    assert kinds(found) == ["MatMul", "Quantize", "Dequantize", "Add", "Relu"]
+    assert found.tensors == {"left": "a", "right": "b", "bias": "e"}
+    assert found.named["product"] is net.ops[0] and found.named["last"] is net.ops[-1]
+    (pair,) = matches(net, Pattern("Dequantize", Pattern("Quantize", "real")))
+    assert pair.tensors == {"real": "c"}
+    assert list(matches(net, Pattern("Relu", Pattern("MatMul")))) == []
+
+
+def test_what_others_read_is_no_closed_match() -> None:
+    net = chain(("MatMul", "a b", "c"), ("Relu", "c", "d"), ("Neg", "c", "e"), outputs=("d", "e"))
+    pattern = Pattern("Relu", Pattern("MatMul"))
+    assert list(matches(net, pattern)) == []
+    assert [kinds(found) for found in matches(net, pattern, closed=False)] == [["MatMul", "Relu"]]
+    public = chain(("MatMul", "a b", "c"), ("Relu", "c", "d"), outputs=("c", "d"))
+    assert list(matches(public, pattern)) == []
+
+
+def test_an_operator_is_in_one_match() -> None:
+    net = chain(("Relu", "a", "b"), ("Relu", "b", "c"), ("Relu", "c", "d"), outputs=("d",))
+    assert [[op.name for op in found.ops] for found in matches(net, Pattern("Relu", Pattern("Relu")))] == [["b", "c"]]
+
+
+def test_absent_operands_do_not_fit_a_name() -> None:
+    net = chain(("Gemm", "a b", "c"), outputs=("c",))
+    assert list(matches(net, Pattern("Gemm", "", "", "bias"))) == []
+    assert len(list(matches(net, Pattern("Gemm", "", "", "")))) == 1
+    with pytest.raises(QConvertError, match="a pattern names 'a' twice"):
+        list(matches(net, Pattern("Gemm", "a", Pattern("Relu", "a"))))
+
+
+def test_a_real_model() -> None:
+    from pathlib import Path
+
+    net = load(Path(__file__).parents[2] / "fixtures" / "tiny_resnet_cifar10_int8.tflite")
+    found = list(matches(net, Pattern("Add", Pattern("Conv", name="left"), ""), closed=False))
+    assert found and all(match.named["left"].kind == "Conv" for match in found)
