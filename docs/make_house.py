@@ -36,6 +36,7 @@ FLOORS = (
     "calibration",
     "streaming",
     "checking",
+    "batches",
     "plugin",
     "qconvert",
     "cli",

@@ -8,6 +8,7 @@ from qconvert.lazy import lazily
 from qconvert.version import __version__
 
 if TYPE_CHECKING:
+    from qconvert.batches import BatchReport, batch
     from qconvert.calibration.driver import calibrate
     from qconvert.calibration.report import Calibration
     from qconvert.checking.auditing import AuditReport, audit
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from qconvert.plugins import Change, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
 
 _HOMES = {
+    "qconvert.batches": "BatchReport batch",
     "qconvert.calibration.driver": "calibrate",
     "qconvert.calibration.report": "Calibration",
     "qconvert.checking.auditing": "AuditReport audit",
@@ -45,6 +47,7 @@ _HOMES = {
 }
 __all__ = [
     "AuditReport",
+    "BatchReport",
     "Calibration",
     "Change",
     "CheckReport",
@@ -72,6 +75,7 @@ __all__ = [
     "__version__",
     "apply",
     "audit",
+    "batch",
     "calibrate",
     "check",
     "convert",

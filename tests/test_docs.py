@@ -43,6 +43,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(MODEL, tmp_path / "model.tflite")
     shutil.copytree(ROOT / "fixtures" / "images", tmp_path / "photos")
     shutil.copy(ROOT / "fixtures" / "mww_okay_nabu_streaming_int8.tflite", tmp_path / "wake_word.tflite")
+    (tmp_path / "models").mkdir()
+    shutil.copy(ROOT / "fixtures" / "onnx" / "brevitas_int4_weights.onnx", tmp_path / "models")
     convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
     convert(tmp_path / "model.onnx", tmp_path / "phone.tflite")
     convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")

@@ -329,6 +329,7 @@ def main() -> None:
     gc.set_threshold(100_000, 20, 50)
     try:
         _register_plugins()
+        from qconvert.cli.batching import add_batch_command
         from qconvert.cli.calibrating import add_calibration_commands
         from qconvert.cli.convert import add_commands
         from qconvert.cli.encodings import add_encodings_commands
@@ -336,6 +337,7 @@ def main() -> None:
         add_commands(app)
         add_encodings_commands(app)
         add_calibration_commands(app)
+        add_batch_command(app)
         add_read_flags(app)
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))

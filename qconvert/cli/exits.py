@@ -13,7 +13,7 @@ import typer
 from qconvert.errors import FileAccessError, QConvertError, printable
 from qconvert.plugins import noticed, plugin_at_fault
 
-__all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "exit_code", "note_plugins"]
+__all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "USAGE", "exit_code", "note_plugins"]
 
 PASSED, NOT_EQUAL, USAGE, FAULT, NOT_JUDGED = 0, 1, 2, 3, 4
 _LONGEST = 300

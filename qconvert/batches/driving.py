@@ -1,0 +1,131 @@
+"""batch(): a folder of models in, a folder of results and a table out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from qconvert.batches.planning import RECORDS, planned
+from qconvert.batches.types import BatchReport, Job, Outcome
+from qconvert.batches.working import done, end_all, recorded
+from qconvert.errors import FileAccessError, OptionError
+from qconvert.plugins import format_named, target_named
+
+__all__ = ["batch"]
+
+
+def batch(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    to: str = "onnx",
+    target: str = "",
+    passes: Sequence[str] = (),
+    check: bool = False,
+    samples: int = 3,
+    jobs: int = 1,
+    scheduler: str = "",
+    seconds: float = 600.0,
+    memory: float = 8.0,
+    progress: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> BatchReport:
+    """Converts all models of a folder, each in a process of its own, and writes what came of them to `out`/qconvert-batch/results.json.
+
+    A model that is done is recorded there, so that a batch that was ended goes on where it was; with other options, another version or
+    another file the model is done anew.
+
+    Args:
+        folder: with models, in folders within it too. Links are not followed.
+        out: the folder of results, in which models lie as they do in `folder`; results in it are replaced.
+        to: the format to convert to.
+        target: see convert(); the same for all.
+        passes: likewise.
+        check: whether each result is checked against its source.
+        samples: inputs of a check.
+        jobs: how many models at a time; 0 for as many as there are processors.
+        scheduler: the address of a scheduler of dask.distributed, whose workers see both folders at these paths, instead of `jobs`.
+        seconds: how long a conversion may take, and a check.
+        memory: GiB of address space that each may take, where the system can limit it; 0 for no limit.
+        progress: is told (what, done, total).
+        options: of formats and passes, as for convert().
+
+    Raises:
+        QConvertError: a folder or an option is wrong. What is wrong with a model is in its outcome.
+    """
+    folder, out = Path(folder), Path(out)
+    result = format_named(to)
+    if result.content != "model" or result.write is None:
+        raise OptionError(f"models cannot be written in the format {to}")
+    if target and target_named(target).format != to:
+        raise OptionError(f"the target {target} is for the format {target_named(target).format}, not {to}")
+    if samples < 1 or jobs < 0 or seconds <= 0 or memory < 0:
+        raise OptionError("samples, jobs, seconds and memory cannot be fewer than one, none, none and none")
+    _require_folder(out)
+    convert = [*(["--target", target] if target else []), *(["--passes", ",".join(passes)] if passes else []), *_given(options)]
+    checked = ["--samples", str(samples)] if check else None
+    began = time.monotonic()
+    plan = planned(folder, out, result, convert, checked, seconds=seconds, memory=int(memory * 2**30))
+    outcomes, total = list(plan.left_out), len(plan.jobs)
+    for count, found in enumerate(_outcomes(plan.jobs, jobs, scheduler), 1):
+        outcomes.append(found)
+        if progress is not None:
+            progress("models", count, total)
+    report = BatchReport(str(folder), str(out), tuple(sorted(outcomes, key=lambda item: item.name)), round(time.monotonic() - began, 3))
+    _write(out / RECORDS / "results.json", {**asdict(report), "counts": report.counts})
+    return report
+
+
+def _given(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        yield from ("-O", f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+
+
+def _require_folder(out: Path) -> None:
+    try:
+        (out / RECORDS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileAccessError(f"cannot be made: {error.strerror}", file=str(out / RECORDS)) from error
+
+
+def _outcomes(jobs: Sequence[Job], count: int, scheduler: str) -> Iterator[Outcome]:
+    """Outcomes as they come: first those that records have."""
+    before = [recorded(job) for job in jobs]
+    yield from filter(None, before)
+    left = [job for job, found in zip(jobs, before, strict=True) if found is None]
+    if scheduler:
+        from qconvert.calibration.workers import workers_of
+
+        workers = workers_of(scheduler=scheduler)
+        try:
+            yield from workers.map(done, left)
+        finally:
+            workers.close()
+    else:
+        yield from _here(left, count or os.cpu_count() or 1)
+
+
+def _here(jobs: Iterable[Job], count: int) -> Iterator[Outcome]:
+    """By threads, each of which waits for the process of a model."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    pool = ThreadPoolExecutor(count)
+    try:
+        for future in as_completed([pool.submit(done, job) for job in jobs]):
+            yield future.result()
+    except BaseException:  # an interrupt, too: the processes of models do not hear of it
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_all()
+        raise
+    pool.shutdown()
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    os.replace(part, path)

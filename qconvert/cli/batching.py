@@ -1,0 +1,105 @@
+"""The command `batch`: a folder of models in, a folder of results and a table out."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qconvert.cli.completion import known_formats, known_pass_lists
+from qconvert.cli.exits import FAULT, NOT_EQUAL, NOT_JUDGED, PASSED, USAGE
+from qconvert.cli.flags import DebugFlag, JsonFlag, QuietFlag, TargetFlag, VerboseFlag
+from qconvert.errors import OptionError
+from qconvert.plugins.options import parsed
+
+if TYPE_CHECKING:
+    from qconvert.batches import BatchReport
+
+__all__ = ["add_batch_command"]
+
+#: Ways to end that make the command end with another exit code, the worst first, by what --fail-on names.
+_POLICIES: dict[str, dict[str, int]] = {
+    "any": {"fault": FAULT, "not equal": NOT_EQUAL, "refused": USAGE, "ended": USAGE, "not judged": NOT_JUDGED},
+    "unequal": {"fault": FAULT, "not equal": NOT_EQUAL},
+    "never": {},
+}
+
+
+def _batch(
+    folder: Annotated[Path, typer.Argument(help="The folder of models; links in it are not followed.")],
+    out: Annotated[Path, typer.Argument(help="The folder of results. What an earlier run of the same batch did there is not done again.")],
+    to: Annotated[str, typer.Option("--to", help="The format of the results.", autocompletion=known_formats)] = "onnx",
+    target: TargetFlag = "",
+    passes: Annotated[str, typer.Option("--passes", help="Passes to run first, as a,b,c.", autocompletion=known_pass_lists)] = "",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-O", help="name=value: an option of a format or a pass; repeatable.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Run each model and its result, and compare.")] = False,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs a check runs.")] = 3,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Models at a time; 0 for as many as there are processors.")] = 1,
+    scheduler: Annotated[str, typer.Option("--scheduler", help="The scheduler of a dask.distributed cluster: tcp://10.0.0.1:8786.")] = "",
+    seconds: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
+    memory: Annotated[float, typer.Option("--memory", min=0, help="GiB of address space that each may take; 0 for no limit.")] = 8.0,
+    fail_on: Annotated[
+        str, typer.Option("--fail-on", help="What makes the exit code another than 0: any, unequal (or a fault), never.")
+    ] = "any",
+    verbose: VerboseFlag = False,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """Convert all models of a folder, each in a process of its own, and say what came of them in a table."""
+    from qconvert import batch
+    from qconvert.cli.reports import progress
+
+    if fail_on not in _POLICIES:
+        raise OptionError(f"there is no policy {fail_on!r}", remedy=f"Use {' or '.join(_POLICIES)}.")
+    names = [name.strip() for name in passes.split(",") if name.strip()]
+    with progress(quiet or json) as step:
+        report = batch(
+            folder,
+            out,
+            to=to,
+            target=target,
+            passes=names,
+            check=check,
+            samples=samples,
+            jobs=jobs,
+            scheduler=scheduler,
+            seconds=seconds,
+            memory=memory,
+            progress=step,
+            **parsed(option or ()),
+        )
+    if json:
+        typer.echo(json_module.dumps({**asdict(report), "counts": report.counts}, indent=2))
+    elif not quiet:
+        _print(report, verbose)
+    ends = report.counts
+    if code := next((code for end, code in _POLICIES[fail_on].items() if end in ends), PASSED):
+        raise typer.Exit(code)
+
+
+def _print(report: BatchReport, verbose: bool) -> None:
+    """A table of the models that did not end well, or of all; and how many ended in each way."""
+    from qconvert.cli.reports import show, table_of
+
+    good = ("equal", "as declared", "converted")
+    rows = [item for item in report.outcomes if verbose or item.end not in good]
+    if rows:
+        table = table_of("model", "end", ">operators", ">seconds", "why")
+        for item in rows:
+            table.add_row(item.name, item.end, str(item.operators or ""), f"{item.seconds:.1f}", item.reason)
+        show(table)
+    counts = ", ".join(f"{count} {end}" for end, count in report.counts.items())
+    before = sum(item.before for item in report.outcomes)
+    again = f"; {before} were done before" if before else ""
+    show(f"{len(report.outcomes)} models: {counts}; {report.seconds:.1f} s{again}\n{report.out}/qconvert-batch/results.json has it all")
+
+
+def add_batch_command(app: typer.Typer) -> None:
+    """Adds `batch` to the program."""
+    app.command("batch")(_batch)

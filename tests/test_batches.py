@@ -1,0 +1,178 @@
+"""Folders of models at once: what comes of each, what is done again, and what ends a model but not the batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qconvert import batch
+from qconvert.batches.planning import planned
+from qconvert.batches.working import done
+from qconvert.errors import QConvertError
+from qconvert.plugins import format_named
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+SMALL = FIXTURES / "onnx" / "brevitas_int4_weights.onnx"
+KEYWORDS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    models = tmp_path / "models"
+    (models / "in").mkdir(parents=True)
+    shutil.copy(KEYWORDS, models / "in" / "kws.tflite")
+    shutil.copy(SMALL, models / "in" / "kws.onnx")
+    (models / "broken.tflite").write_bytes(b"no model")
+    (models / "notes.txt").write_text("no model")
+    (models / "link.onnx").symlink_to("in/kws.onnx")
+    (models / "round").symlink_to("in")
+    os.mkfifo(models / "pipe.onnx")
+    return models
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "qconvert", "batch", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_each_model_ends_in_its_way_and_once(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told: list[tuple[str, int, int]] = []
+    report = batch(folder, out, check=True, samples=1, jobs=2, progress=lambda *step: told.append(step))
+    assert {item.name: item.end for item in report.outcomes} == {
+        "broken.tflite": "refused",
+        "in/kws.onnx": "equal",
+        "in/kws.tflite": "equal",
+        "link.onnx": "skipped",
+        "pipe.onnx": "skipped",
+    }
+    reasons = {item.name: item.reason for item in report.outcomes}
+    assert (reasons["link.onnx"], reasons["pipe.onnx"]) == ("is a link", "is no plain file")
+    assert "FlatBuffer" in reasons["broken.tflite"] or "TFLite" in reasons["broken.tflite"]
+    written = {item.result for item in report.outcomes if item.result}
+    assert written == {"in/kws.tflite.onnx", "in/kws.onnx.onnx"} and all((out / name).is_file() for name in written)
+    assert told[-1] == ("models", 3, 3)
+    assert json.loads((out / "qconvert-batch" / "results.json").read_text())["counts"] == {"equal": 2, "skipped": 2, "refused": 1}
+
+    times = {name: (out / name).stat().st_mtime_ns for name in written}
+    again = batch(folder, out, check=True, samples=1)
+    assert again.outcomes == report.outcomes and [item.before for item in again.outcomes] == [True, True, True, False, False]
+    assert times == {name: (out / name).stat().st_mtime_ns for name in written}
+    (out / "in" / "kws.onnx.onnx").unlink()
+    os.utime(folder / "broken.tflite")
+    third = batch(folder, out, check=True, samples=1)
+    assert {item.name: item.before for item in third.outcomes if item.end != "skipped"} == {
+        "broken.tflite": False,
+        "in/kws.onnx": False,
+        "in/kws.tflite": True,
+    }
+
+
+def test_the_command_ends_by_its_policy(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = run(folder, out, "--to", "qgraph")
+    assert first.returncode == 2 and "5 models: 2 converted, 2 skipped, 1 refused" in first.stdout, first.stderr
+    assert "broken.tflite" in first.stdout and "in/kws" not in first.stdout
+    unequal = run(folder, out, "--to", "qgraph", "--fail-on", "unequal", "--verbose")
+    assert unequal.returncode == 0 and "in/kws.tflite" in unequal.stdout and "3 were done before" in unequal.stdout
+    assert run(folder, out, "--to", "qgraph", "--fail-on", "never", "--quiet").stdout == ""
+
+
+def test_a_model_that_takes_too_long_is_ended_and_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "in").mkdir(parents=True)
+    (tmp_path / "out" / "in" / "kws.tflite.onnx").write_text("of an earlier batch")
+    report = batch(folder, tmp_path / "out", seconds=0.05)
+    ended = {item.name: item.reason for item in report.outcomes if item.end == "ended"}
+    assert ended["in/kws.tflite"] == "convert was ended after 0.05 s" and len(ended) == 3
+    assert not (tmp_path / "out" / "in" / "kws.tflite.onnx").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
+def test_a_model_that_takes_too_much_memory_is_no_end_of_the_batch(folder: Path, tmp_path: Path) -> None:
+    report = batch(folder, tmp_path / "out", memory=0.02)
+    assert {item.end for item in report.outcomes} <= {"skipped", "fault", "ended", "refused"}
+    assert len(report.outcomes) == 5
+
+
+def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copy(SMALL, models / "a.onnx")
+    for name in ("numpy", "json", "typer"):
+        (models / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(models)
+    assert batch(models, tmp_path / "out", to="qgraph").counts == {"converted": 1}
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"to": "encodings"}, "models cannot be written in the format encodings"),
+        ({"to": "none"}, "there is no format 'none'"),
+        ({"target": "tflite"}, "the target tflite is for the format tflite, not onnx"),
+        ({"jobs": -1}, "cannot be"),
+        ({"samples": 0}, "cannot be"),
+    ],
+)
+def test_wrong_options_are_the_users(options: dict[str, Any], problem: str, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(QConvertError, match=problem):
+        batch(folder, tmp_path / "out", **options)
+
+
+def test_a_folder_without_models_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(QConvertError, match="has no models"):
+        batch(tmp_path, tmp_path / "out")
+    with pytest.raises(QConvertError, match="there is no such folder"):
+        batch(tmp_path / "absent", tmp_path / "out")
+    (tmp_path / "out.txt").write_text("")
+    with pytest.raises(QConvertError, match="cannot be made"):
+        batch(tmp_path, tmp_path / "out.txt")
+
+
+def test_results_within_the_folder_are_no_models(tmp_path: Path) -> None:
+    shutil.copy(SMALL, tmp_path / "a.onnx")
+    for _ in range(2):
+        report = batch(tmp_path, tmp_path / "out", to="qgraph")
+        assert [(item.name, item.end) for item in report.outcomes] == [("a.onnx", "converted")]
+
+
+def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
+    plan = planned(folder, tmp_path / "out", format_named("qgraph"), [], None, seconds=60, memory=0)
+    job = next(job for job in plan.jobs if job.name == "in/kws.onnx")
+    assert done(job).end == "converted" and done(job).before is not False
+    for text in ("", "{", "[]", '{"key": 1}', json.dumps({"key": job.key, "result": "", "other": 1})):
+        Path(job.record).write_text(text)
+        assert not done(job).before
+    assert done(job).before
+
+
+def test_a_worker_of_a_cluster_dies_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    models, out = tmp_path / "models", tmp_path / "out"
+    models.mkdir()
+    for number in range(12):
+        shutil.copy(SMALL, models / f"{number}.onnx")
+    with distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as cluster:
+
+        def end_one() -> None:
+            while not list((out / "qconvert-batch").glob("*.json")):
+                time.sleep(0.02)
+            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
+
+        thread = threading.Thread(target=end_one)
+        thread.start()
+        report = batch(models, out, to="qgraph", scheduler=cluster.scheduler_address)
+        thread.join()
+    assert report.counts == {"converted": 12}
+    assert sorted(item.name for item in report.outcomes) == sorted(f"{number}.onnx" for number in range(12))
+    assert len(list((out / "qconvert-batch").glob("*.json"))) == 13 and len(list(out.glob("*.qgraph"))) == 12
