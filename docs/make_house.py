@@ -38,6 +38,8 @@ FLOORS = (
     "checking",
     "batches",
     "plugin",
+    "testing",
+    "pytest_plugin",
     "qconvert",
     "cli",
     "__main__",

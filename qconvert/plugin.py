@@ -76,13 +76,14 @@ if TYPE_CHECKING:
         Violation,
         hookimpl,
         register,
+        registered,
         replaces,
     )
 
 _HOMES = {
     "qconvert.plugins": (
         "API_VERSION Change Cost Derived Engine Folding Format Inside Layer LoadedModel ModelFile Option Parameters Pass Pieces "
-        "Runtime Target Verdict Violation hookimpl register replaces"
+        "Runtime Target Verdict Violation hookimpl register registered replaces"
     ),
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.matching": "Match Pattern matches",
@@ -183,6 +184,7 @@ __all__ = [
     "numpy_dtype",
     "quantize",
     "register",
+    "registered",
     "replaces",
     "run_passes",
     "save",

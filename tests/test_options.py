@@ -17,11 +17,10 @@ from qconvert import Format, Graph, Option, Pass, Target, convert, load, save
 from qconvert.conversion import normalize, run_passes
 from qconvert.conversion.pipeline import pipeline
 from qconvert.errors import OptionError
-from qconvert.plugins import declared_options, host, registry, target_named
+from qconvert.plugins import declared_options, registered, registry, target_named
 from qconvert.plugins.options import checked, parsed, taken
 
 MODEL = Path(__file__).parent.parent / "fixtures" / "tiny_kws_dscnn_int8.tflite"
-CACHES = (registry.formats, registry.passes, registry.targets, registry._given_targets, registry.declared_options)
 
 
 @pytest.fixture
@@ -49,14 +48,8 @@ def seen() -> Iterator[dict[str, Any]]:
         qconvert_passes=qconvert.hookimpl(lambda: [Pass("count", "counts", count, options=options)]),
         qconvert_targets=qconvert.hookimpl(lambda: [Target("named", "names", "names", passes=("count",))]),
     )
-    manager = host._host()[0]
-    manager.register(plugin, "names")
-    for cache in CACHES:
-        cache.cache_clear()
-    yield found
-    manager.unregister(name="names")
-    for cache in CACHES:
-        cache.cache_clear()
+    with registered(plugin, "names"):
+        yield found
 
 
 def test_a_value_reaches_all_that_declare_its_name(seen: dict[str, Any], tmp_path: Path) -> None:

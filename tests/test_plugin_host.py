@@ -135,6 +135,12 @@ def test_a_plugin_that_fails_is_not_registered(hooks: dict[str, Any], problem: s
         register(plugin("mine", passes=[Pass("other", "", same)]))
 
 
+def test_a_plugin_that_is_there_for_a_while() -> None:
+    with published.registered(plugin("mine", passes=[Pass("nothing", "", same)])):
+        assert "nothing" in passes()
+    assert "nothing" not in passes() and "mine" not in {item.name for item in loaded()}
+
+
 def test_every_published_name_is_there() -> None:
     assert sorted(published.__all__) == dir(published) and len(set(published.__all__)) == len(published.__all__)
     assert {name for name in published.__all__ if getattr(published, name) is None} == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qconvert.plugins.change import Change, Cost, at_worst, named_changes
 from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
-from qconvert.plugins.host import LoadedPlugin, loaded, noticed, plugin_at_fault, register
+from qconvert.plugins.host import LoadedPlugin, loaded, noticed, plugin_at_fault, register, registered
 from qconvert.plugins.options import Option
 from qconvert.plugins.parameters import Folding, Parameters
 from qconvert.plugins.registry import (
@@ -67,6 +67,7 @@ __all__ = [
     "plugin_at_fault",
     "read_encodings",
     "register",
+    "registered",
     "replaces",
     "runtime_of",
     "runtimes",

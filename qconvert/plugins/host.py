@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
@@ -17,7 +18,18 @@ from qconvert.plugins.hooks import API_VERSION, GROUP, Hooks, replaced_by
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Format, Pass, Runtime
 
-__all__ = ["BUILTIN", "LoadedPlugin", "collected", "loaded", "noticed", "operator_tables", "plugin_at_fault", "register", "remembered"]
+__all__ = [
+    "BUILTIN",
+    "LoadedPlugin",
+    "collected",
+    "loaded",
+    "noticed",
+    "operator_tables",
+    "plugin_at_fault",
+    "register",
+    "registered",
+    "remembered",
+]
 
 BUILTIN = {
     "tflite": "qconvert.formats.tflite",
@@ -148,6 +160,21 @@ def register(plugin: Any, name: str = "") -> None:
         host.noticed.pop(name, None)
         _forget()
         raise OptionError(f"the plugin {name!r} fails: {problem}") from failed
+
+
+@contextmanager
+def registered(plugin: Any, name: str = "") -> Iterator[None]:
+    """A plugin that is there for a while: for tests. Kinds that it brings stay. See register()."""
+    before = set(_host().origins)
+    register(plugin, name)
+    (name,) = _host().origins.keys() - before
+    try:
+        yield
+    finally:
+        _host().manager.unregister(name=name)
+        del _host().origins[name]
+        _host().noticed.pop(name, None)
+        _forget()
 
 
 def _forget() -> None:

@@ -16,7 +16,7 @@ from qconvert.conversion import ConversionReport, normalize
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
-from qconvert.plugins import host, registry, target_named
+from qconvert.plugins import registered, registry, target_named
 from qconvert.targets.violations import violations
 
 ROOT = Path(__file__).parents[2]
@@ -37,15 +37,8 @@ def plugin() -> Iterator[ModuleType]:
     """The example as a loaded plugin, for one test."""
     module = ModuleType("my_npu")
     exec(compile(example(), "docs/targets.md", "exec"), module.__dict__)
-    manager = host._host()[0]
-    manager.register(module, "my-npu")
-    caches = (registry.targets, registry._given_targets)
-    for cache in caches:
-        cache.cache_clear()
-    yield module
-    manager.unregister(name="my-npu")
-    for cache in caches:
-        cache.cache_clear()
+    with registered(module, "my-npu"):
+        yield module
 
 
 def fitted(path: Path, target: str = "my-npu") -> tuple[Graph, tuple[tuple[str, str], ...]]:
@@ -167,18 +160,12 @@ def test_words_that_mean_nothing_are_refused(plugin: ModuleType, changes: dict[s
 
 def test_a_target_of_nothing_is_named() -> None:
     lost = ModuleType("lost")
-    manager = host._host()[0]
     given = [Target.derive("no-such-target", name="lost"), Target.derive("hen", name="egg"), Target.derive("egg", name="hen")]
     lost.__dict__["qconvert_targets"] = __import__("qconvert").hookimpl(lambda: given)
-    manager.register(lost, "lost")
-    registry._given_targets.cache_clear()
-    registry.targets.cache_clear()
-    try:
+    with registered(lost):
         assert "lost" not in registry.targets() and "my-npu" in registry.targets()
         with pytest.raises(QConvertError, match="'lost' derives from 'no-such-target', which does not exist"):
             target_named("lost")
         assert not {"hen", "egg"} & registry.targets().keys()
         with pytest.raises(QConvertError, match="the target 'hen' derives from 'hen', which derives from itself"):
             target_named("hen")
-    finally:
-        manager.unregister(name="lost")

@@ -1,0 +1,250 @@
+"""For the tests of plugins: graphs to try things on, and what a format, a pass or a target promises, as assertions.
+
+With pytest the fixture `sample_graph` gives each of the graphs in turn (qconvert/pytest_plugin.py).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.conversion import load, normalize, run_passes, save
+from qconvert.errors import UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
+from qconvert.graph.validation import validate
+from qconvert.plugins import Pass, Target, format_named, target_named
+
+__all__ = ["assert_exact", "assert_round_trips", "assert_target_takes", "random_inputs", "sample_graphs"]
+
+_SEED = 20260101
+
+
+def sample_graphs() -> dict[str, Graph]:
+    """Small graphs of what real models are made of, by name: int8 and uint8 layers, moves, pairs of Q and DQ, real numbers."""
+    return {
+        "convolutions": _convolutions("int8"),
+        "convolutions_uint8": _convolutions("uint8"),
+        "dense": _dense(),
+        "moves": _moves(),
+        "pairs": _pairs(),
+        "real": _real(),
+    }
+
+
+def random_inputs(graph: Graph, seed: int = _SEED) -> dict[str, Array]:
+    """Stored values for a graph's inputs: all of its type's for integers, from a normal distribution for real numbers. Open sizes are 2."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name in graph.inputs:
+        tensor = graph[name]
+        shape = tuple(size if isinstance(size, int) else 2 for size in tensor.shape or ())
+        if tensor.dtype.startswith("float"):
+            found[name] = rng.standard_normal(shape).astype(numpy_dtype(tensor.dtype))
+        elif tensor.dtype == "bool":
+            found[name] = rng.integers(0, 2, shape).astype(bool)
+        else:
+            low, high = integer_range(tensor.dtype)
+            found[name] = rng.integers(low, high, shape, np.int64, endpoint=True).astype(numpy_dtype(tensor.dtype))
+    return found
+
+
+def assert_exact(item: Pass | str, graphs: Iterable[Graph] | None = None, target: Target | str | None = None, **options: Any) -> None:
+    """Asserts that a pass changes no bit of any output, leaves valid graphs, and does something at all.
+
+    Args:
+        item: a Pass, or the name of one that is registered.
+        graphs: to run it on; by default those of sample_graphs().
+        target: what it is told to fit them to, or its name.
+        options: of the pass.
+
+    Raises:
+        AssertionError: an output differs, a graph is not valid any more, or none was changed.
+    """
+    chosen, changed = target_named(target) if isinstance(target, str) else target, False
+    for graph in sample_graphs().values() if graphs is None else graphs:
+        after, notes = item.run(graph, chosen, **options) if isinstance(item, Pass) else run_passes(graph, [item], chosen, **options)
+        validate(after)
+        changed = changed or after is not graph
+        _assert_equal_outputs(graph, after, f"pass {item if isinstance(item, str) else item.name}")
+        assert after is graph or notes, f"the pass changed {graph.name!r} and does not say what"
+    assert changed, "the pass changed none of the graphs: give one that it acts on"
+
+
+def assert_round_trips(format: str, graphs: Mapping[str, Graph] | None = None, **options: Any) -> tuple[str, ...]:
+    """Asserts that graphs which a format can hold come back from a file with every output equal, bit for bit.
+
+    Each is first fitted to the format's default target, as a conversion does.
+
+    Args:
+        format: the name of a format that is read and written.
+        graphs: by name; by default sample_graphs().
+        options: of the format's writer.
+
+    Returns:
+        The names of the graphs that the format refuses, with UnsupportedError.
+
+    Raises:
+        AssertionError: an output differs, or every graph is refused.
+    """
+    graphs = sample_graphs() if graphs is None else graphs
+    known, refused = format_named(format), []
+    target = target_named(known.default_target) if known.default_target else None
+    with tempfile.TemporaryDirectory() as folder:
+        for name, graph in graphs.items():
+            path = Path(folder, name + known.suffixes[0])
+            try:
+                fitted, _ = normalize(graph, target)
+                save(fitted, path, format, **options)
+                again = load(path, format)
+            except UnsupportedError:
+                refused.append(name)
+                continue
+            _assert_equal_outputs(fitted, again, f"{format}: {name}")
+    assert len(refused) < len(graphs), f"{format} refuses every graph: {', '.join(refused)}"
+    return tuple(refused)
+
+
+def assert_target_takes(target: Target | str, graphs: Iterable[Graph] | None = None, **options: Any) -> None:
+    """Asserts that a target's passes bring graphs to where it refuses none of their operators.
+
+    Args:
+        target: a Target, or the name of one that is registered.
+        graphs: by default those of sample_graphs().
+        options: of its passes.
+
+    Raises:
+        AssertionError: an operator is refused; the rule is named.
+    """
+    chosen = target_named(target) if isinstance(target, str) else target
+    for graph in sample_graphs().values() if graphs is None else graphs:
+        fitted, _ = normalize(graph, chosen, **options)
+        refused = [f"{op}: {verdict.rule}" for op, verdict in chosen.verdicts(fitted) if verdict.runs == "refused"]
+        assert not refused, f"{chosen.name} refuses in {graph.name!r}: {'; '.join(refused)}"
+
+
+def _assert_equal_outputs(before: Graph, after: Graph, what: str) -> None:
+    """Inputs and outputs go by their order: a format may call them otherwise."""
+    given = random_inputs(before)
+    assert len(before.inputs) == len(after.inputs) and len(before.outputs) == len(after.outputs), f"{what}: other inputs or outputs"
+    values = dict(zip(after.inputs, given.values(), strict=True))
+    for mine, other in zip(evaluate(before, given).items(), evaluate(after, values).items(), strict=True):
+        assert equal_data(mine[1], other[1]), f"{what}: the output {mine[0]!r} of {before.name!r} differs"
+
+
+class _Made:
+    """A graph while it is made, with random constants."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rng = np.random.default_rng(_SEED)
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+
+    def tensor(self, name: str, dtype: str, shape: tuple[int, ...], q: Quantization | None = None, data: Array | None = None) -> str:
+        self.tensors[name] = Tensor(name, dtype, shape, data, q)
+        return name
+
+    def weights(self, name: str, *shape: int) -> str:
+        q = Quantization.per_axis(self.rng.uniform(0.01, 0.05, shape[0]), 0)
+        return self.tensor(name, "int8", shape, q, np.asarray(self.rng.integers(-127, 128, shape), np.int8))
+
+    def bias(self, name: str, data: str, weights: str) -> str:
+        scales = self.tensors[data].quantization, self.tensors[weights].quantization
+        assert scales[0] is not None and scales[1] is not None
+        q = Quantization.per_axis(scales[0].scale * scales[1].scale, 0)
+        return self.tensor(name, "int32", q.scale.shape, q, np.asarray(self.rng.integers(-3000, 3000, q.scale.shape), np.int32))
+
+    def op(self, kind: str, inputs: str, output: str, **attributes: Any) -> None:
+        self.ops.append(Op(kind, tuple(inputs.split()), (output,), attributes, f"{kind} #{len(self.ops)}"))
+
+    def graph(self, *outputs: str) -> Graph:
+        made = {name for op in self.ops for name in op.outputs}
+        inputs = tuple(name for name, tensor in self.tensors.items() if not tensor.is_constant and name not in made)
+        graph = Graph(self.name, self.tensors, tuple(self.ops), inputs, outputs)
+        validate(graph)
+        return graph
+
+
+def _convolutions(dtype: str) -> Graph:
+    """A convolution with relu6, a depthwise one, a sum with what was before it, an average and a Gemm, as MobileNets have."""
+    made, middle = _Made(f"convolutions of {dtype}"), 0 if dtype == "int8" else 128
+
+    def grid(scale: float, point: int) -> Quantization:
+        return Quantization.per_tensor(scale, point + middle)
+
+    made.tensor("image", dtype, (1, 8, 8, 3), grid(0.02, -1))
+    made.op("Conv", f"image {made.weights('w1', 8, 3, 3, 3)} {made.bias('b1', 'image', 'w1')}", "c1", activation="relu6", **_window(3))
+    made.tensor("c1", dtype, (1, 8, 8, 8), grid(0.0235, -128))
+    made.op("Conv", f"c1 {made.weights('w2', 8, 1, 3, 3)} {made.bias('b2', 'c1', 'w2')}", "c2", group=8, **_window(3))
+    made.tensor("c2", dtype, (1, 8, 8, 8), grid(0.05, 4))
+    made.op("Add", "c1 c2", "sum")
+    made.tensor("sum", dtype, (1, 8, 8, 8), grid(0.06, -20))
+    made.op("AveragePool", "sum", "mean", data_format="channels_last", kernel_shape=(8, 8), strides=(1, 1), pads=(0, 0, 0, 0))
+    made.tensor("mean", dtype, (1, 1, 1, 8), grid(0.06, -20))
+    made.tensor("shape", "int64", (2,), None, np.array([1, 8], np.int64))
+    made.op("Reshape", "mean shape", "flat")
+    made.tensor("flat", dtype, (1, 8), grid(0.06, -20))
+    made.op("Gemm", f"flat {made.weights('w3', 4, 8)} {made.bias('b3', 'flat', 'w3')}", "scores")
+    made.tensor("scores", dtype, (1, 4), grid(0.1, 7))
+    return made.graph("scores")
+
+
+def _window(size: int) -> dict[str, Any]:
+    return {"data_format": "channels_last", "pads": (size // 2,) * 4, "strides": (1, 1), "dilations": (1, 1)}
+
+
+def _dense() -> Graph:
+    """Two layers and a Softmax."""
+    made = _Made("dense")
+    made.tensor("x", "int8", (2, 6), Quantization.per_tensor(0.03, 5))
+    made.op("Gemm", f"x {made.weights('w1', 5, 6)} {made.bias('b1', 'x', 'w1')}", "h", activation="relu")
+    made.tensor("h", "int8", (2, 5), Quantization.per_tensor(0.04, -128))
+    made.op("Gemm", f"h {made.weights('w2', 3, 5)} {made.bias('b2', 'h', 'w2')}", "logits")
+    made.tensor("logits", "int8", (2, 3), Quantization.per_tensor(0.05, 2))
+    made.op("Softmax", "logits", "y", axis=-1)
+    made.tensor("y", "int8", (2, 3), Quantization.per_tensor(1 / 256, -128))
+    return made.graph("y")
+
+
+def _moves() -> Graph:
+    """Integers that are only moved."""
+    made, q = _Made("moves"), Quantization.per_tensor(0.1, 3)
+    made.tensor("x", "int8", (1, 4, 6), q)
+    made.op("Transpose", "x", "t", perm=(0, 2, 1))
+    made.tensor("t", "int8", (1, 6, 4), q)
+    made.op("Concat", "t t", "c", axis=1)
+    made.tensor("c", "int8", (1, 12, 4), q)
+    made.tensor("shape", "int64", (2,), None, np.array([12, 4], np.int64))
+    made.op("Reshape", "c shape", "y")
+    made.tensor("y", "int8", (12, 4), q)
+    return made.graph("y")
+
+
+def _pairs() -> Graph:
+    """A real input that is quantized, a layer, and a real output."""
+    made = _Made("pairs")
+    made.tensor("x", "float32", (2, 6))
+    made.op("Quantize", "x", "q")
+    made.tensor("q", "int8", (2, 6), Quantization.per_tensor(0.02, -4))
+    made.op("Gemm", f"q {made.weights('w', 3, 6)} {made.bias('b', 'q', 'w')}", "g")
+    made.tensor("g", "int8", (2, 3), Quantization.per_tensor(0.04, 1))
+    made.op("Dequantize", "g", "y")
+    made.tensor("y", "float32", (2, 3))
+    return made.graph("y")
+
+
+def _real() -> Graph:
+    """Nothing quantized."""
+    made = _Made("real")
+    made.tensor("x", "float32", (2, 6))
+    weights = made.tensor("w", "float32", (3, 6), None, made.rng.standard_normal((3, 6)).astype(np.float32))
+    made.op("Gemm", f"x {weights}", "g")
+    made.tensor("g", "float32", (2, 3))
+    made.op("Relu", "g", "y")
+    made.tensor("y", "float32", (2, 3))
+    return made.graph("y")

@@ -1,0 +1,84 @@
+"""What qconvert.testing promises to authors of plugins: right ones pass, wrong ones fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qconvert import Format, Graph, Pass, Target
+from qconvert.errors import UnsupportedError
+from qconvert.plugins import passes, registered
+from qconvert.pytest_plugin import sample_graph
+from qconvert.testing import assert_exact, assert_round_trips, assert_target_takes, random_inputs, sample_graphs
+
+__all__ = ["sample_graph"]
+
+
+def test_the_fixture_gives_every_graph(request: pytest.FixtureRequest) -> None:
+    marker: Any = sample_graph
+    assert tuple(marker._fixture_function_marker.params) == tuple(sample_graphs())
+
+
+def test_inputs_fit_a_graph(sample_graph: Graph) -> None:
+    first, second = random_inputs(sample_graph), random_inputs(sample_graph, seed=1)
+    for name, value in first.items():
+        assert value.shape == sample_graph[name].shape
+        assert not np.array_equal(value, second[name])
+
+
+@pytest.mark.parametrize("name", ["onnx", "tflite", "qgraph"])
+def test_our_formats_round_trip(name: str) -> None:
+    assert assert_round_trips(name) == ()
+
+
+def test_our_passes_are_exact() -> None:
+    assert_exact("fuse_activation", [sample_graphs()["real"]])
+    assert_exact(passes()["assign_layout"], [sample_graphs()["convolutions"]], Target("t", "onnx", "", layout="channels_first"))
+    with pytest.raises(AssertionError, match="the pass changed none"):
+        assert_exact("fuse_activation", [sample_graphs()["moves"]])
+
+
+def test_a_pass_that_changes_values_is_not_exact() -> None:
+    def coarse(graph: Graph, target: Any) -> Any:
+        weights = [replace(t, data=t.data // 2 * 2) for t in graph.constants() if t.dtype == "int8" and t.data is not None]
+        return graph.evolve(tensors=weights), ("coarser",)
+
+    with pytest.raises(AssertionError, match="pass coarse: the output 'scores' of 'convolutions of int8' differs"):
+        assert_exact(Pass("coarse", "", coarse))
+
+
+def test_targets_take_or_refuse() -> None:
+    for name in ("ort-x86", "tflite", "generic"):
+        assert_target_takes(name)
+    with pytest.raises(AssertionError, match=r"picky refuses in .*Softmax"):
+        assert_target_takes(Target("picky", "onnx", "", forbidden=("Softmax",), floats=False))
+
+
+def test_a_format_that_loses_integers_does_not_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qconvert.formats.qgraph import qconvert_formats
+
+    (own,) = qconvert_formats()
+    assert own.write is not None
+
+    def write(graph: Graph, path: Path, options: Any) -> Any:
+        if graph.name == "moves":
+            raise UnsupportedError("moves")
+        lost = [replace(t, data=np.zeros_like(t.data)) for t in graph.constants() if t.dtype == "int32"]
+        own.write(graph.evolve(tensors=lost), path, options)  # type: ignore[misc]
+
+    class Plugin:
+        @staticmethod
+        def qconvert_formats() -> list[Format]:
+            return [replace(own, name="lossy", suffixes=(".lossy",), write=write)]
+
+    from qconvert import hookimpl
+
+    Plugin.qconvert_formats = staticmethod(hookimpl(Plugin.qconvert_formats))  # type: ignore[method-assign]
+    with registered(Plugin(), "lossy"):
+        with pytest.raises(AssertionError, match="lossy: convolutions: the output 'scores'"):
+            assert_round_trips("lossy")
+        assert assert_round_trips("lossy", {name: sample_graphs()[name] for name in ("moves", "real")}) == ("moves",)
