@@ -4,6 +4,9 @@ Every value becomes float32, which holds it exactly; what is computed is no long
 nearer to the real numbers than the source. Weights of float16 stay so, behind a Cast, and take no more bytes than before. Inputs and
 outputs of the graph keep their type, and what the source casts to float16 is rounded to it still. Elementwise float16, for which LiteRT has
 kernels, is left alone where nothing is multiplied by weights.
+
+So do networks for a target of symmetric activations where products of 16 bits read grids with zero points: the shifts that stand for these
+(shift_to_symmetric) need float32, in which a product between grids is a quantized operator.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
+from qconvert.passes import absorb_quantization
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -22,18 +26,20 @@ _NARROW = ("float16", "bfloat16")
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Widens the whole graph if it multiplies by weights in a type that target.product_types does not name."""
-    if target is None or not target.product_types or any(op.kind == "Opaque" for op in graph.ops):
+    """Widens the whole graph if it multiplies by weights in a type that target.product_types does not name, or beside zero points."""
+    if target is None or any(op.kind == "Opaque" for op in graph.ops):
         return graph, ()
     found = {graph[op.outputs[0]].dtype for op in graph.ops if KINDS[op.kind].sums_products and op.outputs}
-    if not any(dtype in _NARROW and dtype not in target.product_types for dtype in found):
+    lacking = bool(target.product_types) and any(dtype in _NARROW and dtype not in target.product_types for dtype in found)
+    shifted = bool(target.symmetric_activations) and not found.isdisjoint(_NARROW) and any(_is_affine(graph, op) for op in graph.ops)
+    if not lacking and not shifted:
         return graph, ()
     widening = _Widening(graph)
     widening.run()
     kept = f", {widening.kept} constants of float16 behind a Cast" if widening.kept else ""
     listed = " and ".join(sorted(found & set(_NARROW)))
     note = f"{widening.count} values of {listed} are float32: products are no longer rounded to few bits{kept}"
-    return widening.result(), (note,)
+    return (absorb_quantization.run(widening.result(), target)[0] if shifted else widening.result()), (note,)
 
 
 class _Widening:
@@ -82,3 +88,12 @@ class _Widening:
 
 def _is_narrow(graph: Graph, op: Op) -> bool:
     return graph[op.inputs[0]].dtype in _NARROW
+
+
+def _is_affine(graph: Graph, op: Op) -> bool:
+    """Whether an operator makes narrow real values of stored ones that have a zero point, off the middle of unsigned types."""
+    data = graph[op.inputs[0]] if op.kind == "Dequantize" else None
+    if data is None or data.is_constant or data.quantization is None or graph[op.outputs[0]].dtype not in _NARROW:
+        return False
+    middle = (sum(integer_range(data.dtype)) + 1) // 2 if "int" in data.dtype else 0
+    return bool((data.quantization.zero_point != middle).any())

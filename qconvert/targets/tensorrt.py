@@ -19,9 +19,10 @@ if TYPE_CHECKING:  # targets are listed without numpy
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "lift_states", "expand_definitions", "carry_custom", "fold_constants", "dynamic_range", "fold_qat_batch_norm", "fuse_dilation",
-    "fuse_pad", "assign_layout", "store_activations", "symmetric_weights", "symmetric_activations", "isolate_float", "float_io",
-    "integer_io", "states_to_io", "shift_to_symmetric", "sparse_pairs", "spread_addends", "int32_bias_to_float", "remove_dead_code",
+    "lift_states", "expand_definitions", "carry_custom", "fold_constants", "widen_float16", "dynamic_range", "fold_qat_batch_norm",
+    "fuse_dilation", "fuse_pad", "assign_layout", "store_activations", "symmetric_weights", "symmetric_activations", "isolate_float",
+    "float_io", "integer_io", "states_to_io", "shift_to_symmetric", "sparse_pairs", "spread_addends", "int32_bias_to_float",
+    "remove_dead_code",
 )  # fmt: skip
 _INT8 = ("int8",)
 _FP8 = ("float8e4m3fn",)

@@ -229,3 +229,30 @@ def test_a_requantization_between_shifted_grids_is_one_again(tmp_path: Path) -> 
         convert(tmp_path / "model.onnx", tmp_path / "result.onnx", target="tensorrt", force=True)
         kinds = [[op.kind for op in load(tmp_path / name).ops if op.kind != "Identity"] for name in ("model.onnx", "result.onnx")]
         assert kinds[0] == kinds[1] == ["Quantize", "Requantize", "Dequantize"]
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16"])
+@pytest.mark.parametrize("point", [0, 3])
+def test_products_of_sixteen_bits_beside_zero_points_run_on_integers(dtype: str, point: int, tmp_path: Path, builder: Builder) -> None:
+    """Behind shifts in float32; without zero points they stay in 16 bits, and are on integers as well."""
+    real = TensorProto.DataType.Value(dtype)
+    taps = np.random.default_rng(0).integers(-50, 50, (4, 4, 3, 3)).astype(np.int8)
+    constants = {"z": np.int8(point), "o": np.zeros(4, np.int8), "w": taps}
+    more = [
+        helper.make_tensor("s", real, [], [0.05]),
+        helper.make_tensor("t", real, [4], [0.01] * 4),
+        helper.make_tensor("b", real, [4], [0.25] * 4),
+    ]
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["r"]),
+             helper.make_node("DequantizeLinear", ["w", "t", "o"], ["wr"], axis=0),
+             helper.make_node("Conv", ["r", "wr", "b"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["c"], ["y"])]  # fmt: skip
+    model = network(nodes, [side("x", dtype, (1, 4, 6, 6))], [side("y", dtype, (1, 4, 6, 6))], constants, more)
+    model.opset_import[0].version = 22
+    source, result = tmp_path / "model.onnx", tmp_path / "result.onnx"
+    onnx.save(model, source)
+    report = convert(source, result, target="tensorrt")
+    assert any("are float32" in str(change) for change in report.changes) is bool(point)
+    found = builder.build(result)
+    assert [layer.integer for layer in found.layers if layer.sums] == [True]
+    if dtype == "FLOAT16":
+        assert check(source, result).passed
