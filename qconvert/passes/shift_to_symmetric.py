@@ -7,6 +7,7 @@ values have no zero point. Everything around makes up for it with ordinary opera
   channel, and that of their result go into the bias, computed in float64 and rounded once to float32. They pad with real zero, which is
   scale * zero point now: a Pad stands in front, between Dequantize and Quantize. An activation that the result's grid does not imply is a
   Clip on real values, at the bounds that it has there.
+- A MatMul of two activations is one of integers, less the shift of either times the sums of the other along the depth, in float32.
 - What moves, chooses or compares integers goes on to do so: shifts on all sides are equal.
 - Quantize and Dequantize, and the Dequantize and Quantize that a Requantize becomes, have an addition on their real side. All other
   operators run on real values between such.
@@ -32,6 +33,7 @@ from qconvert.passes.shifting.averages import averages_away, joined_averages, sh
 from qconvert.passes.shifting.edges import around_unsigned, from_unsigned, is_spelled, to_unsigned
 from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
 from qconvert.passes.shifting.moves import obstacle
+from qconvert.passes.shifting.products import is_shifted_product, shift_product
 from qconvert.passes.shifting.walk import Shifting
 from qconvert.passes.store_activations import separated, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED
@@ -104,6 +106,8 @@ def _visit(s: Shifting, op: Op, target: Target | None) -> None:
         s.ops.append(op)
         for name in op.outputs:
             s.settle(name)
+    elif is_shifted_product(s, op):
+        shift_product(s, op)
     elif op.kind in LINEAR and is_touched(s, op):
         shift_linear(s, op)
     elif op.kind == "Requantize" and is_spelled(s.graph[op.inputs[0]], target):

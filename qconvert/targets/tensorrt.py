@@ -39,12 +39,14 @@ _MOVING = (
 
 
 def _product(graph: Graph, op: Op) -> str:
-    """Products whose zero points are no matter of constants."""
+    """Products whose zero points neither constants nor sums beside them make up for."""
+    from qconvert.plugins.sides import is_product_of_activations
+
     data, other = (graph[name] for name in op.inputs[:2])
     if other.is_constant and not data.is_constant:
         return ""
     points = [tensor.quantization.zero_point.any() for tensor in (data, other) if tensor.quantization is not None]
-    return "products of two activations with zero points" if any(points) else ""
+    return "products of two activations with zero points" if any(points) and not is_product_of_activations(graph, op) else ""
 
 
 def _choice(graph: Graph, op: Op) -> str:

@@ -8,6 +8,7 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.kinds import KINDS
 from qconvert.passes.shifting.averages import averages_away
 from qconvert.passes.shifting.linear import linear_obstacle
+from qconvert.plugins.sides import is_product_of_activations
 
 __all__ = ["carries", "obstacle"]
 
@@ -28,6 +29,8 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
     """
     touched = points.keys() & {*op.inputs, *op.outputs}
     if not touched or KINDS[op.kind].rule in _OWN_WAY or carries(graph, op) or averages_away(graph, op):
+        return ""
+    if is_product_of_activations(graph, op):
         return ""
     if op.kind in ("Conv", "Gemm", "MatMul"):
         return linear_obstacle(graph, op, op.inputs[0] in points)

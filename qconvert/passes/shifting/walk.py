@@ -64,6 +64,16 @@ class Shifting:
         grid = self.graph[name].quantization
         return float(grid.scale[0]) * self._points[name] if name in self._points and grid is not None else 0.0
 
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the new graph, or of the old one."""
+        return self._tensors.get(name) or self.graph[name]
+
+    def symmetric(self, name: str) -> Quantization:
+        """The grid of what stands for a tensor."""
+        found = self.tensor(self[name]).quantization
+        assert found is not None
+        return found
+
     def grid(self, name: str) -> Quantization:
         """The old grid of a tensor."""
         found = self.graph[name].quantization

@@ -1,0 +1,61 @@
+"""MatMul of two activations, whose shifts are products with sums of the other side.
+
+Of real values a = a' - s and b = b' - t, where a' and b' are what the integers stand for without zero points, a product over the depth K is
+a' b' - s * (sums of b' along K) - t * (sums of a' along K) + K s t. The first term is a product of symmetric grids; the others are
+computed in float32 beside it.
+"""
+
+from __future__ import annotations
+
+from qconvert.graph import Op, Shape
+from qconvert.passes.shifting.walk import Shifting
+
+__all__ = ["is_shifted_product", "shift_product"]
+
+
+def is_shifted_product(s: Shifting, op: Op) -> bool:
+    """Whether an operator is such a product, with a shift on any side."""
+    if op.kind != "MatMul" or any(s.graph[name].is_constant for name in op.inputs[:2]):
+        return False
+    return any(s.shift(name) for name in (*op.inputs[:2], op.outputs[0]))
+
+
+def shift_product(s: Shifting, op: Op) -> None:
+    """Appends the product of the integers and what the shifts add to it."""
+    first, second = (_upright(s, name, bool(op.attributes.get(turned)), op.source)
+                     for name, turned in zip(op.inputs, ("trans_a", "trans_b"), strict=True))  # fmt: skip
+    name, shifts = op.outputs[0], [s.shift(side) for side in op.inputs]
+    result = s.graph[name]
+    value = s.emit("MatMul", (first, second), s.add(f"{name}/real", "float32", result.shape), op.source)
+    for side, shift, axis in ((second, shifts[0], -2), (first, shifts[1], -1)):
+        if shift:
+            value = s.emit(
+                "Sub", (value, _sums(s, side, shift, axis, op.source)), s.add(f"{name}/less", "float32", result.shape), op.source
+            )
+    shape = s.graph[op.inputs[0]].shape
+    depth = shape[-2 if op.attributes.get("trans_a") else -1] if shape else 0
+    total = int(depth) * shifts[0] * shifts[1] + s.shift(name)
+    if result.is_quantized:
+        s.quantize(s.plus(value, total, op.source), name, op.source)
+    else:
+        s.plus(value, total, op.source, name)
+
+
+def _upright(s: Shifting, name: str, turned: bool, source: str) -> str:
+    """What stands for an operand, its last two axes exchanged if it is stored turned."""
+    shape = s.graph[name].shape
+    if not turned or shape is None:
+        return s[name]
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    new = s.add(f"{name}/turned", s.graph[name].dtype, tuple(shape[axis] for axis in order), s.symmetric(name))
+    return s.emit("Transpose", (s[name],), new, source, perm=order)
+
+
+def _sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> str:
+    """The sums of an operand's real values along the depth, times the other's shift."""
+    tensor = s.tensor(side)
+    shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
+    real = s.emit("Dequantize", (side,), s.add(f"{side}/summed_value", "float32", tensor.shape), source)
+    axes = s.constant(f"{side}/depth", [axis], "int64")
+    sums = s.emit("ReduceSum", (real, axes), s.add(f"{side}/sums", "float32", shape), source, keepdims=1)
+    return s.emit("Mul", (sums, s.constant(f"{side}/other_shift", shift)), s.add(f"{side}/shifted_sums", "float32", shape), source)
