@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from lstm_files import File
 
-__all__ = ["NONE", "RELU", "RELU6", "RELU_N1_TO_1", "SIGN_BIT", "TANH", "Cells", "basic_lstm_file", "lstm_file", "operators_of", "rnn_file"]
+__all__ = ["NONE", "RELU", "RELU6", "RELU_N1_TO_1", "SIGN_BIT", "TANH", "Cells", "basic_lstm_file", "integer_basic_lstm_file",
+           "lstm_file", "operators_of", "rnn_file"]  # fmt: skip
 
 Array = np.ndarray
 NONE, RELU, RELU_N1_TO_1, RELU6, TANH, SIGN_BIT = range(6)
@@ -150,6 +151,30 @@ def basic_lstm_file(made: Cells) -> bytes:
     _say(options, made)
     options.kernelType = 1
     return f.finish(_CODES["LSTM"], 2, places, outputs, options, "LSTMOptions", shown=outputs[:1])
+
+
+def integer_basic_lstm_file(
+    seed: int = 0, rows: int = 1, inputs: int = 5, cells: int = 8, zero_point: int = 120, scale: float = 0.008, cell_scale: float = 2.0**-11
+) -> tuple[bytes, dict[str, Any]]:
+    """LSTM with the kernel "basic" of uint8 data and an int16 cell, and its parts."""
+    rng = np.random.default_rng(seed)
+    f, total = File(), inputs + cells
+    steps = float(np.float32(scale) / np.float32(128))
+    made = {"weights": rng.integers(0, 256, (4 * cells, total)).astype("uint8"), "zero_point": zero_point,
+            "bias": rng.integers(-20000, 20001, 4 * cells).astype("int32"), "bias_scale": steps}  # fmt: skip
+    grid, cell = (1 / 128, 128), (cell_scale, 0)
+    places = [
+        f.tensor("data", (rows, inputs), "uint8", grid),
+        f.tensor("state", (rows, cells), "uint8", grid, state=True),
+        f.tensor("weights", made["weights"].shape, "uint8", (scale, zero_point), made["weights"]),
+        f.tensor("bias", made["bias"].shape, "int32", (steps, 0), made["bias"]),
+        f.tensor("kept", (rows, cells), "int16", cell, state=True),
+    ]
+    outputs = [f.tensor("output", (rows, cells), "uint8", grid), f.tensor("cell", (rows, cells), "int16", cell),
+               f.tensor("joined", (rows, total), "uint8", grid), f.tensor("sums", (rows, 4 * cells), "int16", (2.0**-12, 0))]  # fmt: skip
+    options = f.schema.LSTMOptionsT()
+    options.fusedActivationFunction, options.kernelType = TANH, 1
+    return f.finish(_CODES["LSTM"], 2, places, outputs, options, "LSTMOptions", shown=outputs[:1]), made
 
 
 def rnn_file(made: Cells, single: bool = False) -> bytes:

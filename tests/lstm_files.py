@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["File", "Lstm", "real_lstm_file", "svdf_file"]
 
 Array = np.ndarray
-_TYPES = {"int8": 9, "int16": 7, "int32": 2, "float32": 0}
+_TYPES = {"int8": 9, "uint8": 3, "int16": 7, "int32": 2, "float32": 0}
 #: Builtin codes of the schema.
 _LSTM, _SVDF = 44, 27
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from qconvert.arithmetic.accumulators import accumulator_grid, accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_alike, adds_as
+from qconvert.arithmetic.basic_lstm import BASIC_GATES, BasicLstm
 from qconvert.arithmetic.comparisons import tflite_compared
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps
@@ -77,6 +78,7 @@ from qconvert.arithmetic.wrapped import tflite_curve, tflite_requantize, tflite_
 
 __all__ = [
     "ADDITIONS",
+    "BASIC_GATES",
     "DYNAMIC_ROUNDINGS",
     "FIXED_POINT_ROUNDINGS",
     "FORMULAS",
@@ -89,6 +91,7 @@ __all__ = [
     "REQUANTIZERS",
     "ROUNDINGS",
     "TORCH_AVERAGES",
+    "BasicLstm",
     "Difference",
     "FixedPoint",
     "Formula",

@@ -11,7 +11,14 @@ from qconvert.graph.functions import all_ops
 __all__ = ["inner_states"]
 
 #: Kind -> its inputs that are such variables, each with the output that becomes their next value.
-_PLACES = {"IntegerLSTM": {1: 1, 2: 2}, "IntegerSVDF": {1: 1}, "SVDF": {1: 1}, "LSTM": {5: 1, 6: 2}, "RNN": {5: 1}}
+_PLACES = {
+    "IntegerLSTM": {1: 1, 2: 2},
+    "BasicLSTM": {1: 1, 2: 2},
+    "IntegerSVDF": {1: 1},
+    "SVDF": {1: 1},
+    "LSTM": {5: 1, 6: 2},
+    "RNN": {5: 1},
+}
 
 
 def inner_states(graph: Graph) -> frozenset[str]:

@@ -360,6 +360,7 @@ _SPECIAL: dict[str, Callable[[Inputs, Outputs, Any], int]] = {
     "BROADCAST_TO": _broadcast_to,
     "CAST": _cast,
     "WHERE": _where,
+    "LSTM": lambda inputs, outputs, options: 2 if options.kernelType else 1,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": lambda inputs, outputs, options: 3,
     "SVDF": _svdf,
 }

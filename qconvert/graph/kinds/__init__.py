@@ -16,7 +16,7 @@ Names, attributes and meaning are ONNX's newest opset's, with these differences,
 - Reinterpret, Pack, Unpack, FloorDiv, FloorMod, SquaredDifference, Square, Rsqrt, ReduceAny, ReduceAll, SpaceToBatch, BatchToSpace,
   DetectionPostProcess, SegmentSum, UnsortedSegment, DynamicUpdateSlice, SparseToDense, MatrixDiag, MatrixSetDiag, InteriorPad, Rfft2d,
   Real, Imag, ComplexAbs, Bucketize, FakeQuant, Bitcast, Atan2, ZerosLike, Rank, BroadcastArgs, L2Pool, SelectBoxes, ReduceWindow,
-  StartGather, SVDF, IntegerLSTM, IntegerSVDF, While, Call, ReadState, WriteState and Opaque are not in ONNX;
+  StartGather, SVDF, IntegerLSTM, IntegerSVDF, BasicLSTM, While, Call, ReadState, WriteState and Opaque are not in ONNX;
 - If, Loop and Scan name functions of the graph, and take what these capture as inputs behind their own (control.py).
 
 Plugins add kinds through the hook qconvert_kinds; register() is where they arrive.
@@ -116,6 +116,7 @@ _FAMILIES = (
     "control",
     "state",
     "integer_recurrent",
+    "basic_lstm",
     "svdf",
     "opaque",
 )

@@ -20,7 +20,7 @@ from qconvert.graph.schema import Op, Tensor
 from qconvert.graph.sizes import Result as Shapes
 from qconvert.graph.sizes import ShapeContext, Size
 
-__all__ = ["KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "stored_problem", "stored_tensors"]
+__all__ = ["BASIC_INPUTS", "KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "stored_problem", "stored_tensors"]
 
 #: What each input of an IntegerLSTM is; those of TFLite in an order in which what is never absent comes first.
 LSTM_INPUTS = (
@@ -32,6 +32,8 @@ LSTM_INPUTS = (
     "projection_weights", "projection_bias",
     "input_norm", "forget_norm", "cell_norm", "output_norm",
 )  # fmt: skip
+#: Of a BasicLSTM (basic_lstm.py).
+BASIC_INPUTS = ("data", "hidden", "cell", "weights", "bias")
 SVDF_INPUTS = ("data", "memory", "feature", "time", "bias")
 
 _ROLES = {"data": "data", "hidden": "data", "cell": "data", "weights": "weights", "recurrent": "weights", "bias": "bias?",
@@ -162,7 +164,7 @@ def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
 
 def stored_tensors(op: Op, find: Callable[[str], Tensor]) -> dict[str, Tensor]:
     """The tensors of an operator of this family by what they are to it."""
-    names = LSTM_INPUTS if op.kind == "IntegerLSTM" else SVDF_INPUTS
+    names = {"IntegerLSTM": LSTM_INPUTS, "IntegerSVDF": SVDF_INPUTS, "BasicLSTM": BASIC_INPUTS}[op.kind]
     found = {role: find(name) for role, name in zip(names, op.inputs, strict=False) if name}
     return {**found, "output": find(op.outputs[0])}
 

@@ -10,6 +10,7 @@ from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.graph.kinds import KINDS
+from qconvert.graph.kinds.basic_lstm import basic_problem
 from qconvert.graph.kinds.integer_recurrent import stored_problem, stored_tensors
 from qconvert.graph.kinds.typing import type_problems
 from qconvert.graph.validation.structure import Problems, located
@@ -42,7 +43,8 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
     elif rule == "relabel":
         yield from _relabels(graph, op)
     elif rule == "stored":
-        problem = stored_problem(op, stored_tensors(op, graph.__getitem__))
+        tensors = stored_tensors(op, graph.__getitem__)
+        problem = basic_problem(tensors) if op.kind == "BasicLSTM" else stored_problem(op, tensors)
         if problem:
             yield problem
     elif rule == "index":
@@ -51,8 +53,8 @@ def _operator(graph: Graph, op: Op) -> Iterator[str]:
                 yield f"gives plain numbers, but {name!r} is quantized"
     if KINDS[op.kind].has_weights:
         yield from _accumulates(graph, op)
-    tensors = ([graph[name] if name else None for name in names] for names in (op.inputs, op.outputs))
-    yield from type_problems(KINDS[op.kind], op, *tensors)
+    sides = ([graph[name] if name else None for name in names] for names in (op.inputs, op.outputs))
+    yield from type_problems(KINDS[op.kind], op, *sides)
 
 
 def _parameters(tensor: Tensor, q: Quantization) -> Iterator[str]:

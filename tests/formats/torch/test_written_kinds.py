@@ -182,6 +182,7 @@ def test_what_has_no_form_is_known() -> None:
         "RNN",
         "IntegerLSTM",
         "IntegerSVDF",
+        "BasicLSTM",
         "SVDF",
         "Unique",
         "NonMaxSuppression",

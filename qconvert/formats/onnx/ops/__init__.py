@@ -9,6 +9,7 @@ from qconvert.formats.onnx import opaque
 from qconvert.formats.onnx.builder import WriteFunction
 from qconvert.formats.onnx.ops import (
     activation,
+    basic_lstm,
     batch,
     bits,
     control,
@@ -57,6 +58,7 @@ _FAMILIES = (
     control,
     integer_lstm,
     integer_svdf,
+    basic_lstm,
     svdf,
 )
 

@@ -19,7 +19,7 @@ from qconvert.formats.onnx.ops.scan_body import ScanBody
 from qconvert.graph import Array, Op
 from qconvert.graph.kinds.integer_recurrent import LSTM_INPUTS, integer_lstm, stored_tensors
 
-__all__ = ["WRITERS"]
+__all__ = ["WRITERS", "int16_curve"]
 
 _FLOAT32, _FLOAT64, _INT8, _INT16, _INT64 = (ELEMENT_TYPES[name] for name in ("float32", "float64", "int8", "int16", "int64"))
 #: Whole numbers up to which float32 holds all.
@@ -37,6 +37,24 @@ def write_integer_lstm(op: Op, b: Builder) -> None:
         raise b.unsupported(op, f"{names[computed[0]]!r} that is computed at run time")
     layer = integer_lstm(op, tensors, values)
     _Lstm(op, b, layer, {role: name for role, name in names.items() if name}).write()
+
+
+def int16_curve(b: Builder, to: Emitter, value: str, function: str, bits: int, offset: str) -> str:
+    """gemmlowp's logistic or tanh of whole numbers in float64, by a table of all int16.
+
+    Args:
+        b: the graph, which has each table once.
+        to: where nodes go.
+        value: in the range of int16.
+        function, bits: which, and its integer bits.
+        offset: the constant 2**15.
+    """
+    every = np.arange(-(2**15), 2**15).astype(np.int16)
+    made = gemmlowp_logistic(every) if function == "logistic" else gemmlowp_tanh(every, bits)
+    table = b.once(f"{function}_{bits}", "int16", lambda: [b.const(made, f"table/{function}_{bits}")])[0]
+    place = to.node("Add", [value, offset], hint=f"{function}/place")
+    found = to.node("Gather", [table, *to.node("Cast", place, hint=f"{function}/place", to=_INT64)], hint=function)
+    return to.node("Cast", found, hint=function, to=_FLOAT64)[0]
 
 
 class _Lstm:
@@ -222,12 +240,7 @@ class _Lstm:
 
     def _curve(self, to: Emitter, value: str, function: str, bits: int) -> str:
         """The table's entry for each int16."""
-        b, every = self._b, np.arange(-(2**15), 2**15).astype(np.int16)
-        made = gemmlowp_logistic(every) if function == "logistic" else gemmlowp_tanh(every, bits)
-        table = b.once(f"{function}_{bits}", "int16", lambda: [b.const(made, f"table/{function}_{bits}")])[0]
-        place = to.node("Add", [value, self._scalar(-_LOW, "float64", "offset")], hint=f"{function}/place")
-        found = to.node("Gather", [table, *to.node("Cast", place, hint=f"{function}/place", to=_INT64)], hint=function)
-        return to.node("Cast", found, hint=function, to=_FLOAT64)[0]
+        return int16_curve(self._b, to, value, function, bits, self._scalar(-_LOW, "float64", "offset"))
 
     def _shifted(self, to: Emitter, value: str, by: int) -> str:
         """value / 2**by, ties away from zero."""

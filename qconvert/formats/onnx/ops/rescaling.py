@@ -72,6 +72,14 @@ class Rescale:
         second = np.where(self.right > 0, 2.0**-self.right * AWAY, 1.0)
         return to.node("Round", to.node("Mul", [steps, b.const(second, f"{hint}/shift")], hint=hint), hint=hint)[0]
 
+    def emit_up(self, b: Builder, to: Emitter, value: str, hint: str) -> str:
+        """The same where the second rounding takes ties up, as ruy does."""
+        steps = self._first(b, to, value, hint)
+        if not self.right.any():
+            return steps
+        scaled = to.node("Mul", [steps, b.const(2.0**-self.right, f"{hint}/shift")], hint=hint)
+        return to.node("Floor", to.node("Add", [*scaled, b.const(np.float64(0.5), f"{hint}/half")], hint=hint), hint=hint)[0]
+
     def _first(self, b: Builder, to: Emitter, value: str, hint: str) -> str:
         """The first rounding, halves up."""
         if self.in_floats:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from qconvert.formats.tflite.ops import (
     activation,
+    basic_lstm,
     bits,
     comparison,
     compositions,
@@ -61,6 +62,7 @@ _FAMILIES = (
     float_recurrent,
     float_rnn,
     lstm_writing,
+    basic_lstm,
     svdf,
     reduce,
     shape,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import GATES
+from qconvert.formats.tflite.ops.basic_lstm import read_integer_basic_lstm
 from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, require_float32, single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
@@ -79,7 +80,12 @@ def read_lstm(r: Reading) -> None:
     """LSTM, one step: of the full kernel, whose inputs are those of UNIDIRECTIONAL_SEQUENCE_LSTM, or of the basic one."""
     order = single_step(r)
     if r.option("kernelType", 0) == _BASIC_KERNEL:
-        order.show(r, _read_basic(r, order))
+        if len(r.inputs) != 5 or not all(r.inputs):
+            raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel")
+        if r.tensor(0).dtype == "float32":
+            order.show(r, _read_basic(r, order))
+        else:
+            read_integer_basic_lstm(r)
         return
     places = {role: place for place, role in enumerate(SEQUENCE) if place < len(r.inputs) and r.inputs[place]}
     _require_real(r, places)
@@ -138,8 +144,6 @@ def _read_way(r: Reading, places: dict[str, int], order: Order, data: str, direc
 
 def _read_basic(r: Reading, order: Order) -> str:
     """The kernel with weights of all gates in one, beside each other for data and hidden values; it looks at no options."""
-    if len(r.inputs) != 5 or not all(r.inputs):
-        raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel")
     require_float32(r, (0,), (1, 4))
     cells, inputs = math.prod(r.static_shape(3)) // 4, r.static_shape(0)[1]
     split = np.split(real_constant(r, 2, (4 * cells, inputs + cells)), 4)
