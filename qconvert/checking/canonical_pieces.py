@@ -7,14 +7,16 @@ reading_errors.py.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from qconvert.checking.checked_file import Side, model_file
 from qconvert.conversion import save
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.cutting import computable, cut
 from qconvert.plugins import Pieces
 
@@ -35,11 +37,42 @@ def canonical_pieces(side: Side, names: set[str], wanted: frozenset[str]) -> Pie
     """
     graph = _cut_at_other_shapes(side.graph, names)
     part = cut(graph, names, wanted)
+    written, kept = _with_states(side, part.graph)
     with tempfile.TemporaryDirectory(prefix="qconvert-") as folder:
         path = Path(folder, f"pieces{side.format.suffixes[0]}")
-        save(part.graph, path, side.format.name)
-        model = side.runtime.open(model_file(path, side.format, side.kernels))
-    return Pieces.of_cut(graph, part, lambda values: model.run(dict(zip(part.graph.inputs, values, strict=True))).values())
+        save(written, path, side.format.name)
+        model: Any = side.runtime.open(model_file(path, side.format, side.kernels))
+
+    def run(values: Sequence[Array]) -> Iterable[Array]:
+        given = dict(zip(part.graph.inputs, values, strict=True))
+        if kept:
+            model.begin({state: given.pop(name) for name, state in kept.items()})
+        return dict(model.run(given)).values()
+
+    return Pieces.of_cut(graph, part, run)
+
+
+def _with_states(side: Side, part: Graph) -> tuple[Graph, dict[str, str]]:
+    """A piece in which operators that keep their states themselves have these as states, and not as inputs, which they cannot take.
+
+    Returns:
+        The piece, and for each input that is gone the state.
+    """
+    keeps, graph = side.runtime.keeps, side.graph
+    reads = {op.outputs[0]: op for op in graph.ops if op.kind == "ReadState"}
+    given = {name: str(reads[name]["state"]) for name in part.inputs if name in reads}
+    if keeps is None or not given:
+        return part, {}
+
+    def restored(kept: dict[str, str]) -> Graph:
+        writes = [op for op in graph.ops if op.kind == "WriteState" and op["state"] in kept.values() and op.inputs[0] in part.tensors]
+        states = {state: graph.states[state] for state in kept.values()}
+        inputs = tuple(name for name in part.inputs if name not in kept)
+        return part.evolve(ops=[*(reads[name] for name in kept), *part.ops, *writes], inputs=inputs, states=states)
+
+    inner = keeps(restored(given))
+    kept = {name: state for name, state in given.items() if state in inner}
+    return (restored(kept), kept) if kept else (part, {})
 
 
 def _cut_at_other_shapes(graph: Graph, names: set[str]) -> Graph:

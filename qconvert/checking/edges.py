@@ -159,14 +159,15 @@ def _rounds(graph: Graph, op: Op) -> bool:
 
 def _seen_behind(graph: Graph, other: Graph) -> set[str]:
     """The tensors of the source whose readers all give their integers on the same grid again, under a name that the result has too, where
-    an operator computes them."""
+    an operator computes them, or give the real values of these."""
     readers, own, writers = graph.consumers(), graph.producers(), other.producers()
     found: set[str] = set()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
         behind = [item for op in readers.get(name, []) if _carries(graph, op, name) for item in op.outputs[:1]]
+        real = [op for op in readers.get(name, []) if behind and _is_dequantized(op, writers, behind)]
         if (
             behind
-            and len(behind) == len(readers[name])
+            and len(behind) + len(real) == len(readers[name])
             and all(
                 _is_computed(graph, other, writers, item) or item in found or _same_quantize(graph, own, own[name], writers.get(item))
                 for item in behind
@@ -174,6 +175,12 @@ def _seen_behind(graph: Graph, other: Graph) -> set[str]:
         ):
             found.add(name)
     return found
+
+
+def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
+    """Whether an operator of the source gives real values that the result has of one of `names`."""
+    pair = writers.get(op.outputs[0]) if op.kind == "Dequantize" else None
+    return pair is not None and pair.kind == "Dequantize" and pair.inputs[0] in names
 
 
 def _same_quantize(graph: Graph, own: Mapping[str, Op], op: Op, pair: Op | None) -> bool:

@@ -52,8 +52,7 @@ class _Source:
             return measured
         measured = of_inputs(self.graph, measured)
         found = completed(self.graph, measured, self.states)
-        read = {name for op in self.graph.ops if op.kind == "ReadState" for name in op.outputs if name in found}
-        sure = settled(self.graph, measured.keys() | feed.keys() | read)
+        sure = settled(self.graph, measured.keys() | feed.keys() | (_read(self.graph) & found.keys()))
         return {name: value for name, value in found.items() if name in sure}
 
     def computed(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -249,7 +248,7 @@ def _shared(
     if inside is not None and inside.cuts:
         return {name for name in names & inside.names if name not in other.tensors or is_comparable(name)}
     if inside is not None:
-        names &= settled(other, {*inside.names, *other.inputs})
+        names &= settled(other, {*inside.names, *other.inputs, *_read(other)})
     return {name for name in names & varying(other) if is_comparable(name)}
 
 
@@ -259,9 +258,13 @@ def _pieces(side: Side, inside: Inside | None, shared: set[str]) -> Splitting:
     if inside is None or not inside.cuts:
         return Splitting(lambda wanted: canonical_pieces(side, shared, wanted), computed_names(graph, shared))
     order = {name: position for position, name in enumerate(graph.tensors)}
-    read = {name for op in graph.ops if op.kind == "ReadState" for name in op.outputs}
-    computed = sorted((shared & inside.names) - {*graph.inputs, *read}, key=lambda name: order.get(name, len(order)))
+    computed = sorted((shared & inside.names) - {*graph.inputs, *_read(graph)}, key=lambda name: order.get(name, len(order)))
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed)
+
+
+def _read(graph: Graph) -> set[str]:
+    """The tensors that are read of states, whose values are given as those of inputs are."""
+    return {name for op in graph.ops if op.kind == "ReadState" for name in op.outputs}
 
 
 def _comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool:

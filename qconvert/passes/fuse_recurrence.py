@@ -87,7 +87,7 @@ class _Loop:
 
     def _cell(self) -> tuple[Cell | None, list[int]]:
         """The cell that the body is, and which of the Scan's states are its own; others are reshaped copies of these."""
-        form, body = self._form, self._form.body
+        form, body = self._form, self._known(self._form.body)
         readers = body.consumers()
         own = [place for place in range(len(form.states)) if body.inputs[place] in readers]
         sequence = self._graph[self._op.inputs[form.sequences[0]]].shape
@@ -102,6 +102,21 @@ class _Loop:
         copies = all(_origin(body, body.outputs[place]) == outputs[cell.hidden] for place in others)
         real = all(self._graph[self._op.inputs[index]].dtype == "float32" for index in form.states)
         return (cell, own) if copies and real else (None, [])
+
+    def _known(self, body: Graph) -> Graph:
+        """The body with what it reads of constants as constants: those from around it, and float16 ones behind a Cast."""
+        outer, first = self._graph.producers(), len(self._form.states) + len(self._form.sequences)
+        given = zip(body.inputs[first:], (self._op.inputs[index] for index in self._form.captures), strict=True)
+        found = {name: data for name, value in given if (data := _real(self._graph, outer.get(value), value)) is not None}
+        for op in body.ops:
+            if op.kind == "Cast" and (data := _real(body, op, op.outputs[0])) is not None:
+                found[op.outputs[0]] = data
+        tensors = [replace(body[name], data=data.reshape(body[name].static_shape or data.shape)) for name, data in found.items()]
+        return body.evolve(
+            tensors=tensors,
+            ops=[op for op in body.ops if found.keys().isdisjoint(op.outputs)],
+            inputs=tuple(name for name in body.inputs if name not in found),
+        )
 
     def _fused(self, cell: Cell, own: list[int]) -> None:
         """The operator of the cell, and its results in the shapes of the loop's."""
@@ -134,6 +149,14 @@ class _Loop:
         result = result or self._new.add(replace(tensor, shape=shape), f"{self._name}/{hint}")
         self._new.ops.append(Op("Reshape", (name, sizes), (result,), {}, self._op.source))
         return result
+
+
+def _real(graph: Graph, maker: Op | None, name: str) -> Array | None:
+    """A constant of float32, or one that a Cast makes so of float16."""
+    if maker is None:
+        return graph.constant(name) if graph[name].dtype == "float32" else None
+    data = graph.constant(maker.inputs[0]) if maker.kind == "Cast" and maker["to"] == "float32" else None
+    return data.astype(np.float32) if data is not None and data.dtype == np.float16 else None
 
 
 def _origin(body: Graph, name: str) -> str:

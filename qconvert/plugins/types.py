@@ -312,6 +312,8 @@ class Runtime:
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
             it; None if it cannot.
+        keeps: canonical graph -> the states that operators of its format keep by themselves; a loaded model has a function `begin(values)`
+            then, which makes these, by the state's name, their values in the next run.
         replaces: its own name, where it takes the place of what another plugin gives under that name.
     """
 
@@ -332,6 +334,7 @@ class Runtime:
     taken_by: Callable[[ModelFile], Mapping[str, str]] | None = None
     overflows: Callable[[Graph, Op, list[Array | None], str], tuple[Array, ...] | None] | None = None
     around: Callable[[ModelFile, frozenset[str], Sequence[tuple[Tensor, str]], Sequence[tuple[str, str]], Path], None] | None = None
+    keeps: Callable[[Graph], frozenset[str]] | None = None
     replaces: str = ""
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ RUNTIMES = (
         open=_from("litert", "open_model"), reach=_from("reach_litert", "reach"), kernels=("default", "reference"),
         layout="channels_last", inside=_from("litert", "LiteRTInside"), watch=_from("litert", "watch"), layers=_from("litert", "layers"),
         taken_by=_from("litert", "taken_by"), overflows=_from("overflows_litert", "overflows"), around=_from("litert", "around"),
+        keeps=_from("litert", "keeps"),
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",

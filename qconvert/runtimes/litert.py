@@ -84,6 +84,12 @@ class LiteRT:
         """Runs once. Inputs are stored values by name; returns stored outputs by name."""
         return dict(zip(self.outputs, self.run_in_order([inputs[name] for name in self.inputs]), strict=False))
 
+    def begin(self, values: Mapping[str, Array]) -> None:
+        """Makes these the values that operators keep of the run before, by the names of their variables."""
+        places = {item["name"]: item for item in self._interpreter.get_tensor_details()}
+        for name, value in values.items():
+            self._interpreter.set_tensor(places[name]["index"], _own_type(value).reshape(places[name]["shape"]))
+
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
         given = [(item, _own_type(_joined(item, value))) for item, value in zip(self._given, inputs, strict=True)]
@@ -153,6 +159,13 @@ def _quiet() -> Iterator[None]:
 def open_model(file: ModelFile) -> LiteRT:
     """See plugins.Runtime; the kernels are keys of KERNELS."""
     return LiteRT(_accepted(file), file.kernels, file.threads)
+
+
+def keeps(graph: Graph) -> frozenset[str]:
+    """See plugins.Runtime."""
+    from qconvert.formats.tflite.inner_states import inner_states
+
+    return inner_states(graph)
 
 
 def _accepted(file: ModelFile) -> bytes:

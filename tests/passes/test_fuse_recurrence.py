@@ -21,7 +21,8 @@ from qconvert.plugins import Target
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recurrent"
 #: File -> the kinds that its loops become.
 KINDS: Mapping[str, list[str]] = {
-    "gru_float": ["GRU"], "gru_sequences_float": ["GRU", "GRU"], "gru_reset_before_float": ["GRU"], "rnn_float": ["RNN"],
+    "gru_float": ["GRU"], "gru_float16": ["GRU"],
+    "gru_sequences_float": ["GRU", "GRU"], "gru_reset_before_float": ["GRU"], "rnn_float": ["RNN"],
     "rnn_backwards_float": ["RNN"], "lstm_unfused_float": ["LSTM"], "gru_dynamic": ["Scan"],
     "while_float": ["While"], "nested_float": ["While"],
 }  # fmt: skip

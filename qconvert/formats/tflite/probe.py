@@ -45,12 +45,17 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     model = unpacked(root(data))
     subgraph = model.subgraphs[0]
     inputs = {int(index) for index in subgraph.inputs}
-    found = dict.fromkeys(int(i) for op in subgraph.operators for i in op.outputs if int(i) not in inputs)
+    found = dict.fromkeys(int(i) for op in subgraph.operators for i in _computed(op) if int(i) not in inputs)
     found = {index: None for index in found if subgraph.tensors[index].type != DTYPE_NUMBERS[RESOURCE]}
     kept = [index for index in found if wanted is None or names[index] in wanted]
     subgraph.outputs = kept
     model.signatureDefs = None
     return packed(model, b"TFL3"), [names[index] for index in kept]
+
+
+def _computed(op: Any) -> Any:
+    """The outputs of an unpacked operator: a vector that a file leaves out is None."""
+    return () if op.outputs is None else op.outputs
 
 
 def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]) -> bytes:
@@ -66,7 +71,7 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     model = unpacked(root(data))
     subgraph = model.subgraphs[0]
     removed = {numbers[name] for name in gone}
-    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in op.outputs)]
+    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in _computed(op))]
     copies = _Copies(model, numbers)
     given = [copies.before(name, wanted) for name, wanted in inputs]
     subgraph.outputs = np.array([copies.behind(name, wanted) for name, wanted in outputs], np.int32)

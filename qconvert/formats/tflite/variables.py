@@ -95,7 +95,9 @@ class Variables:
         handles: dict[int, _Key] = {}
         for operation, name in zip(subgraph.operators, self._named(index), strict=True):
             inputs, outputs = (_numbers(side, len(tensors), name) for side in (operation.inputs, operation.outputs))
-            if name == "VAR_HANDLE" and len(outputs) == 1:
+            if name == "DEQUANTIZE" and index in self.initial and len(inputs) == len(outputs) == 1:
+                tensors[outputs[0]] = _widened(tensors[inputs[0]], tensors[outputs[0]])
+            elif name == "VAR_HANDLE" and len(outputs) == 1:
                 handles[outputs[0]] = _key(operation.builtinOptions)
             elif name == "READ_VARIABLE" and len(inputs) == len(outputs) == 1 and inputs[0] in handles:
                 yield _Use(handles[inputs[0]], tensors[outputs[0]], False)
@@ -103,8 +105,8 @@ class Variables:
                 yield _Use(handles[inputs[0]], tensors[inputs[1]], True)
 
     def _first_values(self, index: int) -> dict[_Key, Tensor]:
-        """The constants that a subgraph of CALL_ONCE assigns."""
-        others = sorted({*self._named(index)} - {"VAR_HANDLE", "ASSIGN_VARIABLE"})
+        """The constants that a subgraph of CALL_ONCE assigns; those of float16 models come out of a DEQUANTIZE."""
+        others = sorted({*self._named(index)} - {"VAR_HANDLE", "ASSIGN_VARIABLE", "DEQUANTIZE"})
         where = f"subgraph {index}, which CALL_ONCE names"
         if others:
             raise UnsupportedError(f"it holds {', '.join(others)}; first values of variables that are constants are covered", where=where)
@@ -137,6 +139,12 @@ def _key(options: Any) -> _Key:
     found = (getattr(options, name, None) or b"" for name in ("container", "sharedName"))
     container, shared = (text.decode("utf-8", "replace") for text in found)
     return container, shared
+
+
+def _widened(narrow: Tensor, wide: Tensor) -> Tensor:
+    """The result of a DEQUANTIZE of float16, with its value if that is known."""
+    fits = narrow.dtype == "float16" and wide.dtype == "float32" and narrow.shape == wide.shape
+    return replace(wide, data=narrow.data.astype(np.float32)) if fits and narrow.data is not None else wide
 
 
 def _numbers(vector: Any, count: int, name: str) -> list[int]:
