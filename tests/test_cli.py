@@ -53,6 +53,20 @@ def test_quiet_verbose_and_json(tmp_path: Path) -> None:
     assert [change["by"] for change in report["changes"]] == ["assign_layout", "store_activations", "guard_saturation"]
 
 
+def test_a_dry_run_writes_nothing_and_says_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    dry, wet = run("convert", MODEL, out, "--dry-run"), run("convert", MODEL, out)
+    assert dry.returncode == 0 and dry.stdout.startswith(f"{MODEL} -> nothing for ort-x86\n"), dry.stderr
+    said, done = (text.stdout.splitlines()[1:-2] for text in (dry, wet))
+    assert said == done and "check" not in dry.stdout and "check" in wet.stdout
+    assert run("convert", MODEL, out, "--dry-run").returncode == 0  # though a file is there
+    refused = run(
+        "convert", MODEL, tmp_path / "none" / "model.tflite", "--target", "tflite-micro", "--dry-run", "--io-float", "--io-integer"
+    )
+    assert refused.returncode == 2 and "inputs and outputs cannot be float and integer" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
 def test_check_exit_codes(result: Path, tmp_path: Path) -> None:
     report = json.loads(run("check", MODEL, result, "--per-op", "--samples", "1", "--json").stdout)
     assert report["passed"]

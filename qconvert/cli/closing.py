@@ -50,8 +50,8 @@ def _file_of(report: ConversionReport) -> str:
 
 
 def _next(report: ConversionReport) -> str:
-    """What to run next: a check where something runs both files."""
-    if "-" in (report.source, report.result) or report.scales:
+    """What to run next: a check where something runs both files; nothing in a dry run, whose result is "nothing"."""
+    if {"-", "nothing"}.intersection((report.source, report.result)) or report.scales:
         return ""
     made = _file_of(report)
     if not made:

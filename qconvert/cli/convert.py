@@ -42,6 +42,7 @@ def _convert(
         list[str] | None,
         typer.Option("--print-after", help="Print the graph behind a pass, or behind all; repeatable.", autocompletion=known_passes),
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and lost, and write nothing.")] = False,
     force: ForceFlag = False,
     quiet: QuietFlag = False,
     verbose: VerboseFlag = False,
@@ -58,6 +59,7 @@ def _convert(
         flags,
         option or (),
         print_after or (),
+        dry_run=dry_run,
         json=json,
         quiet=quiet,
         verbose=verbose,
@@ -78,6 +80,7 @@ def run_conversion(
     others: Sequence[str] = (),
     print_after: Sequence[str] = (),
     *,
+    dry_run: bool = False,
     json: bool,
     quiet: bool,
     verbose: bool,
@@ -92,19 +95,21 @@ def run_conversion(
         flags: options given as flags.
         others: those given as name=value.
         print_after: names of passes behind which the graph is printed.
+        dry_run: whether nothing is to be written.
         json, quiet, verbose: how to report.
         source_format, result_format, arguments: of convert().
     """
     from qconvert import convert
     from qconvert.cli.reports import conversion_document, print_conversion
-    from qconvert.cli.streams import is_stream, read_from, write_to
+    from qconvert.cli.streams import is_stream, read_from, write_nowhere, write_to
 
     options = _options(flags, parsed(others), convert)
-    with read_from(source, source_format) as read, write_to(result, result_format) as written:
+    place = write_nowhere if dry_run else write_to
+    with read_from(source, source_format) as read, place(result, result_format) as written:
         observer = _printer(print_after) if print_after else None
         report = convert(read, written, source_format=source_format, result_format=result_format, observer=observer, **arguments, **options)
-    report = replace(report, source=str(source), result=str(result))
-    aside = is_stream(result)  # standard output has the model
+    report = replace(report, source=str(source), result="nothing" if dry_run else str(result))
+    aside = is_stream(result) and not dry_run  # standard output has the model
     if json:
         typer.echo(json_module.dumps(conversion_document(report), indent=2), err=aside)
     elif not quiet:

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from qconvert.errors import FileAccessError, OptionError, QConvertError
 
-__all__ = ["is_stream", "read_from", "write_to"]
+__all__ = ["is_stream", "read_from", "write_nowhere", "write_to"]
 
 
 def is_stream(path: Path) -> bool:
@@ -75,6 +75,15 @@ def write_to(path: Path, format: str) -> Iterator[Path]:
             raise FileAccessError(f"standard output cannot be written: {error.strerror or error}") from error
 
 
+@contextmanager
+def write_nowhere(path: Path, format: str) -> Iterator[Path]:
+    """A temporary place of the name of `path`, for what would be written there; it is gone with the block. See write_to()."""
+    if is_stream(path) and not format:
+        raise OptionError("- has no suffix that says the format", remedy="Name it with --to, or use a command such as tflite2onnx.")
+    with _temporary(path.name, str(path)) as result:
+        yield result
+
+
 def _require(format: str, flag: str, stream: TextIO | None, name: str, terminal: str) -> None:
     if not format:
         raise OptionError("- has no suffix that says the format", remedy=f"Name it with {flag}, or use a command such as tflite2onnx.")
@@ -83,8 +92,8 @@ def _require(format: str, flag: str, stream: TextIO | None, name: str, terminal:
 
 
 @contextmanager
-def _temporary(name: str) -> Iterator[Path]:
-    """A path in a temporary folder; errors that name it say `-`."""
+def _temporary(name: str, called: str = "-") -> Iterator[Path]:
+    """A path in a temporary folder; errors that name it call it as the user does."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="qconvert-")
     except OSError as error:
@@ -95,6 +104,6 @@ def _temporary(name: str) -> Iterator[Path]:
             yield path
         except QConvertError as error:
             if error.file == str(path):
-                error.file = "-"
-            error.remedy = error.remedy.replace(str(path), "-")
+                error.file = called
+            error.remedy = error.remedy.replace(str(path), called)
             raise
