@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Inside,
         Layer,
         LoadedModel,
+        LoadedPlugin,
         ModelFile,
         Option,
         Parameters,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         Verdict,
         Violation,
         hookimpl,
+        loaded,
         register,
         registered,
         replaces,
@@ -82,8 +84,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "qconvert.plugins": (
-        "API_VERSION Change Cost Derived Engine Folding Format Inside Layer LoadedModel ModelFile Option Parameters Pass Pieces "
-        "Runtime Target Verdict Violation hookimpl register registered replaces"
+        "API_VERSION Change Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option Parameters Pass "
+        "Pieces Runtime Target Verdict Violation hookimpl loaded register registered replaces"
     ),
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.matching": "Match Pattern matches",
@@ -132,6 +134,7 @@ __all__ = [
     "Kind",
     "Layer",
     "LoadedModel",
+    "LoadedPlugin",
     "LossError",
     "Match",
     "MissingPackageError",
@@ -177,6 +180,7 @@ __all__ = [
     "integers",
     "kind",
     "load",
+    "loaded",
     "matches",
     "normalize",
     "number",

@@ -164,3 +164,22 @@ def test_a_file_with_a_plugin_needs_no_installation(tmp_path: Path) -> None:
     assert done.returncode == 2 and "size_format.py: fails: SystemExit: boom" in done.stderr
     done = run(tmp_path / "none", "plugins", "--plugin", tmp_path / "absent.py")
     assert done.returncode == 2 and "absent.py: there is no such plugin" in done.stderr
+
+
+def test_a_new_package_passes_its_tests_and_works(tmp_path: Path) -> None:
+    done = run(tmp_path / "none", "plugin", "new", "my-chip", "--in", tmp_path)
+    assert done.returncode == 0, done.stderr
+    place = tmp_path / "qconvert-my-chip"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for command in (["pytest", "-q", "-p", "no:cacheprovider", "-p", "qconvert.pytest_plugin"], ["ruff", "check", "--isolated"]):
+        tested = subprocess.run([sys.executable, "-m", *command], cwd=place, capture_output=True, text=True, check=False, env=environment)
+        assert tested.returncode == 0, tested.stdout + tested.stderr
+        assert command[0] != "pytest" or "8 passed" in tested.stdout
+    plugin = place / "qconvert_my_chip" / "__init__.py"
+    moved = tmp_path / "chip_plugin.py"
+    moved.write_text(plugin.read_text())
+    wanted = run(tmp_path / "none", "--plugin", moved, "convert", MODEL, tmp_path / "kws.my-chip")
+    assert wanted.returncode == 0 and json.loads((tmp_path / "kws.my-chip").read_text())["Conv"] == 9, wanted.stderr
+    for name, problem in (("my-chip", "is there already"), ("My Chip", "is no name of a plugin"), ("../x", "is no name of a plugin")):
+        refused = run(tmp_path / "none", "plugin", "new", name, "--in", tmp_path)
+        assert refused.returncode == 2 and problem in refused.stderr

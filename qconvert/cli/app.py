@@ -333,11 +333,13 @@ def main() -> None:
         from qconvert.cli.calibrating import add_calibration_commands
         from qconvert.cli.convert import add_commands
         from qconvert.cli.encodings import add_encodings_commands
+        from qconvert.cli.scaffold import add_plugin_commands
 
         add_commands(app)
         add_encodings_commands(app)
         add_calibration_commands(app)
         add_batch_command(app)
+        add_plugin_commands(app)
         add_read_flags(app)
         if "_QCONVERT_COMPLETE" not in os.environ:  # the shell asks for the options of any command
             _keep_only(next((argument for argument in sys.argv[1:] if not argument.startswith("-")), ""))

@@ -1,0 +1,192 @@
+"""The command `plugin new`: a package with a plugin, and tests of it that pass."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from qconvert.cli.flags import DebugFlag
+from qconvert.errors import OptionError
+from qconvert.files.names import access_errors
+
+__all__ = ["add_plugin_commands"]
+
+_PROJECT = """\
+[build-system]
+requires = ["hatchling>=1.24"]
+build-backend = "hatchling.build"
+
+[project]
+name = "qconvert-$name"
+version = "0.1.0"
+description = "A qconvert plugin"
+requires-python = ">=3.11"
+dependencies = ["qconvert>=0.1"]
+
+[project.optional-dependencies]
+test = ["pytest>=8", "mypy>=1.11"]
+
+[project.entry-points.qconvert]
+$name = "qconvert_$module"
+
+[tool.hatch.build.targets.wheel]
+packages = ["qconvert_$module"]
+
+[tool.mypy]
+strict = true
+packages = ["qconvert_$module"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+"""
+
+_CODE = '''\
+"""A format for numbers beside a model, a target and a pass: keep what you need."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qconvert.plugin import Change, Format, Graph, Op, Pass, Target, hookimpl
+
+#: The version of qconvert's plugin interface that this was made for.
+QCONVERT_API = "$api"
+
+
+def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change, ...]:
+    """How often each kind of operator occurs, as JSON."""
+    counts = Counter(op.kind for op in graph)
+    path.write_text(json.dumps(counts, indent=1), encoding="utf-8")
+    return (Change(f"{len(counts)} kinds of operators are counted", exact=True),)
+
+
+def drop_identities(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Readers of an Identity read what it reads."""
+    names: dict[str, str] = {}
+    ops: list[Op] = []
+    for op in graph:
+        if op.kind == "Identity" and op.name not in graph.public:
+            names[op.name] = names.get(op.inputs[0], op.inputs[0])
+        else:
+            inputs = tuple(names.get(name, name) for name in op.inputs)
+            ops.append(Op(op.kind, inputs, op.outputs, op.attributes, op.source))
+    return (graph.evolve(ops=ops), (f"{len(names)} Identity operators are gone",)) if names else (graph, ())
+
+
+@hookimpl
+def qconvert_formats() -> Iterable[Format]:
+    return [Format("$name", (".$name",), "operators and how often they occur", write=write)]
+
+
+@hookimpl
+def qconvert_passes() -> Iterable[Pass]:
+    return [Pass("${module}_drop_identities", "an Identity inside the graph disappears", drop_identities)]
+
+
+@hookimpl
+def qconvert_targets() -> Iterable[Target]:
+    summary = "a chip with convolutions of int8"
+    kernels = {"Conv": ("int8",), "Gemm": ("int8",)}
+    passes = ("fuse_pad", "assign_layout", "store_activations")
+    return [Target("$name-chip", "onnx", summary, passes=passes, layout="channels_first", activations="int8", integer_kernels=kernels)]
+'''
+
+_TESTS = '''\
+"""What the plugin promises, on qconvert's sample graphs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from qconvert.plugin import Graph, Op, Quantization, Tensor, loaded, registered, save
+from qconvert.testing import assert_exact, assert_target_takes
+
+import qconvert_$module as plugin
+
+
+@pytest.fixture(autouse=True)
+def there() -> Iterator[None]:
+    """The plugin, whether it is installed or not."""
+    if "$name" in {item.name for item in loaded()}:
+        yield
+    else:
+        with registered(plugin, "$name"):
+            yield
+
+
+def test_the_format_counts(sample_graph: Graph, tmp_path: Path) -> None:
+    save(sample_graph, tmp_path / "counts.$name")
+    assert sum(json.loads((tmp_path / "counts.$name").read_text()).values()) == len(sample_graph.ops)
+
+
+def test_the_pass_is_exact() -> None:
+    q = Quantization.per_tensor(0.5, 3)
+    tensors = {name: Tensor(name, "int8", (1, 4), None, q) for name in "xabcy"}
+    pairs = (("Identity", "x", "a"), ("Identity", "a", "b"), ("Neg", "b", "c"), ("Identity", "c", "y"))
+    ops = tuple(Op(kind, (given,), (result,)) for kind, given, result in pairs)
+    graph = Graph("chain", tensors, ops, ("x",), ("y",))
+    assert_exact("${module}_drop_identities", [graph])
+
+
+def test_the_target_takes_what_models_are_made_of() -> None:
+    assert_target_takes("$name-chip")
+'''
+
+_README = """\
+# qconvert-$name
+
+A plugin of qconvert: a format, a pass and a target to begin with. `pip install .` makes them known; `qconvert plugins` says so, and without
+installing it `qconvert --plugin qconvert_$module/__init__.py plugins` tries it. `pip install '.[test]'` and `pytest` run the tests.
+"""
+
+
+def _new(
+    name: Annotated[str, typer.Argument(help="The plugin's name: small letters, digits, and - between.")],
+    folder: Annotated[Path, typer.Option("--in", help="The folder in which the package is made.")] = Path(),
+    debug: DebugFlag = False,
+) -> None:
+    """Write a package with a format, a pass and a target to begin with, and tests that pass."""
+    from qconvert.plugins import API_VERSION
+
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        raise OptionError(f"{name!r} is no name of a plugin", remedy="Use small letters, digits, and - between, such as my-chip.")
+    module = name.replace("-", "_")
+    files = {
+        "pyproject.toml": _PROJECT,
+        "README.md": _README,
+        f"qconvert_{module}/__init__.py": _CODE,
+        f"qconvert_{module}/py.typed": "",
+        "tests/test_plugin.py": _TESTS,
+    }
+    place = folder / f"qconvert-{name}"
+    if place.exists():
+        raise OptionError("is there already", file=str(place), remedy="Use another name, or another folder (--in).")
+    with access_errors(place):
+        _write(place, {path: Template(text).substitute(name=name, module=module, api=API_VERSION) for path, text in files.items()})
+    typer.echo(f"{place} is a package with {len(files)} files. Try it: pip install {place}, then qconvert plugins.")
+
+
+def _write(place: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text(text, encoding="utf-8")
+
+
+def add_plugin_commands(app: typer.Typer) -> None:
+    """Adds `plugin new`."""
+    own = typer.Typer(help="Make a plugin.", no_args_is_help=True)
+    own.command("new")(_new)
+    app.add_typer(own, name="plugin")
+    own.callback()(lambda: None)  # so that `new` stays a word of its own
