@@ -125,7 +125,21 @@ def sides_of(source: Path, result: Path, kernels: str | Sequence[str], options: 
     found = {name: value for name, value in stated(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
     read = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in found.items())
     note = f"{source.name} is read with {read}, as {result.name} says that it was" if read else ""
-    return (_as_for_target(_side(source, before, kernels, {**found, **own}), kernels), second), note
+    first = _as_for_target(_side(source, before, kernels, {**found, **own}), kernels)
+    return (first, second), note or _other_entries(first)
+
+
+def _other_entries(side: Side) -> str:
+    """A line on entry points that a check does not look at."""
+    try:
+        signatures = side.graph.signatures
+    except QConvertError:  # which the check itself says
+        return ""
+    others = [repr(signature.key) for signature in signatures if signature.function]
+    if not others:
+        return ""
+    compared = next((f"the entry point {signature.key!r}" for signature in signatures if not signature.function), "the network")
+    return f"this compares {compared}, not {', '.join(others[:3])} (--signature KEY chooses one)"
 
 
 def _as_for_target(side: Side, kernels: str | Sequence[str]) -> Side:

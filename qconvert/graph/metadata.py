@@ -46,6 +46,7 @@ __all__ = [
     "TARGET",
     "TRAINED_SCALES",
     "TRANSPOSED",
+    "VARIABLES",
     "VERSION",
     "origin",
     "transposed_names",
@@ -77,6 +78,8 @@ SOURCE_FILES = "source.file."
 #: JSON, tensor -> [scale, zero point] of each index: what the file states beside it and the kernels of its runtime do not use, as a bias
 #: at another scale than input scale * weight scale.
 IGNORED_SCALES = "source.ignored_scales"
+#: JSON, state -> [container, shared name]: variables of a .tflite file that another name than the state's stands for.
+VARIABLES = "source.variables"
 #: JSON list: fake quantizations of a network that was trained with them; their scales are those that the file stores.
 TRAINED_SCALES = "source.trained_scales"
 #: JSON list: those of them whose observers are still on, so that each run in PyTorch moves their scales.

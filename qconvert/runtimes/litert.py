@@ -168,11 +168,18 @@ def keeps(graph: Graph) -> frozenset[str]:
     return inner_states(graph)
 
 
+def _content(file: ModelFile) -> bytes:
+    """The file, with the entry point in front that was chosen."""
+    from qconvert.formats.tflite.entries import entered
+
+    return bytes(entered(map_file(file.path), str(file.options.get("signature", ""))))
+
+
 def _accepted(file: ModelFile) -> bytes:
     """The file's content as LiteRT takes it."""
     from qconvert.formats.tflite.probe import accepted_copy
 
-    return accepted_copy(bytes(map_file(file.path)))
+    return accepted_copy(_content(file))
 
 
 def around(
@@ -184,7 +191,7 @@ def around(
     unknown = next((tensor.name for tensor, _ in inputs if tensor.shape is None), "")
     if unknown:
         raise RuntimeRefusedError(f"the file does not state the shape of {unknown!r}, which a custom operator computes")
-    copy.write_bytes(without_operators(bytes(map_file(file.path)), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
+    copy.write_bytes(without_operators(_content(file), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
 
 
 class LiteRTInside:

@@ -121,4 +121,6 @@ def _unique(names: list[bytes | None], side: str) -> list[str]:
 
 def open_model(file: ModelFile) -> TFLiteMicro:
     """See plugins.Runtime; the package has one set of kernels."""
-    return TFLiteMicro(bytes(map_file(file.path)))
+    from qconvert.formats.tflite.entries import entered
+
+    return TFLiteMicro(bytes(entered(map_file(file.path), str(file.options.get("signature", "")))))

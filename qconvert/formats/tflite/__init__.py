@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Change, Format, Pass, Target, hookimpl
+from qconvert.plugins.options import Option
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.tflite.reader import read
 
-    return read(path)
+    return read(path, str(options.get("signature", "")))
 
 
 def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -40,6 +41,9 @@ def _contents(path: Path) -> Mapping[str, Any]:
     return contents(path)
 
 
+_READ_OPTIONS = (Option("signature", str, "", "TFLite: the key of the entry point that is read, of a file with several."),)
+
+
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "TensorFlow Lite / LiteRT FlatBuffer"
@@ -54,6 +58,7 @@ def qconvert_formats() -> Iterable[Format]:
             check=_check,
             recognizes=_recognizes,
             contents=_contents,
+            read_options=_READ_OPTIONS,
             normal_form=("restate_attributes",),
             scopes=("functions", "states", "signatures"),
         )

@@ -6,6 +6,7 @@ import json
 import math
 import mmap
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from qconvert.files import map_file
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.spelled import restored
 from qconvert.formats.tflite.attachments import read_files, text_of
+from qconvert.formats.tflite.entries import entered
 from qconvert.formats.tflite.operations import Operations, indices
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import read_tensors
@@ -34,20 +36,26 @@ from qconvert.graph.metadata import (
     STATED_ATTRIBUTES,
     STATED_LIMITS,
     TRANSPOSED,
+    VARIABLES,
 )
 
 __all__ = ["read"]
 
 
-def read(path: Path) -> Graph:
+def read(path: Path, signature: str = "") -> Graph:
     """The canonical graph of a .tflite file. Constants are views on the memory-mapped file.
+
+    Args:
+        path: the file.
+        signature: the key of the one entry point that is read; "" for all.
 
     Raises:
         FileAccessError: the file cannot be read.
+        OptionError: it has no such entry point.
         InvalidModelError: it is no TFLite model, is damaged, or contradicts the schema.
         UnsupportedError: it holds operators that are not covered; all are listed.
     """
-    return read_bytes(map_file(path), path.stem)
+    return read_bytes(entered(map_file(path), signature), path.stem)
 
 
 def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Graph:
@@ -86,7 +94,10 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
         signatures=signatures,
         metadata={**_metadata(model), **read_files(data), **_ignored(draft)},
     )
-    graph = with_used_functions(graph.evolve(ops=draft.ops, states=_used_states(draft), functions=draft.functions))
+    states = _used_states(draft)
+    if renamed := {name: key for name, key in operations.variables.renamed.items() if name in states}:
+        graph = replace(graph, metadata={**graph.metadata, VARIABLES: json.dumps(renamed)})
+    graph = with_used_functions(graph.evolve(ops=draft.ops, states=states, functions=draft.functions))
     return graph if again else restored(graph, _rewritten)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -13,10 +14,11 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.tensors import read_tensors
-from qconvert.graph import Names, Tensor, numpy_dtype
+from qconvert.graph import Graph, Names, Tensor, numpy_dtype
+from qconvert.graph.metadata import VARIABLES
 from qconvert.graph.shapes import compatible
 
-__all__ = ["VARIABLE_OPERATORS", "Variables", "first_value"]
+__all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "variable_keys"]
 
 VARIABLE_OPERATORS = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"))
 
@@ -65,6 +67,11 @@ class Variables:
         uses = [use for index in range(len(listed)) if index not in self.initial for use in self._uses(index)]
         self._first = {index: self._first_values(index) for index in sorted(self.initial)}
         self._settle(uses)
+
+    @property
+    def renamed(self) -> dict[str, list[str]]:
+        """Container and shared name of the states that these do not call as they are called here."""
+        return {name: [*key] for key, name in self._names.items() if key != ("", name)}
 
     def declare(self, handle: str, options: Any) -> None:
         """A VAR_HANDLE stands here: the tensor `handle` is the variable that its options name, or one that nothing reads or changes."""
@@ -132,6 +139,21 @@ class Variables:
             if not any(use.writes for use in own):
                 self.constant.add(name)
             self.states[name] = _state(name, stated, first.get(key))
+
+
+def variable_keys(graph: Graph) -> dict[str, tuple[str, str]]:
+    """Container and shared name of each state: as the metadata say, as long as no two have the same, or its own name."""
+    try:
+        stated = json.loads(graph.metadata.get(VARIABLES, "{}"))
+    except (ValueError, RecursionError):
+        stated = {}
+    own = {name: ("", name) for name in graph.states}
+    found = dict(own)
+    for name in graph.states:
+        key = stated.get(name) if isinstance(stated, dict) else None
+        if isinstance(key, list) and len(key) == 2 and all(isinstance(word, str) for word in key):
+            found[name] = key[0], key[1]
+    return found if len({*found.values()}) == len(found) else own
 
 
 def _key(options: Any) -> _Key:

@@ -52,6 +52,7 @@ class Writing:
         variables: tensors that are such variables.
         subgraphs: function -> the number of the subgraph that it becomes.
         counters: inputs that are numbers of turns.
+        variable_keys: state -> container and shared name.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -78,6 +79,7 @@ class Writing:
         self._current: Op | None = None
         self.subgraphs: dict[str, int] = {}
         self.counters: frozenset[str] = frozenset()
+        self.variable_keys: dict[str, tuple[str, str]] = {}
 
     def function(self, name: str) -> int:
         """The number of the subgraph that a function becomes."""
@@ -315,7 +317,8 @@ class Writing:
         """The tensor that stands for the variable that a state becomes."""
         if state not in self._handles:
             self._handles[state] = self.add(state, RESOURCE, ())
-            self.emit("VAR_HANDLE", [], [self._handles[state]], "VarHandleOptions", sharedName=state)
+            container, shared = self.variable_keys[state]
+            self.emit("VAR_HANDLE", [], [self._handles[state]], "VarHandleOptions", sharedName=shared, container=container or None)
         return self._handles[state]
 
     def use(self, name: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from qconvert.errors import QConvertError
 from qconvert.formats.tflite.counters import counters
 from qconvert.formats.tflite.inner_states import inner_states
+from qconvert.formats.tflite.variables import variable_keys
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op
 from qconvert.graph.functions import all_graphs
@@ -65,6 +68,7 @@ def initial(graph: Graph) -> Writing | None:
     if not outer:
         return None
     made = Writing(Graph("first values", {}, (), (), ()))
+    made.variable_keys = variable_keys(graph)
     for name, state in outer.items():
         value = made.add(f"{name}/first", state.dtype, state.shape, state.data, state.quantization)
         made.emit("ASSIGN_VARIABLE", [made.handle(name), value], [])
@@ -77,15 +81,17 @@ def _write(graph: Graph) -> Written:
     first = _INITIAL + (inner_states(graph) != set(graph.states))
     subgraphs = {name: first + position for position, name in enumerate(spelled.functions)}
     counted = counters(spelled)
-    made = ((_written(inner, subgraphs, counted.get(name, frozenset()), failures)) for name, inner in all_graphs(spelled))
+    named = {"subgraphs": subgraphs, "variable_keys": variable_keys(graph)}
+    made = (_written(inner, {**named, "counters": counted.get(name, frozenset())}, failures) for name, inner in all_graphs(spelled))
     writing, *functions = made
     return Written(graph, writing, tuple(functions), tuple(failures))
 
 
-def _written(graph: Graph, subgraphs: dict[str, int], counted: frozenset[str], failures: list[tuple[Op, QConvertError]]) -> Writing:
-    """The operators of one graph; those that are refused join `failures`."""
+def _written(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QConvertError]]) -> Writing:
+    """The operators of one graph; those that are refused join `failures`, and `known` are attributes of a Writing."""
     writers, writing = operators("tflite", "write"), Writing(graph)
-    writing.subgraphs, writing.counters = subgraphs, counted
+    for name, value in known.items():
+        setattr(writing, name, value)
     for name in graph.inputs:
         writing.use(name)
     if writing.inner_states != set(graph.states):

@@ -150,3 +150,45 @@ def test_float16_weights_behind_a_dequantize(builtin: str) -> None:
     result = rewritten(data)
     assert [name for name, _ in codes(result)].count("DEQUANTIZE") == 2
     np.testing.assert_array_equal(run_litert(result, [feed])[0], run_litert(data, [feed])[0])
+
+
+TWO = Path(__file__).parents[3] / "fixtures" / "recurrent" / "two_signatures.tflite"
+
+
+@pytest.mark.parametrize(("key", "kinds"), [("encode", ["Gemm"]), ("decode", ["Gemm", "Tanh"])])
+def test_one_of_several_signatures_is_chosen(key: str, kinds: list[str], tmp_path: Path) -> None:
+    """Read, converted and checked by itself; LiteRT's runner of that signature is the judge."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    from qconvert import check
+
+    graph = load(TWO, signature=key)
+    assert [op.kind for op in graph.ops] == kinds and not graph.functions and [item.key for item in graph.signatures] == [key]
+    convert(TWO, tmp_path / "m.onnx", signature=key)
+    assert check(TWO, tmp_path / "m.onnx", samples=1, per_op=True).passed
+    convert(TWO, tmp_path / "m.tflite", signature=key)
+    (argument,) = graph.signatures[0].inputs
+    feed = {argument: np.arange(4 if key == "encode" else 2, dtype=np.float32)[None]}
+    found = [Interpreter(str(path)).get_signature_runner(key)(**feed) for path in (TWO, tmp_path / "m.tflite")]
+    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_a_check_says_which_of_several_it_compares(tmp_path: Path) -> None:
+    from qconvert import check
+
+    convert(TWO, tmp_path / "m.tflite")
+    report = check(TWO, tmp_path / "m.tflite", samples=1)
+    assert report.passed and "compares the entry point 'decode', not 'encode'" in report.notes[0]
+    assert not check(TWO, tmp_path / "m.tflite", samples=1, signature="decode").notes
+
+
+def test_a_signature_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    from qconvert.errors import OptionError
+
+    with pytest.raises(OptionError, match="there is no signature 'run'") as caught:
+        convert(TWO, tmp_path / "m.onnx", signature="run")
+    assert caught.value.remedy == "Those that there are: 'decode', 'encode'." and not (tmp_path / "m.onnx").exists()
+    (tmp_path / "twice.tflite").write_bytes(_with_second_subgraph({"a": ({"x": "x"}, {"y": "y"}), "b": ({"x": "x"}, {"y": "y"})}, (0, 1)))
+    with pytest.raises(UnsupportedError, match="one entry point") as refused:
+        convert(tmp_path / "twice.tflite", tmp_path / "m.onnx")
+    assert "--signature" in refused.value.remedy

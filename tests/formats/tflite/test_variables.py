@@ -220,3 +220,49 @@ def test_faults_of_variables_are_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(QConvertError, match=words) as caught:
         qconvert.load(tmp_path / "model.tflite")
     assert caught.value.file == str(tmp_path / "model.tflite") and caught.value.exit_code == 2
+
+
+def handles(data: bytes) -> set[tuple[bytes, bytes]]:
+    """Container and shared name of all handles of a file."""
+    from qconvert.formats.tflite.schema import root
+
+    found = [operator.builtinOptions for subgraph in root(data).subgraphs for operator in subgraph.operators]
+    return {
+        (options.container or b"", options.sharedName) for options in found if options is not None and options.kind == "VarHandleOptions"
+    }
+
+
+def test_container_and_shared_name_come_back(tmp_path: Path) -> None:
+    """Also where the names that states have of them are names of others, and on the way through ONNX."""
+    keys = [("room", "sum"), ("", "room/sum"), ("", "plain")]
+    ops, further = [ONCE], first(container="room")
+    for number, (container, shared) in enumerate(keys):
+        ops += [handle(f"h{number}", shared, container), OpSpec("READ_VARIABLE", [f"h{number}"], [f"r{number}"])]
+        ops += [OpSpec("ADD", ["x", f"r{number}"], [f"y{number}"]), OpSpec("ASSIGN_VARIABLE", [f"h{number}", f"y{number}"], [])]
+    for shared in ("room/sum", "plain"):
+        tensors = [
+            TensorSpec(f"v{shared}", (), "resource"),
+            TensorSpec(f"c{shared}", F, "float32", data=np.array([1, len(shared)], np.float32)),
+        ]
+        further[0].extend([handle(f"v{shared}", shared), OpSpec("ASSIGN_VARIABLE", [f"v{shared}", f"c{shared}"], [])])
+        further[1].extend(tensors)
+    made = [TensorSpec(f"{word}{number}", F, "float32") for word in "ry" for number in range(3)]
+    made += [TensorSpec(f"h{number}", (), "resource") for number in range(3)]
+    data = counter(ops, [further], made, outputs=["y0", "y1", "y2"])
+    wanted = {(container.encode(), shared.encode()) for container, shared in keys}
+    assert handles(data) == wanted
+    assert handles(there_and_back(data, tmp_path)) == wanted
+    qconvert.convert(tmp_path / "in.tflite", tmp_path / "m.onnx")
+    qconvert.convert(tmp_path / "m.onnx", tmp_path / "again.tflite")
+    again = (tmp_path / "again.tflite").read_bytes()
+    assert handles(again) == wanted and steps(again, FEEDS) == steps(data, FEEDS)
+
+
+def test_a_note_of_names_that_two_states_share_is_left_alone() -> None:
+    from qconvert.formats.tflite.variables import variable_keys
+    from qconvert.graph.metadata import VARIABLES
+
+    graph = read_bytes(counter(), "counter")
+    for note in ('{"sum": ["a", "b"], "other": ["a", "b"]}', '{"sum": 1}', "[", '{"sum": ["a"]}', '{"other": ["", "sum"]}'):
+        states = {**graph.states, "other": replace(graph.states["sum"], name="other")}
+        assert variable_keys(replace(graph, states=states, metadata={VARIABLES: note})) == {"sum": ("", "sum"), "other": ("", "other")}

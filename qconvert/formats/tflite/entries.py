@@ -1,0 +1,79 @@
+"""The entry points of a file: one of them chosen, by the key of its signature."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+from qconvert.errors import OptionError, UnsupportedError
+from qconvert.formats.flatbuffers import TooLargeError, packed, unpacked
+from qconvert.formats.tflite.schema import root
+from qconvert.formats.tflite.verify import verify
+
+__all__ = ["entered", "keys"]
+
+_IDENTIFIER = b"TFL3"
+
+
+def keys(model: Any) -> list[str]:
+    """The keys of the signatures of a model, in order."""
+    return [(found.signatureKey or b"").decode("utf-8", "replace") for found in model.signatureDefs]
+
+
+def entered(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
+    """The file with the subgraph in front that a signature enters, and no other signature.
+
+    Args:
+        data: a whole file, of any content.
+        key: of the signature; "" for the file as it is.
+
+    Raises:
+        InvalidModelError: the file is damaged.
+        OptionError: there is no such signature, or it stands twice.
+        UnsupportedError: data stand behind the FlatBuffer, which would have to be written anew.
+    """
+    if not key:
+        return data
+    verify(data)
+    model = root(data)
+    places = [place for place, known in enumerate(keys(model)) if known == key]
+    if len(places) != 1:
+        listed = ", ".join(map(repr, keys(model)[:8])) or "none"
+        what = f"there is no signature {key!r}" if not places else f"{len(places)} signatures have the key {key!r}"
+        raise OptionError(what, remedy=f"Those that there are: {listed}.")
+    if not model.signatureDefs[places[0]].subgraphIndex and len(model.signatureDefs) == 1:
+        return data
+    if any(buffer.offset > 1 for buffer in model.buffers):
+        raise UnsupportedError("a choice among signatures of a file whose data stand behind the FlatBuffer is not covered")
+    return _swapped(unpacked(model), places[0])
+
+
+def _swapped(model: Any, place: int) -> bytes:
+    """The file of a model whose subgraph that a signature enters has changed places with the first."""
+    chosen = model.signatureDefs[place]
+    number = chosen.subgraphIndex
+    if not 0 <= number < len(model.subgraphs):
+        raise OptionError(f"the signature {chosen.signatureKey!r} enters subgraph {number} of {len(model.subgraphs)}")
+    model.signatureDefs, chosen.subgraphIndex = [chosen], 0
+    order = model.subgraphs
+    order[0], order[number] = order[number], order[0]
+    renamed = {0: number, number: 0}
+    for options, name in _naming(model):
+        value = getattr(options, name)
+        several = value is not None and not isinstance(value, int)
+        setattr(options, name, [renamed.get(int(one), int(one)) for one in value] if several else renamed.get(value, value))
+    try:
+        return packed(model, _IDENTIFIER)
+    except TooLargeError as error:
+        raise UnsupportedError("a choice among signatures of a file of 2 GB and more is not covered") from error
+
+
+def _naming(model: Any) -> Iterator[tuple[Any, str]]:
+    """Options of operators that name a subgraph, and the field that does."""
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators or ():
+            for options in filter(None, (operator.builtinOptions, operator.builtinOptions2)):
+                for field in options.schema.fields(options.kind):
+                    if "Subgraph" in field.name or field.name == "subgraph":
+                        yield options, field.name
