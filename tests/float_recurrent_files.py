@@ -28,6 +28,9 @@ class Cells:
         aux: the size of an auxiliary input; 0 for none.
         aux_weights: whether it has weights of its own; without them it is the data of the way back.
         wrong: the name of a constant that is one too long.
+        weights: their type; int8 for a kernel that rounds rows, which has peepholes and a projection of int8 too.
+        lowest: the lowest integer weight.
+        reach: factor of integer weights; with large ones a last bit grows from step to step.
     """
 
     seed: int = 0
@@ -50,6 +53,10 @@ class Cells:
     activation: int = TANH
     other: dict[str, Any] | None = None
     wrong: str = ""
+    weights: str = "float32"
+    asymmetric: bool = False
+    lowest: int = -127
+    reach: float = 1.0
 
     @property
     def width(self) -> int:
@@ -69,6 +76,9 @@ class _Layer:
         if not given:
             return -1
         shape = (*shape[:-1], shape[-1] + 1) if name == self.made.wrong else shape
+        if self.made.weights == "int8" and name.endswith(("weights", "recurrent", "peephole", "aux")):
+            data = self._rng.integers(self.made.lowest, 128, shape).astype("int8")
+            return self.file.tensor(name, shape, "int8", (self.made.reach * self._rng.uniform(0.004, 0.012), 0), data)
         return self.file.tensor(name, shape, "float32", None, self._rng.normal(0, 0.6, shape).astype("float32"))
 
     def state(self, name: str, *shape: int) -> int:
@@ -136,6 +146,7 @@ def lstm_file(made: Cells, single: bool = False) -> bytes:
 
 def _say(options: Any, made: Cells) -> None:
     options.fusedActivationFunction, options.cellClip, options.projClip = made.activation, made.cell_clip, made.proj_clip
+    options.asymmetricQuantizeInputs = made.asymmetric
 
 
 def basic_lstm_file(made: Cells) -> bytes:

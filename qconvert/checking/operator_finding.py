@@ -16,6 +16,7 @@ from qconvert.checking.exact_values import carried, exact_value, rounded_otherwi
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
 from qconvert.checking.inside_functions import on_real_data, rounds_inside
 from qconvert.checking.overflows import overflowed
+from qconvert.checking.unsure_steps import unsure_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization
@@ -284,7 +285,20 @@ class Judge:
         ways = self._roundings(op, rounder)
         sums = {way: self._sum(op, index, rounder, way, values, a) for way in sorted(ways[0] | ways[1])}
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
-        return classify_sums(a, b, own, its) if own and its else _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
+        if not own or not its:
+            return _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
+        found = classify_sums(a, b, own, its)
+        if found.verdict != "unexplained" or not is_dynamic(rounder):
+            return found
+        own, its = ([self._unsure(op, index, rounder, item, values) for item in side] for side in (own, its))
+        return classify_sums(a, b, own, its)
+
+    def _unsure(self, op: Op, index: int, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
+        """A sum with what ties between its steps may move."""
+        if not found.rounding:
+            return found
+        wide = unsure_steps(self.graph, op, index, rounder.with_attributes(arithmetic=found.rounding), values, self.writers)
+        return found if wide is None else replace(found, bound=found.bound + wide.reshape(found.exact.shape))
 
     def _of_functions(self, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
         """What functions give that round real data when they run, and what they give of the data as they are; nothing of others."""

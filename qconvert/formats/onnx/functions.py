@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.messages import captured_by
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
@@ -58,7 +59,8 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     for value, tensor in zip(graph.inputs, given, strict=True):
         _add_input(r, draft, value.name, tensor, *declared[value.name])
     inputs = [value.name for value in graph.inputs]
-    outside = [name for name in captures if not _capture(draft, r.draft, name)]
+    steps = r.op_type == "Scan"
+    outside = [name for name in captures if not _capture(draft, r.draft, name, keeps=steps and _is_of_integers(r.draft, name))]
     read_nodes(graph, draft, r.opsets, declared)
     for value in graph.outputs:
         if value.name not in draft.tensors:
@@ -91,10 +93,21 @@ def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, s
     draft.tensors[name] = replace(draft.tensors[name], quantization=given.quantization)
 
 
-def _capture(draft: Draft, outer: Draft, name: str) -> bool:
-    """Declares a value from outside; whether it is a constant, which the function has for itself."""
+def _is_of_integers(outer: Draft, name: str) -> bool:
+    """Whether a value is what integer constants stand for, behind a Dequantize or spelled out: as a constant it would lose the integers."""
+    maker = outer.producers.get(name)
+    while maker is not None and maker.kind in ("Mul", "Sub"):
+        maker = outer.producers.get(maker.inputs[0])
+    if maker is None or maker.kind not in ("Dequantize", "Cast"):
+        return False
+    stored = outer.tensors[maker.inputs[0]]
+    return stored.is_constant and "int" in stored.dtype and outer.tensors[name].dtype in REALS
+
+
+def _capture(draft: Draft, outer: Draft, name: str, *, keeps: bool) -> bool:
+    """Declares a value from outside; whether it is a constant, which the function has for itself. `keeps`: it stays outside if computed."""
     tensor = outer.tensors[name]
-    data = tensor.data if tensor.data is not None else outer.known.get(name)
+    data = tensor.data if tensor.data is not None or keeps else outer.known.get(name)
     if tensor.dtype == "unknown":
         raise NotCoveredError(f"{name!r} of no type that is known")
     draft.tensors[name] = replace(tensor, data=data, shape=tensor.shape if data is None else data.shape)

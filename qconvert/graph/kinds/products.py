@@ -20,7 +20,7 @@ DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for nam
 #: Of TFLite's recurrent operators, whose kernels have rows alone, and another rounding of them.
 DYNAMIC_ROWS: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *OF_ROWS), "")}
 #: The inputs that may be integer weights, of the kinds of which it is not input 1 alone.
-_WEIGHTS = {"LSTM": (1, 2, 7), "GRU": (1, 2), "RNN": (1, 2), "SVDF": (2, 3)}
+_WEIGHTS = {"LSTM": (1, 2, 7, 8), "GRU": (1, 2), "RNN": (1, 2), "SVDF": (2, 3)}
 
 
 def is_dynamic(op: Op) -> bool:

@@ -113,7 +113,6 @@ def test_checks_pass_and_find_a_wrong_weight(clip: float, tmp_path: Path) -> Non
     [
         ({"activation": 0}, "no activation, without which its kernel gives no values"),
         ({"activation": 5}, "fused activation number 5"),
-        ({"weights": "int8"}, "weights of int8"),
         *(({"wrong": f"{gate}/{what}"}, "of shape") for gate in ("forget", "cell") for what in ("weights", "recurrent", "bias")),
         ({"wrong": "output/peephole", "peephole": True}, "of shape"),
     ],

@@ -73,9 +73,10 @@ def _asymmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str
     span = to.node("Max", [to.node("Sub", [high, low], hint=f"{hint}/span")[0], _scalar(b, _LEAST)], hint=f"{hint}/span")[0]
     scale = to.node("Div", [span, _scalar(b, 255)], hint=f"{hint}/scale")[0]
     point = _zero_point(b, to, (low, high, scale), hint)
-    factor = to.node("Div", [_scalar(b, 1), scale], hint=f"{hint}/factor")[0]
+    # Of x * (1 / scale) onnxruntime makes x / scale, which rounds otherwise; of this it makes nothing.
+    factor = to.node("Div", [_scalar(b, -1), scale], hint=f"{hint}/factor")[0]
     scaled = to.node("Mul", [rows, factor], hint=f"{hint}/scaled")
-    placed = _away(b, to, to.node("Add", [point, *scaled], hint=f"{hint}/placed")[0], hint)
+    placed = _away(b, to, to.node("Sub", [point, *scaled], hint=f"{hint}/placed")[0], hint)
     stored = to.node("Clip", [placed, _scalar(b, -128), _scalar(b, 127)], hint=f"{hint}/stored")
     return to.node("Sub", [*stored, point], hint=f"{hint}/steps")[0], scale
 

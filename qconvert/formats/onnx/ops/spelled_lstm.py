@@ -1,14 +1,17 @@
 """An LSTM that ONNX's cannot say, spelled out step by step: with a limited cell (ONNX's own limits what goes into activations), a
-projection, layer normalizations of the gates, or activations of TFLite."""
+projection, layer normalizations of the gates, activations of TFLite, or rows that are rounded to multiply integer weights."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from qconvert.arithmetic import OF_ROWS
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.ops.rescaling import Emitter
+from qconvert.formats.onnx.ops.rounded_rows import product, rounded_rows, summed_exactly
 from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
-from qconvert.graph import Op
+from qconvert.graph import Array, Op, Quantization
+from qconvert.graph.kinds import is_dynamic
 from qconvert.graph.kinds.recurrent import NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
 
 __all__ = ["is_spelled", "write_spelled_lstm"]
@@ -28,12 +31,12 @@ _EPSILON = 1e-8
 def is_spelled(op: Op) -> bool:
     """Whether ONNX's LSTM does not say what an LSTM of the graph does."""
     foreign = not {name.lower() for name in activation_names(op)} <= {name.lower() for name in ONNX_ACTIVATIONS}
-    return foreign or bool(op["cell_clip"]) or any(_has(op, index) for index in (PROJECTION, NORM))
+    return foreign or op["arithmetic"] in OF_ROWS or bool(op["cell_clip"]) or any(_has(op, index) for index in (PROJECTION, NORM))
 
 
 def write_spelled_lstm(op: Op, b: Builder) -> None:
     """A Scan over the steps, or the one step itself."""
-    what = "a limited cell, a projection, a normalization or an activation of TFLite"
+    what = "a limited cell, a projection, a normalization, rounded rows or an activation of TFLite"
     for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
         if op[name] != value:
             raise b.unsupported(op, f"{what}, and {name}")
@@ -47,6 +50,11 @@ def write_spelled_lstm(op: Op, b: Builder) -> None:
 
 def _has(op: Op, index: int) -> bool:
     return index < len(op.inputs) and bool(op.inputs[index])
+
+
+def _scales(grid: Quantization | None) -> Array:
+    assert grid is not None
+    return grid.scale.reshape(()) if grid.is_per_tensor else grid.scale
 
 
 class _Lstm:
@@ -89,7 +97,7 @@ class _Lstm:
     def _data_parts(self) -> str:
         """What the data give to each gate for all steps, with all biases, unless these stand behind normalizations."""
         b, op = self._b, self._op
-        sums = b.node("MatMul", [b.real(op.inputs[0]), self._turned(b, 1)], hint=f"{self._hint}/sums")[0]
+        sums = self._product(b, b.real(op.inputs[0]), 1, f"{self._hint}/sums")
         if not _has(op, _BIAS) or _has(op, NORM):
             return sums
         return b.node("Add", [sums, self._bias(b)], hint=f"{self._hint}/sums")[0]
@@ -100,17 +108,34 @@ class _Lstm:
         return to.node("Add", both, hint=f"{self._hint}/bias")[0]
 
     def _flat(self, to: Emitter, index: int) -> str:
-        """An input without its axis of directions."""
+        """An input without its axis of directions. Integers become real here: what is made real outside a reader takes for a constant."""
+        if index == _PEEPHOLES and is_dynamic(self._op) and self._b.tensor(self._op.inputs[index]).is_quantized:
+            whole = to.node("Squeeze", [self._b.stored(self._op.inputs[index]), self._axis(0)], hint="flat")
+            return to.node("Mul", [*to.node("Cast", whole, hint="flat", to=_FLOAT32), self._steps(index)], hint="flat")[0]
         return to.node("Squeeze", [self._b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/flat")[0]
 
-    def _turned(self, to: Emitter, index: int) -> str:
-        """Weights with a column for each row of the gates."""
-        return to.node("Transpose", [self._flat(to, index)], hint="weights", perm=[1, 0])[0]
+    def _product(self, to: Emitter, rows: str, index: int, hint: str) -> str:
+        """Real rows times the weights that an input is, which have a row for each column; rounded first, where the operator does that."""
+        b, weights = self._b, self._b.tensor(self._op.inputs[index])
+        if not is_dynamic(self._op):
+            turned = to.node("Transpose", [self._flat(to, index)], hint="weights", perm=[1, 0])
+            return to.node("MatMul", [rows, *turned], hint=hint)[0]
+        if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
+            raise b.unsupported(self._op, "weights that are no constant of int8 with zero point 0")
+        flat = to.node("Squeeze", [b.stored(weights.name), self._axis(0)], hint="weights")
+        turned = to.node("Transpose", flat, hint="weights", perm=[1, 0])
+        steps, scale = rounded_rows(b, to, rows, str(self._op["arithmetic"]), f"{hint}/rows")
+        sums = product(b, to, steps, turned[0], hint, exact=summed_exactly(weights.data))
+        return to.node("Mul", [sums, *to.node("Mul", [scale, self._steps(index)], hint=f"{hint}/scale")], hint=hint)[0]
+
+    def _steps(self, index: int) -> str:
+        """The scales of integer weights: one for each row, or one for all."""
+        tensor = self._b.tensor(self._op.inputs[index])
+        return self._b.once("scales", tensor.name, lambda: [self._b.const(_scales(tensor.quantization), f"{tensor.name}/scales")])[0]
 
     def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str]:
         """One step: the next hidden values and the next cell. The order of gates is input, output, forget, cell."""
-        own = to.node("MatMul", [hidden, self._turned(to, 2)], hint="own")
-        sums = to.node("Add", [part, *own], hint="sums")[0]
+        sums = to.node("Add", [part, self._product(to, hidden, 2, "own")], hint="sums")[0]
         enters, opens, stays, new = to.node("Split", [sums, self._sizes([self._cells] * 4)], 4, hint="gate", axis=1)
         seen, norms = self._split(to, _PEEPHOLES, 3), self._norms(to)
         entering = to.node("Sigmoid", [self._total(to, enters, seen[:1], norms[:1], cell)])
@@ -163,7 +188,7 @@ class _Lstm:
     def _projected(self, to: Emitter, value: str) -> str:
         if not _has(self._op, PROJECTION):
             return value
-        value = to.node("MatMul", [value, self._turned(to, PROJECTION)], hint="projected")[0]
+        value = self._product(to, value, PROJECTION, "projected")
         if _has(self._op, PROJECTION_BIAS):
             value = to.node("Add", [value, self._flat(to, PROJECTION_BIAS)], hint="projected")[0]
         return self._limited(to, value, "projection_clip")

@@ -15,12 +15,13 @@ import numpy as np
 
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.basic_lstm import read_integer_basic_lstm
+from qconvert.formats.tflite.ops.hybrid import INTEGERS, Constant, arithmetic_of, constant_int8, joined_gates, rounds_rows
 from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, require_float32, single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array
 
-__all__ = ["ACTIVATIONS", "PEEPHOLES", "READERS", "ROWS", "SEQUENCE", "WAY", "WRITERS", "read_float_lstm"]
+__all__ = ["ACTIVATIONS", "PEEPHOLES", "READERS", "REAL_LSTM", "ROWS", "SEQUENCE", "WAY", "WRITERS", "read_float_lstm"]
 
 #: The gates in the order of an LSTM's rows, and of its peepholes.
 ROWS, PEEPHOLES = ("input", "output", "forget", "cell"), ("input", "output", "forget")
@@ -36,6 +37,8 @@ WAY = (
 SEQUENCE = ("data", *WAY, "hidden", "cell", *(f"{gate}_norm" for gate in GATES))
 #: The fewest inputs of one way, which no LSTM lacks.
 _NEVER_ABSENT = frozenset(("forget_weights", "forget_recurrent", "forget_bias", "hidden", "cell"))
+#: Types of data and weights. With integer weights the kernel rounds rows of data and hidden values when it runs (hybrid.py).
+REAL_LSTM = (("float32", "float32"), ("float32", "int8"))
 #: The order of gates in the weights of the basic kernel (lstm_cell.h).
 _BASIC_GATES = ("input", "cell", "forget", "output")
 _BASIC_KERNEL = 1
@@ -139,6 +142,8 @@ def _read_way(r: Reading, places: dict[str, int], order: Order, data: str, direc
         attributes["activations"] = activations
     if "input_weights" not in places:
         attributes["input_forget"] = 1
+    if rounds_rows(r, places["forget_weights"]):
+        attributes["arithmetic"] = arithmetic_of(r)
     return _emit(r, (places["hidden"], places["cell"]), order, data, sizes, _constants(r, places, sizes), attributes)
 
 
@@ -151,7 +156,8 @@ def _read_basic(r: Reading, order: Order) -> str:
     joined, bias = (
         np.concatenate([parts[_BASIC_GATES.index(gate)] for gate in ROWS]) for parts in (split, biases)
     )  # fmt: skip
-    constants = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": np.concatenate([bias, np.zeros_like(bias)])}
+    found = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": np.concatenate([bias, np.zeros_like(bias)])}
+    constants: dict[str, Constant | None] = {hint: (data, None) for hint, data in found.items()}
     return _emit(r, (1, 4), order, order.given(r), _Sizes(cells, cells, inputs, 0), constants, {})
 
 
@@ -161,7 +167,7 @@ def _emit(
     order: Order,
     data: str,
     sizes: _Sizes,
-    constants: Mapping[str, Array | None],
+    constants: Mapping[str, Constant | None],
     attributes: dict[str, Any],
 ) -> str:
     """Adds an LSTM between its states, whose places are those of hidden values and cell; returns the name of all its results."""
@@ -172,7 +178,7 @@ def _emit(
         r.intermediate(f"{word}_after", "float32", (1, order.rows, size))
         for word, size in zip(("hidden", "cell"), widths.values(), strict=True)
     ]
-    names = {hint: r.const(data[None], hint) for hint, data in constants.items() if data is not None}
+    names = {hint: r.const(found[0][None], hint, found[1]) for hint, found in constants.items() if found is not None}
     inputs = [data, names["W"], names["R"], names["B"], "", *before, *(names.get(hint, "") for hint in ("P", "PW", "PB", "N"))]
     while not inputs[-1]:
         inputs.pop()
@@ -184,12 +190,14 @@ def _emit(
 
 
 def _require_real(r: Reading, places: dict[str, int]) -> None:
-    """Raises an error for an operator that lacks what every LSTM has, or whose data or weights are not real."""
+    """Raises an error for an operator that lacks what every LSTM has, or whose data are not real, or weights neither real nor int8."""
     if not places.keys() >= _NEVER_ABSENT:
         raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}")
     types = r.tensor(0).dtype, r.tensor(places["forget_weights"]).dtype
-    if types != ("float32", "float32"):
-        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32,")
+    if types not in REAL_LSTM:
+        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32, nor float32 and int8,")
+    if types[1] == "int8" and any(role.endswith("_aux") for role in places):
+        raise r.unsupported("integer weights and an auxiliary input, whose rows are rounded by ranges of their own,")
 
 
 def _require_whole(r: Reading, places: dict[str, int]) -> None:
@@ -221,25 +229,31 @@ def _sizes(r: Reading, places: dict[str, int], data: str) -> _Sizes:
     return _Sizes(cells, recurrent[1], inputs - aux[1], aux[1])
 
 
-def _constants(r: Reading, places: dict[str, int], sizes: _Sizes) -> dict[str, Array | None]:
+def _constants(r: Reading, places: dict[str, int], sizes: _Sizes) -> dict[str, Constant | None]:
     """The weights of an LSTM by the names of its inputs, without the axis of directions."""
     cells, width = sizes.cells, sizes.width
+    rounds = rounds_rows(r, places["forget_weights"])
 
-    def rows(what: str, shape: tuple[int, ...], gates: tuple[str, ...] = ROWS) -> Array | None:
+    def rows(what: str, shape: tuple[int, ...], gates: tuple[str, ...] = ROWS) -> Constant | None:
         if f"forget_{what}" not in places:
             return None
-        found = {gate: real_constant(r, place, shape) for gate in gates if (place := places.get(f"{gate}_{what}")) is not None}
-        return np.concatenate([found[gate] if gate in found else _coupled(found["forget"], what) for gate in gates])
+        own = {gate: place for gate in gates if (place := places.get(f"{gate}_{what}")) is not None}
+        if rounds and what in INTEGERS:
+            return joined_gates(r, own, shape, gates)
+        found = {gate: real_constant(r, place, shape) for gate, place in own.items()}
+        return np.concatenate([found[gate] if gate in found else _coupled(found["forget"], what) for gate in gates]), None
 
-    def alone(role: str, shape: tuple[int, ...]) -> Array | None:
-        return real_constant(r, places[role], shape) if role in places else None
+    def alone(role: str, shape: tuple[int, ...]) -> Constant | None:
+        if role not in places:
+            return None
+        return constant_int8(r, places[role], shape) if rounds and role in INTEGERS else (real_constant(r, places[role], shape), None)
 
     weights, beside, bias = rows("weights", (cells, sizes.inputs)), rows("aux", (cells, sizes.aux)), rows("bias", (cells,))
     assert weights is not None and bias is not None
     return {
-        "W": weights if beside is None else np.concatenate([weights, beside], axis=1),
+        "W": weights if beside is None else (np.concatenate([weights[0], beside[0]], axis=1), None),
         "R": rows("recurrent", (cells, width)),
-        "B": np.concatenate([bias, np.zeros_like(bias)]),
+        "B": (np.concatenate([bias[0], np.zeros_like(bias[0])]), None),
         "P": rows("peephole", (cells,), PEEPHOLES),
         "PW": alone("projection_weights", (width, cells)),
         "PB": alone("projection_bias", (width,)),

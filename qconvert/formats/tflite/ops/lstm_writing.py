@@ -8,10 +8,12 @@ import numpy as np
 
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.float_recurrent import ACTIVATIONS, PEEPHOLES, ROWS, SEQUENCE, WAY
+from qconvert.formats.tflite.ops.hybrid import Constant, is_asymmetric, split_gates
 from qconvert.formats.tflite.ops.sequence_writing import Frame, partner, require_written, state_of, summed_bias
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Array, Op
+from qconvert.graph import Op
+from qconvert.graph.kinds import integer_weights, is_dynamic
 from qconvert.graph.kinds.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
 from qconvert.graph.kinds.recurrent import NORM, PROJECTION, PROJECTION_BIAS
 
@@ -23,7 +25,7 @@ _PEEPHOLES, _HIDDEN, _CELL = 7, 5, 6
 def write_lstm(op: Op, w: Writing) -> None:
     """Of one direction, with states that go on from run to run: those of TFLite's operator always do."""
     _require(w, op)
-    other = partner(w, op, ("hidden_size", "activations", "cell_clip", "projection_clip"))
+    other = partner(w, op, ("hidden_size", "activations", "arithmetic", "cell_clip", "projection_clip"))
     if other is not None and not _has(op, NORM) and not _has(other, NORM) and _width(w, op) == _width(w, other):
         _require(w, other)
         w.absorb(other)
@@ -55,7 +57,7 @@ def activation_code(op: Op) -> int | None:
 
 def _options(op: Op) -> dict[str, Any]:
     clips = {"cellClip": float(op["cell_clip"]), "projClip": float(op["projection_clip"])}
-    return {"fusedActivationFunction": activation_code(op), **clips}
+    return {"fusedActivationFunction": activation_code(op), **clips, "asymmetricQuantizeInputs": is_asymmetric(op)}
 
 
 def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:
@@ -89,12 +91,13 @@ def _listed(w: Writing, op: Op) -> dict[str, str]:
     for what, names in (
         ("weights", _gates(w, op, 1, "weights", (cells, -1))),
         ("recurrent", _gates(w, op, 2, "recurrent", (cells, width))),
-        ("bias", _named(w, op, dict(zip(ROWS, np.split(bias, 4), strict=True)), "bias")),
+        ("bias", _named(w, op, {gate: (part, None) for gate, part in zip(ROWS, np.split(bias, 4), strict=True)}, "bias")),
         ("peephole", _gates(w, op, _PEEPHOLES, "peephole", (cells,), PEEPHOLES)),
     ):
         found |= {f"{gate}_{what}": name for gate, name in names.items()}
     if _has(op, PROJECTION):
-        found["projection_weights"] = w.const(w.constant(op, PROJECTION)[0], f"{_hint(op)}/projection_weights")
+        ((data, grid),) = _parts(w, op, PROJECTION, 1)
+        found["projection_weights"] = w.const(data, f"{_hint(op)}/projection_weights", grid)
     if _has(op, PROJECTION_BIAS):
         found["projection_bias"] = w.const(w.constant(op, PROJECTION_BIAS)[0], f"{_hint(op)}/projection_bias")
     return found
@@ -108,16 +111,23 @@ def _gates(w: Writing, op: Op, index: int, what: str, shape: tuple[int, ...], ga
     """Each gate's part of a constant."""
     if not _has(op, index):
         return {}
-    parts = np.split(w.constant(op, index)[0], len(gates))
-    return _named(w, op, {gate: part.reshape(shape) for gate, part in zip(gates, parts, strict=True)}, what)
+    parts = _parts(w, op, index, len(gates))
+    return _named(w, op, {gate: (part.reshape(shape), grid) for gate, (part, grid) in zip(gates, parts, strict=True)}, what)
 
 
-def _named(w: Writing, op: Op, parts: dict[str, Array], what: str) -> dict[str, str]:
+def _parts(w: Writing, op: Op, index: int, count: int) -> list[Constant]:
+    """A constant cut along its rows, each part with its scale where the kernel takes integers."""
+    if is_dynamic(op) and index in integer_weights(op):
+        return list(split_gates(w, op, index, count))
+    return [(part, None) for part in np.split(w.constant(op, index)[0], count)]
+
+
+def _named(w: Writing, op: Op, parts: dict[str, Constant], what: str) -> dict[str, str]:
     """Constants of the gates. One whose input gate is 1 - the forget gate has none for it, and its negative for the latter."""
     if op["input_forget"]:
-        coupled = parts.pop("input")
-        parts["forget"] = coupled if what == "norm" else -coupled
-    return {gate: w.const(part, f"{_hint(op)}/{gate}_{what}") for gate, part in parts.items()}
+        coupled, grid = parts.pop("input")
+        parts["forget"] = coupled if what == "norm" else -coupled, grid
+    return {gate: w.const(part, f"{_hint(op)}/{gate}_{what}", grid) for gate, (part, grid) in parts.items()}
 
 
 #: LSTMs are read by float_recurrent.py.

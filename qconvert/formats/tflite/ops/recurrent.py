@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qconvert.arithmetic import GATES
-from qconvert.formats.tflite.ops.float_recurrent import SEQUENCE, read_float_lstm
+from qconvert.formats.tflite.ops.float_recurrent import REAL_LSTM, SEQUENCE, read_float_lstm
 from qconvert.formats.tflite.ops.svdf import REAL_SVDF, read_real_svdf
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -27,12 +27,12 @@ def read_sequence_lstm(r: Reading) -> None:
     types = tuple(r.tensor(SEQUENCE.index(role)).dtype for role in ("data", "forget_weights", "cell"))
     if r.option("diagonalRecurrentTensors", False):
         raise r.unsupported("diagonal recurrent weights")
-    if types == ("float32", "float32", "float32"):
+    if types[:2] in REAL_LSTM and types[2] == "float32":
         read_float_lstm(r, {role: place for place, role in enumerate(SEQUENCE) if names.get(role)})
         return
     if types != ("int8", "int8", "int16"):
         what = f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}"
-        raise r.unsupported(f"{what}, neither int8, int8 and int16 nor all float32,")
+        raise r.unsupported(f"{what}, neither int8, int8 and int16 nor float32 with weights of float32 or int8,")
     places = {role: SEQUENCE.index(role) for role in ("hidden", "cell")}
     states = {role: r.variable(place) for role, place in places.items()}
     before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}
