@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import selectors
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ from page import Section, machine, publish
 
 STEPS = 50
 MODES = ("float32", "dynamic", "float16", "int8", "int8_float_io", "int16x8")
-TOOLS = ("qconvert", "tf2onnx")
+#: qconvert-keep: with `--dynamic keep`, which rounds data as the source does.
+TOOLS = ("qconvert", "qconvert-keep", "tf2onnx")
 _SECONDS = 300.0
 #: Real outputs that differ by less of their range differ in the order of float32 sums.
 _CLOSE = 1e-5
@@ -102,11 +105,11 @@ def _quiet() -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-def _qconvert(source: str, result: str) -> dict[str, Any]:
+def _qconvert(source: str, result: str, **options: str) -> dict[str, Any]:
     from qconvert import convert
 
     begun = time.perf_counter()
-    convert(source, result, force=True)
+    convert(source, result, force=True, **options)
     return {"seconds": time.perf_counter() - begun}
 
 
@@ -134,7 +137,8 @@ def serve(role: str) -> None:
     """Answers lines until there are no more; what others print goes elsewhere."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    work = {"qconvert": _qconvert, "tf2onnx": _tf2onnx, "compare": _compare}[role]
+    keep = partial(_qconvert, dynamic="keep")
+    work = {"qconvert": _qconvert, "qconvert-keep": keep, "tf2onnx": _tf2onnx, "compare": _compare}[role]
     for line in sys.stdin:
         try:
             answer = work(*json.loads(line))
@@ -150,6 +154,8 @@ def measure(model: Path, label: str, helpers: dict[str, Helper], tools: list[str
         return []
     rows = []
     for tool in tools:
+        if tool == "qconvert-keep" and model.stem != "dynamic":
+            continue  # the same as qconvert
         result = folder / f"{tool}.onnx"
         result.unlink(missing_ok=True)
         made = helpers[tool].ask(str(model), str(result))
@@ -168,6 +174,8 @@ def summary(rows: list[Row], tools: list[str]) -> Section:
     for mode in [*(mode for mode in MODES if any(Path(row.model).stem == mode for row in rows)), "all"]:
         for tool in tools:
             own = [row for row in rows if row.tool == tool and mode in (Path(row.model).stem, "all")]
+            if not own or (tool == "qconvert-keep" and mode == "all"):
+                continue
             ran = [row for row in own if row.equal >= 0]
             times = [row.seconds for row in own if row.converted]
             counts = [len(own), len(times), len(ran), sum(row.equal == STEPS for row in ran), sum(row.is_close for row in ran)]
@@ -190,22 +198,24 @@ def table(rows: list[Row], tools: list[str]) -> Section:
     lines = []
     for network in dict.fromkeys(Path(row.model).parent for row in rows):
         keys = [str(network / f"{mode}.tflite") for mode in MODES]
-        cells = [" / ".join(_cell(at[key, tool]) for tool in tools) if (key, tools[0]) in at else "" for key in keys]
+        cells = [" / ".join(_cell(at[key, tool]) for tool in tools if (key, tool) in at) if (key, tools[0]) in at else "" for key in keys]
         lines.append([network.name, *cells])
     note = (
-        f"A cell: {' / '.join(tools)}. `=`: equal in every value over {STEPS} steps; a number: the largest difference, as a share of the "
-        "range of a real output, or in steps of an integer one (LSB); `–`: not converted; `✗`: onnxruntime does not run the result. Empty: "
-        "TensorFlow's converter makes no such file, or one that LiteRT does not run. "
+        f"A cell: {' / '.join(tools)} (the second for dynamic alone). `=`: equal in every value over {STEPS} steps; a number: the largest "
+        "difference, as a share of the range of a real output, or in steps of an integer one (LSB); `–`: not converted; `✗`: onnxruntime "
+        "does not run the result. Empty: TensorFlow's converter makes no such file, or one that LiteRT does not run. "
     )
     return Section("Recurrent networks, one by one", ["network", *MODES], lines, note)
 
 
 def failures(rows: list[Row]) -> Section:
-    """Why there is no result, and for how many files."""
+    """Why there is no result, and for how many files; names and numbers are left out of reasons."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.equal < 0:
-            found.setdefault((row.tool, row.message), []).append(row)
+            message = re.sub(r"[\w.]+\.tflite: |\S+ #\d+ \('[^']*'\): ", "", row.message)
+            message = re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "…", message)
+            found.setdefault((row.tool, message[:130]), []).append(row)
     lines = [[tool, str(len(own)), own[0].model, message] for (tool, message), own in sorted(found.items(), key=lambda item: -len(item[1]))]
     return Section("Recurrent networks that fail", ["tool", "files", "one of them", "reason"], lines, "")
 
@@ -230,10 +240,11 @@ def main() -> None:
     parser.add_argument("--envs", type=Path, default=Path.home() / ".cache" / "qconvert-bench", help="where the environments are kept")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into a page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="such a file of an earlier run, for the tools that are not run now")
     options = parser.parse_args()
     tools = options.tools.split(",")
-    converters.build_environments(options.envs, {*tools} - {"qconvert"})
-    pythons = {tool: options.envs / tool / "bin" / "python" for tool in tools if tool != "qconvert"}
+    converters.build_environments(options.envs, {*tools} - {"qconvert", "qconvert-keep"})
+    pythons = {tool: options.envs / tool / "bin" / "python" for tool in tools if not tool.startswith("qconvert")}
     helpers = {role: Helper(pythons.get(role, Path(sys.executable)), role) for role in ("compare", *tools)}
     rows = []
     with tempfile.TemporaryDirectory() as name:
@@ -243,9 +254,13 @@ def main() -> None:
                 rows += measure(model, label, helpers, tools, Path(name))
     for helper in helpers.values():
         helper.end()
+    if options.known:
+        models = {row.model for row in rows}
+        rows += [Row(**item) for item in json.loads(options.known.read_text()) if item["tool"] not in tools and item["model"] in models]
+        tools = [tool for tool in TOOLS if tool in {row.tool for row in rows}]
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    command = f"python benchmarks/recurrent_zoo.py ZOO --tools {options.tools}"
+    command = f"python benchmarks/recurrent_zoo.py ZOO --tools {','.join(tools)}"
     for section in (summary(rows, tools), table(rows, tools), failures(rows)):
         publish(section, options.markdown, command, 250)
 

@@ -29,10 +29,11 @@ NOTE = (
 )
 _LARGEST_PROTOBUF = 2**31 - 1
 #: Operators on integers -> the inputs that hold the data, its zero point (-1: none, the data are made unsigned by the operator itself),
-#: the weights and their zero point.
+#: the weights and their zero point; for each of its weights.
 _INTEGER_OPERATORS = {
-    "QLinearConv": (0, 2, 3, 5), "QLinearMatMul": (0, 2, 3, 5), "QGemm": (0, 2, 3, 5), "MatMulInteger": (0, 2, 1, 3),
-    "ConvInteger": (0, 2, 1, 3), "MatMulIntegerToFloat": (0, 4, 1, 5), "DynamicQuantizeMatMul": (0, -1, 1, 3), "QAttention": (0, 6, 1, 7),
+    "QLinearConv": [(0, 2, 3, 5)], "QLinearMatMul": [(0, 2, 3, 5)], "QGemm": [(0, 2, 3, 5)], "MatMulInteger": [(0, 2, 1, 3)],
+    "ConvInteger": [(0, 2, 1, 3)], "MatMulIntegerToFloat": [(0, 4, 1, 5)], "DynamicQuantizeMatMul": [(0, -1, 1, 3)],
+    "QAttention": [(0, 6, 1, 7)], "DynamicQuantizeLSTM": [(0, -1, 1, 9), (0, -1, 2, 11)],
 }  # fmt: skip
 #: Operators that onnxruntime's optimizer gives integer kernels if they stand between DequantizeLinear and QuantizeLinear.
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -128,7 +129,10 @@ class _Weights:
         self._new: dict[str, str] = {}
 
     def of_integer_operator(self, node: Any) -> None:
-        data, data_zero, weights, zero = _INTEGER_OPERATORS[node.op_type]
+        for places in _INTEGER_OPERATORS[node.op_type]:
+            self._of_weights(node, *places)
+
+    def _of_weights(self, node: Any, data: int, data_zero: int, weights: int, zero: int) -> None:
         signed = self._is_signed_constant(_input(node, weights))
         zero_known = not _input(node, zero) or self._is_signed_constant(_input(node, zero))
         if signed and zero_known and (data_zero < 0 or self._is_unsigned(_input(node, data), _input(node, data_zero))):

@@ -90,6 +90,31 @@ def test_products_of_large_numbers_are_exact(zero_point: int | None, optimize: b
     assert runtime.note == NOTE
 
 
+@pytest.mark.usefixtures("no_vnni")
+@pytest.mark.parametrize("directions", [1, 2])
+def test_both_weights_of_a_quantized_lstm_are_exact(directions: int) -> None:
+    """Beside the LSTM of the same real weights; where pairs of products saturate, values are 0.1 and more away."""
+    rng = np.random.default_rng(0)
+    cells, size = 16, 32
+    stored = [rng.integers(-127, 128, (directions, rows, 4 * cells)).astype(np.int8) for rows in (size, cells)]
+    scale, zero = np.full(directions, 0.004, np.float32), np.zeros(directions, np.int8)
+    constants = {"w": stored[0], "r": stored[1], "s": scale, "z": zero}
+    constants |= {f"{name}_real": (data * np.float32(0.004)).transpose(0, 2, 1) for name, data in zip("wr", stored, strict=True)}
+    attributes = {"hidden_size": cells, "direction": ["forward", "bidirectional"][directions - 1]}
+    inputs = ["x", "w", "r", *[""] * 5, "s", "z", "s", "z"]
+    nodes = [
+        helper.make_node("DynamicQuantizeLSTM", inputs, ["y"], domain="com.microsoft", **attributes),
+        helper.make_node("LSTM", ["x", "w_real", "r_real"], ["wanted"], **attributes),
+    ]
+    borders = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y", "wanted")]
+    graph = helper.make_graph(nodes, "g", borders[:1], borders[1:], [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    runtime = OnnxRuntime(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    found = runtime.run({"x": rng.normal(0, 1, (5, 2, size)).astype(np.float32)})
+    assert np.abs(found["y"] - found["wanted"]).max() < 0.02
+    assert runtime.note == NOTE
+
+
 MODELS = (
     "conv-U8S8-pc-qdq", "conv-U8S8-pc-qoperator", "gemm-U8S8-pc-qdq", "gemm-U8S8-qoperator", "matmul-U8S8-qoperator", "encoder-U8S8-pc-qdq",
     "conv-S8S8-pc-qdq", "mobile-S8S8-qdq", "mobile-U8S8-float_weights-qdq", "matmul-dynamic-S8", "brevitas_int8", "torch_pt2e_x86_vision",
