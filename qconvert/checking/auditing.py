@@ -130,12 +130,13 @@ def audit(
     bounds = stated_bounds([shapes] if isinstance(shapes, str) and shapes else shapes)
     runtime = _runtime(chosen, kernels, build=build) if run or build else None
     graph, _ = normalize(load(path, **options), chosen)
-    refuse_violations(graph, chosen)
-    report = AuditReport(str(path), chosen.name, predicted(graph, chosen), _predictions(graph, chosen))
+    judge = chosen if runtime is None else chosen.on(runtime[1])
+    refuse_violations(graph, judge)
+    report = AuditReport(str(path), judge.name, predicted(graph, judge), _predictions(graph, judge))
     if runtime is None:
         return report
     try:
-        return _with_told(report, graph, chosen, runtime, bounds)
+        return _with_told(report, graph, judge, runtime, bounds)
     except RuntimeRefusedError as error:
         error.file = str(path)  # what was written of it is gone when this is read
         error.remedy = error.remedy or f"`qconvert convert` with --target {chosen.name} writes the file that was refused."

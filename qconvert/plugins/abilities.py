@@ -108,6 +108,8 @@ class Abilities:
 
     What no field says:
         own_rules: graph -> operator -> what the target does not take of it beyond the fields above; None if there is nothing.
+        by_kernels: kernels of its runtime that stand for a device -> the fields that are others there; the audit asks, nobody else: what is
+            written is the same.
         edge_rules: graph -> what the target does not take of inputs and outputs that no operator need read or write; None if there is
             nothing.
         sources: name of one of the demands above -> who demands it (a specification, a file, a measurement), for documentation.
@@ -161,6 +163,7 @@ class Abilities:
     equal_scales: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     equal_inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_rules: OwnRules | None = None
+    by_kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     edge_rules: Callable[[Graph], Iterable[Violation]] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     replaces: str = ""

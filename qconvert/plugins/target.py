@@ -61,6 +61,11 @@ class Target(Abilities):
 
         return judged(self, graph, ops, final)
 
+    def on(self, kernels: str) -> Target:
+        """The target on the device that kernels of its runtime stand for; itself where that makes no difference."""
+        changes = self.by_kernels.get(kernels)
+        return self if changes is None else replace(self, name=f"{self.name} for {kernels.upper()}", **changes)
+
     @overload
     def derive(self: Target, **changes: Any) -> Target: ...
     @overload

@@ -142,9 +142,12 @@ def _operators(layers: tuple[EngineLayer, ...], model: NamedModel) -> Iterator[L
 
 
 def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
-    """Whether a node runs on integers; None if it converts, or chooses among data in a kernel of others."""
+    """Whether a node runs on integers, or 8-bit floats; None if it converts, or chooses among data in a kernel of others."""
     if node.operator in _CONVERSIONS:
         return None
+    sides = [*layer.inputs, *layer.constants[: max(0, 2 - len(layer.inputs))]]
+    if layer.sums and node.operator in _PRODUCTS and all(side.dtype.startswith("FP8") for side in sides):
+        return True
     if node.operator in _CHOICES and (layer.sums or not layer.integer):
         return None
     if layer.sums and node.operator not in _PRODUCTS:

@@ -40,15 +40,22 @@ _NOT_FLAT = ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
 _CUT = "use --target tensorrt, or cut the network in front of it"
 _IO = "use --io-float at inputs and outputs, or cast what it is computed with"
 _TYPED = "values have a type that TensorRT has"
+_NEWER = "build for a newer device: --sm 8.0 or 8.9"
+#: What is demanded of networks for a compute capability.
+_LACKING = {
+    "sm75": "for SM75 products of matrices are float16, and no weights are 4-bit blocks or 8-bit floats",
+    **dict.fromkeys(("sm80", "sm86"), "8-bit floats are for SM89 and newer"),
+}
 _KEEP = "leave the operator to the program around the network, or a plugin of TensorRT's"
 
 
-def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
+def own_rules(graph: Graph, rtx: bool, device: str = "") -> Callable[[Op], Iterable[Violation]]:
     """What operators of a graph break.
 
     Args:
         graph: normalized for the target.
         rtx: whether TensorRT-RTX is meant.
+        device: the compute capability that an engine is for, such as "sm75"; "" for any.
     """
     producers = graph.producers()
 
@@ -71,6 +78,7 @@ def own_rules(graph: Graph, rtx: bool) -> Callable[[Op], Iterable[Violation]]:
              "leave the operand real", _divided(graph, op, producers)),
             ("no single number is added behind a convolution over one dimension: TensorRT-RTX 1.7.1 takes it for a bias, and fails",
              "add it to the convolution's bias", _added(graph, op, producers) if rtx else ()),
+            (_LACKING.get(device, ""), _NEWER, _lacked(graph, op, device)),
         ):  # fmt: skip
             yield from (Violation(f"{place(op)}: {name!r} {how}", text, remedy) for name, how in breaches)
 
@@ -201,3 +209,19 @@ def _added(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
     number = addend(graph, op, producers)
     if number is not None:
         yield number.name, "is such a number"
+
+
+def _lacked(graph: Graph, op: Op, device: str) -> Iterator[Breach]:
+    """Values for whose products a device has no kernel: of 8-bit floats before SM89, and for SM75 in float32 but those of convolutions, and
+    of 4-bit blocks."""
+    if not device:
+        return
+    sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name] if op.kind in ("Conv", "Gemm", "MatMul", "Dequantize") else []
+    for tensor in sides:
+        if tensor.dtype.startswith("float8") and tensor.is_quantized:
+            yield tensor.name, f"is {tensor.dtype}"
+        elif device == "sm75" and tensor.dtype == "int4" and tensor.quantization is not None and tensor.quantization.block_size:
+            yield tensor.name, "is int4 in blocks"
+    result = graph[op.outputs[0]] if op.outputs else None
+    if device == "sm75" and op.kind in ("Gemm", "MatMul") and result is not None and result.dtype not in ("float16", "bfloat16"):
+        yield result.name, "is a product of matrices in float32"

@@ -8,7 +8,7 @@ in float32 in kernels that are generated, with the roundings between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Target, Violation
 from qconvert.targets.trtexec import trtexec
@@ -71,15 +71,22 @@ def _move(graph: Graph, op: Op) -> str:
     return "padding with a zero point" if op.kind == "Pad" and op["mode"] == "constant" and q is not None and q.zero_point.any() else ""
 
 
-def _rules(rtx: bool) -> Callable[[Graph], Callable[[Op], Iterable[Violation]]]:
-    """What TensorRT refuses; TensorRT-RTX lacks some plugins and kernels besides."""
+def _rules(rtx: bool, device: str = "") -> Callable[[Graph], Callable[[Op], Iterable[Violation]]]:
+    """What TensorRT refuses; TensorRT-RTX lacks some plugins and kernels besides, and devices lack others."""
 
     def own_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
         from qconvert.targets.rules_tensorrt import own_rules as rules
 
-        return rules(graph, rtx)
+        return rules(graph, rtx, device)
 
     return own_rules
+
+
+def _devices(rtx: bool) -> dict[str, dict[str, Any]]:
+    """What compute capabilities before 8.9 lack: 8-bit floats, and 7.5 integer kernels that sum products."""
+    integers: dict[str, tuple[str, ...]] = dict.fromkeys((*_CHOOSING, *_MOVING), _INT8)
+    kernels = {"sm75": integers, **{name: {**integers, **dict.fromkeys(_PRODUCTS, _INT8)} for name in ("sm80", "sm86")}}
+    return {name: {"integer_kernels": found, "own_rules": _rules(rtx, name)} for name, found in kernels.items()}
 
 
 def _edges(graph: Graph) -> Iterable[Violation]:
@@ -99,11 +106,12 @@ _TENSORRT = Target(
     missing_kernels={**dict.fromkeys(_MOVING, _move), **dict.fromkeys(_CHOOSING, _choice), **dict.fromkeys(_PRODUCTS, _product)},
     forbidden=("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "InteriorPad"),
     activation_dtypes=(*_INT8, *_FP8), symmetric_activations=_INT8, weight_dtypes={"int8": _INT8, _FP8[0]: _FP8}, symmetric_weights=True,
-    weight_granularity="per_axis", own_rules=_rules(rtx=False), edge_rules=_edges, with_scales="tensorrt-cache", command=trtexec,
+    weight_granularity="per_axis", own_rules=_rules(rtx=False), edge_rules=_edges, by_kernels=_devices(rtx=False),
+    with_scales="tensorrt-cache", command=trtexec,
 )  # fmt: skip
 
 TARGETS = (
     _TENSORRT,
     _TENSORRT.derive(name="tensorrt-rtx", summary="TensorRT-RTX: as tensorrt, without the operators that it lacks",
-                     own_rules=_rules(rtx=True)),
+                     own_rules=_rules(rtx=True), by_kernels=_devices(rtx=True)),
 )  # fmt: skip

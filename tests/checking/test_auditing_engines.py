@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qconvert import audit
-from qconvert.errors import OptionError, RuntimeRefusedError
+from qconvert.errors import OptionError, RuntimeRefusedError, UnsupportedError
 
 pytest.importorskip("tensorrt_rtx_bindings")
 
@@ -94,11 +94,66 @@ def test_a_capability_that_there_is_not() -> None:
     assert found.returncode == 2 and "tensorrt:sm61" in found.stderr and "tensorrt:sm89" in found.stderr
 
 
-def test_a_builder_that_refuses() -> None:
-    """A Gemm for compute capability 7.5."""
-    with pytest.raises(RuntimeRefusedError, match="FP32 GEMM is not supported") as caught:
-        audit(RESNET, "tensorrt", build=True, kernels="tensorrt:sm75")
-    assert caught.value.file == str(RESNET) and caught.value.where.startswith("Gemm ")
-    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "75")
+def test_a_builder_that_refuses(tmp_path: Path) -> None:
+    """NonZero, which TensorRT has and TensorRT-RTX lacks."""
+    from onnx import TensorProto, helper, save
+
+    sides = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]), helper.make_tensor_value_info("y", TensorProto.INT64, [2, "n"])]
+    graph = helper.make_graph([helper.make_node("NonZero", ["x"], ["y"])], "g", sides[:1], sides[1:])
+    path = tmp_path / "model.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    with pytest.raises(RuntimeRefusedError, match="refuses the model") as caught:
+        audit(path, "tensorrt", build=True)
+    assert caught.value.file == str(path)
+    found = _ran(path, "--target", "tensorrt", "--build")
     assert found.returncode == 4
-    assert "TensorRT's builder" in found.stderr and "--target tensorrt writes the file that was refused" in found.stderr
+    assert "TensorRT's" in found.stderr and "--target tensorrt writes the file that was refused" in found.stderr
+
+
+def test_what_a_capability_lacks_is_the_model_s_error() -> None:
+    """A Gemm for compute capability 7.5, by the command line."""
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "75")
+    assert found.returncode == 2 and "for SM75 products of matrices are float16" in found.stderr and "--sm 8.0" in found.stderr
+
+
+def _network(kind: str, dtype: str, path: Path) -> Path:
+    """One product of quantized data and weights."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    eight, conv = TensorProto.DataType.Value(dtype), kind == "Conv"
+    shapes = ((1, 8, 6, 6), (8, 8, 3, 3), (1, 8, 4, 4)) if conv else ((4, 8), (8, 8), (4, 8))
+    rng = np.random.default_rng(0)
+    weights = helper.make_tensor("w", eight, shapes[1], rng.integers(-8, 8, int(np.prod(shapes[1]))).tolist())
+    constants = [weights, helper.make_tensor("z", eight, [], [0]), numpy_helper.from_array(np.float32(0.05), "s")]
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["r"]),
+             helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"]), helper.make_node(kind, ["r", "v"], ["y"])]  # fmt: skip
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip("xy", shapes[::2], strict=True)]
+    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], constants)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize("capability", ["sm75", "sm80", "sm86", "sm89", "sm121"])
+@pytest.mark.parametrize(("kind", "dtype"), [("Conv", "INT8"), ("MatMul", "INT8"), ("Gemm", "INT8"), ("Conv", "FLOAT8E4M3FN")])
+def test_a_capability_is_predicted_as_its_builder_decides(kind: str, dtype: str, capability: str, tmp_path: Path) -> None:
+    """What it lacks is refused by name, and only what the builder refuses; convolutions for SM75 are predicted to be real."""
+    from qconvert import convert
+    from qconvert.runtimes.tensorrt_build import Builder
+
+    path = _network(kind, dtype, tmp_path / "model.onnx")
+    lacking = (capability == "sm75" and kind != "Conv") or (capability in ("sm75", "sm80", "sm86") and dtype != "INT8")
+    if lacking:
+        convert(path, tmp_path / "result.onnx", target="tensorrt")
+        builder = Builder()
+        assert not builder.build(tmp_path / "result.onnx", capability).built
+        builder.close()
+        with pytest.raises(UnsupportedError, match=r"for SM75 products of matrices are float16|8-bit floats are for SM89") as error:
+            audit(path, "tensorrt", build=True, kernels=f"tensorrt:{capability}")
+        assert "newer device" in error.value.remedy
+        return
+    report = audit(path, "tensorrt", build=True, kernels=f"tensorrt:{capability}")
+    (product,) = (op for op in report.operators if op.kind == kind)
+    assert report.otherwise == () and product.integer is (capability != "sm75")
+    assert dtype != "INT8" or product.ran is (capability != "sm75")
+    assert "for SM75 has no integer kernel" in product.reason or capability != "sm75"
