@@ -84,6 +84,7 @@ def _tflite_seeds() -> dict[str, bytes]:
 @cache
 def _recurrent_seeds() -> dict[str, bytes]:
     """Files of TFLite with variables, kept tensors, functions, loops and signatures."""
+    from float_recurrent_files import Cells, integer_basic_lstm_file, lstm_file, rnn_file
     from lstm_files import Lstm, real_lstm_file, svdf_file
 
     small = [*(FIXTURES / "recurrent").glob("*.tflite"), *(FIXTURES / "keras").glob("*.tflite")]
@@ -94,6 +95,13 @@ def _recurrent_seeds() -> dict[str, bytes]:
         "norm": Lstm(norm=True, rows=2),
     }.items():
         found[f"lstm {name}"] = layer.file()
+    found |= {
+        "lstm both ways": lstm_file(Cells(ways=2, aux=3, steps=2, outputs=4, peephole=True)),
+        "lstm norm real": lstm_file(Cells(norm=True, steps=2, has_input_gate=False)),
+        "lstm basic": integer_basic_lstm_file()[0],
+        "rnn both ways": rnn_file(Cells(ways=2, aux=5, steps=2, merge=True)),
+        "rnn": rnn_file(Cells(rows=2), single=True),
+    }
     found |= {"lstm real": real_lstm_file(), "lstm hybrid": real_lstm_file(weights="int8", cell_clip=1.0), "svdf": svdf_file()[0]}
     return found | {"variables": _with_variables()}
 

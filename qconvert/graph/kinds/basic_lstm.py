@@ -24,8 +24,10 @@ def basic_problem(tensors: dict[str, Tensor]) -> str:
             return f"has {tensors[name].name!r} without one scale"
     if _scale(tensors["cell"]) != _CELL_SCALE:
         return f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, not 2**-11"
-    rows, cells = (tensors["hidden"].static_shape or (0, 0))[-2:]
-    inputs = (tensors["data"].static_shape or (0, 0))[-1]
+    hidden, data = (tensors[name].static_shape or () for name in ("hidden", "data"))
+    if len(hidden) != 2 or len(data) != 2:
+        return f"has data of shape {tensors['data'].shape} and hidden values of shape {tensors['hidden'].shape}, not of rank 2"
+    (rows, cells), inputs = hidden, data[1]
     count = len(BASIC_GATES) * cells
     wanted = {"data": (rows, inputs), "hidden": (rows, cells), "cell": (rows, cells), "weights": (count, inputs + cells), "bias": (count,)}
     wrong = [name for name, shape in wanted.items() if tensors[name].static_shape != shape]

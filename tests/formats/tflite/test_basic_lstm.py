@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import flatbuffers
 import numpy as np
 import pytest
 from float_recurrent_files import integer_basic_lstm_file, operators_of
@@ -58,6 +59,18 @@ def test_checks_pass_and_find_a_wrong_weight(tmp_path: Path) -> None:
     assert report.passed and {item.verdict for item in report.operators} == {"equal"}, report
     source.write_bytes(integer_basic_lstm_file(1)[0])
     assert not qconvert.check(source, result, samples=1).passed
+
+
+def test_states_of_another_rank_are_refused(tmp_path: Path) -> None:
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(integer_basic_lstm_file()[0])
+    model.subgraphs[0].tensors[1].shape = [8]
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    (tmp_path / "a.tflite").write_bytes(bytes(builder.Output()))
+    with pytest.raises(QConvertError, match="not of rank 2"):
+        load(tmp_path / "a.tflite")
 
 
 def test_a_cell_in_other_steps_is_refused(tmp_path: Path) -> None:
